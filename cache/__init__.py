@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The store on disk: compiled kernels that any process of their owner can load, verified byte by byte.
+
+::
+
+    <root>/                            mode 0700, owned by its user
+      CACHEDIR.TAG
+      v1/                              the format; another format gets another folder
+        entries/ab/<key>/              one immutable entry, published by renaming a finished folder
+          kernel.py  kernel.so  meta.json
+        locks/<key>.lock               avoids duplicate work; correctness never depends on it
+        tmp/                           build areas, on the same file system
+        quarantine/                    damaged entries, until they are swept
+        pins/<key>                     entries that pruning spares
+        size                           ledger of bytes, so that a publish need not scan
+        index/                         hits, sizes and failures; losing it costs statistics only
+
+Three rules: a damaged entry is a miss, a cache that cannot be written is a warning, and nothing but
+plain text is ever decoded. Digests protect from damage, not from malice: whoever can write to the
+root can run code as its owner, which is why a root that others may write to is refused.
+
+Reading imports neither diskcache nor filelock; what needs them loads them on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jitgen.cache.entry import Damaged, Entry, Meta
+from jitgen.cache.store import Store
+
+if TYPE_CHECKING:
+    from jitgen.cache.index import Failure, Index, NullIndex
+    from jitgen.cache.prune import Pruned
+    from jitgen.cache.survey import Difference, EntryInfo, Stats, Verification
+
+__all__ = [
+    "Damaged",
+    "Difference",
+    "Entry",
+    "EntryInfo",
+    "Failure",
+    "Index",
+    "Meta",
+    "NullIndex",
+    "Pruned",
+    "Stats",
+    "Store",
+    "Verification",
+]
+
+_LAZY = {
+    "Difference": "survey",
+    "EntryInfo": "survey",
+    "Failure": "index",
+    "Index": "index",
+    "NullIndex": "index",
+    "Pruned": "prune",
+    "Stats": "survey",
+    "Verification": "survey",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

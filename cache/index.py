@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What is nice to know about entries: names and sizes at a glance, uses, and failures to remember.
+
+diskcache holds it, as text only (see `textdisk`). The entries are the truth: losing the index costs
+the counts of uses and the remembered failures, everything else is learned again from the entries.
+An index that is damaged, or was tampered with, is moved aside and started anew; nothing in it is
+executed, followed or deleted. 256 rows, one for each first byte of a key, hold what is known of the
+entries, so that 10,000 of them are read in some 20 ms.
+
+Opening costs tens of milliseconds, so neither loading a kernel nor publishing one does it: they
+write to the `journal`. Only failures to remember, and whoever asks for lists and counts, open it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jitgen.cache.area import unique_name
+from jitgen.cache.entry import is_key
+from jitgen.cache.journal import Journal
+from jitgen.cache.root import Root
+from jitgen.events import Event, EventKind, events, warn_once
+
+if TYPE_CHECKING:
+    from jitgen.cache.rows import Change, Row
+    from jitgen.cache.textdisk import Table
+
+T = TypeVar("T")
+
+_TIMEOUT_S = 2.0  # to wait for another process that writes
+_REST_S = 30.0  # to leave an index alone that could not be used
+_MAX_REASON = 4000  # characters of a remembered failure
+_FAILURE = "failure:"
+_inherited: list[Any] = []  # connections of a parent process, which a child must not even close
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """
+    A compile that failed.
+
+    Attributes:
+        reason: Why, in the compiler's words.
+        name: Name of the kernel.
+        expires: When it may be tried again, in seconds since 1970.
+    """
+
+    reason: str
+    name: str
+    expires: float
+
+
+class NullIndex:
+    """No index: failures are remembered by this process only, and uses not at all."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        self._failures: dict[str, Failure] = {}
+
+    def record_use(self, key: str, tier: str = "disk") -> None:
+        """Note that `key` was loaded from `tier`."""
+
+    def record_entry(self, key: str, row: Row) -> None:
+        """Note that `key` was published."""
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Note that entries are gone."""
+
+    def learn(self, rows: Mapping[str, Row]) -> None:
+        """Take over what was read from the entries; uses that are known are kept."""
+
+    def rows(self) -> dict[str, Row]:
+        """Return what is known of each entry; it may lack some, and hold some that are gone."""
+        return {}
+
+    def uses(self, key: str) -> tuple[int, float]:
+        """Return how often `key` was loaded from the disk, and when last (seconds since 1970)."""
+        row = self.rows().get(key)
+        return (row.hits, row.last_use) if row else (0, 0.0)
+
+    def remember_failure(self, key: str, name: str, reason: str, ttl_s: float) -> None:
+        """Remember for `ttl_s` seconds that kernel `name` did not compile; 0 forgets it."""
+        self._failures.pop(key, None)
+        if ttl_s > 0:
+            self._failures[key] = _failure(name, reason, ttl_s)
+
+    def failure(self, key: str) -> Failure | None:
+        """Return the failure of `key` if it is still remembered."""
+        failure = self._failures.get(key)
+        return failure if failure and failure.expires > time.time() else None
+
+    def forget_failure(self, key: str) -> None:
+        """Forget the failure of `key`."""
+        self._failures.pop(key, None)
+
+    def failures(self) -> dict[str, Failure]:
+        """Return the remembered failures by key."""
+        return {key: failure for key in self._failures if (failure := self.failure(key))}
+
+    def stats(self) -> dict[str, int]:
+        """Return totals: ``entries`` that are known, ``hits``, and ``failures``."""
+        rows = self.rows().values()
+        hits = sum(row.hits for row in rows)
+        return {"entries": len(rows), "hits": hits, "failures": len(self.failures())}
+
+    def reset(self) -> None:
+        """Start anew."""
+        self._failures.clear()
+
+    def close(self) -> None:
+        """Close the database; it opens again when it is needed."""
+
+
+class Index(NullIndex):
+    """
+    The index under one root; see `NullIndex` for what its methods do.
+
+    No method raises for anything that the disk or the database does. Safe to use from any thread,
+    and in a forked child, which opens its own connection.
+    """
+
+    def __init__(self, root: Root) -> None:
+        super().__init__()
+        self._directory = root.index
+        self._quarantine = root.quarantine
+        self._database = root.index / "cache.db"
+        self._hints = root.index / "failed"
+        self._journal = Journal(root.index)
+        self._guard = threading.RLock()
+        self._pid = os.getpid()
+        self._table: Table | None = None
+        self._inode = 0
+        self._rests_until = 0.0
+
+    def record_use(self, key: str, tier: str = "disk") -> None:
+        """Note that `key` was loaded from `tier`. Costs one append; the database stays closed."""
+        self._journal.append("use", key, tier, round(time.time()))
+
+    def record_entry(self, key: str, row: Row) -> None:
+        """Note that `key` was published. Costs one append."""
+        self._journal.append("new", key, row.name, row.arch, row.size_bytes, row.disk_bytes)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Note that entries are gone. Costs one append for each."""
+        for key in keys:
+            self._journal.append("gone", key)
+
+    def learn(self, rows: Mapping[str, Row]) -> None:
+        """Take over what was read from the entries; uses that are known are kept."""
+        from jitgen.cache.rows import change_rows, merged
+
+        if rows:
+            self._run(
+                lambda table: change_rows(table, {key: [merged(row)] for key, row in rows.items()}),
+                None,
+            )
+
+    def rows(self) -> dict[str, Row]:
+        """Return what is known of each entry; it may lack some, and hold some that are gone."""
+        if not self._database.exists() and self._journal.is_empty():
+            return {}
+        return self._run(self._rows, {})
+
+    def remember_failure(self, key: str, name: str, reason: str, ttl_s: float) -> None:
+        """Remember for `ttl_s` seconds that kernel `name` did not compile; 0 forgets it."""
+        if ttl_s <= 0:
+            self.forget_failure(key)
+            return
+        super().remember_failure(key, name, reason, ttl_s)
+        text = json.dumps(asdict(self._failures[key]))
+
+        def remember(table: Table) -> None:
+            table.drop_expired()
+            table.set(_FAILURE + key, text, expire_s=ttl_s)
+            self._hints.mkdir(mode=0o700, exist_ok=True)
+            (self._hints / key).touch(mode=0o600)
+
+        if is_key(key):
+            self._run(remember, None)
+
+    def failure(self, key: str) -> Failure | None:
+        """
+        Return the failure of `key` if it is still remembered.
+
+        An empty file says that the index may know one, so that a miss costs one look at the disk
+        and not the opening of a database.
+        """
+        if not is_key(key) or not (self._hints / key).exists():
+            return None
+        texts: list[str | None] = self._run(lambda table: [table.get(_FAILURE + key)], [])
+        found = _parse_failure(texts[0]) if texts else None
+        if texts and (found is None or found.expires <= time.time()):
+            self._drop_hint(key)
+            return None
+        return found
+
+    def forget_failure(self, key: str) -> None:
+        """Forget the failure of `key`."""
+        super().forget_failure(key)
+        if is_key(key) and (self._hints / key).exists():
+            self._run(lambda table: table.delete(_FAILURE + key), None)
+            self._drop_hint(key)
+
+    def failures(self) -> dict[str, Failure]:
+        """Return the remembered failures by key."""
+        try:
+            hints = sorted(path.name for path in self._hints.iterdir())
+        except OSError:
+            return {}
+        return {key: failure for key in hints if (failure := self.failure(key))}
+
+    def reset(self) -> None:
+        """Move the index aside and start anew."""
+        super().reset()
+        self._move_aside("it is rebuilt")
+
+    def close(self) -> None:
+        """Close the database; it opens again when it is needed."""
+        if self._table is not None and self._pid == os.getpid():
+            with suppress(Exception):
+                self._table.close()
+            self._table = None
+
+    def _drop_hint(self, key: str) -> None:
+        with suppress(OSError):
+            (self._hints / key).unlink()
+
+    def _rows(self, table: Table) -> dict[str, Row]:
+        from jitgen.cache.rows import SHARDS, change_rows, load_rows, parse_record
+
+        records = [] if self._journal.is_empty() else self._journal.take()
+        changes: dict[str, list[Change]] = {}
+        for record in records:
+            key, change = parse_record(record)
+            if is_key(key):
+                changes.setdefault(key, []).append(change)
+        if changes:
+            change_rows(table, changes)
+        return {key: row for shard in SHARDS for key, row in load_rows(table, shard).items()}
+
+    def _run(self, operation: Callable[[Table], T], default: T) -> T:
+        """Return what `operation` does, or `default`: the one place where the index degrades."""
+        if self._pid != os.getpid():
+            _inherited.append(self._table)
+            self._table, self._guard, self._pid = None, threading.RLock(), os.getpid()
+        with self._guard:
+            if time.monotonic() < self._rests_until:
+                return default
+            for _ in range(2):
+                try:
+                    return operation(self._open())
+                except Exception as error:  # whatever a foreign database makes diskcache raise
+                    reason = f"{type(error).__name__}: {error}"
+                    if _is_passing(error):
+                        break
+                    self._move_aside(reason)
+            self._rests_until = time.monotonic() + _REST_S
+            warn_once("cache index", "doing without the index of the kernel cache: %s", reason)
+        return default
+
+    def _open(self) -> Table:
+        """Return the open database; open it anew where somebody removed or replaced it."""
+        from jitgen.cache.textdisk import Table, UnsafeRow
+
+        with suppress(OSError):
+            if self._table is not None and self._database.lstat().st_ino == self._inode:
+                return self._table
+        self.close()
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not stat.S_ISDIR(self._directory.lstat().st_mode):
+            raise UnsafeRow(f"{self._directory} is no folder")
+        for path in self._directory.glob("cache.db*"):
+            if not stat.S_ISREG(path.lstat().st_mode):
+                raise UnsafeRow(f"{path} is no regular file")
+        self._table = Table(self._directory, _TIMEOUT_S)
+        self._inode = self._database.lstat().st_ino
+        return self._table
+
+    def _move_aside(self, reason: str) -> None:
+        self.close()
+        aside = self._quarantine / f"index-{unique_name()[:8]}"
+        with suppress(OSError):
+            self._quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._directory.rename(aside)
+            os.utime(aside)
+        with suppress(OSError):
+            self._directory.mkdir(mode=0o700)
+        events.emit(Event(kind=EventKind.QUARANTINE, kernel="index", detail=reason))
+
+
+def _is_passing(error: Exception) -> bool:
+    """Return whether the index may be fine, but cannot be used just now, so that it must stay."""
+    import sqlite3
+
+    if isinstance(error, sqlite3.Error):
+        return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (
+            sqlite3.SQLITE_BUSY,
+            sqlite3.SQLITE_LOCKED,
+            sqlite3.SQLITE_FULL,
+            sqlite3.SQLITE_READONLY,
+            sqlite3.SQLITE_NOMEM,
+            sqlite3.SQLITE_PERM,
+        )
+    if isinstance(error, (FileExistsError, NotADirectoryError)):
+        return False
+    # diskcache's Timeout is told by its name, for diskcache itself may be what is missing.
+    is_busy = type(error).__name__ == "Timeout"
+    return is_busy or isinstance(error, (OSError, ImportError, MemoryError))
+
+
+def _failure(name: str, reason: str, ttl_s: float) -> Failure:
+    return Failure(reason=reason[:_MAX_REASON], name=name, expires=time.time() + ttl_s)
+
+
+def _parse_failure(text: str | None) -> Failure | None:
+    try:
+        found = json.loads(text or "null")
+        return Failure(
+            reason=str(found["reason"]), name=str(found["name"]), expires=float(found["expires"])
+        )
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The rows of the index: what is known of each entry, in 256 JSON objects.
+
+One object holds the entries whose keys share their first byte: 256 small texts are read and parsed
+ten times faster than 10,000 rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jitgen.cache.entry import is_key
+
+if TYPE_CHECKING:
+    from jitgen.cache.textdisk import Table
+
+SHARDS = tuple(f"{number:02x}" for number in range(256))
+
+
+class Row(NamedTuple):
+    """
+    What the index knows of an entry.
+
+    Attributes:
+        name: Name of the kernel; empty where only uses are known.
+        arch: Its target.
+        size_bytes: Size of its files.
+        disk_bytes: What they take on the disk.
+        hits: How often it was loaded from the disk.
+        last_use: When it was loaded last, in seconds since 1970; 0: never.
+    """
+
+    name: str = ""
+    arch: str = ""
+    size_bytes: int = 0
+    disk_bytes: int = 0
+    hits: int = 0
+    last_use: float = 0.0
+
+
+_TYPES = [str, str, int, int, int, float]
+
+Change = Callable[[Row], Row | None]
+"""What happens to a row: from what was known, or nothing, to what is known; None removes it."""
+
+
+def merged(new: Row) -> Change:
+    """Return the change that takes `new` over and keeps the uses that are known."""
+    return lambda row: new._replace(
+        hits=row.hits + new.hits, last_use=max(row.last_use, new.last_use)
+    )
+
+
+def parse_record(record: list[Any]) -> tuple[str, Change]:
+    """Return the key of a journal record, empty for a bad one, and what it does to the row."""
+    match record:
+        case ["use", str(key), str(), int(when)]:
+            return key, lambda row: row._replace(
+                hits=row.hits + 1, last_use=max(row.last_use, float(when))
+            )
+        case ["new", str(key), str(name), str(arch), int(size_bytes), int(disk_bytes)]:
+            row = Row(name=name, arch=arch, size_bytes=size_bytes, disk_bytes=disk_bytes)
+            return key, merged(row)
+        case ["gone", str(key)]:
+            return key, lambda _: None
+    return "", lambda row: row
+
+
+def change_rows(table: Table, changes: Mapping[str, Iterable[Change]]) -> None:
+    """Apply `changes` to the rows of their keys, in one transaction."""
+    shards: dict[str, list[str]] = {}
+    for key in changes:
+        shards.setdefault(key[:2], []).append(key)
+    with table.transaction():
+        for shard, keys in shards.items():
+            rows = load_rows(table, shard)
+            for key in keys:
+                row: Row | None = rows.pop(key, None)
+                for change in changes[key]:
+                    row = change(row or Row())
+                if row is not None:
+                    rows[key] = row
+            table.set(shard, json.dumps({key: list(row) for key, row in rows.items()}))
+
+
+def load_rows(table: Table, shard: str) -> dict[str, Row]:
+    """Return the rows of the keys that begin with `shard`; what is malformed is left out."""
+    text = table.get(shard)
+    rows: dict[str, Row] = {}
+    with suppress(ValueError, AttributeError, RecursionError):
+        for key, values in json.loads(text or "{}").items():
+            is_known = isinstance(values, list) and [type(value) for value in values] == _TYPES
+            if is_known and key[:2] == shard and is_key(key):
+                rows[key] = Row(*values)
+    return rows

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+diskcache, reduced to a table of text.
+
+diskcache pickles by default, and the row in the database says whether to unpickle: whoever can
+write the file can run code (CVE-2025-69872), with ``JSONDisk`` as well. Rows may also name files,
+which it reads and deletes. `TextDisk` knows neither: keys and values are text or bytes inside the
+database, and a row that says anything else raises `UnsafeRow` before anything is decoded, opened or
+removed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import diskcache
+
+DATABASE = "cache.db"
+_RAW = 1  # diskcache's mode of a value that lies in the database as it is
+_SETTINGS = {
+    # All of them, each time: diskcache keeps settings in the database and would inherit others.
+    "cull_limit": 0,
+    "eviction_policy": "none",
+    "size_limit": 2**40,
+    "statistics": 0,
+    "tag_index": 0,
+    "disk_min_file_size": 2**31,
+    "disk_pickle_protocol": 0,
+    "sqlite_auto_vacuum": 1,
+    "sqlite_cache_size": 2**11,
+    "sqlite_journal_mode": "wal",
+    "sqlite_mmap_size": 0,
+    "sqlite_synchronous": 1,
+}
+
+
+class UnsafeRow(ValueError):
+    """A row of the database is not one that jitgen wrote."""
+
+
+class TextDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
+    """Keys are text, values are text or bytes; nothing is pickled, and no file is ever named."""
+
+    def put(self, key: object) -> tuple[str, bool]:
+        """Return `key` as the database holds it."""
+        if type(key) is not str:
+            raise UnsafeRow(f"a key must be text, not {type(key).__name__}")
+        return key, True
+
+    def get(self, key: object, raw: object) -> str:
+        """Return the key of a row."""
+        if type(key) is not str or not raw:
+            raise UnsafeRow("the index holds a key that is not text")
+        return key
+
+    def store(
+        self,
+        value: object,
+        read: bool,
+        key: object = None,  # noqa: ARG002  # diskcache's signature
+    ) -> tuple[int, int, None, str | memoryview]:
+        """Return size, mode, file name and value as the database holds them."""
+        if read or type(value) not in (str, bytes):
+            raise UnsafeRow(f"a value must be text or bytes, not {type(value).__name__}")
+        return 0, _RAW, None, value if isinstance(value, str) else sqlite3.Binary(cast(Any, value))
+
+    def fetch(self, mode: object, filename: object, value: object, read: bool) -> str | bytes:
+        """Return the value of a row."""
+        if mode != _RAW or filename is not None or read or type(value) not in (str, bytes):
+            raise UnsafeRow(f"the index holds a row of mode {mode!r} that names {filename!r}")
+        return cast("str | bytes", value)
+
+    def filename(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: values lie in the database."""
+        raise UnsafeRow("the index keeps no files")
+
+    def remove(self, file_path: object) -> None:
+        """Remove nothing, whatever a row names."""
+
+
+def _wait_until_free(database: Path, timeout_s: float) -> None:
+    """
+    Wait until nobody locks `database`; diskcache itself would wait for 60 s, whatever it is told.
+
+    Raises:
+        UnsafeRow: It stays locked and is not in diskcache's journal mode: a process still has open
+            what was there before somebody cut the file short.
+        sqlite3.Error: It stays locked because another process writes, or is no database.
+    """
+    if not database.exists():
+        return
+    connection = sqlite3.connect(database, timeout=timeout_s, isolation_level=None)
+    try:
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("ROLLBACK")
+    except sqlite3.OperationalError:
+        with database.open("rb") as stream:
+            is_wal = stream.read(20)[18:] == b"\x02\x02"
+        if not is_wal:
+            raise UnsafeRow("the index is locked and not in the right mode") from None
+        raise
+    finally:
+        connection.close()
+
+
+class Table:
+    """The part of ``diskcache.Cache`` that the index uses, typed."""
+
+    def __init__(self, directory: Path, timeout_s: float) -> None:
+        _wait_until_free(directory / DATABASE, timeout_s)
+        self._cache = diskcache.Cache(str(directory), timeout=timeout_s, disk=TextDisk, **_SETTINGS)
+
+    def get(self, key: str) -> str | None:
+        """Return the text under `key`; None where there is none, or it has expired."""
+        value = self._cache.get(key)
+        if value is not None and type(value) is not str:
+            raise UnsafeRow("the index holds a value that is not text")
+        return value
+
+    def set(self, key: str, value: str, expire_s: float | None = None) -> None:
+        """Store `value`, for `expire_s` seconds if given."""
+        self._cache.set(key, value, expire=expire_s)
+
+    def delete(self, key: str) -> None:
+        """Forget `key`."""
+        self._cache.delete(key)
+
+    def drop_expired(self) -> None:
+        """Remove the rows whose time is over; reading ignores them anyway."""
+        self._cache.expire()
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Make everything in the with block one transaction, which no other process can enter."""
+        return cast("AbstractContextManager[None]", self._cache.transact())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cache)
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        self._cache.close()

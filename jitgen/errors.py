@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Every error that jitgen raises on purpose.
+
+::
+
+    JitgenError
+    ├── ConfigError (ValueError)          a config, name or JSON document is malformed
+    │   └── UnsupportedConfig             well formed, but the hardware or a template cannot run it
+    ├── InputError (ValueError)           a tensor or size handed to an operation is wrong
+    ├── SettingError (ValueError)         a JITGEN_* variable or setting has a bad value
+    ├── PlanError (ValueError)            a prewarm plan cannot be read
+    ├── RenderError                       a template failed
+    ├── CompileError                      the compiler refused the generated source
+    │   ├── CompileTimeout (TimeoutError)
+    │   └── RememberedFailure             it failed before; the cache remembers why
+    ├── ToolchainError                    the compiler, a runtime library or a tool is not installed
+    ├── ArtifactError                     an artifact cannot be loaded
+    ├── CacheError
+    │   └── UnsafeCacheRoot (PermissionError)
+    └── KernelMiss (LookupError)          the kernel is not compiled and may not be compiled now
+        └── CaptureMiss                   ... because a CUDA graph is being captured
+
+A message says what was asked, what is allowed, and what to do, in one line; the facts are
+attributes too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jitgen.model.config import KernelConfig
+
+
+class JitgenError(Exception):
+    """Base of all errors that jitgen raises on purpose."""
+
+
+class ConfigError(JitgenError, ValueError):
+    """A config, a kernel name or a JSON document is malformed."""
+
+
+class UnsupportedConfig(ConfigError):
+    """
+    A well-formed config that its target cannot run.
+
+    Attributes:
+        code: Stable machine-readable rule, for example ``E_REGS``.
+        proposal: The nearest legal config, or None where there is none.
+    """
+
+    def __init__(self, message: str, *, code: str, proposal: KernelConfig | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.proposal = proposal
+
+
+class InputError(JitgenError, ValueError):
+    """
+    A tensor or size that was handed to an operation is wrong.
+
+    Attributes:
+        argument: Name of the argument at fault.
+    """
+
+    def __init__(self, argument: str, message: str) -> None:
+        super().__init__(f"{argument}: {message}")
+        self.argument = argument
+
+
+class SettingError(JitgenError, ValueError):
+    """A JITGEN_* variable or a setting has a value that is not allowed."""
+
+
+class PlanError(JitgenError, ValueError):
+    """A prewarm plan cannot be found or read."""
+
+
+class RenderError(JitgenError):
+    """A template failed; the message names template, line and config."""
+
+
+class CompileError(JitgenError):
+    """
+    The compiler refused a generated source.
+
+    Attributes:
+        kernel: Name of the kernel.
+        reason: The compiler's own words, shortened.
+    """
+
+    def __init__(self, kernel: str, reason: str) -> None:
+        super().__init__(f"{kernel} did not compile: {reason}")
+        self.kernel = kernel
+        self.reason = reason
+
+
+class CompileTimeout(CompileError, TimeoutError):
+    """A compile took longer than JITGEN_COMPILE_TIMEOUT."""
+
+
+class RememberedFailure(CompileError):
+    """The same config failed before and the cache remembers it until the failure expires."""
+
+
+class ToolchainError(JitgenError):
+    """
+    Something that has to be installed is not: the compiler, a runtime library, a disassembler.
+    """
+
+
+class ArtifactError(JitgenError):
+    """A compiled kernel cannot be loaded into this process."""
+
+
+class CacheError(JitgenError):
+    """The disk cache cannot do what was asked."""
+
+
+class UnsafeCacheRoot(CacheError, PermissionError):
+    """The cache root could be written by somebody else; native code is never loaded from there."""
+
+
+class KernelMiss(JitgenError, LookupError):
+    """
+    A kernel is not compiled, and compiling is off (``JITGEN_ON_MISS=error`` or ``freeze()``).
+
+    Attributes:
+        kernel: Name of the kernel that is missing.
+    """
+
+    def __init__(self, kernel: str, message: str) -> None:
+        super().__init__(message)
+        self.kernel = kernel
+
+
+class CaptureMiss(KernelMiss):
+    """A kernel that is not loaded yet was asked for while a CUDA graph was being captured."""

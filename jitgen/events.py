@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What happens to kernels, told to whoever listens, and counted.
+
+The warm path emits nothing: a kernel that is in memory is served without an event, and the registry
+counts those itself. Listeners run on the thread that caused the event; one that raises is dropped
+with a warning, for a broken monitor must not stop a server.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+_log = logging.getLogger(__name__)
+
+
+class EventKind(StrEnum):
+    """What can happen."""
+
+    RENDER = "render"
+    HIT = "hit"
+    MISS = "miss"
+    COMPILE = "compile"
+    LOAD = "load"
+    EVICT = "evict"
+    QUARANTINE = "quarantine"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """
+    One thing that happened.
+
+    Attributes:
+        kind: What happened.
+        kernel: Name of the kernel, or of the entry where the name is not known.
+        key: Digest of the kernel's key document; empty where there is none.
+        tier: Where a hit came from: ``memory``, ``disk`` or ``compiled``; else empty.
+        seconds: How long it took; 0 where that has no meaning.
+        detail: The reason of a miss, eviction, quarantine or error.
+    """
+
+    kind: EventKind
+    kernel: str = ""
+    key: str = ""
+    tier: str = ""
+    seconds: float = 0.0
+    detail: str = ""
+
+
+Listener = Callable[[Event], None]
+
+
+class EventBus:
+    """Listeners and counters of one process; safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._listeners: tuple[Listener, ...] = ()
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with every event from now on; returns the function that ends it."""
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+        return lambda: self._drop(listener)
+
+    def _drop(self, listener: Listener) -> None:
+        with self._lock:
+            self._listeners = tuple(other for other in self._listeners if other is not listener)
+
+    def emit(self, event: Event) -> None:
+        """Count `event` and hand it to every listener."""
+        with self._lock:
+            self._counts[f"{event.kind}.{event.tier}" if event.tier else str(event.kind)] += 1
+            listeners = self._listeners
+        for listener in listeners:
+            try:
+                listener(event)
+            except Exception:  # a listener is foreign code: any failure of it is its own
+                _log.warning("an event listener failed and was dropped", exc_info=True)
+                self._drop(listener)
+
+    def counts(self) -> dict[str, int]:
+        """
+        Return how often each kind happened, hits and loads with their tier: ``{"hit.disk": 3,
+        ...}``.
+        """
+        with self._lock:
+            return dict(self._counts)
+
+
+events = EventBus()
+
+
+def on_event(listener: Listener) -> Callable[[], None]:
+    """
+    Call `listener` with every event of this process from now on; returns the function that ends it.
+    """
+    return events.listen(listener)
+
+
+_warned: set[str] = set()
+_warn_lock = threading.Lock()
+
+
+def warn_once(topic: str, message: str, *arguments: object) -> None:
+    """Log a warning the first time that `topic` comes up in this process."""
+    with _warn_lock:
+        if topic in _warned:
+            return
+        _warned.add(topic)
+    _log.warning(message, *arguments)

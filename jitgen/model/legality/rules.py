@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What every target's rules are made of: refusals, verdicts, and the search for a legal neighbour.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from jitgen.model.config import Cluster, KernelConfig, Operands, Pipeline, Tile
+from jitgen.model.dtypes import DType, ScaleGranularity
+
+
+class Refusal(Exception):
+    """A rule that a config breaks; it never leaves the legality package."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code = code
+        self.reason = reason
+
+
+class Derived(Protocol):
+    """The numbers that follow from a legal config: a frozen dataclass of ints and booleans."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """
+    The answer of `check`; true when the config is legal.
+
+    Attributes:
+        ok: Whether the target can run the config.
+        code: The first rule that was broken, for example ``E_REGS``; empty when legal.
+        reason: That rule with its numbers; empty when legal.
+        proposal: The nearest legal config; None when legal, or when there is none.
+        derived: What the template needs besides the config; None when refused.
+    """
+
+    ok: bool
+    code: str = ""
+    reason: str = ""
+    proposal: KernelConfig | None = None
+    derived: Derived | None = None
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """
+    Every value that a target can take for a field, in ascending order: what proposals are searched
+    in.
+    """
+
+    tile_m: tuple[int, ...]
+    tile_n: tuple[int, ...]
+    tile_k: tuple[int, ...]
+    cluster: tuple[tuple[int, int], ...]
+    num_acc_stage: tuple[int, ...]
+    operands: tuple[tuple[DType, DType], ...] = field(metadata={"what": "operand and output types"})
+    scale_granularity: tuple[ScaleGranularity, ...]
+
+
+class Target(Protocol):
+    """The rules of one target."""
+
+    space: Space
+
+    def derive(self, config: KernelConfig) -> Derived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        ...
+
+
+def refuse_unless(condition: bool, code: str, reason: str) -> None:
+    """State a rule: `condition` holds, or the config is refused with `code` and `reason`."""
+    if not condition:
+        raise Refusal(code, reason)
+
+
+def candidates(config: KernelConfig, space: Space) -> Iterator[KernelConfig]:
+    """Yield the configs of `space` that share layout and schedule with `config`."""
+    operands = config.operands
+    for (a_dtype, out_dtype), scale in itertools.product(space.operands, space.scale_granularity):
+        types = Operands(
+            a_dtype=a_dtype, b_dtype=a_dtype, out_dtype=out_dtype, scale_granularity=scale
+        )
+        for m, n, k, cluster, stages in itertools.product(
+            space.tile_m, space.tile_n, space.tile_k, space.cluster, space.num_acc_stage
+        ):
+            yield replace(
+                config,
+                operands=operands if types == operands else types,
+                tile=Tile(m=m, n=n, k=k),
+                cluster=Cluster(m=cluster[0], n=cluster[1]),
+                pipeline=Pipeline(num_acc_stage=stages),
+            )
+
+
+def nearest(config: KernelConfig, target: Target) -> KernelConfig | None:
+    """
+    Return the legal config that is nearest to `config`.
+
+    Types count most, then the accumulator stages, the cluster, and last the tile, whose distance is
+    the ratio of its sides: 128 is as far from 64 as from 256.
+    """
+
+    def distance(other: KernelConfig) -> tuple[float, ...]:
+        def ratio(have: int, want: int) -> float:
+            return max(have, want) / min(have, want)
+
+        types = sum(
+            getattr(other.operands, name) != getattr(config.operands, name)
+            for name in ("a_dtype", "b_dtype", "out_dtype", "scale_granularity")
+        )
+        cluster = other.cluster != config.cluster
+        stages = abs(other.pipeline.num_acc_stage - config.pipeline.num_acc_stage)
+        tile = sum(
+            ratio(getattr(other.tile, side), getattr(config.tile, side)) for side in ("m", "n", "k")
+        )
+        return types, stages, cluster, tile, -other.tile.m, -other.tile.n
+
+    for candidate in sorted(candidates(config, target.space), key=distance):
+        try:
+            target.derive(candidate)
+        except Refusal:
+            continue
+        return candidate
+    return None

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The rules of sm_90a (H100, H200): FP8 WGMMA, accumulators in registers, promotion once per 128 of K.
+
+Every limit was checked by compiling: beyond it the compiler spills, serialises WGMMA, or builds a
+kernel that cannot launch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from jitgen.model.config import KernelConfig
+from jitgen.model.dtypes import SCALE_BLOCK, DType, ScaleGranularity
+from jitgen.model.legality.rules import Space, refuse_unless
+
+SMEM_BYTES = 232_448
+"""Shared memory that one CTA can have: 227 KiB of the SM's 228."""
+
+MAX_PROMOTED_REGISTERS = 192
+"""Accumulator registers of a thread, partial and final together, above which ptxas spills."""
+
+MAX_STAGES = 10
+"""More operand stages than this never made a kernel faster."""
+
+MAX_GROUPS = 512
+"""Groups that the table of tile counts in shared memory has room for."""
+
+SCALE_CHUNK = 64
+"""k-blocks whose weight scales are handed to the math warps at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sm90Derived:
+    """
+    What follows from a legal sm_90a config.
+
+    Attributes:
+        math_warpgroups: Warpgroups that multiply; one more loads.
+        waves: 64-row blocks that each math warpgroup computes one after the other.
+        threads: Threads of a CTA.
+        num_ab_stage: Operand stages in shared memory.
+        smem_bytes: Shared memory of a CTA.
+        acc_registers: Accumulator registers of a thread: one wave's partial sums and all waves'
+            final ones.
+        load_registers: Registers of a thread of the loading warpgroup (setmaxnreg).
+        math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
+        epilogue_n: Columns of one store box.
+        max_groups: Groups that one call may have.
+        scale_chunk: k-blocks whose weight scales are handed over at once.
+    """
+
+    math_warpgroups: int
+    waves: int
+    threads: int
+    num_ab_stage: int
+    smem_bytes: int
+    acc_registers: int
+    load_registers: int
+    math_registers: int
+    epilogue_n: int
+    max_groups: int
+    scale_chunk: int
+
+
+class Sm90Target:
+    """One loading warpgroup and one or two math warpgroups, persistent over the tiles."""
+
+    space = Space(
+        tile_m=(64, 128, 256),
+        tile_n=tuple(range(16, 193, 16)),
+        tile_k=(SCALE_BLOCK,),
+        cluster=((1, 1), (2, 1), (1, 2)),
+        num_acc_stage=(1,),
+        operands=((DType.E4M3, DType.BF16),),
+        scale_granularity=tuple(ScaleGranularity),
+    )
+
+    def derive(self, config: KernelConfig) -> Sm90Derived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        self._check_instruction(config)
+        self._check_cluster(config)
+        tile = config.tile
+        math_warpgroups = 1 if tile.m == 64 else 2
+        waves = tile.m // (64 * math_warpgroups)
+        acc_registers = tile.n // 2 * (waves + 1)
+        refuse_unless(
+            acc_registers <= MAX_PROMOTED_REGISTERS,
+            "E_REGS",
+            f"a {tile.m}x{tile.n} tile takes {acc_registers} accumulator registers a thread "
+            f"(tile_n / 2 partial and {waves} x tile_n / 2 final); above {MAX_PROMOTED_REGISTERS} "
+            f"they "
+            f"spill",
+        )
+        num_ab_stage, smem_bytes = self._stages(config)
+        return Sm90Derived(
+            math_warpgroups=math_warpgroups,
+            waves=waves,
+            threads=128 * (math_warpgroups + 1),
+            num_ab_stage=num_ab_stage,
+            smem_bytes=smem_bytes,
+            acc_registers=acc_registers,
+            load_registers=40,
+            math_registers=248 if math_warpgroups == 1 else 232,
+            epilogue_n=_epilogue_n(tile.n),
+            max_groups=MAX_GROUPS,
+            scale_chunk=SCALE_CHUNK,
+        )
+
+    def _check_instruction(self, config: KernelConfig) -> None:
+        tile, types = config.tile, config.operands
+        refuse_unless(
+            (types.a_dtype, types.b_dtype) == (DType.E4M3, DType.E4M3)
+            and types.out_dtype is DType.BF16,
+            "E_MMA",
+            f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no sm_90a kernel; "
+            "allowed: e4m3 x e4m3 -> bf16",
+        )
+        refuse_unless(
+            tile.k == SCALE_BLOCK,
+            "E_TILE_K",
+            f"tile_k={tile.k}: sums are promoted once per {SCALE_BLOCK} of K, so tile_k must be "
+            f"{SCALE_BLOCK}",
+        )
+        refuse_unless(
+            tile.m in self.space.tile_m,
+            "E_WGMMA_M",
+            f"tile_m={tile.m}: one WGMMA has 64 rows, and one or two warpgroups take one or two "
+            f"each: "
+            f""
+            "64, 128 or 256",
+        )
+        refuse_unless(
+            tile.n in self.space.tile_n,
+            "E_WGMMA_N",
+            f"tile_n={tile.n}: stores write 16 columns at once and accumulators fit up to 192: "
+            "a multiple of 16 from 16 to 192",
+        )
+        beyond = tile.n - SCALE_BLOCK
+        refuse_unless(
+            beyond <= 0 or tile.n % beyond == 0 or SCALE_BLOCK % beyond == 0,
+            "E_SFB_SPAN",
+            f"tile_n={tile.n} would meet three blocks of b_scale; above {SCALE_BLOCK} only 144, "
+            f"160 and 192 "
+            f""
+            "meet two at most",
+        )
+        refuse_unless(
+            config.pipeline.num_acc_stage == 1,
+            "E_ACC_STAGE",
+            f"num_acc_stage={config.pipeline.num_acc_stage}: two partial accumulators in one "
+            f"warpgroup make "
+            f""
+            "ptxas serialise WGMMA (C7514), so sm_90a has 1",
+        )
+
+    def _check_cluster(self, config: KernelConfig) -> None:
+        cluster = (config.cluster.m, config.cluster.n)
+        refuse_unless(
+            cluster in self.space.cluster,
+            "E_CLUSTER",
+            f"cluster {cluster[0]}x{cluster[1]}: clusters of more than 2 CTAs do not all fit on "
+            f"the chip at once "
+            f""
+            "and halved the speed; allowed: 1x1, 2x1, 1x2",
+        )
+
+    def _stages(self, config: KernelConfig) -> tuple[int, int]:
+        """
+        Return the operand stages and the shared memory in bytes, by the layout of the kernel's
+        struct.
+        """
+        tile = config.tile
+        has_blocks = config.operands.scale_granularity is ScaleGranularity.BLOCK128
+        stage = (tile.m + tile.n) * tile.k
+        scales = 0
+        if has_blocks:
+            stage += _align(tile.m * 4, 128)
+            chunks = tile.n // math.gcd(tile.n, SCALE_BLOCK) if SCALE_BLOCK % tile.n else 1
+            scales = 2 * SCALE_CHUNK * 4 * (4 if 1 < chunks <= 4 else chunks)
+        fixed = 1024 + _align(tile.m * tile.n * 2, 1024) + scales + 4 * MAX_GROUPS
+        minimum = 3 if tile.m * tile.n >= 128 * 192 else 4
+        most = min(MAX_STAGES, (SMEM_BYTES - fixed) // stage)
+        stages = config.pipeline.num_ab_stage or most
+        refuse_unless(
+            stages <= most,
+            "E_SMEM",
+            f"{stages} stages of {stage} B and {fixed} B besides are {stages * stage + fixed} B "
+            f"of shared memory; "
+            f""
+            f"{SMEM_BYTES} B hold {most}",
+        )
+        refuse_unless(
+            stages >= minimum,
+            "E_STAGES",
+            f"{stages} stages are too few to hide the loads of a {tile.m}x{tile.n} tile: at least "
+            f"{minimum}",
+        )
+        return stages, fixed + stages * stage
+
+
+def _align(size: int, to: int) -> int:
+    return -(-size // to) * to
+
+
+def _epilogue_n(tile_n: int) -> int:
+    """Return the columns of one store box: as wide as the swizzle allows."""
+    return next(width for width in (64, 32, 16) if tile_n % width == 0)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The few configs that the selector may choose: what prewarming compiles, so it stays short.
+
+The entries for sm_90a are the winners of measurements on an H200 (FP8 operands with block scales).
+Three facts shape them: a cluster (2, 1) that shares b wins where a group has many tiles of rows,
+(1, 2) where it has one or two; rasters of about 2048 rows keep a weight tile in L2 while it is
+used; and weights that are read once are best streamed past L2.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from jitgen.model import (
+    Arch,
+    Cluster,
+    KernelConfig,
+    Layout,
+    Operands,
+    Schedule,
+    Tile,
+    check,
+)
+from jitgen.model.dtypes import SCALE_BLOCK
+
+GROUP_ALIGNMENT = 128
+"""
+Rows at whose multiples the groups of the contiguous layout start.
+
+A tile of that layout must hold one group only, so its height divides this: 256-row tiles, which win
+at 512 rows a group, are for the other layouts.
+"""
+
+_STREAM = Schedule(raster=1, stream_b=True)
+
+_SM90 = (
+    (256, 128, Cluster(m=2), Schedule(raster=4)),
+    (128, 192, Cluster(m=2), Schedule()),
+    (128, 192, Cluster(n=2), Schedule()),
+    (128, 128, Cluster(m=2), Schedule()),
+    (128, 128, Cluster(n=2), _STREAM),
+    (128, 128, Cluster(n=2), Schedule()),
+    (64, 128, Cluster(n=2), _STREAM),
+    (64, 64, Cluster(n=2), _STREAM),
+)
+_CPU = tuple((rows, 64, Cluster(), Schedule()) for rows in (64, 32, 16, 8))
+_SHAPES = {Arch.SM_90A: _SM90, Arch.CPU: _CPU}
+
+
+@lru_cache(maxsize=256)
+def menu(arch: Arch, layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
+    """
+    Return the configs that may be chosen, the first of equals to be taken; empty where `arch` has
+    no kernel for `operands`.
+    """
+    configs = (
+        KernelConfig(
+            layout=layout,
+            operands=operands,
+            tile=Tile(m=rows, n=columns, k=SCALE_BLOCK),
+            cluster=cluster,
+            schedule=schedule,
+        )
+        for rows, columns, cluster, schedule in _SHAPES[arch]
+        if layout is not Layout.CONTIGUOUS or GROUP_ALIGNMENT % rows == 0
+    )
+    return tuple(config for config in configs if check(config, arch))

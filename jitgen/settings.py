@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Every JITGEN_* variable: one table, which is also the README's.
+
+Values are read when they are asked for, never at import, and never on the warm path of a call. A
+program sets one with ``jitgen.settings.on_miss = "error"``, which wins over the environment; a bad
+value raises where it is read, naming the variable and what is allowed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jitgen.errors import SettingError
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def parse_size(text: str) -> int:
+    """
+    Return the bytes that `text` stands for: ``4GiB``, ``500M``, ``0``; units are powers of 1024.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("a size such as 4GiB, 500MiB or 0")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(" or ".join(allowed))
+        return text
+
+    return parse
+
+
+def _number(kind: type[int] | type[float], what: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise ValueError(what) from None
+        if not 0 <= value < float("inf"):
+            raise ValueError(what)
+        return value
+
+    return parse
+
+
+def _cache_root() -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "jitgen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """
+    One row of the table.
+
+    Attributes:
+        name: Python name; the variable is ``JITGEN_`` and the name in capitals.
+        default: The value where nothing is set, or a function that finds it.
+        parse: Text to value; raises ValueError with the allowed values.
+        kind: The type as the table states it.
+        help: One sentence for the table.
+        shown_default: The default as the table states it.
+    """
+
+    name: str
+    default: Any
+    parse: Callable[[str], Any]
+    kind: str
+    help: str
+    shown_default: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"JITGEN_{self.name.upper()}"
+
+
+def _absolute(text: str) -> Path:
+    path = Path(text).expanduser()
+    if not path.is_absolute():
+        raise ValueError("an absolute path")
+    return path
+
+
+TABLE: tuple[Setting, ...] = (
+    Setting(
+        name="cache_dir",
+        default=_cache_root,
+        parse=_absolute,
+        kind="path",
+        shown_default="`$XDG_CACHE_HOME/jitgen`, else `~/.cache/jitgen`",
+        help="Root of the disk cache; it must belong to you and nobody else may write there.",
+    ),
+    Setting(
+        name="cache",
+        default="rw",
+        parse=_choice("rw", "ro", "off"),
+        kind="`rw`, `ro`, `off`",
+        shown_default="`rw`",
+        help="Whether the disk cache is written, only read, or not used.",
+    ),
+    Setting(
+        name="cache_size",
+        default=2 * 2**30,
+        parse=parse_size,
+        kind="size",
+        shown_default="`2GiB`",
+        help="Size above which the least recently used entries are dropped; 0: no limit.",
+    ),
+    Setting(
+        name="on_miss",
+        default="compile",
+        parse=_choice("compile", "error"),
+        kind="`compile`, `error`",
+        shown_default="`compile`",
+        help="What a kernel does that is not compiled yet.",
+    ),
+    Setting(
+        name="arch",
+        default=None,
+        parse=str,
+        kind="target",
+        shown_default="the GPU's, else `cpu`",
+        help="Target of `get_kernel`, `select` and the command line when none is named.",
+    ),
+    Setting(
+        name="jobs",
+        default=0,
+        parse=_number(int, "a whole number, 0 for as many as cores and memory allow"),
+        kind="count",
+        shown_default="`0`: by cores and free memory",
+        help="Compile processes of a prewarm.",
+    ),
+    Setting(
+        name="lock_timeout",
+        default=120.0,
+        parse=_number(float, "seconds"),
+        kind="seconds",
+        shown_default="`120`",
+        help="How long to wait for a process that compiles the same kernel.",
+    ),
+    Setting(
+        name="compile_timeout",
+        default=300.0,
+        parse=_number(float, "seconds"),
+        kind="seconds",
+        shown_default="`300`",
+        help="How long one compile in a worker process may take.",
+    ),
+    Setting(
+        name="failure_ttl",
+        default=86400.0,
+        parse=_number(float, "seconds"),
+        kind="seconds",
+        shown_default="`86400`",
+        help="How long a failed compile is remembered; 0 forgets at once.",
+    ),
+)
+_BY_NAME = {setting.name: setting for setting in TABLE}
+
+
+class Settings:
+    """
+    The settings of this process, one attribute for each row of `TABLE`.
+
+    Order: a value set from Python, the environment variable, the default.
+    """
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "_set", {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in _BY_NAME:
+            raise AttributeError(f"no setting {name!r}; settings: {', '.join(_BY_NAME)}")
+        return self.origin(name)[0]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _BY_NAME:
+            raise SettingError(f"no setting {name!r}; settings: {', '.join(_BY_NAME)}")
+        self._set[name] = _parsed(_BY_NAME[name], str(value), f"settings.{name}")
+
+    def __delattr__(self, name: str) -> None:
+        self._set.pop(name, None)
+
+    def origin(self, name: str) -> tuple[Any, str]:
+        """
+        Return the value of a setting and its origin: ``program``, ``environment`` or ``default``.
+        """
+        setting = _BY_NAME[name]
+        if name in self._set:
+            return self._set[name], "program"
+        text = os.environ.get(setting.variable)
+        if text:
+            return _parsed(setting, text, setting.variable), "environment"
+        default = setting.default
+        return (default() if callable(default) else default), "default"
+
+    @contextmanager
+    def scope(self, **values: Any) -> Iterator[None]:
+        """Set `values` for the length of a with block, then restore what was set before."""
+        before = dict(self._set)
+        try:
+            for name, value in values.items():
+                setattr(self, name, value)
+            yield
+        finally:
+            object.__setattr__(self, "_set", before)
+
+
+def _parsed(setting: Setting, text: str, where: str) -> Any:
+    try:
+        return setting.parse(text)
+    except ValueError as error:
+        raise SettingError(f"{where}={text!r} is not allowed: it must be {error}") from None
+
+
+settings = Settings()

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configs: names, JSON, and what is refused at construction."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import pytest
+from hypothesis import given
+
+from jitgen.errors import ConfigError
+from jitgen.model import Arch, Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
+from jitgen.model.config import canonical_json
+from tests.strategies import configs, legal_sweep
+
+CONFIG = KernelConfig(layout="ragged", tile=Tile(m=128, n=192, k=128), cluster=Cluster(m=2, n=1))
+
+
+class TestName:
+    def test_is_the_documented_one(self) -> None:
+        """The name in the design is the name that is made."""
+        assert (
+            CONFIG.name("sm_90a")
+            == "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x192x128_c2x1_acc1_sm_90a"
+        )
+
+    @given(configs)
+    def test_is_a_symbol_and_is_read_back(self, config: KernelConfig) -> None:
+        """Every config's name is a C symbol and stands for that config alone."""
+        for arch in Arch:
+            name = config.name(arch)
+
+            assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
+            assert KernelConfig.parse(name) == (config, arch)
+
+    def test_is_unique_over_a_broad_sweep(self) -> None:
+        """No two legal configs share a name."""
+        names = [config.name(arch) for arch in Arch for config in legal_sweep(arch)]
+
+        assert len(names) > 3000
+        assert len(set(names)) == len(names)
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"layout": "masked"},
+            {"operands": Operands(a_dtype="bf16")},
+            {"operands": Operands(b_dtype="bf16")},
+            {"operands": Operands(out_dtype="f32")},
+            {"operands": Operands(scale_granularity="row")},
+            {"tile": Tile(m=64, n=192, k=128)},
+            {"tile": Tile(m=128, n=128, k=128)},
+            {"tile": Tile(m=128, n=192, k=64)},
+            {"cluster": Cluster(m=1, n=1)},
+            {"cluster": Cluster(m=2, n=2)},
+            {"pipeline": Pipeline(num_acc_stage=2)},
+            {"pipeline": Pipeline(num_ab_stage=4)},
+            {"schedule": Schedule(raster=4)},
+            {"schedule": Schedule(use_pdl=False)},
+            {"schedule": Schedule(stream_b=True)},
+        ],
+    )
+    def test_every_field_shows(self, changed: dict[str, object]) -> None:
+        """A change of any one field changes the name."""
+        assert dataclasses.replace(CONFIG, **changed).name("cpu") != CONFIG.name("cpu")
+
+    @pytest.mark.parametrize(
+        "name", ["", "grouped_gemm", CONFIG.name("sm_90a") + "x", "a/b", "../x"]
+    )
+    def test_nonsense_is_refused(self, name: str) -> None:
+        """What is no name raises one error that shows a name."""
+        with pytest.raises(ConfigError, match="is no kernel name; one looks like"):
+            KernelConfig.parse(name)
+
+
+class TestJson:
+    @given(configs)
+    def test_round_trip_is_exact(self, config: KernelConfig) -> None:
+        """JSON text and back gives an equal config with equal JSON."""
+        text = canonical_json(config.to_json())
+        back = KernelConfig.from_json(json.loads(text))
+
+        assert back == config
+        assert canonical_json(back.to_json()) == text
+
+    @pytest.mark.parametrize(
+        ("document", "message"),
+        [
+            ([], "must be a JSON object"),
+            (
+                {"layout": "ragged", "tile": {"m": 1, "n": 1, "k": 1}, "tiles": 1},
+                "no field 'tiles'",
+            ),
+            ({"layout": "ragged"}, "missing"),
+            ({"layout": "ragged", "tile": {"m": 1, "n": 1}}, "missing"),
+            ({"layout": "ragged", "tile": {"m": "1", "n": 1, "k": 1}}, "m must be an integer"),
+            (
+                {"layout": "sparse", "tile": {"m": 1, "n": 1, "k": 1}},
+                "layout must be one of ragged",
+            ),
+        ],
+    )
+    def test_a_bad_document_is_refused(self, document: object, message: str) -> None:
+        """Unknown, missing and bad fields raise errors that name them."""
+        with pytest.raises(ConfigError, match=message):
+            KernelConfig.from_json(document)
+
+
+class TestConstruction:
+    @pytest.mark.parametrize("value", [0, -1, 1.5, "128", True, None])
+    def test_sizes_are_positive_integers(self, value: object) -> None:
+        """A tile side is an integer of at least 1, and a boolean is none."""
+        with pytest.raises(ConfigError, match="m must be an integer of at least 1"):
+            Tile(m=value, n=1, k=1)
+
+    def test_flags_are_booleans(self) -> None:
+        """A number is no flag."""
+        with pytest.raises(ConfigError, match="use_pdl must be a bool"):
+            Schedule(use_pdl=1)
+
+    def test_words_become_enums(self) -> None:
+        """Configs built from words and from enums are equal and hash alike."""
+        other = KernelConfig.from_json(CONFIG.to_json())
+
+        assert hash(other) == hash(CONFIG)
+        assert type(CONFIG.layout).__name__ == "Layout"
+
+    def test_configs_are_immutable(self) -> None:
+        """A config cannot change after it was checked."""
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            CONFIG.layout = "masked"

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of the targets: codes, reasons with numbers, proposals, derived numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+
+from jitgen.errors import UnsupportedConfig
+from jitgen.model import (
+    Arch,
+    Cluster,
+    KernelConfig,
+    Operands,
+    Pipeline,
+    Tile,
+    check,
+    require,
+)
+from jitgen.model.legality.sm90 import SMEM_BYTES
+from tests.strategies import configs, legal_sweep
+
+
+def config(m: int = 128, n: int = 128, k: int = 128, **changes: object) -> KernelConfig:
+    return KernelConfig(layout="ragged", tile=Tile(m=m, n=n, k=k), **changes)
+
+
+class TestSm90:
+    @pytest.mark.parametrize(
+        ("refused", "code", "number"),
+        [
+            (config(operands=Operands(a_dtype="bf16", b_dtype="bf16")), "E_MMA", "bf16"),
+            (config(operands=Operands(out_dtype="f32")), "E_MMA", "f32"),
+            (config(k=256), "E_TILE_K", "256"),
+            (config(m=96), "E_WGMMA_M", "96"),
+            (config(n=8), "E_WGMMA_N", "8"),
+            (config(n=136), "E_WGMMA_N", "136"),
+            (config(n=256), "E_WGMMA_N", "256"),
+            (config(n=176), "E_SFB_SPAN", "176"),
+            (config(m=256, n=144), "E_REGS", "216"),
+            (config(cluster=Cluster(m=2, n=2)), "E_CLUSTER", "2x2"),
+            (config(cluster=Cluster(m=3, n=1)), "E_CLUSTER", "3x1"),
+            (config(pipeline=Pipeline(num_acc_stage=2)), "E_ACC_STAGE", "2"),
+            (config(pipeline=Pipeline(num_ab_stage=9)), "E_SMEM", "9"),
+            (config(pipeline=Pipeline(num_ab_stage=2)), "E_STAGES", "2"),
+        ],
+    )
+    def test_refusals(self, refused: KernelConfig, code: str, number: str) -> None:
+        """Each rule has its code, its number in the reason, and a legal neighbour."""
+        verdict = check(refused, "sm_90a")
+
+        assert not verdict
+        assert verdict.code == code
+        assert number in verdict.reason
+        assert verdict.derived is None
+        assert verdict.proposal is not None
+        assert check(verdict.proposal, "sm_90a")
+
+    def test_the_proposal_is_the_nearest(self) -> None:
+        """Only what is illegal changes, and by as little as possible."""
+        proposal = check(config(n=208), "sm_90a").proposal
+
+        assert proposal is not None
+        assert (proposal.tile.m, proposal.tile.n) == (128, 192)
+        assert proposal.operands == Operands()
+
+    def test_derived_numbers_fit_the_chip(self) -> None:
+        """Shared memory and registers of every legal config stay within the SM's limits."""
+        for legal in legal_sweep(Arch.SM_90A):
+            derived = check(legal, "sm_90a").derived
+
+            assert derived.smem_bytes <= SMEM_BYTES
+            assert derived.acc_registers <= 192
+            assert derived.threads == 128 * (derived.math_warpgroups + 1)
+            registers = derived.load_registers + derived.math_warpgroups * derived.math_registers
+            assert registers <= 512, "setmaxnreg: 65536 registers / 128 threads"
+            assert derived.load_registers % 8 == derived.math_registers % 8 == 0
+
+    @pytest.mark.parametrize(
+        ("m", "n", "stages"),
+        [(64, 128, 8), (128, 128, 5), (128, 192, 4), (256, 128, 3)],
+    )
+    def test_stages_of_known_tiles(self, m: int, n: int, stages: int) -> None:
+        """The stages are those that were measured to be fast."""
+        assert check(config(m, n), "sm_90a").derived.num_ab_stage == stages
+
+
+class TestCpu:
+    @pytest.mark.parametrize(
+        ("refused", "code"),
+        [
+            (config(m=128), "E_TILE_M"),
+            (config(m=16, n=8), "E_TILE_N"),
+            (config(m=16, k=64), "E_TILE_K"),
+            (config(m=16, cluster=Cluster(m=2, n=1)), "E_CLUSTER"),
+            (config(m=16, pipeline=Pipeline(num_acc_stage=2)), "E_ACC_STAGE"),
+            (config(m=16, pipeline=Pipeline(num_ab_stage=4)), "E_STAGES"),
+            (config(m=16, operands=Operands(a_dtype="f16", b_dtype="f16")), "E_MMA"),
+            (config(m=16, operands=Operands(a_dtype="bf16")), "E_MMA"),
+        ],
+    )
+    def test_refusals(self, refused: KernelConfig, code: str) -> None:
+        """Each rule has its code and a legal neighbour."""
+        verdict = check(refused, "cpu")
+
+        assert verdict.code == code
+        assert verdict.proposal is not None
+        assert check(verdict.proposal, "cpu")
+
+
+class TestRequire:
+    def test_raises_with_reason_and_proposal(self) -> None:
+        """The error names the config, the rule, and a config that works."""
+        with pytest.raises(UnsupportedConfig, match=r"E_WGMMA_N: tile_n=256.*nearest") as caught:
+            require(config(n=256), "sm_90a")
+
+        assert caught.value.code == "E_WGMMA_N"
+        assert check(caught.value.proposal, "sm_90a")
+
+    def test_returns_the_verdict(self) -> None:
+        """A legal config comes back with its numbers."""
+        assert require(config(), "sm_90a").derived is not None
+
+
+@given(configs)
+def test_every_config_gets_a_verdict(any_config: KernelConfig) -> None:
+    """No config, however odd, makes the rules fail; a refusal always has code, reason and proposal."""
+    for arch in Arch:
+        verdict = check(any_config, arch)
+
+        assert bool(verdict) == (verdict.derived is not None)
+        if not verdict:
+            assert verdict.code.startswith("E_")
+            assert verdict.reason
+            assert verdict.proposal is not None
+            assert verdict.proposal.layout == any_config.layout
+
+
+def test_derived_dataclasses_are_plain() -> None:
+    """What goes into a template is integers and booleans."""
+    for arch in Arch:
+        for legal in legal_sweep(arch):
+            values = dataclasses.asdict(check(legal, arch).derived).values()
+
+            assert all(isinstance(value, (bool, int)) for value in values)

@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store: publish and read, races, and disks that do not do what they should."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jitgen.cache import Damaged, Store
+from jitgen.errors import UnsafeCacheRoot
+from jitgen.settings import settings
+from tests.unit.store_fakes import age, document, fake_meta, fill, publish, tree
+
+REPOSITORY = Path(__file__).parents[2]
+is_root = os.geteuid() == 0
+
+
+@pytest.fixture(autouse=True)
+def fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test see the warnings that a process gives once."""
+    monkeypatch.setattr("jitgen.events._warned", set())
+
+
+@pytest.fixture
+def store(cache_root: Path) -> Store:
+    """A store that can be written."""
+    return Store.open()
+
+
+class TestRoundTrip:
+    """What is published is read again."""
+
+    def test_reads_what_was_published(self, store: Store) -> None:
+        """The entry that publishing returns equals the one that is read, files and all."""
+        published = publish(store, 1)
+
+        found = store.read(published.key)
+
+        assert found == published
+        assert found.source.read_text().endswith("TILE_M = 1\n")
+        assert found.library.read_bytes().startswith(b"\x7fELF")
+        assert found.meta.files.keys() == {"kernel.py", "kernel.so"}
+
+    def test_another_store_reads_it(self, store: Store, cache_root: Path) -> None:
+        """Nothing is kept in the object: another one over the same root finds the entry."""
+        key = publish(store, 1).key
+
+        assert Store.open(cache_root, mode="ro").read(key) is not None
+
+    def test_unknown_key_is_a_miss_and_creates_nothing(
+        self, store: Store, cache_root: Path
+    ) -> None:
+        """Reading never creates the root."""
+        assert store.read("ab" * 32) is None
+        assert not cache_root.exists()
+
+    def test_layout(self, store: Store, cache_root: Path) -> None:
+        """Folders are 0700, the root carries a tag for backup tools, files are read-only."""
+        entry = publish(store, 1)
+
+        assert entry.directory == cache_root / "v1" / "entries" / entry.key[:2] / entry.key
+        for folder in (cache_root, cache_root / "v1", *(cache_root / "v1").iterdir()):
+            if folder.is_dir():
+                assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+        assert (cache_root / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172")
+        assert stat.S_IMODE(entry.library.stat().st_mode) == 0o444
+        assert tree(cache_root / "v1" / "tmp") == []
+
+    def test_root_may_be_a_link_to_a_folder_of_ours(self, tmp_path: Path) -> None:
+        """A link is resolved once; the name that was asked for is what messages show."""
+        (tmp_path / "real").mkdir(mode=0o700)
+        (tmp_path / "link").symlink_to(tmp_path / "real")
+
+        entry = publish(Store.open(tmp_path / "link"), 1)
+
+        assert (tmp_path / "real" / "v1").is_dir()
+        assert Store.open(tmp_path / "real").read(entry.key) is not None
+
+    def test_leftovers_of_the_compiler_are_dropped(self, store: Store) -> None:
+        """Only the files that an entry may hold are published."""
+        with store.workdir() as folder:
+            fill(folder, 1)
+            (folder / "__pycache__").mkdir()
+            (folder / "__pycache__" / "kernel.pyc").write_bytes(b"x")
+            (folder / "notes.txt").write_text("x")
+            (folder / "kernel.o").symlink_to("/etc/passwd")
+            entry = store.publish(folder, fake_meta(1))
+
+        assert tree(entry.directory) == ["kernel.py", "kernel.so", "meta.json"]
+
+    @pytest.mark.parametrize("missing", ["kernel.py", "kernel.so"])
+    def test_refuses_an_incomplete_entry(self, store: Store, missing: str) -> None:
+        """An entry without its source or its library is a mistake of the caller."""
+        with store.workdir() as folder:
+            fill(folder, 1)
+            (folder / missing).unlink()
+            with pytest.raises(Damaged, match="does not list"):
+                store.publish(folder, fake_meta(1))
+
+    def test_refuses_a_key_of_another_document(self, store: Store) -> None:
+        """The key must be the digest of the key document."""
+        with store.workdir() as folder:
+            fill(folder, 1)
+            with pytest.raises(Damaged, match="not the digest of the key document"):
+                store.publish(folder, fake_meta(1, key="0" * 64))
+
+    def test_workdir_is_removed_when_nothing_was_published(
+        self, store: Store, cache_root: Path
+    ) -> None:
+        """A failed compile leaves nothing behind."""
+        with pytest.raises(RuntimeError), store.workdir() as folder:
+            fill(folder, 1)
+            raise RuntimeError
+
+        assert tree(cache_root / "v1" / "tmp") == []
+
+    def test_reading_opens_no_database_and_no_lock(self, store: Store, cache_root: Path) -> None:
+        """A warm start imports neither diskcache nor filelock nor sqlite3."""
+        key = publish(store, 1).key
+        program = (
+            "import sys; from jitgen.cache import Store; store = Store.open()\n"
+            f"assert store.read({key!r}); store.index.record_use({key!r})\n"
+            "print([name for name in ('diskcache', 'filelock', 'sqlite3', 'torch', 'cutlass')"
+            " if name in sys.modules])"
+        )
+
+        assert run(program, JITGEN_CACHE_DIR=str(cache_root)).stdout == "[]\n"
+
+
+class TestModes:
+    """Read-only and off."""
+
+    def test_read_only_changes_nothing(self, store: Store, cache_root: Path) -> None:
+        """Reading, publishing, pruning and removing leave a read-only root as it is."""
+        entry = publish(store, 1)
+        age(entry, 10_000)
+        before = {path: path.lstat().st_mtime_ns for path in cache_root.rglob("*")}
+        reader = Store.open(mode="ro")
+
+        private = publish(reader, 2)
+
+        assert reader.read(entry.key) is not None
+        assert private.library.read_bytes()
+        assert not private.directory.is_relative_to(cache_root)
+        assert reader.remove(entry.key) is None
+        assert reader.clear() == []
+        assert reader.prune(1).is_dry_run
+        reader.pin(entry.key)
+        reader.index.record_use(entry.key)
+        with reader.lock(entry.key, 0.1) as is_locked:
+            assert not is_locked
+        assert {path: path.lstat().st_mtime_ns for path in cache_root.rglob("*")} == before
+
+    def test_read_only_leaves_a_damaged_entry_in_place(self, store: Store) -> None:
+        """It is a miss, but it is not moved."""
+        entry = publish(store, 1)
+        entry.library.chmod(0o644)
+        entry.library.write_bytes(b"bad")
+
+        assert Store.open(mode="ro").read(entry.key) is None
+        assert entry.library.exists()
+
+    def test_off_has_no_store(self, store: Store, cache_root: Path) -> None:
+        """Nothing is found, listed or written, and a compile still has its result."""
+        key = publish(store, 1).key
+        off = Store.open(mode="off")
+
+        assert off.read(key) is None
+        assert list(off.entries()) == []
+        assert off.stats().entries == 0
+        assert off.verify() == []
+        assert off.nearest(document(1)) == []
+        assert off.root == cache_root
+        assert publish(off, 2).library.read_bytes()
+
+    def test_mode_comes_from_the_settings(self, cache_root: Path) -> None:
+        """JITGEN_CACHE is the default."""
+        with settings.scope(cache="ro"):
+            assert Store.open().mode == "ro"
+
+
+class TestRaces:
+    """Several processes and threads at once."""
+
+    def test_the_loser_of_a_race_keeps_its_own_bytes(self, store: Store, cache_root: Path) -> None:
+        """The entry in place stays; the second publisher loads what it compiled itself."""
+        first = publish(store, 1)
+        with store.workdir() as folder:
+            fill(folder, 1, num_bytes=77)
+            second = store.publish(folder, fake_meta(1))
+
+        assert second.directory != first.directory
+        assert len(second.library.read_bytes()) == 4 + 77
+        assert store.read(first.key) == first
+        assert len(first.library.read_bytes()) == 4 + 3000
+
+    def test_private_bytes_go_when_the_process_ends(self, cache_root: Path) -> None:
+        """They stay as long as the process, and not longer."""
+        program = (
+            "from tests.unit.store_fakes import publish; from jitgen.cache import Store\n"
+            "store = Store.open(); publish(store, 1); entry = publish(store, 1)\n"
+            "assert entry.library.read_bytes(); print(entry.directory)"
+        )
+
+        private = Path(run(program, JITGEN_CACHE_DIR=str(cache_root)).stdout.strip())
+
+        assert private.parent == cache_root / "v1" / "tmp"
+        assert not private.exists()
+
+    def test_a_forked_child_leaves_its_parents_bytes_alone(self, store: Store) -> None:
+        """A child that ends normally removes only what is its own."""
+        publish(store, 1)
+        private = publish(store, 1)
+        child = os.fork()
+        if child == 0:
+            from jitgen.cache.area import remove_kept
+
+            remove_kept()
+            os._exit(0)
+        os.waitpid(child, 0)
+
+        assert private.library.exists()
+
+    def test_threads_publish_the_same_entry(self, store: Store) -> None:
+        """Each has a good entry; one of them is in the store."""
+        results = []
+        threads = [
+            threading.Thread(target=lambda: results.append(publish(store, 1))) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert len(results) == 8
+        assert all(entry.library.read_bytes().startswith(b"\x7fELF") for entry in results)
+        assert store.read(results[0].key) is not None
+
+    def test_kill_at_any_moment_leaves_no_bad_entry_and_no_lock(
+        self, store: Store, cache_root: Path
+    ) -> None:
+        """Processes that publish under the lock are killed; what is in the store is good."""
+        program = (
+            "import sys; from tests.unit.store_fakes import *\n"
+            "store = Store.open(); print('ready', flush=True)\n"
+            "for number in range(10**6):\n"
+            "    with store.lock(fake_meta(number).key, 1) as is_locked:\n"
+            "        publish(store, number, 50_000)\n"
+        )
+        keys = set()
+        for delay in (0.02, 0.05, 0.09, 0.14):
+            with start(program, JITGEN_CACHE_DIR=str(cache_root)) as process:
+                assert process.stdout is not None
+                process.stdout.readline()
+                time.sleep(delay)
+                process.send_signal(signal.SIGKILL)
+            keys |= {info.key for info in store.entries()}
+
+        results = store.verify()
+
+        assert {result.key for result in results} == keys
+        assert all(result.is_good for result in results)
+        for key in list(keys)[:5]:
+            with store.lock(key, 0.5) as is_locked:
+                assert is_locked
+        for path in (cache_root / "v1" / "tmp").iterdir():
+            os.utime(path, (0, 0))
+        store.prune()
+        assert tree(cache_root / "v1" / "tmp") == []
+
+
+class TestDegradation:
+    """A cache that cannot be written is one warning, and never a failed compile."""
+
+    def test_root_deleted_between_publishes(self, store: Store, cache_root: Path) -> None:
+        """The next publish creates the root again."""
+        publish(store, 1)
+        shutil.rmtree(cache_root)
+
+        entry = publish(store, 2)
+
+        assert store.read(entry.key) == entry
+        assert store.stats().entries == 1
+
+    def test_folders_deleted_while_building(self, store: Store, cache_root: Path) -> None:
+        """The folders that publishing needs are created when it needs them."""
+        with store.workdir() as folder:
+            fill(folder, 1)
+            for name in ("entries", "locks", "index", "quarantine", "pins"):
+                shutil.rmtree(cache_root / "v1" / name)
+            entry = store.publish(folder, fake_meta(1))
+
+        assert store.read(entry.key) == entry
+
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
+    @pytest.mark.parametrize("call", ["rename", "fsync"])
+    def test_publish_fails(
+        self,
+        store: Store,
+        call: str,
+        number: int,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """Whatever the disk says, there is an entry of our own bytes, and one warning in all."""
+
+        def refuse(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+            patch.setattr(os, call, refuse)
+            entries = [publish(store, 1), publish(store, 2)]
+
+        assert all(entry.library.read_bytes().startswith(b"\x7fELF") for entry in entries)
+        assert all(entry.meta.files["kernel.so"]["bytes"] == 3004 for entry in entries)
+        assert all(store.read(entry.key) is None for entry in entries)
+        assert [record.message.count("cannot write") for record in caplog.records] == [1]
+
+    def test_root_that_cannot_be_created(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A file stands where the root should be created: build privately, warn once."""
+        (tmp_path / "file").write_text("x")
+        store = Store.open(tmp_path / "file" / "cache")
+
+        entry = publish(store, 1)
+        with store.lock(entry.key, 0.1) as is_locked:
+            assert not is_locked
+
+        assert entry.library.read_bytes()
+        assert len(caplog.records) == 1
+        assert "cannot write the kernel cache" in caplog.text
+
+    def test_out_of_descriptors_is_a_miss_and_keeps_the_entry(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An error that says nothing about the entry does not quarantine it."""
+        entry = publish(store, 1)
+
+        def refuse(*_: object, **__: object) -> int:
+            raise OSError(errno.EMFILE, "too many open files")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", refuse)
+            assert store.read(entry.key) is None
+
+        assert store.read(entry.key) == entry
+
+    def test_full_disk(self, small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """On a disk that is really full, publishing gives up without a trace and without a crash."""
+        store = Store.open(small_disk / "cache")
+        first = publish(store, 1, 100_000)
+        with store.workdir() as folder:
+            fill(folder, 2, 100_000)
+            fill_up(small_disk)
+            second = store.publish(folder, fake_meta(2))
+
+        assert second.library.stat().st_size == 100_004
+        assert store.read(first.key) == first
+        assert store.read(second.key) is None
+        assert store.stats().entries == 1
+        store.index.record_use(first.key)
+        store.index.remember_failure(second.key, "name", "reason", 60)
+        assert all(result.is_good for result in store.verify())
+
+    def test_unsafe_root_is_refused_at_once(self, cache_root: Path) -> None:
+        """This is the one error that is raised, for code would be loaded from there."""
+        cache_root.mkdir(mode=0o777)
+        cache_root.chmod(0o777)
+
+        with pytest.raises(UnsafeCacheRoot):
+            Store.open()
+
+
+class TestLastUse:
+    """The time that pruning goes by."""
+
+    def test_reading_renews_it_at_most_once_an_hour(self, store: Store) -> None:
+        """A read within the hour writes nothing."""
+        entry = publish(store, 1)
+        age(entry, 3000)
+        before = entry.directory.stat().st_mtime
+        store.read(entry.key)
+        assert entry.directory.stat().st_mtime == before
+
+        age(entry, 4000)
+        store.read(entry.key)
+
+        assert time.time() - entry.directory.stat().st_mtime < 60
+
+
+def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `program` in a new interpreter that sees the repository."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def start(program: str, **environment: str) -> subprocess.Popen[str]:
+    """Start `program` in a new interpreter that sees the repository."""
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def fill_up(disk: Path) -> None:
+    """Write until the disk is full."""
+    with (disk / "ballast").open("wb", buffering=0) as stream:
+        for size in (4096, 1):
+            try:
+                while stream.write(b"x" * size):
+                    pass
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    if not is_root:
+        pytest.skip("needs root to mount a small file system")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(disk)]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("mounting is not permitted here")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_meta_json_is_for_people(store: Store) -> None:
+    """One field a line, sorted, so that two of them can be compared with any tool."""
+    text = (publish(store, 1).directory / "meta.json").read_text()
+
+    assert json.loads(text)["key_document"] == document(1)
+    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
