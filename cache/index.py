@@ -130,11 +130,11 @@ class Index(NullIndex):
 
     def __init__(self, root: Root) -> None:
         super().__init__()
+        self._root = root
         self._directory = root.index
-        self._quarantine = root.quarantine
         self._database = root.index / "cache.db"
         self._hints = root.index / "failed"
-        self._journal = Journal(root.index)
+        self._journal = Journal(root.base)
         self._guard = threading.RLock()
         self._pid = os.getpid()
         self._table: Table | None = None
@@ -178,14 +178,15 @@ class Index(NullIndex):
         super().remember_failure(key, name, reason, ttl_s)
         text = json.dumps(asdict(self._failures[key]))
 
-        def remember(table: Table) -> None:
+        def remember(table: Table) -> bool:
             table.drop_expired()
             table.set(_FAILURE + key, text, expire_s=ttl_s)
             self._hints.mkdir(mode=0o700, exist_ok=True)
             (self._hints / key).touch(mode=0o600)
+            return True
 
-        if is_key(key):
-            self._run(remember, None)
+        if is_key(key) and self._run(remember, False):
+            del self._failures[key]  # from now on the index says so, or that it was forgotten
 
     def failure(self, key: str) -> Failure | None:
         """
@@ -195,7 +196,7 @@ class Index(NullIndex):
         and not the opening of a database.
         """
         if not is_key(key) or not (self._hints / key).exists():
-            return None
+            return super().failure(key)
         texts: list[str | None] = self._run(lambda table: [table.get(_FAILURE + key)], [])
         found = _parse_failure(texts[0]) if texts else None
         if texts and (found is None or found.expires <= time.time()):
@@ -215,8 +216,9 @@ class Index(NullIndex):
         try:
             hints = sorted(path.name for path in self._hints.iterdir())
         except OSError:
-            return {}
-        return {key: failure for key in hints if (failure := self.failure(key))}
+            hints = []
+        found = {key: failure for key in hints if (failure := self.failure(key))}
+        return super().failures() | found
 
     def reset(self) -> None:
         """Move the index aside and start anew."""
@@ -275,7 +277,8 @@ class Index(NullIndex):
             if self._table is not None and self._database.lstat().st_ino == self._inode:
                 return self._table
         self.close()
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self._directory.is_dir():
+            self._root.create()
         if not stat.S_ISDIR(self._directory.lstat().st_mode):
             raise UnsafeRow(f"{self._directory} is no folder")
         for path in self._directory.glob("cache.db*"):
@@ -287,9 +290,9 @@ class Index(NullIndex):
 
     def _move_aside(self, reason: str) -> None:
         self.close()
-        aside = self._quarantine / f"index-{unique_name()[:8]}"
+        aside = self._root.quarantine / f"index-{unique_name()[:8]}"
         with suppress(OSError):
-            self._quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._root.create()
             self._directory.rename(aside)
             os.utime(aside)
         with suppress(OSError):

@@ -10,6 +10,7 @@ those whose lock is held. Sizes are allocated blocks, as ``du`` counts them.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -33,6 +34,7 @@ GRACE_S = 60.0
 QUARANTINE_S = 86400.0
 """Damaged entries stay for `QUARANTINE_S` seconds, for whoever wants to look at one."""
 
+_LEDGER = re.compile(r"=\d{1,18}\n(\+\d{1,18}\n)*")
 _RESCAN = 512  # publishes after which the ledger is compared with the disk
 
 
@@ -147,12 +149,11 @@ def grow_ledger(root: Root, num_bytes: int) -> int | None:
             text = os.pread(descriptor, 2**16, 0).decode("ascii")
         finally:
             os.close(descriptor)
-        first, *rest = text.splitlines()
-        if not first.startswith("=") or len(rest) > _RESCAN:
-            return None
-        return int(first[1:]) + sum(int(line) for line in rest)
     except (OSError, ValueError):
         return None
+    if _LEDGER.fullmatch(text) is None or text.count("+") > _RESCAN:
+        return None
+    return sum(int(line[1:]) for line in text.splitlines())
 
 
 def write_ledger(root: Root, num_bytes: int) -> None:

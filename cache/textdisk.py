@@ -34,7 +34,7 @@ _SETTINGS = {
     "sqlite_cache_size": 2**11,
     "sqlite_journal_mode": "wal",
     "sqlite_mmap_size": 0,
-    "sqlite_synchronous": 1,
+    "sqlite_synchronous": 0,  # a power failure may cost the index, which is rebuilt
 }
 
 

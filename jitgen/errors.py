@@ -27,10 +27,7 @@ attributes too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from jitgen.model.config import KernelConfig
+from typing import Any
 
 
 class JitgenError(Exception):
@@ -47,10 +44,10 @@ class UnsupportedConfig(ConfigError):
 
     Attributes:
         code: Stable machine-readable rule, for example ``E_REGS``.
-        proposal: The nearest legal config, or None where there is none.
+        proposal: The nearest legal KernelConfig, or None where there is none.
     """
 
-    def __init__(self, message: str, *, code: str, proposal: KernelConfig | None = None) -> None:
+    def __init__(self, message: str, *, code: str, proposal: Any = None) -> None:
         super().__init__(message)
         self.code = code
         self.proposal = proposal

@@ -222,25 +222,23 @@ class KernelConfig(_Part):
                 "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a"
             )
         part = match.groupdict()
-        stages = part["num_ab_stage"]
-        config = cls(
-            layout=part["layout"],  # type: ignore[arg-type]  # checked and converted at construction
-            operands=Operands(
-                **{key: part[key] for key in ("a_dtype", "b_dtype", "out_dtype")},
-                scale_granularity=part["scale_granularity"],
-            ),
-            tile=Tile(m=int(part["tile_m"]), n=int(part["tile_n"]), k=int(part["tile_k"])),
-            cluster=Cluster(m=int(part["cluster_m"]), n=int(part["cluster_n"])),
-            pipeline=Pipeline(
-                num_acc_stage=int(part["num_acc_stage"]),
-                num_ab_stage=int(stages) if stages else None,
-            ),
-            schedule=Schedule(
-                raster=int(part["raster"] or Schedule().raster),
-                use_pdl=part["nopdl"] is None,
-                stream_b=part["streamb"] is not None,
-            ),
-        )
+        document = {
+            "layout": part["layout"],
+            "operands": {spec.name: part[spec.name] for spec in dataclasses.fields(Operands)},
+            "tile": {side: int(part[f"tile_{side}"]) for side in ("m", "n", "k")},
+            "cluster": {side: int(part[f"cluster_{side}"]) for side in ("m", "n")},
+            "pipeline": {
+                name: int(part[name])
+                for name in ("num_acc_stage", "num_ab_stage")
+                if part[name] is not None
+            },
+            "schedule": {
+                "raster": int(part["raster"] or Schedule().raster),
+                "use_pdl": part["nopdl"] is None,
+                "stream_b": part["streamb"] is not None,
+            },
+        }
+        config = cls.from_json(document)
         return config, Arch.parse(part["arch"])
 
 

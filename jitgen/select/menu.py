@@ -34,26 +34,34 @@ at 512 rows a group, are for the other layouts.
 
 _STREAM = Schedule(raster=1, stream_b=True)
 
-_SM90 = (
-    (256, 128, Cluster(m=2), Schedule(raster=4)),
+_SM90_ALIGNED = (
     (128, 192, Cluster(m=2), Schedule()),
     (128, 192, Cluster(n=2), Schedule()),
     (128, 128, Cluster(m=2), Schedule()),
     (128, 128, Cluster(n=2), _STREAM),
-    (128, 128, Cluster(n=2), Schedule()),
     (64, 128, Cluster(n=2), _STREAM),
     (64, 64, Cluster(n=2), _STREAM),
 )
-_CPU = tuple((rows, 64, Cluster(), Schedule()) for rows in (64, 32, 16, 8))
-_SHAPES = {Arch.SM_90A: _SM90, Arch.CPU: _CPU}
+_SM90_ANYWHERE = (
+    *_SM90_ALIGNED,
+    # Where a cluster (2, 1) may not reach into the next group, it pads the last tiles to two.
+    (128, 128, Cluster(n=2), Schedule()),
+    (256, 128, Cluster(m=2), Schedule(raster=4)),
+)
+# Of equally good ones the first is taken: on a CPU the one that needs the least memory.
+_CPU = tuple((rows, 128, Cluster(), Schedule()) for rows in (8, 16, 32, 64))
+
+
+def _shapes(arch: Arch, layout: Layout) -> tuple[tuple[int, int, Cluster, Schedule], ...]:
+    """Return tile rows, tile columns, cluster and schedule of each config."""
+    if arch is Arch.CPU:
+        return _CPU
+    return _SM90_ALIGNED if layout is Layout.CONTIGUOUS else _SM90_ANYWHERE
 
 
 @lru_cache(maxsize=256)
 def menu(arch: Arch, layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
-    """
-    Return the configs that may be chosen, the first of equals to be taken; empty where `arch` has
-    no kernel for `operands`.
-    """
+    """Return the configs that may be chosen; none where `arch` has no kernel for `operands`."""
     configs = (
         KernelConfig(
             layout=layout,
@@ -62,7 +70,6 @@ def menu(arch: Arch, layout: Layout, operands: Operands) -> tuple[KernelConfig, 
             cluster=cluster,
             schedule=schedule,
         )
-        for rows, columns, cluster, schedule in _SHAPES[arch]
-        if layout is not Layout.CONTIGUOUS or GROUP_ALIGNMENT % rows == 0
+        for rows, columns, cluster, schedule in _shapes(arch, layout)
     )
     return tuple(config for config in configs if check(config, arch))

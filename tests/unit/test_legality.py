@@ -126,7 +126,9 @@ class TestRequire:
 
 @given(configs)
 def test_every_config_gets_a_verdict(any_config: KernelConfig) -> None:
-    """No config, however odd, makes the rules fail; a refusal always has code, reason and proposal."""
+    """
+    No config, however odd, makes the rules fail; a refusal always has code, reason and proposal.
+    """
     for arch in Arch:
         verdict = check(any_config, arch)
 

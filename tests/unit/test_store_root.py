@@ -31,6 +31,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a fol
 def fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test see the warnings that a process gives once."""
     monkeypatch.setattr("jitgen.events._warned", set())
+    monkeypatch.setattr("os.fsync", lambda _: None)  # nobody pulls the plug here
 
 
 class TestTrust:
@@ -267,13 +268,26 @@ class TestFileSystem:
         assert not is_network("")
 
     @pytest.mark.parametrize(
-        "kind", "nfs nfs4 lustre gpfs cifs smb3 9p ceph beegfs fuse.sshfs fuse".split()
+        "kind",
+        [
+            "nfs",
+            "nfs4",
+            "lustre",
+            "gpfs",
+            "cifs",
+            "smb3",
+            "9p",
+            "ceph",
+            "beegfs",
+            "fuse.sshfs",
+            "fuse",
+        ],
     )
     def test_network_kinds(self, kind: str) -> None:
         """All of these keep locks to one host, or to nobody."""
         assert is_network(kind)
 
-    @pytest.mark.parametrize("kind", "ext4 xfs btrfs tmpfs overlay zfs fuseblk".split())
+    @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "fuseblk"])
     def test_local_kinds(self, kind: str) -> None:
         """These are fine."""
         assert not is_network(kind)

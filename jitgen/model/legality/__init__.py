@@ -16,7 +16,7 @@ from jitgen.errors import UnsupportedConfig
 from jitgen.model.arch import Arch
 from jitgen.model.config import KernelConfig
 from jitgen.model.legality.cpu import CpuTarget
-from jitgen.model.legality.rules import Refusal, Target, Verdict, nearest
+from jitgen.model.legality.rules import Refusal, Target, Verdict
 from jitgen.model.legality.sm90 import Sm90Target
 
 _TARGETS: dict[Arch, Target] = {Arch.CPU: CpuTarget(), Arch.SM_90A: Sm90Target()}
@@ -38,10 +38,12 @@ def check(config: KernelConfig, arch: Arch | str) -> Verdict:
     """
     rules = target(arch)
     try:
-        return Verdict(ok=True, derived=rules.derive(config))
+        derived = rules.derive(config)
     except Refusal as refusal:
-        proposal = nearest(config, rules)
-        return Verdict(ok=False, code=refusal.code, reason=refusal.reason, proposal=proposal)
+        return Verdict(
+            ok=False, code=refusal.code, reason=refusal.reason, config=config, target=rules
+        )
+    return Verdict(ok=True, derived=derived, config=config, target=rules)
 
 
 def require(config: KernelConfig, arch: Arch | str) -> Verdict:
@@ -55,13 +57,12 @@ def require(config: KernelConfig, arch: Arch | str) -> Verdict:
     verdict = check(config, arch)
     if verdict.ok:
         return verdict
-    advice = (
-        f"; the nearest legal config is {verdict.proposal.name(arch)}" if verdict.proposal else ""
-    )
+    proposal = verdict.proposal
+    advice = f"; the nearest legal config is {proposal.name(arch)}" if proposal else ""
     raise UnsupportedConfig(
         f"{config.name(arch)} is refused: {verdict.code}: {verdict.reason}{advice}",
         code=verdict.code,
-        proposal=verdict.proposal,
+        proposal=proposal,
     )
 
 

@@ -36,18 +36,23 @@ class Verdict:
         ok: Whether the target can run the config.
         code: The first rule that was broken, for example ``E_REGS``; empty when legal.
         reason: That rule with its numbers; empty when legal.
-        proposal: The nearest legal config; None when legal, or when there is none.
         derived: What the template needs besides the config; None when refused.
     """
 
     ok: bool
     code: str = ""
     reason: str = ""
-    proposal: KernelConfig | None = None
     derived: Derived | None = None
+    config: KernelConfig = field(repr=False)
+    target: Target = field(repr=False)
 
     def __bool__(self) -> bool:
         return self.ok
+
+    @property
+    def proposal(self) -> KernelConfig | None:
+        """The nearest legal config, searched for when asked; None when legal or there is none."""
+        return None if self.ok else nearest(self.config, self.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

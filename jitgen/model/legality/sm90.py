@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from jitgen.model.config import KernelConfig
-from jitgen.model.dtypes import SCALE_BLOCK, DType, ScaleGranularity
+from jitgen.model.dtypes import SCALE_BLOCK, DType, Layout, ScaleGranularity
 from jitgen.model.legality.rules import Space, refuse_unless
 
 SMEM_BYTES = 232_448
@@ -27,8 +27,17 @@ MAX_STAGES = 10
 MAX_GROUPS = 512
 """Groups that the table of tile counts in shared memory has room for."""
 
-SCALE_CHUNK = 64
+SCALE_CHUNK = 32
 """k-blocks whose weight scales are handed to the math warps at once."""
+
+_RING_SLOT_BYTES = 16
+"""The full and the free barrier of a slot."""
+
+_TILE_INFO_BYTES = 16
+"""First row, tile along N, group, end of rows."""
+
+_SWIZZLE_BYTES = 1024
+"""What shared memory is a multiple of, as the 128-byte swizzle repeats after so much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +58,9 @@ class Sm90Derived:
         epilogue_n: Columns of one store box.
         max_groups: Groups that one call may have.
         scale_chunk: k-blocks whose weight scales are handed over at once.
+        scale_columns: Columns of a tile that share a weight scale, wherever the tile starts.
+        scale_values: Weight scales kept for each k-block: one for each `scale_columns`, and padding
+            to whole 16-byte loads.
     """
 
     math_warpgroups: int
@@ -62,6 +74,8 @@ class Sm90Derived:
     epilogue_n: int
     max_groups: int
     scale_chunk: int
+    scale_columns: int
+    scale_values: int
 
 
 class Sm90Target:
@@ -106,6 +120,8 @@ class Sm90Target:
             epilogue_n=_epilogue_n(tile.n),
             max_groups=MAX_GROUPS,
             scale_chunk=SCALE_CHUNK,
+            scale_columns=_scale_columns(tile.n),
+            scale_values=_scale_values(tile.n),
         )
 
     def _check_instruction(self, config: KernelConfig) -> None:
@@ -167,19 +183,20 @@ class Sm90Target:
         )
 
     def _stages(self, config: KernelConfig) -> tuple[int, int]:
-        """
-        Return the operand stages and the shared memory in bytes, by the layout of the kernel's
-        struct.
-        """
+        """Return the operand stages and the bytes of the kernel's struct of shared memory."""
         tile = config.tile
-        has_blocks = config.operands.scale_granularity is ScaleGranularity.BLOCK128
-        stage = (tile.m + tile.n) * tile.k
-        scales = 0
-        if has_blocks:
-            stage += _align(tile.m * 4, 128)
-            chunks = tile.n // math.gcd(tile.n, SCALE_BLOCK) if SCALE_BLOCK % tile.n else 1
-            scales = 2 * SCALE_CHUNK * 4 * (4 if 1 < chunks <= 4 else chunks)
-        fixed = 1024 + _align(tile.m * tile.n * 2, 1024) + scales + 4 * MAX_GROUPS
+        stage = (tile.m + tile.n) * tile.k + _RING_SLOT_BYTES
+        fixed = tile.m * tile.n * 2 + 2 * (_TILE_INFO_BYTES + 2 * _RING_SLOT_BYTES)
+        match config.operands.scale_granularity:
+            case ScaleGranularity.BLOCK128:
+                stage += tile.m * 4
+                fixed += 2 * SCALE_CHUNK * _scale_values(tile.n) * 4
+            case ScaleGranularity.ROW:
+                fixed += 2 * (tile.m + tile.n) * 4
+            case _:
+                fixed += 16
+        if config.layout is not Layout.CONTIGUOUS:
+            fixed += 4 * (MAX_GROUPS + 1)
         minimum = 3 if tile.m * tile.n >= 128 * 192 else 4
         most = min(MAX_STAGES, (SMEM_BYTES - fixed) // stage)
         stages = config.pipeline.num_ab_stage or most
@@ -197,7 +214,7 @@ class Sm90Target:
             f"{stages} stages are too few to hide the loads of a {tile.m}x{tile.n} tile: at least "
             f"{minimum}",
         )
-        return stages, fixed + stages * stage
+        return stages, _align(fixed + stages * stage, _SWIZZLE_BYTES)
 
 
 def _align(size: int, to: int) -> int:
@@ -207,3 +224,14 @@ def _align(size: int, to: int) -> int:
 def _epilogue_n(tile_n: int) -> int:
     """Return the columns of one store box: as wide as the swizzle allows."""
     return next(width for width in (64, 32, 16) if tile_n % width == 0)
+
+
+def _scale_columns(tile_n: int) -> int:
+    """Return how many columns of a tile share a weight scale, wherever the tile starts."""
+    return math.gcd(tile_n, SCALE_BLOCK)
+
+
+def _scale_values(tile_n: int) -> int:
+    """Return the weight scales kept for a k-block: a multiple of 4 is read 16 bytes at a time."""
+    count = tile_n // _scale_columns(tile_n)
+    return 1 if count == 1 else _align(count, 4)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Measurements of jitgen against its budgets.
+
+Each suite is one module with a function ``rows``, which yields what it measured row by row. Nothing
+is timed before its result was found right.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+
+from jitgen.bench.protocol import Row
+
+SUITES = {
+    "dispatch": "Host time of a warm grouped_gemm above the bare tvm-ffi call.",
+    "start": "A fresh process: from after `import torch` to the first right result.",
+    "load": "Warm load of one kernel from disk, digest check included.",
+    "cold": "What a compile costs beyond the compiler: render, key, lock, publish.",
+    "cache": "Light commands: `jitgen cache stats` with 10,000 entries, `import jitgen`.",
+    "prewarm": "Kernels a minute, compiled by two processes.",
+    "gemm": "Device time of GPU kernels; needs a GPU.",
+}
+"""Every suite and what it measures, in the order in which `all` runs them."""
+
+
+def run(suite: str) -> Iterator[Row]:
+    """
+    Yield the rows of `suite`.
+
+    Raises:
+        KeyError: There is no such suite.
+        NoDevice: It needs a GPU, and there is none.
+        WrongResult: A kernel that was to be timed gave a wrong result.
+    """
+    if suite not in SUITES:
+        raise KeyError(suite)
+    yield from importlib.import_module(f"jitgen.bench.{suite}").rows()
+
+
+__all__ = ["SUITES", "Row", "run"]

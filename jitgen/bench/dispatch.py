@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a warm `grouped_gemm(..., out=out)` costs the host above the bare tvm-ffi call.
+
+Both sides launch the same kernel on rows that belong to no group, so that the kernel itself does
+next to nothing and the difference is not lost in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+import jitgen
+from jitgen.bench.protocol import Row, compete
+from jitgen.bench.sample import Sample
+from jitgen.model import Arch, Layout, Problem
+from jitgen.runtime import registry
+
+BUDGET_US = 2.0
+_CALLS = 500
+
+
+def rows() -> Iterator[Row]:
+    """Yield the difference, and the two times that it is made of."""
+    is_gpu = torch.cuda.is_available() and registry.default_arch().is_gpu
+    arch = registry.default_arch() if is_gpu else Arch.CPU
+    sample = Sample.random(groups=2, rows=16, n=128, k=128, device="cuda" if is_gpu else "cpu")
+    sample.call(jitgen.grouped_gemm)
+    sample.check("the kernel of the dispatch suite")
+    idle = replace(sample, offs=torch.zeros_like(sample.offs))
+    problem = Problem(layout=Layout.RAGGED, groups=2, m=32, n=128, k=128)
+    function = registry.get_kernel(jitgen.select(problem, arch).config, arch).function
+    a, b, a_scale, b_scale, offs, out = (getattr(idle, name) for name in idle.__slots__)
+    tail = (torch.cuda.get_device_properties(a.device).multi_processor_count,) if is_gpu else ()
+    gemm = jitgen.grouped_gemm
+
+    def bare() -> None:
+        function(a, b, a_scale, b_scale, offs, out, *tail)
+
+    def full() -> None:
+        gemm(a, b, a_scale, b_scale, offs=offs, out=out)
+
+    wait = torch.cuda.synchronize if is_gpu else None
+    full_times, bare_times = compete(
+        [full, bare], calls=_CALLS, repetitions=31, warmup=5, between=wait
+    )
+    above = (full_times.median - bare_times.median) * 1e6
+    yield Row(
+        suite="dispatch",
+        what="grouped_gemm(..., out=out) above the bare call",
+        value=above,
+        unit="us",
+        budget=BUDGET_US,
+        detail=f"{_CALLS} calls a run, in turn",
+    )
+    for what, times in (("the whole call", full_times), ("the bare tvm-ffi call", bare_times)):
+        yield Row(
+            suite="dispatch",
+            what=what,
+            value=times.median * 1e6,
+            unit="us",
+            detail=times.detail(1e6, "us"),
+        )

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+How everything is timed: the median of repetitions after a warm-up, competitors in turn.
+
+A median, because other processes of the machine disturb some repetitions and never make one faster
+by much. In turn (ABAB), because clocks and caches drift, and both sides must see the same drift.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from jitgen.errors import JitgenError
+from jitgen.settings import settings
+
+_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+
+
+class WrongResult(JitgenError):
+    """What was to be timed computes the wrong thing, so its time means nothing."""
+
+
+class NoDevice(JitgenError):
+    """A suite needs a device that is not here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """
+    One measured figure.
+
+    Attributes:
+        suite: The suite that it belongs to.
+        what: What was measured.
+        value: The figure, a median unless `detail` says otherwise.
+        unit: Its unit.
+        budget: The most it may be, or with `is_rate` the least; None where there is no budget.
+        is_rate: Whether more is better.
+        detail: Spread, repetitions, sizes.
+    """
+
+    suite: str
+    what: str
+    value: float
+    unit: str
+    budget: float | None = None
+    is_rate: bool = False
+    detail: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the budget was kept; true where there is none."""
+        if self.budget is None:
+            return True
+        return self.value >= self.budget if self.is_rate else self.value <= self.budget
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as JSON values."""
+        return {
+            "suite": self.suite,
+            "what": self.what,
+            "value": self.value,
+            "unit": self.unit,
+            "budget": self.budget,
+            "is_rate": self.is_rate,
+            "ok": self.ok,
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """
+    Repetitions of one thing.
+
+    Attributes:
+        seconds: One figure for each repetition.
+    """
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The median in seconds."""
+        return statistics.median(self.seconds)
+
+    def detail(self, scale: float, unit: str) -> str:
+        """Return best, worst and count; `scale` is how many `unit` a second has."""
+        low, high = min(self.seconds) * scale, max(self.seconds) * scale
+        return f"{low:.3g}..{high:.3g} {unit} in {len(self.seconds)} runs"
+
+
+def compete(
+    functions: Sequence[Callable[[], object]],
+    *,
+    calls: int = 1,
+    repetitions: int = 21,
+    warmup: int = 3,
+    between: Callable[[], object] | None = None,
+) -> list[Times]:
+    """
+    Time `functions` in turn and return seconds per call of each.
+
+    The garbage collector is off meanwhile: it would charge one side for what the other allocated.
+
+    Args:
+        functions: What to time; each is called without arguments.
+        calls: Calls per repetition, for what is too short for the clock.
+        repetitions: Timed repetitions of each.
+        warmup: Repetitions before those, which do not count.
+        between: Called, untimed, before every repetition, for example to wait for the device.
+    """
+    seconds: list[list[float]] = [[] for _ in functions]
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for repetition in range(warmup + repetitions):
+            for function, found in zip(functions, seconds, strict=True):
+                if between is not None:
+                    between()
+                start = time.perf_counter()
+                for _ in range(calls):
+                    function()
+                elapsed = (time.perf_counter() - start) / calls
+                if repetition >= warmup:
+                    found.append(elapsed)
+    finally:
+        if was_enabled:
+            gc.enable()
+    return [Times(seconds=tuple(found)) for found in seconds]
+
+
+def forget_kernels() -> None:
+    """Leave no kernel in the memory of this process, so that the next call goes to the disk."""
+    from jitgen.ops.dispatch import memo
+    from jitgen.runtime import registry
+
+    registry.reset()
+    memo.clear()
+
+
+@contextmanager
+def temporary_cache() -> Iterator[Path]:
+    """Let this process work in an empty cache of its own for the length of a with block."""
+    with tempfile.TemporaryDirectory(prefix="jitgen-bench-") as folder:
+        try:
+            with settings.scope(cache_dir=folder, cache="rw", on_miss="compile"):
+                forget_kernels()
+                yield Path(folder)
+        finally:
+            forget_kernels()
+
+
+def python(script: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """
+    Run `script` in a fresh Python process and return what it printed.
+
+    Raises:
+        WrongResult: It failed; the message holds the last line of its complaint.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env=python_environment(environment or {}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    if done.returncode:
+        complaint = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise WrongResult(f"a measured process failed: {complaint}")
+    return done.stdout
+
+
+def python_environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return the environment of a measured process: this one's, its import path, and `changes`.
+
+    Byte code is cached whatever this process does, as it is in an installed package.
+    """
+    path = os.pathsep.join(folder for folder in sys.path if folder)
+    inherited = {name: text for name, text in os.environ.items() if name != _NO_BYTECODE}
+    return {**inherited, "PYTHONPATH": path, **changes}
+
+
+def conditions() -> dict[str, str]:
+    """Return what a figure depends on: processor, cores, versions, and the GPU if there is one."""
+    found = {
+        "cpu": cpu_name(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "python": platform.python_version(),
+    }
+    for name in ("jitgen", "torch", "nvidia-cutlass-dsl", "apache-tvm-ffi"):
+        found[name] = _version(name)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+def _version(name: str) -> str:
+    if name == "jitgen":
+        from jitgen._version import __version__
+
+        return __version__
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def cpu_name() -> str:
+    """Return the processor's own name, else its family."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.machine()
+    for line in text.splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

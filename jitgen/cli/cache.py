@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+``jitgen cache``: look into the store on disk.
+
+Nothing here imports torch, the compiler or Jinja: listing 10,000 entries takes a fraction of a
+second, most of which is Python's own start.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jitgen.cli.lazy import LazyGroup
+from jitgen.cli.lookup import Named, find
+from jitgen.cli.options import ARCH, with_output
+from jitgen.cli.output import Column, ExitCode, Output, counted
+from jitgen.model import Arch
+from jitgen.settings import settings
+
+if TYPE_CHECKING:
+    from jitgen.cache import EntryInfo, Store
+
+KEY_DIGITS = 12
+"""Digits of a key in tables: enough to name one among millions."""
+
+_HERE = "jitgen.cli.cache"
+_EDIT = "jitgen.cli.cache_edit"
+_COMMANDS = {
+    "dir": (f"{_HERE}:show_dir", "Print the root of the cache."),
+    "ls": (f"{_HERE}:ls", "List the entries, or the remembered failures."),
+    "stats": (f"{_HERE}:stats", "Print totals."),
+    "explain": (f"{_HERE}:explain", "Say why a kernel is, or is not, in the cache."),
+    "verify": (f"{_EDIT}:verify", "Check every byte of every entry."),
+    "prune": (f"{_EDIT}:prune", "Remove the least recently used entries above a size."),
+    "rm": (f"{_EDIT}:rm", "Remove entries, and forget that they failed."),
+    "clear": (f"{_EDIT}:clear", "Remove everything."),
+    "pin": (f"{_EDIT}:pin", "Spare entries from pruning."),
+    "unpin": (f"{_EDIT}:unpin", "Let pruning remove entries again."),
+}
+
+
+@click.group(cls=LazyGroup, commands_at=_COMMANDS)
+def cache() -> None:
+    """Look into the disk cache and clean it."""
+
+
+@click.command("dir")
+@with_output
+def show_dir(output: Output) -> None:
+    """Print the root of the cache, whether or not it exists."""
+    root, origin = settings.origin("cache_dir")
+    document = {"root": str(root), "origin": origin, "exists": root.is_dir()}
+    output.result("cache dir", document, lambda: output.line(str(root)))
+
+
+_ORDER = {
+    "name": lambda info: (info.name, info.arch, info.key),
+    "size": lambda info: (-info.size_bytes, info.name),
+    "used": lambda info: (-info.last_use, info.name),
+    "hits": lambda info: (-info.hits, info.name),
+}
+
+
+@click.command()
+@click.option("--arch", type=ARCH, help="Only entries of this target.")
+@click.option("--sort", type=click.Choice(list(_ORDER)), default="name", show_default=True)
+@click.option("--failures", is_flag=True, help="List remembered failures instead.")
+@with_output
+def ls(output: Output, arch: Arch | None, sort: str, failures: bool) -> None:
+    """List the entries, or with --failures what did not compile and will not be tried for now."""
+    from jitgen.cache import Store
+
+    store = Store.open()
+    if failures:
+        _list_failures(store, output)
+        return
+    found = sorted((e for e in store.entries() if arch in (None, e.arch)), key=_ORDER[sort])
+
+    def human() -> None:
+        if found:
+            columns = [
+                Column("KEY"),
+                Column("SIZE", is_number=True),
+                Column("HITS", is_number=True),
+                Column("LAST USE"),
+                Column("PINNED"),
+                Column("NAME"),
+            ]
+            output.table(columns, [_line(output, info) for info in found])
+        size = output.size(sum(info.size_bytes for info in found))
+        output.note(f"{counted(len(found), 'entry', 'entries')}, {size}, in {store.root}")
+
+    output.result("cache ls", {"entries": [_entry_json(info) for info in found]}, human)
+
+
+def _line(output: Output, info: EntryInfo) -> tuple[str, ...]:
+    return (
+        info.key[:KEY_DIGITS],
+        output.size(info.size_bytes),
+        str(info.hits),
+        _when(output, info.last_use),
+        "yes" if info.is_pinned else "",
+        info.name or "(damaged; see: jitgen cache verify)",
+    )
+
+
+def _entry_json(info: EntryInfo) -> dict[str, Any]:
+    last_use = datetime.fromtimestamp(info.last_use, UTC).isoformat(timespec="seconds")
+    return asdict(info) | {"last_use": last_use}
+
+
+def _list_failures(store: Store, output: Output) -> None:
+    found = store.index.failures()
+
+    def human() -> None:
+        if found:
+            columns = [
+                Column("KEY"),
+                Column("EXPIRES"),
+                Column("NAME"),
+                Column("REASON", is_prose=True),
+            ]
+            rows = [
+                (key[:KEY_DIGITS], _when(output, failure.expires), failure.name, failure.reason)
+                for key, failure in found.items()
+            ]
+            output.table(columns, rows)
+        output.note(f"{counted(len(found), 'remembered failure')} in {store.root}")
+
+    document = [
+        {
+            "key": key,
+            "name": failure.name,
+            "reason": failure.reason,
+            "expires": datetime.fromtimestamp(failure.expires, UTC).isoformat(timespec="seconds"),
+        }
+        for key, failure in found.items()
+    ]
+    output.result("cache ls", {"failures": document}, human)
+
+
+@click.command()
+@with_output
+def stats(output: Output) -> None:
+    """Print totals: entries, sizes, hits, failures."""
+    from jitgen.cache import Store
+
+    store = Store.open()
+    totals = store.stats()
+
+    def human() -> None:
+        limit = output.size(totals.limit_bytes) if totals.limit_bytes else "none"
+        output.fields(
+            [
+                ("root", str(store.root)),
+                ("mode", store.mode),
+                ("entries", f"{totals.entries:,}" if output.is_terminal else str(totals.entries)),
+                *((f"  {arch or 'damaged'}", str(n)) for arch, n in totals.by_arch.items()),
+                ("size", output.size(totals.size_bytes)),
+                ("on disk", output.size(totals.disk_bytes)),
+                ("limit", limit),
+                ("hits", str(totals.hits)),
+                ("pinned", str(totals.pinned)),
+                ("failures", str(totals.failures)),
+                ("quarantined", str(totals.quarantined)),
+            ]
+        )
+
+    document = {"root": str(store.root), "mode": store.mode, **asdict(totals)}
+    output.result("cache stats", document, human)
+
+
+@click.command()
+@click.argument("config_or_key", metavar="CONFIG-or-KEY")
+@click.option(
+    "--limit", type=click.IntRange(1), default=3, show_default=True, help="Entries shown."
+)
+@with_output
+def explain(output: Output, config_or_key: str, limit: int) -> int:
+    """
+    Say whether a kernel would be loaded from the cache, and if not, field by field why.
+
+    With a KEY: how that entry differs from what the installed toolchain would look for.
+    """
+    from jitgen.cache import Store
+    from jitgen.runtime import key as keys
+
+    store = Store.open()
+    named = find(config_or_key, store)
+    document = keys.document(named.config, named.arch)
+    wanted = keys.digest(document)
+    state, reason = _state(store, named, wanted)
+    nearest = store.nearest(document, limit) if state == "miss" else []
+    if named.is_key:
+        nearest = [item for item in store.nearest(document, 10_000) if item[0].key == named.key]
+        nearest = [item for item in nearest if item[1]]
+
+    def human() -> None:
+        output.fields([("name", named.name), ("key", wanted), (state, reason)])
+        for meta, differences in nearest:
+            output.line()
+            output.line(f"entry {meta.key[:KEY_DIGITS]} {meta.name} differs in", style="bold")
+            output.table(
+                [Column("FIELD"), Column("WANTED"), Column("FOUND")],
+                [(item.field, _short(item.wanted), _short(item.found)) for item in differences],
+            )
+
+    found = {
+        **named.to_json(),
+        "key": wanted,
+        "state": state,
+        "reason": reason,
+        "key_document": document,
+        "nearest": [
+            {"key": meta.key, "name": meta.name, "differences": [asdict(d) for d in differences]}
+            for meta, differences in nearest
+        ],
+    }
+    output.result("cache explain", found, human)
+    return ExitCode.OK
+
+
+def _state(store: Store, named: Named, wanted: str) -> tuple[str, str]:
+    """Return ``hit``, ``miss`` or ``failed``, and the reason."""
+    from jitgen.model import check
+    from jitgen.runtime.loader import unsupported_isa
+
+    verdict = check(named.config, named.arch)
+    if not verdict:
+        return "refused", f"{verdict.code}: {verdict.reason}"
+    failure = store.index.failure(wanted)
+    if failure is not None:
+        return "failed", f"{failure.reason} (retry with: jitgen cache rm {wanted[:KEY_DIGITS]})"
+    entry = store.read(wanted)
+    if entry is None:
+        reason = "no entry has this key"
+        return "miss", f"{reason}; the nearest are below" if any(store.entries()) else reason
+    missing = unsupported_isa(entry)
+    return ("miss", missing) if missing else ("hit", str(entry.directory))
+
+
+def _short(value: Any) -> str:
+    """Return a value of a key document, digests cut to what tells them apart."""
+    text = value if isinstance(value, str) else str(value)
+    return text if len(text) <= 40 else f"{text[:KEY_DIGITS]}..."
+
+
+def _when(output: Output, seconds: float) -> str:
+    """Return a time: relative for people, ISO 8601 for programs."""
+    if not output.is_terminal:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    delta = time.time() - seconds
+    text = _span(abs(delta))
+    return f"{text} ago" if delta >= 0 else f"in {text}"
+
+
+def _span(seconds: float) -> str:
+    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"

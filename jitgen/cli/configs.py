@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen configs``: what a target can run, and with ``--all`` what not and why."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from jitgen.cli.options import ARCH, Word, default_arch, with_output
+from jitgen.cli.output import Column, Output, counted
+from jitgen.model import Arch, DType, KernelConfig, Layout, ScaleGranularity, Tile, check
+from jitgen.model.legality import target
+from jitgen.model.legality.rules import candidates
+
+
+@click.command()
+@click.option("--arch", type=ARCH, help="Target; the GPU's, else cpu, if not given.")
+@click.option("--layout", type=Word(Layout), help="Only this layout.")
+@click.option("--scales", type=Word(ScaleGranularity), help="Only these scales.")
+@click.option("--dtype", type=Word(DType), help="Only this type of a and b.")
+@click.option("--out-dtype", type=Word(DType), help="Only this type of the output.")
+@click.option("--all", "show_all", is_flag=True, help="Refused configs too, with code and reason.")
+@with_output
+def configs(
+    output: Output,
+    arch: Arch | None,
+    layout: Layout | None,
+    scales: ScaleGranularity | None,
+    dtype: DType | None,
+    out_dtype: DType | None,
+    show_all: bool,
+) -> None:
+    """
+    List the configs that a target can run, one name a line.
+
+    Every name is good for `jitgen show` and `jitgen prewarm --config`. The list has the default
+    schedule; rasters and hints of other schedules are legal wherever the same tile is.
+    """
+    chosen = arch or default_arch()
+    wanted = {"scale_granularity": scales, "a_dtype": dtype, "out_dtype": out_dtype}
+    rows = []
+    for config in _space(chosen, layout):
+        if any(value and getattr(config.operands, name) != value for name, value in wanted.items()):
+            continue
+        verdict = check(config, chosen)
+        if verdict or show_all:
+            rows.append((config.name(chosen), config, verdict))
+
+    def human() -> None:
+        if show_all:
+            table = [(name, v.code or "ok", v.reason) for name, _, v in rows]
+            output.table([Column("CONFIG"), Column("RULE"), Column("REASON", is_prose=True)], table)
+        else:
+            for name, _, _ in rows:
+                output.line(name)
+        legal = sum(verdict.ok for _, _, verdict in rows)
+        refused = f", {len(rows) - legal:,} refused" if show_all else ""
+        output.note(f"{counted(legal, 'legal config')} of {chosen}{refused}")
+
+    document: dict[str, Any] = {
+        "arch": str(chosen),
+        "configs": [
+            {
+                "name": name,
+                "ok": verdict.ok,
+                "code": verdict.code,
+                "reason": verdict.reason,
+                "proposal": verdict.proposal.name(chosen) if verdict.proposal else None,
+                "config": config.to_json(),
+                "derived": dataclasses.asdict(verdict.derived) if verdict.derived else None,  # type: ignore[call-overload]
+            }
+            for name, config, verdict in rows
+        ]
+        if output.is_json
+        else [],
+    }
+    output.result("configs", document, human)
+
+
+def _space(arch: Arch, layout: Layout | None) -> Iterator[KernelConfig]:
+    """Yield every config that the target's space spans, legal or not."""
+    for each in [layout] if layout else Layout:
+        start = KernelConfig(layout=each, tile=Tile(m=128, n=128, k=128))
+        yield from candidates(start, target(arch).space)

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen demo``: a small MoE layer on real kernels, and what it took to get them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jitgen._version import __version__
+from jitgen.cli.options import with_output
+from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
+from jitgen.errors import JitgenError
+from jitgen.events import Event, EventKind, on_event
+from jitgen.model import Arch, Layout, Problem
+from jitgen.settings import settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from jitgen.bench.moe import Layer, Sizes
+
+TOLERANCE = 2.0**-7
+"""Both sides round to bfloat16 (2**-9 each), and add in different orders before."""
+
+LAYER_TOLERANCE = 0.05
+"""A sum that was rounded the other way can cross an FP8 step (2**-4) when it is quantised again."""
+
+WARM_CALLS = 20
+_CROSS = Problem(layout=Layout.RAGGED, groups=8, m=8 * 256, n=4096, k=7168)
+"""What the cross-compiled kernel is chosen for: an expert layer of DeepSeek-V3."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """
+    One timed call.
+
+    Attributes:
+        source: Where its kernel came from: ``compiled``, ``disk`` or ``memory``.
+        seconds: The whole call, result included.
+    """
+
+    source: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """
+    One of the layer's two GEMMs.
+
+    Attributes:
+        name: ``up`` or ``down``.
+        shape: Rows, N and K.
+        first: The first call of this process.
+        fresh: The first call with a registry that has nothing in memory.
+        warm: The median of later calls.
+        error: Largest difference to the reference, as a part of the largest value.
+    """
+
+    name: str
+    shape: tuple[int, int, int]
+    first: Call
+    fresh: Call
+    warm: Call
+    error: float
+
+
+@click.command()
+@with_output
+def demo(output: Output) -> int:
+    """
+    Quantise, route and multiply a small MoE layer: 8 experts, 2 for each token.
+
+    Runs on the best target found and compares every product with a float32 reference. Shows which
+    kernels were compiled, loaded from disk and served from memory, and how long each took. Where
+    there is no GPU, one sm_90a kernel is compiled as well.
+    """
+    output.note("preparing a layer with random weights")
+    import torch
+
+    import jitgen
+    from jitgen.bench.moe import Layer, Sizes, relative_error
+    from jitgen.bench.protocol import cpu_name
+    from jitgen.runtime import registry
+
+    arch = registry.default_arch()
+    is_gpu = arch.is_gpu and torch.cuda.is_available()
+    arch = arch if is_gpu else Arch.CPU
+    sizes = (
+        Sizes(tokens=4096, hidden=2048, intermediate=1024)
+        if is_gpu
+        else Sizes(tokens=64, hidden=256, intermediate=256)
+    )
+    layer = Layer.random(sizes, "cuda" if is_gpu else "cpu")
+    output.note("first call: compiling what the cache lacks")
+    steps = _run(layer)
+    layer_error = relative_error(
+        layer.forward(jitgen.grouped_gemm), layer.forward(jitgen.reference.grouped_gemm)
+    )
+    kernels = registry.default().loaded()
+    cross, cross_error = (None, "") if is_gpu else _try_cross_compile(output)
+    is_right = all(step.error <= TOLERANCE for step in steps) and layer_error <= LAYER_TOLERANCE
+    device = torch.cuda.get_device_name() if is_gpu else cpu_name()
+
+    def human() -> None:
+        output.line(f"jitgen {__version__} on {device}, target {arch}", style="bold")
+        output.line(_describe(sizes))
+        output.line()
+        output.table(_COLUMNS, [_cells(step) for step in steps])
+        output.line()
+        for kernel in kernels:
+            size = human_size(kernel.entry.meta.size_bytes)
+            output.line(f"{kernel.name}  {size}")
+        if len(kernels) == 1:
+            output.line("One kernel serves both products: sizes are arguments, not part of it.")
+        verdict = "agrees" if is_right else "DISAGREES"
+        output.line(
+            f"The layer {verdict} with the float32 reference (error {layer_error:.1e}).",
+            style="green" if is_right else "bold red",
+        )
+        output.line()
+        if cross is not None:
+            _print_cross(output, cross)
+        if cross_error:
+            output.line(f"Cross-compiling for a GPU failed: {cross_error}", style="bold red")
+        output.line()
+        output.line(f"cache  {settings.cache_dir}")
+        output.line("next   jitgen show, jitgen cache ls, jitgen prewarm deepseek-v3 --arch sm_90a")
+
+    document = {
+        "arch": str(arch),
+        "device": device,
+        "sizes": asdict(sizes),
+        "steps": [asdict(step) for step in steps],
+        "layer_error": layer_error,
+        "kernels": [
+            {"name": kernel.name, "key": kernel.key, "bytes": kernel.entry.meta.size_bytes}
+            for kernel in kernels
+        ],
+        "cross_compiled": cross,
+        "cross_error": cross_error,
+        "ok": is_right and not cross_error,
+    }
+    output.result("demo", document, human)
+    return ExitCode.OK if document["ok"] else ExitCode.FAILED
+
+
+def _run(layer: Layer) -> list[Step]:
+    """Run both products three ways: first, with a fresh registry, warm."""
+    import jitgen
+    from jitgen.bench.moe import relative_error
+    from jitgen.bench.protocol import forget_kernels
+
+    inputs = {"up": layer.up_input()}
+    up = layer.multiply(jitgen.reference.grouped_gemm, layer.up, inputs["up"])
+    inputs["down"] = layer.down_input(up)
+    products = {"up": layer.up, "down": layer.down}
+    out = {
+        name: projection.weights.new_empty(
+            (layer.sizes.rows, projection.weights.shape[1]), dtype=up.dtype
+        )
+        for name, projection in products.items()
+    }
+
+    def call(name: str) -> Tensor:
+        return layer.multiply(jitgen.grouped_gemm, products[name], inputs[name], out[name])
+
+    def all_calls() -> dict[str, Call]:
+        return {name: _timed(partial(call, name)) for name in products}
+
+    first = all_calls()
+    forget_kernels()
+    fresh = all_calls()
+    steps = []
+    for name, projection in products.items():
+        warm = sorted(
+            (_timed(partial(call, name)) for _ in range(WARM_CALLS)),
+            key=lambda timed: timed.seconds,
+        )
+        expected = layer.multiply(jitgen.reference.grouped_gemm, projection, inputs[name])
+        steps.append(
+            Step(
+                name=name,
+                shape=(layer.sizes.rows, *projection.weights.shape[1:]),
+                first=first[name],
+                fresh=fresh[name],
+                warm=warm[WARM_CALLS // 2],
+                error=relative_error(out[name], expected),
+            )
+        )
+    return steps
+
+
+def _timed(call: Callable[[], Tensor]) -> Call:
+    """Call, wait for the result, and say where the kernel came from."""
+    import torch
+
+    seen: list[Event] = []
+    stop = on_event(seen.append)
+    try:
+        start = time.perf_counter()
+        if call().is_cuda:
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+    finally:
+        stop()
+    kinds = {event.kind for event in seen}
+    if EventKind.COMPILE in kinds:
+        return Call(source="compiled", seconds=seconds)
+    return Call(source="disk" if EventKind.LOAD in kinds else "memory", seconds=seconds)
+
+
+def _try_cross_compile(output: Output) -> tuple[dict[str, Any] | None, str]:
+    """Return what `_cross_compile` does, or why it failed: the layer is worth showing still."""
+    try:
+        return _cross_compile(output), ""
+    except JitgenError as error:
+        return None, str(error)
+
+
+def _cross_compile(output: Output) -> dict[str, Any]:
+    """Compile one sm_90a kernel, unless it is in the cache, and return what it takes."""
+    from jitgen.build import inspect
+    from jitgen.model import require
+    from jitgen.runtime import registry
+    from jitgen.runtime.entries import build, readable
+    from jitgen.select import select
+
+    config = select(_CROSS, Arch.SM_90A).config
+    output.note(f"cross-compiling {config.name(Arch.SM_90A)}")
+    store = registry.default().store
+    start = time.perf_counter()
+    entry = readable(store, config, Arch.SM_90A)
+    source = "disk"
+    if entry is None:
+        entry, source = build(store, config, Arch.SM_90A), "compiled"
+    seconds = time.perf_counter() - start
+    derived = asdict(require(config, Arch.SM_90A).derived)  # type: ignore[call-overload]
+    resources = inspect.resources(entry.library)
+    return {
+        "name": entry.meta.name,
+        "source": source,
+        "seconds": seconds,
+        "threads": derived["threads"],
+        "registers": resources.registers,
+        "stack_bytes": resources.stack_bytes,
+        "shared_bytes": derived["smem_bytes"],
+        "bytes": entry.meta.size_bytes,
+    }
+
+
+def _print_cross(output: Output, cross: dict[str, Any]) -> None:
+    came = "compiled" if cross["source"] == "compiled" else "found in the cache"
+    time_text = human_time(cross["seconds"])
+    output.line(f"There is no GPU here; a kernel for one was {came} in {time_text}:", style="bold")
+    output.line(cross["name"])
+    output.line(
+        f"  {cross['threads']} threads of {cross['registers']} registers, "
+        f"{human_size(cross['shared_bytes'])} shared memory, {human_size(cross['bytes'])} on disk"
+    )
+
+
+_COLUMNS = (
+    Column("PRODUCT"),
+    Column("M x N x K"),
+    Column("FIRST CALL", is_number=True),
+    Column("FRESH REGISTRY", is_number=True),
+    Column("WARM CALL", is_number=True),
+    Column("ERROR"),
+)
+
+
+def _cells(step: Step) -> tuple[str, ...]:
+    calls = (step.first, step.fresh, step.warm)
+    cells = [f"{call.source}, {human_time(call.seconds)}" for call in calls]
+    return (step.name, " x ".join(map(str, step.shape)), *cells, f"{step.error:.1e}")
+
+
+def _describe(sizes: Sizes) -> str:
+    return (
+        f"MoE layer: {counted(sizes.tokens, 'token')} of {sizes.hidden} values, "
+        f"{sizes.top} of {sizes.experts} experts each, {sizes.intermediate} values between; "
+        "FP8 e4m3 with block scales"
+    )

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A command group that imports a command when it is run, and none to list them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+
+class LazyGroup(click.Group):
+    """
+    A group whose commands live in modules of their own.
+
+    Args:
+        commands_at: For each command, in the order of the help text, ``module:attribute`` and the
+            line that the help text shows.
+    """
+
+    def __init__(
+        self, *arguments: Any, commands_at: Mapping[str, tuple[str, str]], **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._commands_at = commands_at
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names in the order of the table."""
+        return list(self._commands_at)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the command; None where there is none of that name."""
+        if cmd_name not in self._commands_at:
+            return None
+        module, _, attribute = self._commands_at[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list of commands from the table, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._commands_at.items()])

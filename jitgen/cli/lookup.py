@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CONFIG-or-KEY: what the user calls a kernel by, and the kernel that is meant."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jitgen.errors import ConfigError
+from jitgen.model import Arch, KernelConfig
+from jitgen.runtime import key as keys
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+
+MIN_PREFIX = 4
+"""Digits of a key that must be given at least."""
+
+_HEX = re.compile(r"[0-9a-f]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """
+    A kernel that the user named.
+
+    Attributes:
+        config: Its config.
+        arch: Its target.
+        key: The key that was given, or the one that the installed toolchain gives the config.
+        is_key: Whether a key was given: then exactly that entry is meant, whatever built it.
+    """
+
+    config: KernelConfig
+    arch: Arch
+    key: str
+    is_key: bool
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.config.name(self.arch)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields with which documents about one kernel begin."""
+        return {"name": self.name, "arch": str(self.arch), "key": self.key}
+
+
+def find(text: str, store: Store) -> Named:
+    """
+    Return the kernel that `text` names: a kernel name, a key, or the first digits of one.
+
+    Raises:
+        ConfigError: `text` is none of them, or the digits fit no entry, or several.
+    """
+    if not _HEX.fullmatch(text):
+        config, arch = KernelConfig.parse(text)
+        return Named(config=config, arch=arch, key=keys.key(config, arch), is_key=False)
+    found = find_key(text, store)
+    name = next((info.name for info in store.entries() if info.key == found), "")
+    if not name:
+        raise ConfigError(
+            f"entry {found[:12]} is damaged or remembers a failure only, so it cannot be shown; "
+            "see: jitgen cache verify, jitgen cache stats"
+        )
+    config, arch = KernelConfig.parse(name)
+    return Named(config=config, arch=arch, key=found, is_key=True)
+
+
+def find_key(text: str, store: Store) -> str:
+    """
+    Return the key of the entry, or of the remembered failure, that `text` names.
+
+    Raises:
+        ConfigError: It names none, or several.
+    """
+    if not _HEX.fullmatch(text):
+        config, arch = KernelConfig.parse(text)
+        return keys.key(config, arch)
+    if len(text) < MIN_PREFIX:
+        raise ConfigError(f"key {text!r} is too short: give at least {MIN_PREFIX} digits")
+    known = {info.key for info in store.entries()} | set(store.index.failures())
+    found = sorted(key for key in known if key.startswith(text))
+    if not found:
+        raise ConfigError(f"no entry in {store.root} has a key that starts with {text}")
+    if len(found) > 1:
+        examples = ", ".join(key[:12] for key in found[:3])
+        raise ConfigError(f"{len(found)} keys start with {text}: {examples}; give more digits")
+    return found[0]
+
+
+def parse_configs(names: tuple[str, ...]) -> list[tuple[KernelConfig, Arch]]:
+    """
+    Return the configs and targets that kernel names stand for, each once.
+
+    Raises:
+        ConfigError: One of them is no kernel name.
+        UnsupportedConfig: Its target cannot run one of them.
+    """
+    from jitgen.model import require
+
+    found = []
+    for name in dict.fromkeys(names):
+        config, arch = KernelConfig.parse(name)
+        require(config, arch)
+        found.append((config, arch))
+    return found

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Entry point: the tree of commands, and what becomes of errors.
+
+Exit codes: 0 ok, 1 failed, 2 usage, 3 something would have to be compiled, 130 interrupted. An
+error that jitgen raises on purpose is one line on standard error and never a traceback.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import click
+
+from jitgen._version import __version__
+from jitgen.cli.lazy import LazyGroup
+from jitgen.cli.output import ExitCode, Output
+from jitgen.errors import (
+    ConfigError,
+    InputError,
+    JitgenError,
+    PlanError,
+    SettingError,
+)
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
+
+_USAGE_ERRORS = (ConfigError, InputError, PlanError, SettingError)
+"""What is wrong with the user's words rather than with the work."""
+
+_COMMANDS = {
+    "demo": ("jitgen.cli.demo:demo", "Multiply a small MoE layer and show what was compiled."),
+    "prewarm": ("jitgen.cli.prewarm:prewarm", "Compile every kernel that plans can ask for."),
+    "show": ("jitgen.cli.show:show", "Show a kernel: source, PTX, SASS, resources, key."),
+    "configs": ("jitgen.cli.configs:configs", "List the configs that a target can run."),
+    "select": ("jitgen.cli.select:select", "Say which config serves a problem, and why."),
+    "cache": ("jitgen.cli.cache:cache", "Look into the disk cache and clean it."),
+    "bench": ("jitgen.cli.bench:bench", "Measure jitgen against its budgets."),
+    "doctor": (
+        "jitgen.cli.doctor:doctor",
+        "Report on the installation, for you and for bug reports.",
+    ),
+}
+
+
+@click.group(
+    cls=LazyGroup, commands_at=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(__version__, "-V", "--version", message="jitgen %(version)s")
+def cli() -> None:
+    """Generate, compile, cache and choose GPU kernels for mixture-of-experts grouped GEMMs."""
+
+
+class _Talk(logging.Handler):
+    """Warnings of the library, as lines on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = " ".join(record.getMessage().split())
+        Output(is_json=False).warn(text)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line `arguments` (None: this process's) and return the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    talk = _Talk(level=logging.WARNING)
+    log = logging.getLogger("jitgen")
+    log.addHandler(talk)
+    try:
+        code = cli.main(words, prog_name="jitgen", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Abort:
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except click.ClickException as error:
+        return _complain(error)
+    except JitgenError as error:
+        # a command that had printed its document does not raise any more
+        Output(is_json="--json" in words).error(type(error).__name__, str(error))
+        return ExitCode.USAGE if isinstance(error, _USAGE_ERRORS) else ExitCode.FAILED
+    except BrokenPipeError:
+        _discard_output()
+        return ExitCode.FAILED
+    finally:
+        log.removeHandler(talk)
+    return int(code or ExitCode.OK)
+
+
+def _complain(error: click.ClickException) -> int:
+    """Print what is wrong with the command line: a usage line where it helps, then one error."""
+    context = getattr(error, "ctx", None)
+    message = error.format_message()
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(message, err=True)
+        return error.exit_code
+    if context is not None:
+        click.echo(f"{context.get_usage()}\nTry '{context.command_path} --help'.", err=True)
+    click.echo(f"error: {message}", err=True)
+    return error.exit_code
+
+
+def _discard_output() -> None:
+    """Send what is still buffered nowhere: the reader of the pipe has gone."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

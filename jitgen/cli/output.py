@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The one object through which commands speak.
+
+Standard output is data: a table for people, or with ``--json`` exactly one document. Standard error
+is talk: notes, warnings, progress. Sizes are rounded for people on a terminal and plain bytes
+everywhere else, so that a script that reads a table need not undo any rounding. Colours appear on a
+terminal only, and never where NO_COLOR is set; rich is imported where there is a terminal to print
+to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SCHEMA = 1
+"""Version of every JSON document; it grows when a field changes its meaning."""
+
+
+_BAR = 24  # columns of a progress bar
+_PROSE = 32  # columns that wrapped text gets at least
+
+
+class ExitCode(IntEnum):
+    """How a command ends."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    WOULD_COMPILE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """
+    A column of a table.
+
+    Attributes:
+        title: Its heading.
+        is_number: Whether it is aligned to the right.
+        is_prose: Whether its cells may be wrapped; names stay whole, to be copied.
+    """
+
+    title: str
+    is_number: bool = False
+    is_prose: bool = False
+
+
+class Progress(Protocol):
+    """What a command tells about long work."""
+
+    def advance(self, text: str = "") -> None:
+        """One more item is done; `text` says what is worth a line about it."""
+
+    def note(self, text: str) -> None:
+        """Say something that stays above the bar, for example a failure."""
+
+
+class Output:
+    """
+    Standard output and standard error of one command.
+
+    Attributes:
+        is_json: Whether the one thing on standard output is a JSON document.
+        is_terminal: Whether people read standard output.
+        has_document: Whether the JSON document was printed already.
+    """
+
+    def __init__(
+        self, *, is_json: bool, stdout: IO[str] | None = None, stderr: IO[str] | None = None
+    ) -> None:
+        self.is_json = is_json
+        self.has_document = False
+        self._stdout = stdout or sys.stdout
+        self._stderr = stderr or sys.stderr
+        self.is_terminal = not is_json and _is_terminal(self._stdout)
+        self._consoles: dict[int, Console] = {}
+
+    # data
+
+    def result(self, command: str, document: dict[str, Any], human: Callable[[], object]) -> None:
+        """
+        Print the result of `command`: `document` with ``--json``, else what `human` prints.
+
+        The document gets the fields ``schema`` and ``command``.
+        """
+        if not self.is_json:
+            human()
+            return
+        self.has_document = True
+        content = {"schema": SCHEMA, "command": command, **document}
+        self._stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+    def line(self, text: str = "", *, style: str = "") -> None:
+        """Print one line of data; `style` is a rich style, used on a terminal only."""
+        _print(self._stdout, self._console(self._stdout), text, style)
+
+    def text(self, text: str) -> None:
+        """Print `text` exactly as it is: a source, PTX, SASS."""
+        self._stdout.write(text if text.endswith("\n") else text + "\n")
+
+    def fields(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Print names and values in two columns."""
+        width = max((len(name) for name, _ in rows), default=0)
+        for name, value in rows:
+            self.line(f"{name:<{width}}  {value}".rstrip())
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+        """Print a table; every row has one cell for each column."""
+        for row in rows:
+            if len(row) != len(columns):
+                raise ValueError(f"a row has {len(row)} cells for {len(columns)} columns: {row}")
+        console = self._console(self._stdout)
+        if console is not None:
+            _fancy_table(console, columns, rows)
+            return
+        widths = [
+            max(len(column.title), *(len(row[index]) for row in rows), 0)
+            for index, column in enumerate(columns)
+        ]
+        for cells in ([column.title for column in columns], *rows):
+            padded = (
+                cell.rjust(width) if column.is_number else cell.ljust(width)
+                for cell, width, column in zip(cells, widths, columns, strict=True)
+            )
+            self._stdout.write("  ".join(padded).rstrip() + "\n")
+
+    def size(self, num_bytes: int) -> str:
+        """Return a size: ``67.6 KiB`` on a terminal, plain bytes elsewhere."""
+        return human_size(num_bytes) if self.is_terminal else str(num_bytes)
+
+    # talk
+
+    def note(self, text: str) -> None:
+        """Say something on standard error."""
+        _print(self._stderr, self._console(self._stderr), text, "")
+
+    def warn(self, text: str) -> None:
+        """Say on standard error that something is not as it should be."""
+        _print(self._stderr, self._console(self._stderr), f"warning: {text}", "yellow")
+
+    def error(self, kind: str, text: str) -> None:
+        """Say on one line what failed; with ``--json`` a document without one is printed too."""
+        _print(
+            self._stderr,
+            self._console(self._stderr),
+            f"error: {' '.join(text.split())}",
+            "bold red",
+        )
+        if self.is_json and not self.has_document:
+            self.result("error", {"error": {"type": kind, "message": text}}, lambda: None)
+
+    @contextmanager
+    def progress(self, total: int, title: str) -> Iterator[Progress]:
+        """Show how far long work is: a bar on a terminal, else a line for each item with a text."""
+        console = self._console(self._stderr)
+        if console is None:
+            yield _PlainProgress(self, total)
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(_BAR),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[text]}", style="dim", markup=False),
+        )
+        with Bar(*columns, console=console, transient=True) as bar:
+            room = console.width - _BAR - len(title) - 24
+            yield _FancyProgress(self, bar, bar.add_task(title, total=total, text=""), room)
+
+    def _console(self, stream: IO[str]) -> Console | None:
+        """Return a rich console of `stream`, or None where nobody sees colours."""
+        if self.is_json and stream is self._stdout:
+            return None
+        if not _is_terminal(stream):
+            return None
+        if id(stream) not in self._consoles:
+            from rich.console import Console
+
+            self._consoles[id(stream)] = Console(file=stream, highlight=False)
+        return self._consoles[id(stream)]
+
+
+class _PlainProgress:
+    """Progress for logs: one line for each item that has a text."""
+
+    def __init__(self, output: Output, total: int) -> None:
+        self._output = output
+        self._total = total
+        self._done = 0
+
+    def advance(self, text: str = "") -> None:
+        self._done += 1
+        if text:
+            self._output.note(f"[{self._done}/{self._total}] {text}")
+
+    def note(self, text: str) -> None:
+        self._output.note(text)
+
+
+class _FancyProgress:
+    """Progress for people: a bar, with the last item behind it."""
+
+    def __init__(self, output: Output, bar: Any, task: Any, room: int) -> None:
+        self._output = output
+        self._bar = bar
+        self._task = task
+        self._room = room
+
+    def advance(self, text: str = "") -> None:
+        self._bar.update(self._task, advance=1, text=text[: max(0, self._room)])
+
+    def note(self, text: str) -> None:
+        self._output.note(text)
+
+
+def human_size(num_bytes: int) -> str:
+    """Return a size in the largest unit that leaves a whole number: ``512 B``, ``1.4 GiB``."""
+    size = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{num_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def human_time(seconds: float) -> str:
+    """Return a time in the unit that suits it: ``31.2 us``, ``0.62 ms``, ``2.31 s``."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.1f} us"
+    return f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: ``1 entry``, ``3 entries``."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def _is_terminal(stream: IO[str]) -> bool:
+    if os.environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty()
+
+
+def _print(stream: IO[str], console: Console | None, text: str, style: str) -> None:
+    if console is None:
+        stream.write(text + "\n")
+    else:
+        console.print(text, style=style or None, markup=False, soft_wrap=True)
+
+
+def _fancy_table(
+    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]]
+) -> None:
+    """Print a table with rich, as wide as its unbroken columns need: names stay whole."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(
+            column.title,
+            justify="right" if column.is_number else "left",
+            no_wrap=not column.is_prose,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*map(_plain, row))
+    needed = sum(
+        _PROSE
+        if column.is_prose
+        else 2 + max(len(column.title), *(len(row[index]) for row in rows), 0)
+        for index, column in enumerate(columns)
+    )
+    width = console.width
+    console.width = max(width, needed)
+    try:
+        console.print(table)
+    finally:
+        console.width = width
+
+
+def _plain(cell: str) -> Any:
+    """Return a cell that rich does not read as markup."""
+    from rich.text import Text
+
+    return Text(cell)

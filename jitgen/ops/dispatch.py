@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Arguments to a launch: the part of a call that runs once for each combination of shapes.
+
+A launch is remembered under a small tuple of what it depends on and what the compiled entry does
+not check by itself: that the scales' blocks cover N and K. Everything else that could be wrong with
+later tensors of the same shapes (types, strides, alignment, devices, sizes that disagree) the entry
+refuses before it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.errors import InputError, UnsupportedConfig
+from jitgen.model import KernelConfig, Layout, Operands, Problem, ScaleGranularity, require
+from jitgen.ops.dtypes import TORCH
+from jitgen.ops.quantize import is_kernel_layout, kernel_layout
+from jitgen.ops.validate import Arguments, Facts, validate
+from jitgen.runtime import registry
+from jitgen.select import select
+
+MEMO_SIZE = 8192
+"""Launches that are remembered; one more forgets all of them, and each is soon found again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """
+    What a call needs besides its tensors.
+
+    Attributes:
+        function: The compiled entry.
+        tail: What the entry takes behind the tensors: on a GPU the number of SMs, for one CTA on
+            each.
+        copies_scales: Whether a_scale comes in the order that kernels do not read.
+        unit_scales: Scales of one, for operands that come without.
+        out_shape: Shape of an output that the caller leaves to us.
+        out_dtype: Its type.
+        config: The config that was asked for or chosen. The memo's key holds the identity of one
+            that was asked for, and this keeps that object alive.
+    """
+
+    function: Callable[..., Any]
+    tail: tuple[int, ...]
+    copies_scales: bool
+    unit_scales: tuple[Tensor, ...]
+    out_shape: tuple[int, ...]
+    out_dtype: torch.dtype
+    config: KernelConfig
+
+    def new_out(self, a: Tensor) -> Tensor:
+        """Return an output on the device of `a`, not initialised."""
+        return torch.empty(self.out_shape, dtype=self.out_dtype, device=a.device)
+
+
+memo: dict[tuple[Any, ...], Launch] = {}
+
+
+def run(given: Arguments, config: KernelConfig | None, key: tuple[Any, ...]) -> Tensor:
+    """
+    Do what `grouped_gemm` says, with every check, and remember the launch under `key`.
+
+    Raises:
+        InputError: An argument is wrong, or does not fit the forced config.
+        JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`.
+    """
+    launch = _prepare(given, config)
+    if len(memo) >= MEMO_SIZE:
+        memo.clear()
+    memo[key] = launch
+    out = launch.new_out(given.a) if given.out is None else given.out
+    a_scale = given.a_scale
+    if a_scale is not None and _has_blocks(launch.config):
+        a_scale = kernel_layout(a_scale)
+    scales = launch.unit_scales or (a_scale, given.b_scale)
+    launch.function(given.a, given.b, *scales, given.groups, out, *launch.tail)
+    return out
+
+
+def _prepare(given: Arguments, config: KernelConfig | None) -> Launch:
+    """Validate `given`, choose a config unless one is forced, and get its kernel."""
+    facts = validate(given)
+    config = _chosen(facts, given.expected_m) if config is None else _forced(facts, config)
+    _check_groups(facts, config)
+    device, a_scale = given.a.device, given.a_scale
+    if 0 in facts.shape:
+        function = _nothing
+    else:
+        function = registry.get_kernel(config, facts.arch).function
+        if facts.arch.is_gpu and torch.cuda.device_count() > 1:
+            function = _on_device(function, device)
+    return Launch(
+        function=function,
+        tail=(_num_sms(device),) if facts.arch.is_gpu else (),
+        # One key holds either scales of this kind only, or none: its last part is the same call.
+        copies_scales=a_scale is not None
+        and _has_blocks(config)
+        and a_scale.is_contiguous()
+        and not is_kernel_layout(a_scale),
+        unit_scales=_unit_scales(device, facts.groups) if given.b_scale is None else (),
+        out_shape=facts.shape,
+        out_dtype=TORCH[facts.out_dtype],
+        config=config,
+    )
+
+
+def _chosen(facts: Facts, expected_m: int | None) -> KernelConfig:
+    """Return the selector's config; unless told, groups share the rows and masked ones are full."""
+    is_masked = facts.layout is Layout.MASKED
+    rows = facts.rows * facts.groups if is_masked else facts.rows
+    problem = Problem(
+        layout=facts.layout,
+        groups=facts.groups,
+        m=rows if expected_m is None else expected_m * facts.groups,
+        n=facts.n,
+        k=facts.k,
+        a_dtype=facts.a_dtype,
+        out_dtype=facts.out_dtype,
+        scale_granularity=facts.scale_granularity,
+    )
+    try:
+        return select(problem, facts.arch).config
+    except UnsupportedConfig as error:
+        raise InputError("a", str(error)) from None
+
+
+def _forced(facts: Facts, config: KernelConfig) -> KernelConfig:
+    """Return `config` if it is legal and made for tensors like these."""
+    if not isinstance(config, KernelConfig):
+        raise InputError("config", f"must be a KernelConfig (got {type(config).__name__})")
+    operands = Operands(
+        a_dtype=facts.a_dtype,
+        b_dtype=facts.a_dtype,
+        out_dtype=facts.out_dtype,
+        scale_granularity=facts.scale_granularity,
+    )
+    if config.layout is not facts.layout or config.operands != operands:
+        raise InputError(
+            "config",
+            f"must be for {facts.layout}, {_words(operands)}, as the tensors are "
+            f"(got one for {config.layout}, {_words(config.operands)})",
+        )
+    require(config, facts.arch)
+    return config
+
+
+def _has_blocks(config: KernelConfig) -> bool:
+    return config.operands.scale_granularity is ScaleGranularity.BLOCK128
+
+
+def _words(operands: Operands) -> str:
+    return (
+        f"{operands.a_dtype} x {operands.b_dtype} -> {operands.out_dtype} "
+        f"with {operands.scale_granularity} scales"
+    )
+
+
+def _check_groups(facts: Facts, config: KernelConfig) -> None:
+    most = getattr(require(config, facts.arch).derived, "max_groups", None)
+    if most is not None and facts.groups > most:
+        raise InputError(
+            "b", f"must have at most {most} groups on {facts.arch} (got {facts.groups})"
+        )
+
+
+def _nothing(*_: Any) -> None:
+    """Launch nothing: there are no rows."""
+
+
+def _on_device(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    """Return `function` for a process of several GPUs, of which another may be the current one."""
+    index = device.index
+
+    def call(*arguments: Any) -> None:
+        if torch.cuda.current_device() == index:
+            function(*arguments)
+            return
+        with torch.cuda.device(index):
+            function(*arguments)
+
+    return call
+
+
+@cache
+def _num_sms(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@cache
+def _unit_scales(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:
+    return torch.ones(1, device=device), torch.ones(groups, device=device)

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Plans: which problems a service will meet, and so which kernels it needs compiled.
+
+A plan is a TOML file with a list of problems; every key takes a value or a list of them, and a list
+stands for each of its values with each of the others'::
+
+    description = "what this is"
+
+    [[problems]]
+    layout = ["ragged", "masked"]
+    groups = [8, 32]
+    rows_per_group = { min = 1, max = 8192 }      # or one number
+    matrix = [{ n = 4096, k = 7168 }, { n = 7168, k = 2048 }]
+    dtype = "e4m3"                                # this and the rest may be left out
+    out_dtype = "bf16"
+    scale_granularity = "block128"
+"""
+
+from jitgen.plans.plan import Plan, configs, load, names
+from jitgen.plans.sweep import Sweep
+
+__all__ = ["Plan", "Sweep", "configs", "load", "names"]

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan, what it asks for, and the configs that serve it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from jitgen.errors import PlanError
+from jitgen.model import Arch, KernelConfig, Problem
+from jitgen.plans.read import read_sweeps
+from jitgen.plans.sweep import Sweep
+from jitgen.select import buckets, select
+
+_SHIPPED = Path(__file__).resolve().parent
+_KEYS = {"description", "problems"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """
+    The problems that a service will meet.
+
+    Attributes:
+        name: Name of a shipped plan, or of the file without its ending.
+        description: One sentence, may be empty.
+        sweeps: Its problems: fixed sizes with a range of rows each.
+    """
+
+    name: str
+    description: str
+    sweeps: tuple[Sweep, ...]
+
+    def problems(self, arch: Arch | str) -> Iterator[Problem]:
+        """
+        Yield one problem for each bucket of the selector that the plan's problems fall into,
+        without repeats.
+        """
+        target = Arch.parse(arch)
+        found: dict[Problem, None] = {}
+        for sweep in self.sweeps:
+            found |= dict.fromkeys(buckets(sweep.problem, target, (sweep.min_rows, sweep.max_rows)))
+        yield from found
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the plans that come with jitgen."""
+    return tuple(sorted(path.stem for path in _SHIPPED.glob("*.toml")))
+
+
+def load(name_or_path: str | Path) -> Plan:
+    """
+    Return a shipped plan by its name, or one from a file by its path.
+
+    A name without ``/`` that ends in no ``.toml`` is a shipped plan's.
+
+    Raises:
+        PlanError: There is no such plan, or it cannot be read; the message names file, key and what
+            is allowed.
+    """
+    path = Path(name_or_path)
+    if isinstance(name_or_path, str) and path.suffix != ".toml" and path.name == name_or_path:
+        if name_or_path not in names():
+            raise PlanError(
+                f"no plan {name_or_path!r}; shipped plans: {', '.join(names())}; "
+                "a file of your own is named by its path, which ends in .toml"
+            )
+        path = _SHIPPED / f"{name_or_path}.toml"
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlanError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path} is no TOML: {error}") from error
+    if unknown := sorted(set(document) - _KEYS):
+        raise PlanError(f"{path}: no key {unknown[0]!r}; allowed: {', '.join(sorted(_KEYS))}")
+    description = document.get("description", "")
+    if not isinstance(description, str):
+        raise PlanError(f"{path}: description must be a string (got {description!r})")
+    sweeps = tuple(read_sweeps(document.get("problems"), str(path)))
+    return Plan(name=path.stem, description=description, sweeps=sweeps)
+
+
+def configs(plan: Plan, arch: Arch | str) -> tuple[KernelConfig, ...]:
+    """
+    Return exactly the configs that `select` chooses for the plan's problems, in the order of their
+    names.
+
+    Complete, because the selector's answer is the same for a whole bucket, and every bucket is
+    asked; minimal, because each bucket holds a problem of the plan.
+
+    Raises:
+        UnsupportedConfig: `arch` has no kernel for one of the plan's types.
+    """
+    target = Arch.parse(arch)
+    chosen = {select(problem, target).config for problem in plan.problems(target)}
+    return tuple(sorted(chosen, key=lambda config: config.name(target)))

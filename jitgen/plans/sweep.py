@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One line of a plan: fixed sizes, and a range of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jitgen.model import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """
+    Problems that differ in their rows only.
+
+    Attributes:
+        problem: All sizes; its rows are the fewest.
+        min_rows: Smallest mean of rows a group.
+        max_rows: Largest mean of rows a group; every mean between may come.
+    """
+
+    problem: Problem
+    min_rows: int
+    max_rows: int

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A loaded kernel: something to call, and everything one may ask about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jitgen.model.arch import Arch
+from jitgen.model.config import KernelConfig
+
+if TYPE_CHECKING:
+    from jitgen.build.inspect import Resources
+    from jitgen.cache import Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """
+    A compiled kernel in this process.
+
+    Calling it is one tvm-ffi call: ``kernel(a, b, a_scale, b_scale, groups, out)``, on GPU targets
+    with the number of CTAs behind. It launches on the current stream, allocates nothing and does
+    not wait.
+
+    Attributes:
+        config: What it was generated from.
+        arch: The target.
+        key: Digest of its key document.
+        tier: Where this process got it from: ``disk`` or ``compiled``.
+        entry: Its files on disk.
+        function: The tvm-ffi function itself.
+    """
+
+    config: KernelConfig
+    arch: Arch
+    key: str
+    tier: str
+    entry: Entry = field(repr=False)
+    function: Callable[..., Any] = field(repr=False)
+
+    def __call__(self, *arguments: Any) -> None:
+        """
+        Launch the kernel; the entry checks dtypes, ranks, sizes, strides and devices by itself.
+        """
+        self.function(*arguments)
+
+    @property
+    def name(self) -> str:
+        """The readable, unique name."""
+        return self.config.name(self.arch)
+
+    @property
+    def source(self) -> str:
+        """The generated Python source."""
+        return self.entry.source.read_text(encoding="utf-8")
+
+    @property
+    def ptx(self) -> str:
+        """
+        The PTX of a GPU kernel; compiles the source again, for an artifact holds machine code only.
+        """
+        from jitgen.build import inspect
+        from jitgen.build.render import Source
+
+        source = Source(config=self.config, arch=self.arch, name=self.name, text=self.source)
+        return inspect.ptx(source)
+
+    @property
+    def sass(self) -> str:
+        """The disassembly of a GPU kernel; needs ``pip install jitgen[inspect]``."""
+        from jitgen.build import inspect
+
+        return inspect.sass(self.entry.library)
+
+    @property
+    def resources(self) -> Resources:
+        """Registers, stack and barriers of a GPU kernel."""
+        from jitgen.build import inspect
+
+        return inspect.resources(self.entry.library)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The key of a kernel: the digest of a document that holds everything its bytes depend on.
+
+Never in it: sizes, paths, times, device names, user names, versions of Python or torch. The
+document is stored beside the artifact, so that a miss can be explained field by field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from typing import Any
+
+from jitgen import templates
+from jitgen.build import toolchain
+from jitgen.model.arch import Arch
+from jitgen.model.config import KernelConfig, canonical_json
+
+SCHEMA = 1
+
+
+def document(config: KernelConfig, arch: Arch) -> dict[str, Any]:
+    """Return the key document of `config` on `arch`: only JSON values, in no particular order."""
+    return {
+        "schema": SCHEMA,
+        "config": config.to_json(),
+        "arch": str(arch),
+        "templates": templates.digest(arch.family),
+        "toolchain": dict(toolchain.versions()),
+        "options": list(toolchain.options(arch)),
+        "host": toolchain.host(),
+    }
+
+
+def digest(key_document: dict[str, Any]) -> str:
+    """Return the SHA-256 of the canonical JSON of `key_document`, in hexadecimal."""
+    return hashlib.sha256(canonical_json(key_document).encode("ascii")).hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def key(config: KernelConfig, arch: Arch) -> str:
+    """Return the key under which the artifact of `config` for `arch` is stored."""
+    return digest(document(config, arch))

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Compile ahead of time what a plan can ask for, on a machine that needs no GPU.
+
+Kernels that the store holds are left alone; the others are compiled in processes of their own, so
+that one that fails, hangs or crashes the compiler costs itself only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jitgen import plans
+from jitgen.cache import Store
+from jitgen.errors import ConfigError, JitgenError
+from jitgen.model import Arch, KernelConfig, require
+from jitgen.plans import Plan
+from jitgen.runtime import registry
+from jitgen.runtime.entries import build, readable
+from jitgen.runtime.key import key
+from jitgen.settings import settings
+
+TASK = "jitgen.runtime.prewarm:build_task"
+
+
+class State(StrEnum):
+    """What prewarming did about a kernel."""
+
+    CACHED = "cached"
+    COMPILED = "compiled"
+    FAILED = "failed"
+    WOULD_COMPILE = "would compile"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """
+    What became of one kernel.
+
+    Attributes:
+        config: Its config.
+        name: Its name.
+        key: Digest of its key document.
+        state: ``cached``, ``compiled``, ``failed`` or ``would compile``.
+        seconds: How long its process worked on it; 0 where there was none.
+        bytes: Size of its files in the store; 0 where it has none.
+        error: Why it failed; empty if it did not.
+    """
+
+    config: KernelConfig
+    name: str
+    key: str
+    state: State
+    seconds: float = 0.0
+    bytes: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """
+    What a prewarm did.
+
+    Attributes:
+        arch: The target.
+        rows: One for each kernel, in the order in which they were asked for.
+        wall_s: Seconds from beginning to end.
+        jobs: Compile processes that worked at a time; 0 if none was needed.
+    """
+
+    arch: Arch
+    rows: tuple[Row, ...]
+    wall_s: float
+    jobs: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether every kernel is in the store now."""
+        return all(row.state in (State.CACHED, State.COMPILED) for row in self.rows)
+
+    def count(self, state: State | str) -> int:
+        """Return how many kernels are in `state`."""
+        return sum(row.state == state for row in self.rows)
+
+
+Progress = Callable[[Row, int, int], None]
+"""Called with a kernel that is done, how many are, and how many there are in all."""
+
+
+def prewarm(
+    what: Plan | str | Path | Iterable[KernelConfig],
+    *,
+    arch: Arch | str | None = None,
+    jobs: int | None = None,
+    dry_run: bool = False,
+    on_progress: Progress | None = None,
+    timeout_s: float | None = None,
+    store: Store | None = None,
+) -> Report:
+    """
+    Bring every kernel that `what` can ask for into the store.
+
+    Args:
+        what: A plan, the name of a shipped one, the path of a plan file, or configs.
+        arch: The target; None for the one that this process would use itself.
+        jobs: Compile processes at a time; None for JITGEN_JOBS, 0 for as many as cores and memory
+            allow.
+        dry_run: Compile nothing, only say what is missing.
+        on_progress: Called on this thread for every kernel as it is done; an exception from it ends
+            the prewarm.
+        timeout_s: Seconds that one compile may take; None for JITGEN_COMPILE_TIMEOUT.
+        store: Where to; None for this process's store.
+
+    Returns:
+        One row for each kernel; a compile that failed is a row, not an exception.
+
+    Raises:
+        PlanError: The plan cannot be found or read.
+        UnsupportedConfig: `arch` cannot run one of the configs; nothing was compiled.
+    """
+    start = time.perf_counter()
+    target = registry.default_arch() if arch is None else Arch.parse(arch)
+    where = registry.default().store if store is None else store
+    waiting = _examine(_configs(what, target), target, where)
+    rows: dict[str, Row] = {}
+    running = 0
+
+    def done(row: Row) -> None:
+        rows[row.key] = row
+        if on_progress is not None:
+            on_progress(row, len(rows), len(waiting))
+
+    missing = []
+    for row in waiting:
+        if row.state is State.CACHED or dry_run:
+            done(row)
+        else:
+            missing.append(row)
+    if missing:
+        from jitgen.build import workers
+
+        running = min(len(missing), workers.default_jobs(settings.jobs if jobs is None else jobs))
+        limit = settings.compile_timeout if timeout_s is None else timeout_s
+        for row in _compile(missing, target, where, running, limit):
+            done(row)
+    return Report(
+        arch=target,
+        rows=tuple(rows[row.key] for row in waiting),
+        wall_s=time.perf_counter() - start,
+        jobs=running,
+    )
+
+
+def _configs(
+    what: Plan | str | Path | Iterable[KernelConfig], arch: Arch
+) -> tuple[KernelConfig, ...]:
+    """Return the configs of a plan, or the given ones without repeats, all of them legal."""
+    if isinstance(what, (str, Path)):
+        what = plans.load(what)
+    if isinstance(what, Plan):
+        return plans.configs(what, arch)
+    found = dict.fromkeys(what)
+    for config in found:
+        if not isinstance(config, KernelConfig):
+            raise ConfigError(
+                f"prewarm takes a plan or KernelConfigs (got {type(config).__name__})"
+            )
+        require(config, arch)
+    return tuple(found)
+
+
+def _examine(configs: tuple[KernelConfig, ...], arch: Arch, store: Store) -> list[Row]:
+    """Return a row for each config: ``cached``, or ``would compile``."""
+    rows = []
+    for config in configs:
+        entry = readable(store, config, arch)
+        rows.append(
+            Row(
+                config=config,
+                name=config.name(arch),
+                key=key(config, arch),
+                state=State.WOULD_COMPILE if entry is None else State.CACHED,
+                bytes=0 if entry is None else entry.meta.size_bytes,
+            )
+        )
+    return rows
+
+
+def _compile(
+    rows: list[Row], arch: Arch, store: Store, jobs: int, timeout_s: float
+) -> Iterator[Row]:
+    """Compile `rows` in processes, and yield them as they are done."""
+    from jitgen.build import workers
+
+    tasks = [
+        {
+            "root": str(store.root),
+            "mode": store.mode,
+            "config": row.config.to_json(),
+            "arch": str(arch),
+            "failure_ttl": settings.failure_ttl,
+            "lock_timeout": settings.lock_timeout,
+        }
+        for row in rows
+    ]
+    for outcome in workers.run(TASK, tasks, jobs=jobs, timeout_s=timeout_s):
+        row = replace(rows[outcome.index], seconds=outcome.seconds)
+        error = outcome.error or (outcome.result or {}).get("error", "")
+        # What counts is not what the process says but what the next one will find.
+        entry = None if error else readable(store, row.config, arch)
+        if entry is not None:
+            yield replace(row, state=State.COMPILED, bytes=entry.meta.size_bytes)
+        else:
+            lost = f"it was compiled, but {store.root} cannot be written (mode {store.mode})"
+            yield replace(row, state=State.FAILED, error=error or lost)
+
+
+def build_task(task: dict[str, Any]) -> dict[str, str]:
+    """
+    Compile one kernel in a worker process.
+
+    Args:
+        task: ``root`` and ``mode`` of the store, ``config``, ``arch``, and the settings that the
+            caller's program may have changed: a worker sees the environment only.
+
+    Returns:
+        ``{"key": ...}``, or ``{"error": ...}`` with the message of an error that jitgen raised on
+        purpose.
+    """
+    config, arch = KernelConfig.from_json(task["config"]), Arch.parse(task["arch"])
+    with settings.scope(failure_ttl=task["failure_ttl"], lock_timeout=task["lock_timeout"]):
+        try:
+            return {"key": build(_store(task["root"], task["mode"]), config, arch).key}
+        except JitgenError as error:
+            return {"error": str(error)}
+
+
+@cache
+def _store(root: str, mode: Any) -> Store:
+    """Return the store of the tasks; a worker process opens it once."""
+    return Store.open(Path(root), mode=mode)

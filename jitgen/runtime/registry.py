@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Config to kernel: memory, then disk, then the compiler.
+
+One thread of one process compiles a missing kernel while every other that wants it waits: threads
+on a lock per key in memory, processes on a file lock per key. The file lock only avoids duplicate
+work: one that cannot be had in time means compiling privately, never failing. Serving a kernel from
+memory is one dictionary lookup.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from jitgen.errors import ArtifactError, CaptureMiss, KernelMiss, SettingError
+from jitgen.events import Event, EventKind, events, warn_once
+from jitgen.model import Arch, KernelConfig, require
+from jitgen.runtime import loader
+from jitgen.runtime.entries import build, readable
+from jitgen.runtime.kernel import Kernel
+from jitgen.runtime.key import key
+from jitgen.settings import settings
+
+if TYPE_CHECKING:
+    from jitgen.cache import Entry, Store
+
+
+class Registry:
+    """
+    The kernels of one process over one store.
+
+    Safe to use from any thread. After a fork the child keeps the kernels that its parent had
+    loaded.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._kernels: dict[tuple[KernelConfig, Arch], Kernel] = {}
+        self._guard = threading.Lock()
+        self._flights: dict[str, threading.Lock] = {}
+        self._frozen = False
+        os.register_at_fork(after_in_child=self._renew_locks)
+
+    def _renew_locks(self) -> None:
+        self._guard = threading.Lock()
+        self._flights = {}
+
+    def freeze(self, mode: str = "error") -> None:
+        """
+        End compiling in this process: from now on a kernel that is neither in memory nor on disk
+        raises.
+
+        Args:
+            mode: ``error`` to freeze, ``off`` to thaw.
+        """
+        if mode not in ("error", "off"):
+            raise SettingError(f"freeze mode {mode!r} is not allowed: it must be error or off")
+        self._frozen = mode == "error"
+
+    def loaded(self) -> list[Kernel]:
+        """Return the kernels in memory."""
+        return list(self._kernels.values())
+
+    def get(self, config: KernelConfig, arch: Arch | str | None = None) -> Kernel:
+        """
+        Return the kernel of `config`, from memory, else from disk, else by compiling it.
+
+        Args:
+            config: What to serve.
+            arch: The target; None for the one that `default_arch` finds.
+
+        Raises:
+            UnsupportedConfig: The target cannot run `config`.
+            KernelMiss: It is not compiled, and compiling is off.
+            CaptureMiss: It is not loaded, and a CUDA graph is being captured.
+            CompileError: The compiler refused it, now or (RememberedFailure) not long ago.
+        """
+        target = default_arch() if arch is None else Arch.parse(arch)
+        kernel = self._kernels.get((config, target))
+        return kernel if kernel is not None else self._miss(config, target)
+
+    def _miss(self, config: KernelConfig, arch: Arch) -> Kernel:
+        require(config, arch)
+        if arch.is_gpu:
+            _refuse_while_capturing(config, arch)
+        name = key(config, arch)
+        with self._guard:
+            flight = self._flights.setdefault(name, threading.Lock())
+        with flight:
+            kernel = self._kernels.get((config, arch))
+            if kernel is None:
+                kernel = self._from_disk(config, arch) or self._compiled(config, arch)
+                self._kernels[config, arch] = kernel
+        return kernel
+
+    def _from_disk(self, config: KernelConfig, arch: Arch) -> Kernel | None:
+        start = time.perf_counter()
+        entry = readable(self.store, config, arch)
+        if entry is None:
+            return None
+        try:
+            kernel = _kernel(config, arch, entry, "disk")
+        except ArtifactError as error:
+            self.store.quarantine(entry.key, str(error))
+            warn_once(f"load {entry.key}", "%s; compiling it again", error)
+            return None
+        self.store.index.record_use(entry.key)
+        seconds = time.perf_counter() - start
+        events.emit(
+            Event(
+                kind=EventKind.HIT, kernel=kernel.name, key=entry.key, tier="disk", seconds=seconds
+            )
+        )
+        return kernel
+
+    def _compiled(self, config: KernelConfig, arch: Arch) -> Kernel:
+        if self._frozen or settings.on_miss == "error":
+            why = "the registry is frozen" if self._frozen else "JITGEN_ON_MISS=error"
+            name = config.name(arch)
+            raise KernelMiss(
+                name,
+                f"no compiled kernel {name} in {self.store.root}, and compiling is off ({why}); "
+                f"prewarm it with: jitgen prewarm --config {name}",
+            )
+        entry = build(self.store, config, arch)
+        return _kernel(config, arch, entry, "compiled")
+
+
+def _kernel(config: KernelConfig, arch: Arch, entry: Entry, tier: str) -> Kernel:
+    start = time.perf_counter()
+    function = loader.load(entry)
+    seconds = time.perf_counter() - start
+    events.emit(
+        Event(
+            kind=EventKind.LOAD, kernel=entry.meta.name, key=entry.key, tier=tier, seconds=seconds
+        )
+    )
+    return Kernel(
+        config=config, arch=arch, key=entry.key, tier=tier, entry=entry, function=function
+    )
+
+
+def _refuse_while_capturing(config: KernelConfig, arch: Arch) -> None:
+    """
+    Loading a kernel allocates, which a captured stream must not do: say so instead of breaking the
+    graph.
+    """
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        name = config.name(arch)
+        raise CaptureMiss(
+            name,
+            f"a CUDA graph is being captured and {name} is not loaded yet; call it once, or "
+            "jitgen.get_kernel(...), before the capture",
+        )
+
+
+_default: Registry | None = None
+_default_guard = threading.Lock()
+
+
+def default() -> Registry:
+    """Return the registry of this process, over the store that the settings name."""
+    global _default
+    with _default_guard:
+        if _default is None:
+            from jitgen.cache import Store
+
+            _default = Registry(Store.open())
+        return _default
+
+
+def reset() -> None:
+    """
+    Forget the registry of this process, so that the next call opens the store that the settings
+    name now.
+    """
+    global _default
+    with _default_guard:
+        _default = None
+
+
+def get_kernel(config: KernelConfig, arch: Arch | str | None = None) -> Kernel:
+    """Return the kernel of `config` from this process's registry; see `Registry.get`."""
+    return default().get(config, arch)
+
+
+def freeze(mode: str = "error") -> None:
+    """
+    End compiling in this process (``error``) or allow it again (``off``); see `Registry.freeze`.
+    """
+    default().freeze(mode)
+
+
+def default_arch() -> Arch:
+    """
+    Return the target to work for: JITGEN_ARCH, else the first GPU's, else ``cpu``.
+
+    A GPU for which jitgen has no kernels yet counts as none, with a warning.
+    """
+    if settings.arch:
+        return Arch.parse(settings.arch)
+    import torch
+
+    if not torch.cuda.is_available():
+        return Arch.CPU
+    capability = torch.cuda.get_device_capability()
+    arch = Arch.of_capability(*capability)
+    if arch is None:
+        warn_once(
+            "arch",
+            "no kernels for compute capability %d.%d yet, so the default target is cpu; set "
+            "JITGEN_ARCH",
+            *capability,
+        )
+        return Arch.CPU
+    return arch

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`jitgen demo`, `bench` and `doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import jitgen.bench.cache
+from jitgen.bench import SUITES, protocol
+from jitgen.bench import run as run_suite
+from jitgen.bench.protocol import Row, WrongResult, compete
+from jitgen.model import check
+from tests.cli.conftest import Jitgen
+
+
+def findings(document: dict[str, Any]) -> dict[str, dict[str, str]]:
+    return {finding["name"]: finding for finding in document["findings"]}
+
+
+def test_doctor_reports_and_is_content(jitgen: Jitgen, cache_root: Path) -> None:
+    done, document = jitgen("doctor"), jitgen("doctor", "--json").document
+
+    assert done.code == 0, done.out
+    assert document["ok"]
+    found = findings(document)
+    assert found["torch"]["value"]
+    assert found["nvidia-cutlass-dsl"]["value"]
+    assert found["JITGEN_CACHE_DIR"]["value"] == f"{cache_root} (environment)"
+    assert found["JITGEN_ON_MISS"]["value"] == "compile (default)"
+    assert str(cache_root) in done.out
+
+
+def test_doctor_finds_what_is_broken(
+    jitgen: Jitgen, cache_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache_root.mkdir()
+    cache_root.chmod(0o777)
+    monkeypatch.setenv("JITGEN_ON_MISS", "pray")
+    monkeypatch.setenv("JITGEN_ON_MIS", "error")
+    done = jitgen("doctor", "--json")
+    found = findings(done.document)
+
+    assert done.code == 1
+    assert not done.document["ok"]
+    assert found["root"]["health"] == "fail"
+    assert found["JITGEN_ON_MISS"]["health"] == "fail"
+    assert found["JITGEN_ON_MIS"]["health"] == "warn"
+    assert "[fail]" in jitgen("doctor").out
+
+
+def test_demo_is_right_cold_and_warm(jitgen: Jitgen) -> None:
+    cold, warm = jitgen("demo", "--json"), jitgen("demo")
+
+    assert cold.code == 0, cold.err
+    document = cold.document
+    assert document["ok"]
+    up, down = document["steps"]
+    assert (up["first"]["source"], up["fresh"]["source"], up["warm"]["source"]) == (
+        "compiled",
+        "disk",
+        "memory",
+    )
+    assert max(up["error"], down["error"]) < 2**-7
+    if document["cross_compiled"]:
+        assert document["cross_compiled"]["registers"] > 0
+        assert document["cross_compiled"]["stack_bytes"] == 0
+    assert warm.code == 0
+    assert "disk," in warm.out
+    assert "agrees with the float32 reference" in warm.out
+
+
+def test_every_suite_has_rows() -> None:
+    import importlib
+
+    for name in SUITES:
+        assert callable(importlib.import_module(f"jitgen.bench.{name}").rows)
+    with pytest.raises(KeyError):
+        next(run_suite("nope"))
+
+
+def rows(*values: float) -> Iterator[Row]:
+    for value in values:
+        yield Row(suite="load", what="a load", value=value, unit="ms", budget=0.5)
+
+
+@pytest.mark.parametrize(("value", "code", "word"), [(0.25, 0, "ok"), (0.75, 1, "over")])
+def test_bench_compares_with_budgets(
+    jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch, value: float, code: int, word: str
+) -> None:
+    monkeypatch.setattr("jitgen.bench.load.rows", lambda: rows(value))
+    done = jitgen("bench", "load")
+    document = jitgen("bench", "load", "--json").document
+
+    assert done.code == code
+    assert " ".join(done.out.splitlines()[1].split()) == f"load {value} ms <= 0.5 ms {word} a load"
+    assert document["ok"] == (code == 0)
+    assert document["rows"][0]["value"] == value
+    assert "cores" in document["conditions"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_gpu_suite_without_a_gpu(jitgen: Jitgen) -> None:
+    done = jitgen("bench", "gemm")
+
+    assert (done.code, done.out) == (1, "")
+    assert "error: the gemm suite needs a GPU" in done.err
+
+
+def test_all_skips_what_needs_a_device(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jitgen.cli.bench.SUITES", {"load": "loads", "gemm": "times"})
+    monkeypatch.setattr("jitgen.bench.load.rows", lambda: rows(0.25))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    done = jitgen("bench", "all", "--json")
+
+    assert [row["suite"] for row in done.document["rows"]] == ["load"]
+    assert "skipped: the gemm suite needs a GPU" in done.err
+
+
+def test_bench_refuses_to_time_what_is_wrong(
+    jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong() -> Iterator[Row]:
+        raise WrongResult("the kernel is wrong by 3.0e-01 of the largest value")
+        yield
+
+    monkeypatch.setattr("jitgen.bench.load.rows", wrong)
+    done = jitgen("bench", "load")
+
+    assert (done.code, done.out) == (1, "")
+    assert "error: the kernel is wrong" in done.err
+
+
+def test_rates_have_a_floor() -> None:
+    rate = {"suite": "prewarm", "what": "", "unit": "a minute", "budget": 120.0, "is_rate": True}
+
+    assert Row(value=130.0, **rate).ok  # type: ignore[arg-type]
+    assert not Row(value=110.0, **rate).ok  # type: ignore[arg-type]
+
+
+def test_competitors_take_turns() -> None:
+    order: list[str] = []
+    first, second = compete(
+        [lambda: order.append("a"), lambda: order.append("b")], calls=2, repetitions=3, warmup=1
+    )
+
+    assert "".join(order) == "aabb" * 4
+    assert len(first.seconds) == len(second.seconds) == 3
+
+
+def test_cache_suite_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jitgen.bench.cache, "ENTRIES", 20)
+    monkeypatch.setattr(jitgen.bench.cache, "_RUNS", 1)
+
+    assert [row.unit for row in jitgen.bench.cache.rows()] == ["s", "s", "ms"]
+
+
+def test_a_measured_process_that_fails_says_why() -> None:
+    with pytest.raises(WrongResult, match="ZeroDivisionError"):
+        protocol.python("1 / 0")
+
+
+def test_prewarm_suite_is_legal() -> None:
+    from jitgen.bench.prewarm import CONFIGS
+
+    assert len(set(CONFIGS)) == 24
+    assert all(check(config, "sm_90a") for config in CONFIGS)

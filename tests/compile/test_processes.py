@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many processes, killed processes, and processes that must agree to the byte."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jitgen.cache import Store
+from jitgen.model import Arch, KernelConfig, Tile
+from jitgen.runtime import registry
+from jitgen.runtime.key import key
+from jitgen.runtime.registry import Registry
+from tests.compile.test_registry import CONFIG, check
+
+ROOT = Path(__file__).parents[2]
+
+RACE = """
+import os, sys
+import torch, tvm_ffi
+import jitgen
+from jitgen.events import events
+from tests.compile.test_registry import CONFIG, check
+go, ready = os.pipe(), os.pipe()
+children = []
+for _ in range(64):
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(go[1])
+            os.write(ready[1], b"r")
+            os.read(go[0], 1)                     # returns when the parent closes its end
+            check(jitgen.get_kernel(CONFIG, "cpu"))
+            code = 10 if events.counts().get("compile") else 0
+        finally:
+            os._exit(code)
+    children.append(child)
+for _ in children:
+    os.read(ready[0], 1)
+os.close(go[1])
+codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+print(codes.count(0), codes.count(10))
+"""
+
+
+def run(code: str, root: Path, **environment: str) -> str:
+    """Run `code` in a fresh interpreter and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "JITGEN_CACHE_DIR": str(root), "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_64_processes_compile_once(cache_root: Path) -> None:
+    """Processes that want the same missing kernel at once cost one compile and are all right."""
+    assert run(RACE, cache_root) == "63 1"
+    assert len(list(cache_root.rglob("kernel.so"))) == 1
+
+
+def test_killed_compiles_leave_nothing_bad(cache_root: Path) -> None:
+    """
+    After kill -9 at 60 random moments there is no bad entry and no stuck lock, and it still works.
+    """
+    import cutlass.cute  # noqa: F401  # so that a child's time goes into compiling and publishing
+
+    chance = random.Random(60)
+    store = Store.open(cache_root)
+    name = key(CONFIG, Arch.CPU)
+    start = time.perf_counter()
+    Registry(Store.open(cache_root)).get(CONFIG, "cpu")
+    whole = time.perf_counter() - start
+    survived = 0
+    for _ in range(60):
+        store.remove(name)
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            try:
+                Registry(Store.open(cache_root)).get(CONFIG, "cpu")
+            finally:
+                os._exit(0)
+        time.sleep(chance.uniform(0, whole * 1.3))
+        os.killpg(child, signal.SIGKILL) if os.getpgid(child) == child else os.kill(child, 9)
+        os.waitpid(child, 0)
+        with store.lock(name, 0.5) as is_locked:
+            assert is_locked, "the lock of a dead process is free"
+        entry = store.read(name)
+        survived += entry is not None
+        assert entry is not None or not (cache_root / "v1" / "entries" / name[:2] / name).exists()
+
+    assert 0 < survived < 60, "some kills came before the publish, and some after"
+    check(Registry(Store.open(cache_root)).get(CONFIG, "cpu"))
+    assert not [result for result in store.verify() if not result.is_good]
+
+
+COMPILE = """
+import sys
+from jitgen.model import KernelConfig
+from jitgen.runtime.registry import Registry
+from jitgen.cache import Store
+entry = Registry(Store.open()).get(*KernelConfig.parse(sys.argv[1])).entry
+print(entry.key, entry.meta.files["kernel.so"]["sha256"], entry.meta.files["kernel.py"]["sha256"])
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        CONFIG.name("cpu"),
+        KernelConfig(layout="ragged", tile=Tile(m=32, n=64, k=128)).name("cpu"),
+    ],
+)
+def test_the_same_config_gives_the_same_bytes(tmp_path: Path, name: str) -> None:
+    """Hash seeds, folders and time zones do not show in an artifact."""
+    printed = set()
+    for folder, seed, zone in [("a", "1", "UTC"), ("a longer/folder name", "77", "Asia/Tokyo")]:
+        here = tmp_path / folder
+        here.mkdir(parents=True)
+        code = f"import os, sys; os.chdir({str(here)!r}); sys.argv[1:] = [{name!r}]\n{COMPILE}"
+        printed.add(run(code, here / "cache", PYTHONHASHSEED=seed, TZ=zone))
+
+    assert len(printed) == 1
+
+
+def test_gpu_kernels_are_deterministic_too(tmp_path: Path) -> None:
+    """The device code as well: one sm_90a kernel from two processes."""
+    config = KernelConfig(layout="masked", tile=Tile(m=64, n=64, k=128))
+    entries = []
+    for seed in ("1", "2"):
+        code = COMPILE.replace("Registry(Store.open()).get(", "registry.build(Store.open(), ")
+        code = f"from jitgen.runtime import registry\n{code}".replace(
+            "sys.argv[1])).entry", "sys.argv[1]))"
+        )
+        code = f"import sys; sys.argv[1:] = [{config.name('sm_90a')!r}]\n{code}"
+        entries.append(run(code, tmp_path / seed, PYTHONHASHSEED=seed))
+
+    assert entries[0] == entries[1]
+    assert registry.key(config, Arch.SM_90A) in entries[0]

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sm_90a kernels on the GPU: every layout, scale and edge, against float32."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+import torch
+
+import jitgen
+from jitgen.model import KernelConfig, Layout, ScaleGranularity
+from tests.gpu.configs import CONFIGS
+from tests.problems import make, verify, verify_exact
+
+FP8_BITS = 12
+"""Hopper's FP8 tensor cores keep about 13 bits beside the largest product of a step."""
+
+names = [config.name("sm_90a") for config in CONFIGS]
+
+
+def edge_rows(tile: int) -> list[int]:
+    return [0, 1, tile - 1, 0, tile, tile + 1, 2 * tile + 3, 0]
+
+
+def alignment(config: KernelConfig) -> int:
+    return max(128, config.tile.m)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=names)
+class TestEveryKernel:
+    @pytest.mark.parametrize(("n", "k"), [(512, 1024), (200, 272), (8, 16)])
+    def test_edges(self, config: KernelConfig, n: int, k: int) -> None:
+        """Empty groups, rows around the tile, tails of N and K; unowned rows keep their NaN."""
+        case = make(
+            config.layout,
+            config.operands.scale_granularity,
+            edge_rows(config.tile.m),
+            n,
+            k,
+            device="cuda",
+            alignment=alignment(config),
+        )
+
+        verify(
+            case, jitgen.grouped_gemm(**case.arguments, config=config), accumulator_bits=FP8_BITS
+        )
+
+    def test_exact(self, config: KernelConfig) -> None:
+        """Small integers and power-of-two scales: the result is right to the bit."""
+        case = make(
+            config.layout,
+            config.operands.scale_granularity,
+            edge_rows(config.tile.m),
+            328,
+            656,
+            device="cuda",
+            alignment=alignment(config),
+            is_exact=True,
+        )
+
+        verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=config))
+
+    def test_large_k(self, config: KernelConfig) -> None:
+        """More than 64 k-blocks, which is more than one chunk of weight scales."""
+        case = make(
+            config.layout,
+            config.operands.scale_granularity,
+            [3, 0, config.tile.m + 5],
+            264,
+            8192 + 400,
+            device="cuda",
+            alignment=alignment(config),
+        )
+
+        verify(
+            case, jitgen.grouped_gemm(**case.arguments, config=config), accumulator_bits=FP8_BITS
+        )
+
+    def test_many_tiles(self, config: KernelConfig) -> None:
+        """More tiles than SMs, so that every ring and barrier wraps; twice, with equal results."""
+        case = make(
+            config.layout,
+            config.operands.scale_granularity,
+            [700, 0, 1300, 60, 900],
+            2048,
+            640,
+            device="cuda",
+            alignment=alignment(config),
+        )
+        first = jitgen.grouped_gemm(**case.arguments, config=config).clone()
+        verify(case, first, accumulator_bits=FP8_BITS)
+        second = jitgen.grouped_gemm(**case.arguments, config=config)
+
+        assert torch.equal(first[case.is_written], second[case.is_written])
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_256_groups(layout: Layout) -> None:
+    """
+    DeepSeek-V3's experts, most of them with few rows and many with none; the selector chooses.
+    """
+    chance = random.Random(3)
+    rows = [chance.choice([0, 0, 1, 2, 7, 64, 65]) for _ in range(256)]
+    case = make(layout, "block128", rows, 512, 512, device="cuda")
+
+    verify(case, jitgen.grouped_gemm(**case.arguments), accumulator_bits=FP8_BITS)
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("rows", [[1], [1] * 8, [33] * 8, [128] * 8, [512] * 4, [2048, 1]])
+def test_the_selected_kernel(layout: Layout, rows: list[int]) -> None:
+    """What the selector chooses is right, from one token to prefill."""
+    case = make(layout, ScaleGranularity.BLOCK128, rows, 1024, 768, device="cuda")
+
+    verify(case, jitgen.grouped_gemm(**case.arguments), accumulator_bits=FP8_BITS)
+
+
+def test_two_streams() -> None:
+    """The same kernel on two streams at once, each with tensors of its own."""
+    cases = [
+        make("ragged", "block128", [300, 0, 77], 1024, 1024, device="cuda", seed=s) for s in (1, 2)
+    ]
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    torch.cuda.synchronize()
+    for _ in range(20):
+        for case, stream in zip(cases, streams, strict=True):
+            with torch.cuda.stream(stream):
+                jitgen.grouped_gemm(**case.arguments)
+    torch.cuda.synchronize()
+    for case in cases:
+        verify(case, case.arguments["out"], accumulator_bits=FP8_BITS)
+
+
+def test_a_cuda_graph() -> None:
+    """A captured call follows new values of its inputs, the groups' rows included."""
+    case = make("ragged", "block128", [100, 3, 60], 512, 512, device="cuda")
+    jitgen.grouped_gemm(**case.arguments)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        jitgen.grouped_gemm(**case.arguments)
+    other = make("ragged", "block128", [0, 160, 3], 512, 512, device="cuda", seed=9)
+    for name, tensor in case.arguments.items():
+        tensor.copy_(other.arguments[name])
+    graph.replay()
+    torch.cuda.synchronize()
+
+    verify(other, case.arguments["out"], accumulator_bits=FP8_BITS)
+
+
+def test_capture_of_a_kernel_that_is_not_loaded() -> None:
+    """A miss during capture raises its own error, and the capture can be tried again."""
+    from jitgen.errors import CaptureMiss
+    from jitgen.runtime import registry
+
+    case = make("masked", "tensor", [4, 0, 9], 64, 128, device="cuda")
+    registry.reset()
+    from jitgen.ops import dispatch
+
+    dispatch.clear()
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(CaptureMiss), torch.cuda.graph(graph):
+        jitgen.grouped_gemm(**case.arguments, config=CONFIGS[16 + 4 + 24 - 24])
+
+
+def test_the_compiler_was_never_imported() -> None:
+    """On the carried cache everything ran without it (this test comes last)."""
+    from tests.gpu.conftest import CACHE
+
+    if not CACHE:
+        pytest.skip("kernels are compiled here, for JITGEN_GPU_CACHE is not set")
+
+    assert "cutlass" not in sys.modules
+    assert "jinja2" not in sys.modules

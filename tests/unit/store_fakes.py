@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Artifacts that no compiler made, for the tests of the store."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from jitgen.cache import Entry, Meta, Store
+from jitgen.cache.entry import key_of
+
+
+def document(number: int, **changes: Any) -> dict[str, Any]:
+    """Return the key document of fake kernel `number`."""
+    return {
+        "schema": 1,
+        "config": {"layout": "ragged", "tile": {"m": number, "n": 128, "k": 128}},
+        "arch": "cpu",
+        "templates": "ab" * 32,
+        "toolchain": {"nvidia-cutlass-dsl": "4.8.1", "apache-tvm-ffi": "0.1.15"},
+        "options": ["--enable-tvm-ffi"],
+    } | changes
+
+
+def fake_meta(number: int, **changes: Any) -> Meta:
+    """Return the record of fake kernel `number`; its files are filled in by publishing."""
+    key_document = changes.pop("key_document", document(number))
+    values = {
+        "key": key_of(key_document),
+        "key_document": key_document,
+        "name": f"grouped_gemm_fake_t{number}x128x128_{key_document['arch']}",
+        "arch": key_document["arch"],
+        "config": key_document["config"],
+        "symbol": "fake",
+        "library": "kernel.so",
+        "files": {},
+        "created": "2026-01-02T03:04:05+00:00",
+        "compile_s": 1.5,
+        "link_s": 0.25,
+        "host_isa": ("avx2", "fma"),
+        "jitgen": "0.1.0",
+    }
+    return Meta(**(values | changes))
+
+
+def fill(folder: Path, number: int, num_bytes: int = 3000) -> None:
+    """Write the files of fake kernel `number` to `folder`."""
+    (folder / "kernel.py").write_text(f"# fake kernel\nTILE_M = {number}\n", encoding="ascii")
+    (folder / "kernel.so").write_bytes(b"\x7fELF" + bytes([number % 256]) * num_bytes)
+
+
+def publish(store: Store, number: int, num_bytes: int = 3000, **changes: Any) -> Entry:
+    """Publish fake kernel `number`."""
+    with store.workdir() as folder:
+        fill(folder, number, num_bytes)
+        return store.publish(folder, fake_meta(number, **changes))
+
+
+def age(entry: Entry, seconds: float) -> None:
+    """Make `entry` look as if it was last used `seconds` ago."""
+    then = time.time() - seconds
+    os.utime(entry.directory, (then, then))
+
+
+def tree(folder: Path) -> list[str]:
+    """Return the names of everything below `folder`."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))

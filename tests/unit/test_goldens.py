@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole generated files, so that a change of a template shows what it does to the kernels."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jitgen.build.render import render
+from jitgen.model import KernelConfig
+
+FOLDER = Path(__file__).parents[1] / "goldens"
+NAMES = [
+    "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a",
+    "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x192x128_c2x1_acc1_sm_90a",
+    "grouped_gemm_contiguous_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a",
+    "grouped_gemm_masked_e4m3_e4m3_block128_bf16_t64x128x128_c1x2_acc1_streamb_sm_90a",
+    "grouped_gemm_ragged_e4m3_e4m3_row_bf16_t256x128x128_c1x1_acc1_sm_90a",
+    "grouped_gemm_masked_e4m3_e4m3_tensor_bf16_t64x64x128_c1x1_acc1_sm_90a",
+    "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t32x64x128_c1x1_acc1_cpu",
+    "grouped_gemm_masked_bf16_bf16_row_f32_t16x64x128_c1x1_acc1_cpu",
+    "grouped_gemm_contiguous_f32_f32_tensor_f16_t64x128x128_c1x1_acc1_cpu",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden(name: str) -> None:
+    """The source is the accepted one; ACCEPT_GOLDENS=1 accepts the new one."""
+    path = FOLDER / f"{name}.py"
+    text = render(*KernelConfig.parse(name)).text
+    if os.environ.get("ACCEPT_GOLDENS"):
+        path.write_text(text, encoding="utf-8")
+
+    assert path.read_text(encoding="utf-8") == text
+
+
+def test_no_golden_is_left_over() -> None:
+    """Every file in the folder belongs to a config of the list."""
+    assert sorted(path.stem for path in FOLDER.glob("*.py")) == sorted(NAMES)

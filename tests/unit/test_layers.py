@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imports point one way, and heavy modules stay where they belong."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import jitgen
+
+ROOT = Path(jitgen.__file__).parent
+LAYERS = [
+    {"errors", "settings", "events", "_version"},
+    {"model"},
+    {"cache", "build", "templates"},
+    {"select"},
+    {"runtime", "plans"},
+    {"ops"},
+    {"bench", "cli"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+HEAVY = {"cutlass", "jinja2", "diskcache", "torch", "tvm_ffi", "rich"}
+
+
+def modules() -> list[tuple[str, ast.Module]]:
+    return [
+        (path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8")))
+        for part in LEVEL
+        for path in sorted(
+            (ROOT / part).rglob("*.py") if (ROOT / part).is_dir() else [ROOT / f"{part}.py"]
+        )
+    ]
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Return the names of every module that `tree` imports, at any depth."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return names
+
+
+def test_imports_point_one_way() -> None:
+    """A module imports only from its own layer or from those below it."""
+    wrong = []
+    for name, tree in modules():
+        level = LEVEL[Path(name).parts[0].removesuffix(".py")]
+        for other in imported(tree):
+            parts = other.split(".")
+            if parts[0] == "jitgen" and len(parts) > 1 and LEVEL.get(parts[1], 0) > level:
+                wrong.append(f"{name} imports {other}")
+
+    assert not wrong
+
+
+def test_only_one_module_imports_the_compiler() -> None:
+    """The compiler is wanted by build/compiler.py, and by loader.py for an unlinked object."""
+    users = {
+        name
+        for name, tree in modules()
+        if any(o.split(".")[0] == "cutlass" for o in imported(tree))
+    }
+
+    assert users <= {"build/compiler.py", "runtime/loader.py"}
+
+
+def test_nobody_pickles() -> None:
+    """No pickle is read or written anywhere."""
+    users = {
+        name
+        for name, tree in modules()
+        if {"pickle", "shelve", "marshal", "dill", "cloudpickle"} & imported(tree)
+    }
+
+    assert not users
+
+
+def test_importing_jitgen_is_light() -> None:
+    """`import jitgen` brings none of the heavy modules."""
+    code = f"import sys, jitgen; print(sorted({HEAVY!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_public_names_resolve() -> None:
+    """Every name in __all__ is there, and an unknown one raises AttributeError."""
+    for name in jitgen.__all__:
+        assert getattr(jitgen, name) is not None
+    assert not hasattr(jitgen, "no_such_name")
+
+
+def test_modules_do_not_hide_public_objects() -> None:
+    """`jitgen.settings` and `jitgen.select` are the objects, whatever was imported since."""
+    import jitgen.select
+    import jitgen.settings
+
+    assert callable(jitgen.select)
+    assert jitgen.settings.cache == "rw"
+
+
+def test_files_stay_small() -> None:
+    """One idea a file: none over 400 lines."""
+    long = {
+        path.name: lines
+        for path in ROOT.parent.rglob("*.py")
+        if ".venv" not in path.parts
+        and "goldens" not in path.parts
+        and (lines := len(path.read_text(encoding="utf-8").splitlines())) > 400
+    }
+
+    assert not long

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: what they stand for, that their configs are complete and minimal, and what they refuse."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jitgen import plans
+from jitgen.errors import PlanError, UnsupportedConfig
+from jitgen.model import Arch, Layout
+from jitgen.select import select
+
+GOOD = """
+description = "two matrices"
+
+[[problems]]
+layout = ["ragged", "masked"]
+groups = 8
+rows_per_group = { min = 4, max = 300 }
+matrix = [{ n = 4096, k = 7168 }, { n = 7168, k = 2048 }]
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_deepseek_v3_is_shipped() -> None:
+    plan = plans.load("deepseek-v3")
+
+    assert "deepseek-v3" in plans.names()
+    assert {sweep.problem.groups for sweep in plan.sweeps} == {8, 32, 256}
+    assert {sweep.problem.layout for sweep in plan.sweeps} == set(Layout)
+    assert {(sweep.problem.n, sweep.problem.k) for sweep in plan.sweeps} == {
+        (4096, 7168),
+        (7168, 2048),
+    }
+    assert {(sweep.min_rows, sweep.max_rows) for sweep in plan.sweeps} == {(1, 8192)}
+
+
+def test_every_shipped_plan_has_kernels_on_every_arch() -> None:
+    for name in plans.names():
+        for arch in Arch:
+            assert plans.configs(plans.load(name), arch)
+
+
+@pytest.mark.parametrize("arch", Arch)
+def test_configs_are_complete(arch: Arch) -> None:
+    """No problem inside the plan's ranges chooses a config that the plan leaves out."""
+    plan = plans.load("deepseek-v3")
+    chosen = set(plans.configs(plan, arch))
+    chance = random.Random(1)
+    for _ in range(3000):
+        sweep = chance.choice(plan.sweeps)
+        groups = sweep.problem.groups
+        # Even over sizes, so that small ones are met as often as large ones.
+        mean = sweep.min_rows * (sweep.max_rows / sweep.min_rows) ** chance.random()
+        m = min(max(round(mean * groups), sweep.min_rows * groups), sweep.max_rows * groups)
+
+        assert select(replace(sweep.problem, m=m), arch).config in chosen
+
+
+@pytest.mark.parametrize("arch", Arch)
+def test_configs_are_minimal(arch: Arch) -> None:
+    """Each config is chosen for a problem of the plan."""
+    plan = plans.load("deepseek-v3")
+    wanted = set(plans.configs(plan, arch))
+    for sweep in plan.sweeps:
+        for rows in {1, 8, 9, 16, 17, 32, *range(33, 8193, 31)}:
+            problem = replace(sweep.problem, m=rows * sweep.problem.groups)
+            wanted.discard(select(problem, arch).config)
+
+    assert not wanted
+
+
+def test_configs_of_a_narrow_range(tmp_path: Path) -> None:
+    """A plan for one row count asks for one config."""
+    text = GOOD.replace("{ min = 4, max = 300 }", "40").replace('["ragged", "masked"]', '"ragged"')
+    text = text.replace(", { n = 7168, k = 2048 }", "")
+    plan = plans.load(written(tmp_path, text))
+    (problem,) = plan.problems("sm_90a")
+
+    assert plans.configs(plan, "sm_90a") == (select(problem, "sm_90a").config,)
+
+
+def test_configs_are_in_the_order_of_their_names() -> None:
+    names = [c.name("sm_90a") for c in plans.configs(plans.load("deepseek-v3"), "sm_90a")]
+
+    assert names == sorted(set(names))
+
+
+def test_lists_stand_for_each_with_each(tmp_path: Path) -> None:
+    plan = plans.load(written(tmp_path, GOOD))
+
+    assert plan.name == "mine"
+    assert plan.description == "two matrices"
+    assert len(plan.sweeps) == 4
+    assert len({problem.layout for problem in plan.problems(Arch.CPU)}) == 2
+    assert len(set(plan.problems(Arch.CPU))) == len(list(plan.problems(Arch.CPU)))
+
+
+def test_a_path_may_be_text(tmp_path: Path) -> None:
+    assert plans.load(str(written(tmp_path, GOOD))).name == "mine"
+
+
+def test_types_that_a_target_lacks_are_an_error(tmp_path: Path) -> None:
+    plan = plans.load(written(tmp_path, GOOD + 'dtype = "f32"\n'))
+
+    assert plans.configs(plan, "cpu")
+    with pytest.raises(UnsupportedConfig):
+        plans.configs(plan, "sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("description", "descripton", r"no key 'descripton'; allowed: description, problems"),
+        ('"two matrices"', "3", r"description must be a string \(got 3\)"),
+        ("groups", "group", r"problem 1: no key 'group'; allowed: layout, groups"),
+        ("groups = 8\n", "", r"problem 1: groups is required"),
+        ("groups = 8", "groups = []", r"problem 1: groups: the list is empty"),
+        ("groups = 8", "groups = 0", r"problem 1: groups: must be an integer of at least 1 \(got"),
+        ("groups = 8", "groups = true", r"groups: must be an integer of at least 1 \(got True"),
+        ('"ragged"', '"raged"', r"layout: must be one of ragged, contiguous, masked \(got 'raged'"),
+        ("min = 4", "min = 400", r"rows_per_group: min must not be above max \(got 400 and 300"),
+        ("min = 4, ", "", r"rows_per_group: min is required, as in { min = ..., max = ... }"),
+        ("min = 4", "mni = 4, min = 1", r"rows_per_group: no key 'mni'; allowed: min, max"),
+        ("min = 4", "min = 0.5", r"rows_per_group.min: must be an integer of at least 1"),
+        ("{ n = 4096, k = 7168 }", "[4096, 7168]", r"matrix: must be a table { n = ..., k = ... }"),
+        ("[[problems]]", "[problems]", r"problems must be a list of tables"),
+        ("[[problems]]", "[[problems", r"is no TOML"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    """Every error names the file, the key and what is allowed."""
+    assert old in GOOD
+    path = written(tmp_path, GOOD.replace(old, new))
+    with pytest.raises(PlanError, match=message) as caught:
+        plans.load(path)
+
+    assert "mine.toml" in str(caught.value)
+
+
+def test_a_plan_without_problems_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="problems must be a list of tables"):
+        plans.load(written(tmp_path, 'description = "nothing"\n'))
+
+
+def test_unknown_names_and_files(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"no plan 'deepseek'; shipped plans: .*deepseek-v3"):
+        plans.load("deepseek")
+    with pytest.raises(PlanError, match="cannot be read: No such file"):
+        plans.load(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(PlanError, match="is no TOML"):
+        plans.load(tmp_path / "binary.toml")

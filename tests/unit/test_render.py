@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Templates: parse unrendered, declare what they use, render every legal config to clean Python."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jitgen import templates
+from jitgen.build import render as rendering
+from jitgen.build.render import render, used_parameters
+from jitgen.errors import RenderError, UnsupportedConfig
+from jitgen.model import Arch, KernelConfig, Tile
+from tests.strategies import legal_sweep
+
+CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
+
+
+@pytest.mark.parametrize(
+    "path", sorted(templates.ROOT.rglob("*.jinja")), ids=lambda path: path.name
+)
+def test_a_template_is_python_before_it_is_rendered(path: Path) -> None:
+    """Editors and linters read templates, so no identifier is ever interpolated."""
+    ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("family", templates.TEMPLATES)
+def test_declared_parameters_are_the_used_ones(family: str) -> None:
+    """A parameter that no template reads would change keys for nothing; one undeclared is a bug."""
+    assert used_parameters(family) == templates.TEMPLATES[family].parameters
+
+
+@pytest.mark.parametrize("arch", Arch)
+def test_every_legal_config_renders(arch: Arch) -> None:
+    """A broad sweep renders to Python that ends in one newline."""
+    count = 0
+    for config in legal_sweep(arch):
+        text = render(config, arch).text
+        count += 1
+
+        assert text.endswith("\n")
+        assert not text.endswith("\n\n")
+
+    assert count > 500
+
+
+@pytest.mark.parametrize("arch", Arch)
+def test_generated_sources_are_formatted(arch: Arch, tmp_path: Path) -> None:
+    """A spread sample passes the formatter and the linter as it is."""
+    configs = list(legal_sweep(arch))
+    for config in configs[:: len(configs) // 24]:
+        source = render(config, arch)
+        (tmp_path / f"{source.name}.py").write_text(source.text, encoding="utf-8")
+    ruff = shutil.which("ruff") or str(Path(sys.executable).with_name("ruff"))
+    for command in (
+        ["format", "--check", "--diff", "--line-length=100"],
+        ["check", "--isolated", "--select=E,F,I,W", "--line-length=100"],
+    ):
+        done = subprocess.run(
+            [ruff, *command, "--no-cache", tmp_path], capture_output=True, text=True, check=False
+        )
+
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_rendering_is_deterministic() -> None:
+    """The same config gives the same text."""
+    rendering.environment.cache_clear()
+    first = render(CONFIG, "sm_90a").text
+    rendering.environment.cache_clear()
+
+    assert render(CONFIG, "sm_90a").text == first
+
+
+def test_an_illegal_config_is_refused() -> None:
+    """Nothing is rendered that the target cannot run."""
+    with pytest.raises(UnsupportedConfig, match="E_WGMMA_N"):
+        render(KernelConfig(layout="ragged", tile=Tile(m=64, n=256, k=128)), "sm_90a")
+
+
+def test_an_undefined_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A template that uses what it did not declare fails with its place, instead of rendering nothing.
+    """
+    template = templates.TEMPLATES["sm90"]
+    fewer = templates.Template(entry=template.entry, parameters=template.parameters - {"tile_m"})
+    monkeypatch.setitem(templates.TEMPLATES, "sm90", fewer)
+
+    with pytest.raises(RenderError, match=r"sm90/.*jinja:\d+: 'tile_m' is undefined"):
+        render(CONFIG, "sm_90a")
+
+
+@pytest.mark.parametrize("value", ["a b", "x;import os", 1.5, None, "", "é"])
+def test_only_plain_values_get_into_a_source(value: object) -> None:
+    """Rendered text is code that runs, so nothing else may be written into it."""
+    with pytest.raises(RenderError, match="may not be written"):
+        rendering._plain("name", value)

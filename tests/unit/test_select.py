@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choices: legal, few, one for a bucket, and the measured winners where something was measured."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from jitgen.errors import UnsupportedConfig
+from jitgen.model import (
+    Arch,
+    DType,
+    KernelConfig,
+    Layout,
+    Operands,
+    Problem,
+    ScaleGranularity,
+    check,
+)
+from jitgen.select import Choice, bucket, buckets, menu, select, set_default_arch
+from jitgen.select.bucket import EDGES
+from jitgen.select.menu import GROUP_ALIGNMENT
+from jitgen.settings import settings
+
+MATRICES = [(4096, 7168), (7168, 2048)]
+
+
+def choose(layout: str, groups: int, rows: int, n: int, k: int, **more: int) -> Choice:
+    problem = Problem(layout=Layout(layout), groups=groups, m=groups * rows, n=n, k=k)
+    return select(problem, Arch.SM_90A, **more)
+
+
+def shape(config: KernelConfig) -> tuple[int, int, int, int]:
+    return config.tile.m, config.tile.n, config.cluster.m, config.cluster.n
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("scales", ScaleGranularity)
+def test_menu_is_short_and_legal(layout: Layout, scales: ScaleGranularity) -> None:
+    configs = menu(Arch.SM_90A, layout, Operands(scale_granularity=scales))
+
+    assert 6 <= len(configs) <= 10
+    assert len(set(configs)) == len(configs)
+    assert all(check(config, Arch.SM_90A) for config in configs)
+
+
+def test_block_scaled_menus_are_short_together() -> None:
+    """The menu is what prewarming compiles."""
+    assert sum(len(menu(Arch.SM_90A, layout, Operands())) for layout in Layout) <= 24
+
+
+def test_contiguous_tiles_hold_one_group() -> None:
+    for arch in Arch:
+        for config in menu(arch, Layout.CONTIGUOUS, Operands()):
+            assert GROUP_ALIGNMENT % config.tile.m == 0
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_every_entry_of_a_menu_is_the_best_for_some_problem(layout: Layout) -> None:
+    """What nothing chooses has no place in a menu: it would be compiled for nobody."""
+    wanted = set(menu(Arch.SM_90A, layout, Operands()))
+    for groups in (1, 2, 4, 8, 32, 64, 256):
+        for n, k in [*MATRICES, (512, 7168), (768, 2048), (2048, 7168), (7168, 512)]:
+            wanted -= {choose(layout, groups, rows, n, k).config for rows in EDGES[Arch.SM_90A]}
+
+    assert not {config.name("sm_90a") for config in wanted}
+
+
+@pytest.mark.parametrize(
+    ("layout", "groups", "rows", "n", "k", "expected"),
+    [
+        ("contiguous", 8, 4096, 4096, 7168, (128, 192, 2, 1)),
+        ("contiguous", 4, 8192, 6144, 7168, (128, 192, 2, 1)),
+        ("contiguous", 8, 4096, 7168, 2048, (128, 192, 2, 1)),
+        ("contiguous", 8, 128, 4096, 7168, (128, 128, 1, 2)),
+        ("contiguous", 8, 128, 7168, 2048, (128, 128, 1, 2)),
+        ("contiguous", 8, 64, 4096, 7168, (64, 128, 1, 2)),
+        ("contiguous", 8, 64, 7168, 2048, (64, 64, 1, 2)),
+        ("masked", 32, 8, 4096, 7168, (64, 128, 1, 2)),
+        ("masked", 32, 8, 7168, 2048, (64, 128, 1, 2)),
+        ("masked", 32, 150, 4096, 7168, (128, 192, 1, 2)),
+        ("ragged", 8, 4096, 4096, 7168, (128, 192, 2, 1)),
+        ("ragged", 32, 4, 4096, 7168, (64, 128, 1, 2)),
+    ],
+)
+def test_measured_winners_are_chosen(
+    layout: str, groups: int, rows: int, n: int, k: int, expected: tuple[int, ...]
+) -> None:
+    """What was fastest on an H200 is what the rule picks."""
+    config = choose(layout, groups, rows, n, k).config
+
+    assert shape(config) == expected
+    assert config.schedule.stream_b == (rows <= 128)
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_weights_are_streamed_only_where_they_are_read_once(layout: Layout) -> None:
+    for rows in (129, 300, 1000, 5000):
+        for candidate in choose(layout, 8, rows, 4096, 7168).candidates:
+            assert not candidate.config.schedule.stream_b
+
+
+@pytest.mark.parametrize("arch", Arch)
+def test_a_bucket_has_one_answer(arch: Arch) -> None:
+    """A thousand batch sizes take a handful of kernels, each chosen once."""
+    problems = [
+        Problem(layout=Layout.RAGGED, groups=8, m=m, n=4096, k=7168) for m in range(1, 8001, 8)
+    ]
+    choices = {id(select(problem, arch)) for problem in problems}
+
+    assert len(choices) <= len(EDGES[arch])
+    assert len({select(problem, arch).config for problem in problems}) <= 8
+    for problem in problems:
+        assert select(bucket(problem, arch), arch) is select(problem, arch)
+
+
+@pytest.mark.parametrize("arch", Arch)
+def test_buckets_are_those_that_problems_fall_into(arch: Arch) -> None:
+    """The walk over the buckets of a range finds what asking for every row count finds."""
+    chance = random.Random(0)
+    for _ in range(40):
+        low = chance.randrange(1, 700)
+        high = low + chance.randrange(600)
+        base = Problem(layout=Layout.MASKED, groups=3, m=0, n=64, k=64)
+        every = {
+            bucket(Problem(layout=Layout.MASKED, groups=3, m=m, n=64, k=64), arch)
+            for m in range(3 * low, 3 * high + 1)
+        }
+
+        assert list(buckets(base, arch, (low, high))) == sorted(every, key=lambda p: p.m)
+
+
+def test_candidates_come_best_first_and_explain_themselves() -> None:
+    choice = choose("ragged", 8, 512, 4096, 7168)
+    costs = [candidate.cost for candidate in choice.candidates]
+
+    assert costs == sorted(costs)
+    assert choice.candidates[0].config == choice.config
+    assert all(candidate.waste >= 1 and candidate.waves >= 1 for candidate in choice.candidates)
+    assert {candidate.bound for candidate in choice.candidates} <= {"multiply", "fetch", "stream"}
+    assert "us" in choice.why
+    assert "wave" in choice.why
+    assert choice.arch is Arch.SM_90A
+
+
+def test_predictions_are_near_the_measured_times() -> None:
+    """Within 15 % of an H200, so that a wrong unit or a lost factor shows."""
+    measured = {
+        ("contiguous", 8, 4096, 4096, 7168): 1561,
+        ("contiguous", 8, 128, 4096, 7168): 66,
+        ("contiguous", 8, 64, 7168, 2048): 35,
+        ("masked", 32, 8, 4096, 7168): 229,
+    }
+    for problem, us in measured.items():
+        assert choose(*problem).candidates[0].cost == pytest.approx(us, rel=0.15)
+
+
+def test_fewer_sms_take_more_waves() -> None:
+    full = choose("contiguous", 8, 512, 4096, 7168)
+    half = choose("contiguous", 8, 512, 4096, 7168, num_sms=66)
+
+    assert half.candidates[0].cost > 1.5 * full.candidates[0].cost
+
+
+def test_no_rows_are_a_problem_too() -> None:
+    for arch in Arch:
+        assert select(Problem(layout=Layout.RAGGED, groups=4, m=0, n=64, k=64), arch).config
+
+
+def test_cpu_tiles_grow_with_the_rows() -> None:
+    heights = [
+        select(
+            Problem(layout=Layout.CONTIGUOUS, groups=2, m=2 * rows, n=64, k=64), "cpu"
+        ).config.tile.m
+        for rows in (1, 8, 9, 16, 17, 32, 33, 64, 500)
+    ]
+
+    assert heights == [8, 8, 16, 16, 32, 32, 64, 64, 64]
+
+
+def test_types_without_a_kernel_are_refused() -> None:
+    problem = Problem(layout=Layout.RAGGED, groups=2, m=64, n=64, k=64, a_dtype=DType.F32)
+
+    assert select(problem, Arch.CPU)
+    with pytest.raises(UnsupportedConfig, match="sm_90a has no kernel for f32 x f32 -> bf16"):
+        select(problem, Arch.SM_90A)
+
+
+def test_default_arch_is_the_setting_or_what_was_handed_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = Problem(layout=Layout.RAGGED, groups=2, m=64, n=64, k=64)
+    from jitgen.select import choice
+
+    monkeypatch.setattr(choice, "_default_arch", lambda: Arch.CPU)
+    set_default_arch(lambda: Arch.SM_90A)
+
+    assert select(problem).arch is Arch.SM_90A
+    assert select(problem, "cpu").arch is Arch.CPU
+
+
+def test_without_more_knowledge_the_default_arch_is_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jitgen.select import choice
+
+    monkeypatch.setattr(choice, "_default_arch", choice._arch_of_settings)
+    problem = Problem(layout=Layout.RAGGED, groups=2, m=64, n=64, k=64)
+
+    assert select(problem).arch is Arch.CPU
+    with settings.scope(arch="sm_90a"):
+        assert select(problem).arch is Arch.SM_90A
