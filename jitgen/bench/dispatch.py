@@ -3,11 +3,13 @@
 What a warm `grouped_gemm(..., out=out)` costs the host above the bare tvm-ffi call.
 
 Both sides launch the same kernel on rows that belong to no group, so that the kernel itself does
-next to nothing and the difference is not lost in it.
+next to nothing and the difference is not lost in it. Runs are short and compared in pairs, so that
+another process that takes the core away disturbs few of them.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,15 +20,16 @@ from jitgen.bench.protocol import Row, compete
 from jitgen.bench.sample import Sample
 from jitgen.model import Arch, Layout, Problem
 from jitgen.runtime import registry
+from jitgen.select import default_arch
 
 BUDGET_US = 2.0
-_CALLS = 500
+_CALLS = 100
 
 
 def rows() -> Iterator[Row]:
     """Yield the difference, and the two times that it is made of."""
-    is_gpu = torch.cuda.is_available() and registry.default_arch().is_gpu
-    arch = registry.default_arch() if is_gpu else Arch.CPU
+    is_gpu = torch.cuda.is_available() and default_arch().is_gpu
+    arch = default_arch() if is_gpu else Arch.CPU
     sample = Sample.random(groups=2, rows=16, n=128, k=128, device="cuda" if is_gpu else "cpu")
     sample.call(jitgen.grouped_gemm)
     sample.check("the kernel of the dispatch suite")
@@ -45,16 +48,17 @@ def rows() -> Iterator[Row]:
 
     wait = torch.cuda.synchronize if is_gpu else None
     full_times, bare_times = compete(
-        [full, bare], calls=_CALLS, repetitions=31, warmup=5, between=wait
+        [full, bare], calls=_CALLS, repetitions=201, warmup=20, between=wait
     )
-    above = (full_times.median - bare_times.median) * 1e6
+    pairs = zip(full_times.seconds, bare_times.seconds, strict=True)
+    above = statistics.median(slow - fast for slow, fast in pairs) * 1e6
     yield Row(
         suite="dispatch",
         what="grouped_gemm(..., out=out) above the bare call",
         value=above,
         unit="us",
         budget=BUDGET_US,
-        detail=f"{_CALLS} calls a run, in turn",
+        detail=f"median difference of {len(full_times.seconds)} pairs of {_CALLS} calls",
     )
     for what, times in (("the whole call", full_times), ("the bare tvm-ffi call", bare_times)):
         yield Row(

@@ -20,7 +20,7 @@ import torch
 import jitgen
 from jitgen.bench.protocol import NoDevice, Row, Times
 from jitgen.bench.sample import Sample
-from jitgen.runtime import registry
+from jitgen.select import default_arch
 
 FLUSH_BYTES = 256 * 2**20
 _REPETITIONS = 20
@@ -62,7 +62,7 @@ def rows() -> Iterator[Row]:
         NoDevice: There is no GPU that jitgen has kernels for.
         WrongResult: A kernel computes something wrong.
     """
-    if not (torch.cuda.is_available() and registry.default_arch().is_gpu):
+    if not (torch.cuda.is_available() and default_arch().is_gpu):
         raise NoDevice("the gemm suite needs a GPU that jitgen has kernels for")
     for case in CASES:
         sample = Sample.random(case.groups, case.rows, case.n, case.k, device="cuda")

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from jitgen.errors import JitgenError
+from jitgen.runtime import registry
 from jitgen.settings import settings
 
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
@@ -143,25 +144,16 @@ def compete(
     return [Times(seconds=tuple(found)) for found in seconds]
 
 
-def forget_kernels() -> None:
-    """Leave no kernel in the memory of this process, so that the next call goes to the disk."""
-    from jitgen.ops.dispatch import memo
-    from jitgen.runtime import registry
-
-    registry.reset()
-    memo.clear()
-
-
 @contextmanager
 def temporary_cache() -> Iterator[Path]:
     """Let this process work in an empty cache of its own for the length of a with block."""
     with tempfile.TemporaryDirectory(prefix="jitgen-bench-") as folder:
         try:
             with settings.scope(cache_dir=folder, cache="rw", on_miss="compile"):
-                forget_kernels()
+                registry.reset()
                 yield Path(folder)
         finally:
-            forget_kernels()
+            registry.reset()
 
 
 def python(script: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
@@ -197,10 +189,11 @@ def python_environment(changes: Mapping[str, str]) -> dict[str, str]:
 
 
 def conditions() -> dict[str, str]:
-    """Return what a figure depends on: processor, cores, versions, and the GPU if there is one."""
+    """Return what a figure depends on: processor, load, versions, and the GPU if there is one."""
     found = {
         "cpu": cpu_name(),
         "cores": str(len(os.sched_getaffinity(0))),
+        "load": f"{os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
     }
     for name in ("jitgen", "torch", "nvidia-cutlass-dsl", "apache-tvm-ffi"):

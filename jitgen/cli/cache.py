@@ -195,10 +195,11 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
     document = keys.document(named.config, named.arch)
     wanted = keys.digest(document)
     state, reason = _state(store, named, wanted)
-    nearest = store.nearest(document, limit) if state == "miss" else []
-    if named.is_key:
-        nearest = [item for item in store.nearest(document, 10_000) if item[0].key == named.key]
-        nearest = [item for item in nearest if item[1]]
+    if named.is_key and named.key != wanted:
+        every = store.nearest(document, store.stats().entries)
+        nearest = [(meta, fields) for meta, fields in every if meta.key == named.key]
+    else:
+        nearest = store.nearest(document, limit) if state == "miss" else []
 
     def human() -> None:
         output.fields([("name", named.name), ("key", wanted), (state, reason)])

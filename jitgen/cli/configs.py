@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from jitgen.cli.options import ARCH, Word, default_arch, with_output
+from jitgen.cli.options import ARCH, Word, with_output
 from jitgen.cli.output import Column, Output, counted
 from jitgen.model import Arch, DType, KernelConfig, Layout, ScaleGranularity, Tile, check
 from jitgen.model.legality import target
 from jitgen.model.legality.rules import candidates
+from jitgen.select import default_arch
 
 
 @click.command()

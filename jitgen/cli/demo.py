@@ -88,8 +88,9 @@ def demo(output: Output) -> int:
     from jitgen.bench.moe import Layer, Sizes, relative_error
     from jitgen.bench.protocol import cpu_name
     from jitgen.runtime import registry
+    from jitgen.select import default_arch
 
-    arch = registry.default_arch()
+    arch = default_arch()
     is_gpu = arch.is_gpu and torch.cuda.is_available()
     arch = arch if is_gpu else Arch.CPU
     sizes = (
@@ -131,7 +132,9 @@ def demo(output: Output) -> int:
             output.line(f"Cross-compiling for a GPU failed: {cross_error}", style="bold red")
         output.line()
         output.line(f"cache  {settings.cache_dir}")
-        output.line("next   jitgen show, jitgen cache ls, jitgen prewarm deepseek-v3 --arch sm_90a")
+        output.line(
+            "next   jitgen configs, jitgen cache ls, jitgen prewarm deepseek-v3 --arch sm_90a"
+        )
 
     document = {
         "arch": str(arch),
@@ -155,7 +158,7 @@ def _run(layer: Layer) -> list[Step]:
     """Run both products three ways: first, with a fresh registry, warm."""
     import jitgen
     from jitgen.bench.moe import relative_error
-    from jitgen.bench.protocol import forget_kernels
+    from jitgen.runtime import registry
 
     inputs = {"up": layer.up_input()}
     up = layer.multiply(jitgen.reference.grouped_gemm, layer.up, inputs["up"])
@@ -175,7 +178,7 @@ def _run(layer: Layer) -> list[Step]:
         return {name: _timed(partial(call, name)) for name in products}
 
     first = all_calls()
-    forget_kernels()
+    registry.reset()
     fresh = all_calls()
     steps = []
     for name, projection in products.items():

@@ -77,7 +77,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except click.ClickException as error:
-        return _complain(error)
+        return _complain(error, is_json="--json" in words)
     except JitgenError as error:
         # a command that had printed its document does not raise any more
         Output(is_json="--json" in words).error(type(error).__name__, str(error))
@@ -90,7 +90,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return int(code or ExitCode.OK)
 
 
-def _complain(error: click.ClickException) -> int:
+def _complain(error: click.ClickException, *, is_json: bool) -> int:
     """Print what is wrong with the command line: a usage line where it helps, then one error."""
     context = getattr(error, "ctx", None)
     message = error.format_message()
@@ -99,7 +99,7 @@ def _complain(error: click.ClickException) -> int:
         return error.exit_code
     if context is not None:
         click.echo(f"{context.get_usage()}\nTry '{context.command_path} --help'.", err=True)
-    click.echo(f"error: {message}", err=True)
+    Output(is_json=is_json).error(type(error).__name__, message)
     return error.exit_code
 
 

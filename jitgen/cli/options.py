@@ -7,7 +7,6 @@ import functools
 import sys
 from collections.abc import Callable
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
@@ -15,12 +14,10 @@ import click
 from jitgen.cli.output import Output
 from jitgen.errors import ConfigError
 from jitgen.model import Arch
-from jitgen.settings import parse_size, settings
+from jitgen.settings import parse_size
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 
 def with_output(function: Callable[Concatenate[Output, P], R]) -> Callable[..., R]:
@@ -74,17 +71,6 @@ class SizeType(click.ParamType[int]):
 
 ARCH = ArchType()
 SIZE = SizeType()
-
-
-def default_arch() -> Arch:
-    """Return the target to work for; imports torch only where a GPU may be."""
-    if settings.arch:
-        return Arch.parse(settings.arch)
-    if not any(device.exists() for device in _GPU_DEVICES):
-        return Arch.CPU
-    from jitgen.runtime.registry import default_arch as of_gpu
-
-    return of_gpu()
 
 
 def confirm(question: str, *, is_agreed: bool) -> bool:

@@ -10,10 +10,11 @@ import click
 
 from jitgen import plans
 from jitgen.cli.lookup import parse_configs
-from jitgen.cli.options import ArchType, default_arch, with_output
+from jitgen.cli.options import ArchType, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
 from jitgen.errors import CacheError
 from jitgen.model import Arch, KernelConfig
+from jitgen.select import default_arch
 
 if TYPE_CHECKING:
     from jitgen.cache import Store

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from jitgen.cli.options import ARCH, Word, default_arch, with_output
+from jitgen.cli.options import ARCH, Word, with_output
 from jitgen.cli.output import Column, Output
 from jitgen.model import Arch, DType, Layout, Problem, ScaleGranularity
+from jitgen.select import default_arch
 from jitgen.select import select as choose
 
 

@@ -39,7 +39,7 @@ class Launch:
         function: The compiled entry.
         tail: What the entry takes behind the tensors: on a GPU the number of SMs, for one CTA on
             each.
-        copies_scales: Whether a_scale comes in the order that kernels do not read.
+        copies_scales: Whether kernels cannot read a_scale with the strides that it has.
         unit_scales: Scales of one, for operands that come without.
         out_shape: Shape of an output that the caller leaves to us.
         out_dtype: Its type.
@@ -61,6 +61,7 @@ class Launch:
 
 
 memo: dict[tuple[Any, ...], Launch] = {}
+registry.at_reset(memo.clear)
 
 
 def run(given: Arguments, config: KernelConfig | None, key: tuple[Any, ...]) -> Tensor:
@@ -99,11 +100,7 @@ def _prepare(given: Arguments, config: KernelConfig | None) -> Launch:
     return Launch(
         function=function,
         tail=(_num_sms(device),) if facts.arch.is_gpu else (),
-        # One key holds either scales of this kind only, or none: its last part is the same call.
-        copies_scales=a_scale is not None
-        and _has_blocks(config)
-        and a_scale.is_contiguous()
-        and not is_kernel_layout(a_scale),
+        copies_scales=a_scale is not None and _has_blocks(config) and not is_kernel_layout(a_scale),
         unit_scales=_unit_scales(device, facts.groups) if given.b_scale is None else (),
         out_shape=facts.shape,
         out_dtype=TORCH[facts.out_dtype],

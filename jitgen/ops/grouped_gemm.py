@@ -113,7 +113,7 @@ def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
             alpha,
             expected_m,
             None if config is None else id(config),
-            b_scale is None or a_scale.is_contiguous(),  # type: ignore[union-attr]
+            None if b_scale is None else a_scale.stride(),  # type: ignore[union-attr]
         )
         launch = memo[key]
         result = launch.new_out(a) if out is None else out

@@ -24,6 +24,7 @@ from jitgen.plans import Plan
 from jitgen.runtime import registry
 from jitgen.runtime.entries import build, readable
 from jitgen.runtime.key import key
+from jitgen.select import default_arch
 from jitgen.settings import settings
 
 TASK = "jitgen.runtime.prewarm:build_task"
@@ -125,7 +126,7 @@ def prewarm(
         UnsupportedConfig: `arch` cannot run one of the configs; nothing was compiled.
     """
     start = time.perf_counter()
-    target = registry.default_arch() if arch is None else Arch.parse(arch)
+    target = default_arch() if arch is None else Arch.parse(arch)
     where = registry.default().store if store is None else store
     waiting = _examine(_configs(what, target), target, where)
     rows: dict[str, Row] = {}

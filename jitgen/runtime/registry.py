@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jitgen.errors import ArtifactError, CaptureMiss, KernelMiss, SettingError
@@ -22,6 +23,7 @@ from jitgen.runtime import loader
 from jitgen.runtime.entries import build, readable
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.key import key
+from jitgen.select.target import default_arch
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
@@ -174,6 +176,14 @@ def default() -> Registry:
         return _default
 
 
+_at_reset: list[Callable[[], None]] = []
+
+
+def at_reset(forget: Callable[[], None]) -> None:
+    """Call `forget` whenever the registry is forgotten: for whoever remembers its kernels."""
+    _at_reset.append(forget)
+
+
 def reset() -> None:
     """
     Forget the registry of this process, so that the next call opens the store that the settings
@@ -182,6 +192,8 @@ def reset() -> None:
     global _default
     with _default_guard:
         _default = None
+        for forget in _at_reset:
+            forget()
 
 
 def get_kernel(config: KernelConfig, arch: Arch | str | None = None) -> Kernel:
@@ -194,28 +206,3 @@ def freeze(mode: str = "error") -> None:
     End compiling in this process (``error``) or allow it again (``off``); see `Registry.freeze`.
     """
     default().freeze(mode)
-
-
-def default_arch() -> Arch:
-    """
-    Return the target to work for: JITGEN_ARCH, else the first GPU's, else ``cpu``.
-
-    A GPU for which jitgen has no kernels yet counts as none, with a warning.
-    """
-    if settings.arch:
-        return Arch.parse(settings.arch)
-    import torch
-
-    if not torch.cuda.is_available():
-        return Arch.CPU
-    capability = torch.cuda.get_device_capability()
-    arch = Arch.of_capability(*capability)
-    if arch is None:
-        warn_once(
-            "arch",
-            "no kernels for compute capability %d.%d yet, so the default target is cpu; set "
-            "JITGEN_ARCH",
-            *capability,
-        )
-        return Arch.CPU
-    return arch

@@ -5,8 +5,9 @@ few.
 """
 
 from jitgen.select.bucket import bucket, buckets
-from jitgen.select.choice import Choice, select, set_default_arch
+from jitgen.select.choice import Choice, select
 from jitgen.select.menu import menu
 from jitgen.select.rule import Candidate
+from jitgen.select.target import default_arch
 
-__all__ = ["Candidate", "Choice", "bucket", "buckets", "menu", "select", "set_default_arch"]
+__all__ = ["Candidate", "Choice", "bucket", "buckets", "default_arch", "menu", "select"]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,7 +11,7 @@ from jitgen.model import Arch, KernelConfig, Operands, Problem
 from jitgen.select.bucket import bucket
 from jitgen.select.menu import menu
 from jitgen.select.rule import NUM_SMS, Candidate, rank
-from jitgen.settings import settings
+from jitgen.select.target import default_arch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ def select(problem: Problem, arch: Arch | str | None = None, *, num_sms: int = N
     Raises:
         UnsupportedConfig: The target has no kernel for the problem's types.
     """
-    target = _default_arch() if arch is None else Arch.parse(arch)
+    target = default_arch() if arch is None else Arch.parse(arch)
     return _choose(bucket(problem, target), target, num_sms)
 
 
@@ -88,21 +87,3 @@ def _reason(candidates: tuple[Candidate, ...]) -> str:
 def _shape(candidate: Candidate) -> str:
     tile, cluster = candidate.config.tile, candidate.config.cluster
     return f"{tile.m}x{tile.n}x{tile.k} c{cluster.m}x{cluster.n}"
-
-
-def _arch_of_settings() -> Arch:
-    return Arch.parse(settings.arch) if settings.arch else Arch.CPU
-
-
-_default_arch: Callable[[], Arch] = _arch_of_settings
-
-
-def set_default_arch(find: Callable[[], Arch]) -> None:
-    """
-    Let `find` say for which target `select` works where the caller names none.
-
-    Looking for a GPU takes torch, which this package may not import; the package that may hands its
-    function down.
-    """
-    global _default_arch
-    _default_arch = find

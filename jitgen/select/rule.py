@@ -31,7 +31,7 @@ FLOP_PER_CYCLE = 8_192
 """Dense FP8 multiply-adds of one sm_90 SM and cycle, times two."""
 
 L2_BYTES_PER_CYCLE = 42.0
-"""Bytes that one SM receives from L2 in a cycle when all of them do: 5.5 KB for the chip."""
+"""Bytes that one SM receives from L2 in a cycle when all do: about 5.5 KB for an H100's 132."""
 
 DRAM_BYTES_PER_US = 4.2e6
 """Device-to-device copy rate of an H200, bytes read and written together."""
@@ -51,10 +51,13 @@ _UTILISATION = {
 """
 Share of cycles that the tensor cores are busy in the steady state, by tile and cluster.
 
-Performance counters of an H200 at 8 x 4096 rows, N=4096, K=7168; for (1, 2) and 64-row tiles, which
-one math warpgroup computes alone, scaled by the ratio of the times.
+Performance counters of an H200 at 8 x 4096 rows, N=4096, K=7168; for (1, 2) and 64x128, which one
+math warpgroup computes alone, scaled by the ratio of the times. 64x64 is an estimate: it is chosen
+only where DRAM is the limit.
 """
+
 _UTILISATION_ELSE = 0.7
+"""An estimate for tiles that are in no menu."""
 
 _CPU_MULTIPLY_US = 2.2e-3
 """One k of a block of 4 x 16 partial sums, on one core of a cloud x86-64 server with AVX-512."""

@@ -119,6 +119,7 @@ def test_usage_errors_exit_2_with_one_line(jitgen: Jitgen, words: str, complaint
     lines = [line for line in done.err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1
     assert complaint in lines[0]
+    assert complaint in jitgen(words, "--json").document["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.bench.protocol import forget_kernels
+from jitgen.runtime import registry
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
@@ -32,10 +32,10 @@ def test_example_runs(
 ) -> None:
     """It runs to its end, checks its own results, and says something."""
     monkeypatch.setenv("JITGEN_CACHE_DIR", str(shared_root))
-    forget_kernels()
+    registry.reset()
     try:
         runpy.run_path(str(path), run_name="__main__")
     finally:
-        forget_kernels()
+        registry.reset()
 
     assert capsys.readouterr().out.strip()

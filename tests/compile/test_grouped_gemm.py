@@ -165,7 +165,7 @@ def test_strided_operands() -> None:
     wide_a = torch.zeros(front[0], 300).to(a.dtype)
     wide_a[:, :272] = a
     wide_out = torch.full((front[0], 200), POISON, dtype=torch.bfloat16)
-    for scale in (a_scale, a_scale.contiguous(), a_scale.T.contiguous().T):
+    for scale in (a_scale, a_scale.contiguous(), a_scale.contiguous(), a_scale.T.contiguous().T):
         grouped_gemm(wide_a[:, :272], b, scale, b_scale, out=wide_out[:, :136], **groups)
 
         assert torch.equal(wide_out[:11, :136], expected)

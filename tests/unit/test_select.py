@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,7 @@ from jitgen.model import (
     ScaleGranularity,
     check,
 )
-from jitgen.select import Choice, bucket, buckets, menu, select, set_default_arch
+from jitgen.select import Choice, bucket, buckets, menu, select
 from jitgen.select.bucket import EDGES
 from jitgen.select.menu import GROUP_ALIGNMENT
 from jitgen.settings import settings
@@ -187,25 +188,28 @@ def test_types_without_a_kernel_are_refused() -> None:
         select(problem, Arch.SM_90A)
 
 
-def test_default_arch_is_the_setting_or_what_was_handed_down(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    problem = Problem(layout=Layout.RAGGED, groups=2, m=64, n=64, k=64)
-    from jitgen.select import choice
+def test_without_a_gpu_the_default_arch_is_cpu_unless_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jitgen.select import target
 
-    monkeypatch.setattr(choice, "_default_arch", lambda: Arch.CPU)
-    set_default_arch(lambda: Arch.SM_90A)
-
-    assert select(problem).arch is Arch.SM_90A
-    assert select(problem, "cpu").arch is Arch.CPU
-
-
-def test_without_more_knowledge_the_default_arch_is_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jitgen.select import choice
-
-    monkeypatch.setattr(choice, "_default_arch", choice._arch_of_settings)
+    monkeypatch.setattr(target, "_GPU_DEVICES", ())
     problem = Problem(layout=Layout.RAGGED, groups=2, m=64, n=64, k=64)
 
     assert select(problem).arch is Arch.CPU
     with settings.scope(arch="sm_90a"):
         assert select(problem).arch is Arch.SM_90A
+
+
+@pytest.mark.parametrize(("capability", "arch"), [((9, 0), Arch.SM_90A), ((8, 0), Arch.CPU)])
+def test_the_default_arch_is_that_of_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], arch: Arch
+) -> None:
+    """A GPU without kernels counts as none."""
+    import torch
+
+    from jitgen.select import target
+
+    monkeypatch.setattr(target, "_GPU_DEVICES", (Path("/"),))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+
+    assert target.default_arch() is arch
