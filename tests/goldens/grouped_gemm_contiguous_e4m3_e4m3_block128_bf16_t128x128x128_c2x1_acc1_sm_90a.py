@@ -101,6 +101,20 @@ class Schedule(NamedTuple):
 
 
 @cute.jit
+def clear_tiles(sTile, num_groups):
+    """
+    Clear the slots of the plan ring, in a loop of run-time length for the sake of ptxas.
+
+    Without a loop that writes shared memory ahead of the roles, ptxas does not trust that warps
+    stay together: the math loop then keeps its state in vector registers, which costs up to 40
+    instructions per k-block, and some tiles spill.
+    """
+    thread, _, _ = cute.arch.thread_idx()
+    for i in cutlass.range(thread, num_groups, THREADS, unroll=1):
+        sTile[i % 4, i // 4 % PLAN_SLOTS] = 0
+
+
+@cute.jit
 def group_at(schedule, row):
     """Return the group of the tile that starts at `row`, -1 if all is padding. Takes a warp."""
     lane = cute.arch.lane_idx()
@@ -591,6 +605,9 @@ def grouped_gemm_kernel(
     sB = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
     sOut = storage.out.get_tensor(layout_out.outer, swizzle=layout_out.inner)
 
+    sTile = storage.tile.get_tensor(cute.make_layout((4, PLAN_SLOTS)))
+    clear_tiles(sTile, cute.size(mB, mode=[2]))
+
     # One lane of each math warp gives a slot back; a stage waits for those of the whole cluster.
     math_warps = 4 * MATH_WARPGROUPS
     plan_ring = ring(
@@ -608,7 +625,7 @@ def grouped_gemm_kernel(
         tx_count=STAGE_BYTES,
         cta_layout_vmnk=cute.make_layout((1, CLUSTER_M, CLUSTER_N, 1)),
     )  # the last one synchronises for all three
-    plans = Plans(plan_ring, storage.tile.get_tensor(cute.make_layout((4, PLAN_SLOTS))))
+    plans = Plans(plan_ring, sTile)
     layout = cute.make_layout((SCALE_VALUES, SCALE_CHUNK, SCALE_SLOTS))
     sBScale = storage.b_scale.get_tensor(layout)
     sAScale = storage.a_scale.get_tensor(cute.make_layout((TILE_M, 1, NUM_STAGES)))

@@ -565,6 +565,8 @@ def grouped_gemm_kernel(
     sB = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
     sOut = storage.out.get_tensor(layout_out.outer, swizzle=layout_out.inner)
 
+    sTile = storage.tile.get_tensor(cute.make_layout((4, PLAN_SLOTS)))
+
     # One lane of each math warp gives a slot back; a stage waits for those of the whole cluster.
     math_warps = 4 * MATH_WARPGROUPS
     plan_ring = ring(
@@ -582,7 +584,7 @@ def grouped_gemm_kernel(
         tx_count=STAGE_BYTES,
         cta_layout_vmnk=cute.make_layout((1, CLUSTER_M, CLUSTER_N, 1)),
     )  # the last one synchronises for all three
-    plans = Plans(plan_ring, storage.tile.get_tensor(cute.make_layout((4, PLAN_SLOTS))))
+    plans = Plans(plan_ring, sTile)
     sScale = storage.scale.get_tensor(cute.make_layout(SCALE_SLOTS))
     scales = Scales(scale_ring, mAScale, mBScale, sScale)
 

@@ -593,6 +593,8 @@ def grouped_gemm_kernel(
     sB = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
     sOut = storage.out.get_tensor(layout_out.outer, swizzle=layout_out.inner)
 
+    sTile = storage.tile.get_tensor(cute.make_layout((4, PLAN_SLOTS)))
+
     # One lane of each math warp gives a slot back; a stage waits for those of the whole cluster.
     math_warps = 4 * MATH_WARPGROUPS
     plan_ring = ring(
@@ -610,7 +612,7 @@ def grouped_gemm_kernel(
         tx_count=STAGE_BYTES,
         cta_layout_vmnk=cute.make_layout((1, CLUSTER_M, CLUSTER_N, 1)),
     )  # the last one synchronises for all three
-    plans = Plans(plan_ring, storage.tile.get_tensor(cute.make_layout((4, PLAN_SLOTS))))
+    plans = Plans(plan_ring, sTile)
     layout = cute.make_layout((SCALE_VALUES, SCALE_CHUNK, SCALE_SLOTS))
     sBScale = storage.b_scale.get_tensor(layout)
     sAScale = storage.a_scale.get_tensor(cute.make_layout((TILE_M, 1, NUM_STAGES)))
