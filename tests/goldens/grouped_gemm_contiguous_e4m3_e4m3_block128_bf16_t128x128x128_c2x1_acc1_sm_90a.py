@@ -106,7 +106,7 @@ def clear_tiles(sTile, num_groups):
     Clear the slots of the plan ring, in a loop of run-time length for the sake of ptxas.
 
     Without a loop that writes shared memory ahead of the roles, ptxas does not trust that warps
-    stay together: the math loop then keeps its state in vector registers, which costs up to 40
+    stay together: the math loop then keeps its state in vector registers, which costs 12 to 31
     instructions per k-block, and some tiles spill.
     """
     thread, _, _ = cute.arch.thread_idx()
