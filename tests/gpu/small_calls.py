@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A few small calls, for ``compute-sanitizer --tool memcheck|racecheck python -m tests.gpu.small_calls``."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+import jitgen
+from jitgen.settings import settings
+from tests.gpu.configs import CONFIGS
+from tests.problems import make, verify
+
+
+def main() -> None:
+    """Run every kernel once, on edge rows; the results are checked as well."""
+    if cache := os.environ.get("JITGEN_GPU_CACHE"):
+        settings.cache_dir, settings.on_miss = cache, "error"
+    for config in CONFIGS:
+        tile = config.tile.m
+        case = make(
+            config.layout,
+            config.operands.scale_granularity,
+            [0, 1, tile + 1, 0, tile],
+            72,
+            400,
+            device="cuda",
+            alignment=max(128, tile),
+        )
+        out = jitgen.grouped_gemm(**case.arguments, config=config)
+        torch.cuda.synchronize()
+        verify(case, out, accumulator_bits=12)
+        print("right:", config.name("sm_90a"), flush=True)
+
+
+if __name__ == "__main__":
+    main()
