@@ -38,7 +38,15 @@ _COMMON = ("name", "layout", "scale_granularity", "tile_m", "tile_n", "tile_k")
 _SM90_CONFIG = ("cluster_m", "cluster_n", "raster", "stream_b", "use_pdl")
 _SM90_DERIVED = (
     *("math_warpgroups", "waves", "threads", "load_registers", "math_registers", "num_ab_stage"),
-    *("epilogue_n", "max_groups", "scale_chunk", "scale_columns", "scale_values"),
+    *(
+        "epilogue_n",
+        "max_groups",
+        "scale_chunk",
+        "scale_columns",
+        "scale_values",
+        "scale_box",
+        "scale_pitch",
+    ),
 )
 
 TEMPLATES = {

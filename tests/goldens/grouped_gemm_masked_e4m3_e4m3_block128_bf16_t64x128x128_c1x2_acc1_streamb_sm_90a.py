@@ -56,12 +56,14 @@ EPILOGUE_N = 64  # columns of one store box: as many as a swizzle spans
 SCALE_CHUNK = 32  # k-blocks whose weight scales are handed over at once
 SCALE_COLUMNS = 128  # columns of a tile that certainly share a weight scale
 SCALE_VALUES = 1  # weight scales stored per k-block, one for each SCALE_COLUMNS
+SCALE_BOX = 64  # a_scales that one copy loads: those of the rows of one wave
+SCALE_PITCH = 64  # the same, rounded up so that copies start at whole 128 bytes
 MAX_GROUPS = 512  # groups that the table of tiles has room for
 
 CLUSTER_SIZE = CLUSTER_M * CLUSTER_N
 WAVE_M = 64 * MATH_WARPGROUPS  # rows that all math warpgroups take in one wave
 MMA_K = 32
-STAGE_BYTES = (TILE_M + TILE_N) * TILE_K + TILE_M * 4
+STAGE_BYTES = (TILE_M + TILE_N) * TILE_K + WAVES * SCALE_BOX * 4
 PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
 SCALE_SLOTS = 2  # and the same for scales
 EVICT_FIRST = 0x12F0000000000000  # L2 policy, as the TMA unit encodes it
@@ -74,7 +76,7 @@ class SharedStorage:
     out: cute.struct.Align[cute.struct.MemRange[BFloat16, TILE_M * TILE_N], 1024]
     a: cute.struct.Align[cute.struct.MemRange[Float8E4M3FN, TILE_M * TILE_K * NUM_STAGES], 1024]
     b: cute.struct.Align[cute.struct.MemRange[Float8E4M3FN, TILE_N * TILE_K * NUM_STAGES], 1024]
-    a_scale: cute.struct.Align[cute.struct.MemRange[Float32, TILE_M * NUM_STAGES], 128]
+    a_scale: cute.struct.Align[cute.struct.MemRange[Float32, SCALE_PITCH * WAVES * NUM_STAGES], 128]
     b_scale: cute.struct.Align[
         cute.struct.MemRange[Float32, SCALE_VALUES * SCALE_CHUNK * SCALE_SLOTS], 16
     ]
@@ -201,6 +203,14 @@ def k_blocks(source, matrix, tile, tile_index, rank, num_ranks):
 
 
 @cute.jit
+def scale_boxes(a_scale, row, group, wave):
+    """Return the k-blocks of one wave's scales, and their stages."""
+    first = row + wave * WAVE_M
+    source = Source(a_scale.tma, a_scale.gmem, a_scale.smem[None, None, wave, None])
+    return k_blocks(source, from_row(a_scale.gmem, first, group), (SCALE_BOX, 1), 0, 0, 1)
+
+
+@cute.jit
 def load_tiles(schedule, loads, sources):
     """
     Load warp: for each k-block of each tile, wait until a stage is free and fill it.
@@ -219,8 +229,7 @@ def load_tiles(schedule, loads, sources):
         a_rows, b_rows = from_row(a.gmem, row, group), b.gmem[None, None, group]
         tAgA, tAsA = k_blocks(a, a_rows, (TILE_M, TILE_K), 0, schedule.rank_n, CLUSTER_N)
         tBgB, tBsB = k_blocks(b, b_rows, (TILE_N, TILE_K), tile_n, schedule.rank_m, CLUSTER_M)
-        scale_rows = from_row(a_scale.gmem, row, group)
-        tSgS, tSsS = k_blocks(a_scale, scale_rows, (TILE_M, 1), 0, 0, 1)
+        scale_copies = [scale_boxes(a_scale, row, group, wave) for wave in range(WAVES)]
         for k in cutlass.range(num_blocks, unroll=1):
             loads.producer_acquire(state)
             full = loads.producer_get_barrier(state)
@@ -236,7 +245,9 @@ def load_tiles(schedule, loads, sources):
             cute.copy(
                 a.tma, tAgA[None, k], tAsA[None, stage], tma_bar_ptr=full, mcast_mask=receivers
             )
-            cute.copy(a_scale.tma, tSgS[None, k], tSsS[None, stage], tma_bar_ptr=full)
+            for wave in cutlass.range_constexpr(WAVES):
+                tSgS, tSsS = scale_copies[wave]
+                cute.copy(a_scale.tma, tSgS[None, k], tSsS[None, stage], tma_bar_ptr=full)
             loads.producer_commit(state)
             state.advance()
         index += schedule.step
@@ -304,8 +315,8 @@ def accumulate(schedule, mmas, operands, load, scales, scale, total, acc, row):
             operands.ring.consumer_wait(load)
             for wave in cutlass.range_constexpr(WAVES):
                 a_scales = [
-                    scales.sAScale[row + wave * WAVE_M, 0, load.index],
-                    scales.sAScale[row + wave * WAVE_M + 8, 0, load.index],
+                    scales.sAScale[row, 0, wave, load.index],
+                    scales.sAScale[row + 8, 0, wave, load.index],
                 ]
                 multiply(mmas, operands, acc, wave, load.index)
                 if cutlass.const_expr(wave == WAVES - 1):
@@ -613,7 +624,10 @@ def grouped_gemm_kernel(
     plans = Plans(plan_ring, sTile)
     layout = cute.make_layout((SCALE_VALUES, SCALE_CHUNK, SCALE_SLOTS))
     sBScale = storage.b_scale.get_tensor(layout)
-    sAScale = storage.a_scale.get_tensor(cute.make_layout((TILE_M, 1, NUM_STAGES)))
+    layout = cute.make_layout(
+        (SCALE_BOX, 1, WAVES, NUM_STAGES), stride=(1, 1, SCALE_PITCH, SCALE_PITCH * WAVES)
+    )
+    sAScale = storage.a_scale.get_tensor(layout)
     scales = Scales(scale_ring, mBScale, sBScale, sAScale)
 
     start, go_on = tiled_mma(MATH_WARPGROUPS), tiled_mma(MATH_WARPGROUPS)
@@ -702,7 +716,7 @@ def grouped_gemm(a, b, a_scale, b_scale, groups, out, num_ctas, stream):
         num_multicast=CLUSTER_M,
     )
     tma_a_scale, mAScale = cpasync.make_tiled_tma_atom(
-        load, a_scale, cute.make_layout((TILE_M, 1)), (TILE_M, 1)
+        load, a_scale, cute.make_layout((SCALE_BOX, 1)), (SCALE_BOX, 1)
     )
     tma_out, mOut_boxes = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileS2GOp(),

@@ -61,6 +61,8 @@ class Sm90Derived:
         scale_columns: Columns of a tile that share a weight scale, wherever the tile starts.
         scale_values: Weight scales kept for each k-block: one for each `scale_columns`, and padding
             to whole 16-byte loads.
+        scale_box: Activation scales that one copy loads: those of the rows of one wave.
+        scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
     """
 
     math_warpgroups: int
@@ -76,6 +78,8 @@ class Sm90Derived:
     scale_chunk: int
     scale_columns: int
     scale_values: int
+    scale_box: int
+    scale_pitch: int
 
 
 class Sm90Target:
@@ -96,8 +100,7 @@ class Sm90Target:
         self._check_instruction(config)
         self._check_cluster(config)
         tile = config.tile
-        math_warpgroups = 1 if tile.m == 64 else 2
-        waves = tile.m // (64 * math_warpgroups)
+        math_warpgroups, waves = _math_warpgroups(tile.m), _waves(tile.m)
         acc_registers = tile.n // 2 * (waves + 1)
         refuse_unless(
             acc_registers <= MAX_PROMOTED_REGISTERS,
@@ -122,6 +125,8 @@ class Sm90Target:
             scale_chunk=SCALE_CHUNK,
             scale_columns=_scale_columns(tile.n),
             scale_values=_scale_values(tile.n),
+            scale_box=_scale_box(config),
+            scale_pitch=_align(_scale_box(config), 32),
         )
 
     def _check_instruction(self, config: KernelConfig) -> None:
@@ -189,7 +194,7 @@ class Sm90Target:
         fixed = tile.m * tile.n * 2 + 2 * (_TILE_INFO_BYTES + 2 * _RING_SLOT_BYTES)
         match config.operands.scale_granularity:
             case ScaleGranularity.BLOCK128:
-                stage += tile.m * 4
+                stage += _waves(tile.m) * _align(_scale_box(config), 32) * 4
                 fixed += 2 * SCALE_CHUNK * _scale_values(tile.n) * 4
             case ScaleGranularity.ROW:
                 fixed += 2 * (tile.m + tile.n) * 4
@@ -204,9 +209,7 @@ class Sm90Target:
             stages <= most,
             "E_SMEM",
             f"{stages} stages of {stage} B and {fixed} B besides are {stages * stage + fixed} B "
-            f"of shared memory; "
-            f""
-            f"{SMEM_BYTES} B hold {most}",
+            f"of shared memory; {SMEM_BYTES} B hold {most}",
         )
         refuse_unless(
             stages >= minimum,
@@ -219,6 +222,27 @@ class Sm90Target:
 
 def _align(size: int, to: int) -> int:
     return -(-size // to) * to
+
+
+def _math_warpgroups(tile_m: int) -> int:
+    """Return the warpgroups that multiply: two, as one promotes while the other multiplies."""
+    return 1 if tile_m == 64 else 2
+
+
+def _waves(tile_m: int) -> int:
+    """Return the blocks of 64 rows that each math warpgroup takes."""
+    return tile_m // (64 * _math_warpgroups(tile_m))
+
+
+def _scale_box(config: KernelConfig) -> int:
+    """
+    Return the activation scales of the rows of one wave, as one copy loads them.
+
+    A ragged tile starts at any row, but the TMA unit faults (illegal instruction) where its first
+    coordinate is not at whole 16 bytes, so that a box begins up to 3 rows ahead.
+    """
+    rows = 64 * _math_warpgroups(config.tile.m)
+    return rows + 4 if config.layout is Layout.RAGGED else rows
 
 
 def _epilogue_n(tile_n: int) -> int:
