@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few small calls, for ``compute-sanitizer --tool memcheck|racecheck python -m tests.gpu.small_calls``."""
+"""
+Small calls of every kernel, for the memory and race checkers:
+``compute-sanitizer --tool memcheck python -m tests.gpu.small_calls [every N-th kernel]``.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 
 import torch
 
@@ -17,7 +21,8 @@ def main() -> None:
     """Run every kernel once, on edge rows; the results are checked as well."""
     if cache := os.environ.get("JITGEN_GPU_CACHE"):
         settings.cache_dir, settings.on_miss = cache, "error"
-    for config in CONFIGS:
+    every = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    for config in CONFIGS[::every]:
         tile = config.tile.m
         case = make(
             config.layout,
