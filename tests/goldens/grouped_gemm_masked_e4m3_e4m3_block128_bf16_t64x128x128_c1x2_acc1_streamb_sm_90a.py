@@ -126,6 +126,7 @@ def fill_tile_table(groups, num_groups, num_rows, first_tile):
         for base in cutlass.range(0, num_groups, 32, unroll=1):
             group = base + thread
             count = first_tile[cutlass.min(group + 1, num_groups)]
+            cute.arch.sync_warp()  # lanes past the end have read what another one writes below
             for distance in (1, 2, 4, 8, 16):
                 left = cute.arch.shuffle_sync(count, cutlass.max(thread - distance, 0))
                 count += left if thread >= distance else 0
