@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A spread sample of the legal configs really compiles, and nothing of it spills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jitgen.build import inspect
+from jitgen.cache import Store
+from jitgen.model import Arch, Cluster, KernelConfig, Layout, Tile, check
+from jitgen.runtime.key import key
+from jitgen.runtime.prewarm import prewarm
+from tests.strategies import legal_sweep
+
+NUM_SAMPLES = {Arch.CPU: 64, Arch.SM_90A: 96}
+
+LARGEST = [
+    KernelConfig(layout=layout, tile=Tile(m=m, n=n, k=128), cluster=Cluster(m=2))
+    for layout, m, n in [
+        (Layout.RAGGED, 64, 192),
+        (Layout.RAGGED, 128, 192),
+        (Layout.MASKED, 256, 128),
+        (Layout.CONTIGUOUS, 128, 144),
+        (Layout.CONTIGUOUS, 128, 128),
+        (Layout.CONTIGUOUS, 256, 128),
+    ]
+]
+"""The tiles with the most accumulator registers and shared memory, and those that once spilled."""
+
+
+def sample(arch: Arch) -> list[KernelConfig]:
+    """Return configs spread evenly over the sweep; the step is prime to the sweep's inner loops."""
+    configs = list(legal_sweep(arch))
+    step = len(configs) // NUM_SAMPLES[arch]
+    return configs[:: step - (step % 2 == 0)][: NUM_SAMPLES[arch]]
+
+
+def compiled(configs: list[KernelConfig], arch: Arch, root: Path) -> Store:
+    """Compile `configs` in two processes and return the store."""
+    store = Store.open(root)
+    report = prewarm(configs, arch=arch, jobs=2, store=store)
+
+    assert not [row for row in report.rows if row.error]
+    return store
+
+
+def test_the_samples_are_spread() -> None:
+    """At least 150 configs, over every layout, scale, tile, cluster and stage count."""
+    assert sum(NUM_SAMPLES.values()) >= 150
+    for arch in Arch:
+        everything, some = list(legal_sweep(arch)), sample(arch)
+        assert len(set(some)) == NUM_SAMPLES[arch]
+        for part in (
+            lambda config: config.layout,
+            lambda config: config.operands,
+            lambda config: config.tile.m,
+            lambda config: config.tile.n,
+            lambda config: config.cluster,
+            lambda config: config.pipeline.num_ab_stage,
+            lambda config: config.schedule.use_pdl,
+            lambda config: config.schedule.stream_b,
+        ):
+            assert {part(config) for config in some} == {part(config) for config in everything}
+
+
+@pytest.mark.parametrize("arch", Arch)
+def test_a_sample_compiles(arch: Arch, cache_root: Path) -> None:
+    """
+    Every config of the sample compiles; GPU kernels use no stack and have the derived threads.
+    """
+    store = compiled(sample(arch), arch, cache_root)
+    if not arch.is_gpu:
+        return
+    for config in sample(arch):
+        entry = store.read(key(config, arch))
+        assert entry is not None
+        resources = inspect.resources(entry.library)
+
+        assert resources.stack_bytes == resources.local_bytes == 0, config.name(arch)
+        assert resources.threads == check(config, arch).derived.threads
+
+
+def test_the_largest_kernels_neither_spill_nor_serialise(cache_root: Path) -> None:
+    """
+    In machine code: no local memory, one wait for each four WGMMAs, loop state in uniform
+    registers.
+    """
+    store = compiled(LARGEST, Arch.SM_90A, cache_root)
+    for config in LARGEST:
+        entry = store.read(key(config, Arch.SM_90A))
+        assert entry is not None
+        sass = inspect.sass(entry.library)
+        counts = inspect.instruction_counts(sass)
+
+        assert inspect.spills(sass) == 0, config.name("sm_90a")
+        assert not inspect.wgmma_serialised(sass), config.name("sm_90a")
+        assert counts["R2UR"] < 60, (
+            f"{config.name('sm_90a')}: the ring's state left the uniform registers"
+        )
