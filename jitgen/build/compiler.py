@@ -34,6 +34,9 @@ _lock = threading.Lock()
 _HARMLESS = ("CUTE_DSL_LIBS", "CUTE_DSL_CACHE_DIR", "CUTE_DSL_DISABLE_FILE_CACHING")
 """Variables of the compiler that say where things are, not what is built."""
 
+_LINK_OPTIONS = ("-s", "-Wl,--build-id=none", "-Wl,-z,noseparate-code")
+"""Only what loading needs: a tenth less on disk, and bytes that follow from the object alone."""
+
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 SOURCE_FILE = "kernel.py"
@@ -185,7 +188,7 @@ def _link(directory: Path) -> str:
             "loading them needs the compiler; install gcc",
         )
         return "kernel.o"
-    command = [driver, "-shared", "-Wl,--build-id=none", "-o", "kernel.so", "kernel.o"]
+    command = [driver, "-shared", *_LINK_OPTIONS, "-o", "kernel.so", "kernel.o"]
     done = subprocess.run(
         command, cwd=directory, capture_output=True, text=True, check=False, timeout=60
     )

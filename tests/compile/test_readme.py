@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the README shows is what happens."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jitgen
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first block runs, and its result has the shape that its comment states."""
+    monkeypatch.setenv("JITGEN_ARCH", "cpu")
+    names: dict[str, Any] = {}
+    exec(BLOCKS[0], names)  # noqa: S102  # the README is ours
+
+    assert tuple(names["out"].shape) == (384, 512)
+    assert names["out"].dtype is names["torch"].bfloat16
+
+
+def test_the_session() -> None:
+    """The interactive block prints what it shows."""
+    examples = doctest.DocTestParser().get_doctest(
+        BLOCKS[1], {"jitgen": jitgen}, "README.md", None, None
+    )
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+
+    assert runner.run(examples).failed == 0
+
+
+def test_the_commands_exist() -> None:
+    """Every `jitgen ...` line of a console block names a command that answers --help."""
+    from click.testing import CliRunner
+
+    from jitgen.cli.main import cli
+
+    lines = re.findall(r"^\$ (?:\w+=\S+ )?jitgen (.*?)(?:#.*)?$", README, re.MULTILINE)
+    assert len(lines) >= 8
+    for line in lines:
+        words = []
+        for word in line.split():
+            if word.startswith("-") or word.isupper():
+                break
+            words.append(word)
+        result = CliRunner().invoke(cli, [*words[:2], "--help"])
+
+        assert result.exit_code == 0, line
