@@ -2,43 +2,46 @@
 """
 Warm load of one kernel: read the entry, check every digest, load the library, find its function.
 
-Each repetition loads another copy of the cache, because the system gives a library that is loaded
-already back at once.
+Each repetition loads another kernel, because the system gives a library that is loaded already back
+at once. All come from one store, as in a process that serves.
 """
 
 from __future__ import annotations
 
-import shutil
+import itertools
 from collections.abc import Iterator
 
-from jitgen.bench.protocol import Row, Times, compete, temporary_cache
-from jitgen.model import Arch, KernelConfig, Layout, Operands, Tile
+from jitgen.bench.protocol import Row, WrongResult, compete, temporary_cache
+from jitgen.model import Arch, KernelConfig, Layout, Operands, ScaleGranularity, Tile
 
 BUDGET_MS = 0.5
-_COPIES = 40
-CONFIG = KernelConfig(layout=Layout.RAGGED, operands=Operands(), tile=Tile(m=16, n=64, k=128))
+_WARMUP = 3
+CONFIGS = tuple(
+    KernelConfig(
+        layout=layout, operands=Operands(scale_granularity=scales), tile=Tile(m=m, n=64, k=128)
+    )
+    for layout, scales, m in itertools.product(Layout, ScaleGranularity, (16, 32))
+)
 
 
 def rows() -> Iterator[Row]:
     """Yield the time of one load."""
     from jitgen.cache import Store
+    from jitgen.runtime.prewarm import prewarm
     from jitgen.runtime.registry import Registry
 
     with temporary_cache() as root:
-        original = root / "0"
-        Registry(Store.open(original)).get(CONFIG, Arch.CPU)
-        copies = [root / str(number + 1) for number in range(_COPIES)]
-        for copy in copies:
-            shutil.copytree(original, copy)
-        registries = iter([Registry(Store.open(copy)) for copy in copies])
+        if not prewarm(CONFIGS, arch=Arch.CPU, store=Store.open(root)).ok:
+            raise WrongResult("a kernel did not compile")
+        registry, waiting = Registry(Store.open(root)), iter(CONFIGS)
         (times,) = compete(
-            [lambda: next(registries).get(CONFIG, Arch.CPU)], warmup=4, repetitions=_COPIES - 4
+            [lambda: registry.get(next(waiting), Arch.CPU)],
+            warmup=_WARMUP,
+            repetitions=len(CONFIGS) - _WARMUP,
         )
-    yield _row(times)
-
-
-def _row(times: Times) -> Row:
-    return Row(
+    if {kernel.tier for kernel in registry.loaded()} != {"disk"}:
+        raise WrongResult("a kernel did not come from disk")
+    yield Row(
         suite="load",
         what="Registry.get of a kernel on disk",
         value=times.median * 1e3,

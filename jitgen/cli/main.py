@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -67,6 +68,8 @@ class _Talk(logging.Handler):
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (None: this process's) and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # torch warns where numpy is missing; jitgen needs none, and the user of a command can't tell
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
     talk = _Talk(level=logging.WARNING)
     log = logging.getLogger("jitgen")
     log.addHandler(talk)
