@@ -53,3 +53,12 @@ def test_the_commands_exist() -> None:
         result = CliRunner().invoke(cli, [*words[:2], "--help"])
 
         assert result.exit_code == 0, line
+
+
+def test_the_links_lead_somewhere() -> None:
+    """Every relative link of the documents names a file that is there."""
+    root = Path(__file__).parents[2]
+    for document in (*root.glob("*.md"), *root.glob("docs/*.md")):
+        text = document.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"

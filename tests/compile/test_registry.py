@@ -319,3 +319,19 @@ def test_a_process_that_used_a_kernel_exits(root: Path) -> None:
         "check(jitgen.get_kernel(CONFIG, 'cpu'))"
     )
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+
+
+class TestWithoutLinker:
+    def test_the_object_is_kept_and_loaded(
+        self, cache_root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Without a compiler driver a kernel works from its object file, and that is said once."""
+        monkeypatch.setenv("PATH", str(cache_root))
+        monkeypatch.delenv("CC", raising=False)
+        with caplog.at_level(logging.WARNING):
+            check(Registry(Store.open(cache_root)).get(CONFIG, "cpu"))
+        kernel = Registry(Store.open(cache_root)).get(CONFIG, "cpu")
+
+        assert (kernel.tier, kernel.entry.library.name) == ("disk", "kernel.o")
+        check(kernel)
+        assert caplog.text.count("object files are kept instead") == 1
