@@ -10,6 +10,7 @@ with a warning, for a broken monitor must not stop a server.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -65,6 +66,10 @@ class EventBus:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
+    def renew_lock(self) -> None:
+        """Start with a free lock: in a forked child its holder does not exist any more."""
+        self._lock = threading.Lock()
+
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with every event from now on; returns the function that ends it."""
         with self._lock:
@@ -108,6 +113,15 @@ def on_event(listener: Listener) -> Callable[[], None]:
 
 _warned: set[str] = set()
 _warn_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _warn_lock
+    _warn_lock = threading.Lock()
+    events.renew_lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def warn_once(topic: str, message: str, *arguments: object) -> None:

@@ -46,6 +46,14 @@ SOURCE_FILE = "kernel.py"
 PTX_FILE = "kernel.ptx"
 
 
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
     """

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from jitgen.errors import ArtifactError, CaptureMiss, KernelMiss, SettingError
 from jitgen.events import Event, EventKind, events, warn_once
@@ -28,6 +29,9 @@ from jitgen.settings import settings
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Store
+
+
+_registries: WeakSet[Registry] = WeakSet()
 
 
 class Registry:
@@ -44,9 +48,10 @@ class Registry:
         self._guard = threading.Lock()
         self._flights: dict[str, threading.Lock] = {}
         self._frozen = False
-        os.register_at_fork(after_in_child=self._renew_locks)
+        _registries.add(self)
 
-    def _renew_locks(self) -> None:
+    def renew_locks(self) -> None:
+        """Start with free locks: in a forked child their holders do not exist any more."""
         self._guard = threading.Lock()
         self._flights = {}
 
@@ -176,6 +181,14 @@ def default() -> Registry:
         return _default
 
 
+def _after_fork() -> None:
+    global _default_guard
+    _default_guard = threading.Lock()
+    for registry in _registries:
+        registry.renew_locks()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 _at_reset: list[Callable[[], None]] = []
 
 
