@@ -58,8 +58,9 @@ class Verdict:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     """
-    Every value that a target can take for a field, in ascending order: what proposals are searched
-    in.
+    Every value that a target can take for a field: what proposals are searched in.
+
+    `operands` pairs the type of a and b with one of the output; `cluster` is (m, n).
     """
 
     tile_m: tuple[int, ...]
@@ -67,7 +68,7 @@ class Space:
     tile_k: tuple[int, ...]
     cluster: tuple[tuple[int, int], ...]
     num_acc_stage: tuple[int, ...]
-    operands: tuple[tuple[DType, DType], ...] = field(metadata={"what": "operand and output types"})
+    operands: tuple[tuple[DType, DType], ...]
     scale_granularity: tuple[ScaleGranularity, ...]
 
 
@@ -89,7 +90,6 @@ def refuse_unless(condition: bool, code: str, reason: str) -> None:
 
 def candidates(config: KernelConfig, space: Space) -> Iterator[KernelConfig]:
     """Yield the configs of `space` that share layout and schedule with `config`."""
-    operands = config.operands
     for (a_dtype, out_dtype), scale in itertools.product(space.operands, space.scale_granularity):
         types = Operands(
             a_dtype=a_dtype, b_dtype=a_dtype, out_dtype=out_dtype, scale_granularity=scale
@@ -99,7 +99,7 @@ def candidates(config: KernelConfig, space: Space) -> Iterator[KernelConfig]:
         ):
             yield replace(
                 config,
-                operands=operands if types == operands else types,
+                operands=types,
                 tile=Tile(m=m, n=n, k=k),
                 cluster=Cluster(m=cluster[0], n=cluster[1]),
                 pipeline=Pipeline(num_acc_stage=stages),
