@@ -20,6 +20,7 @@ from jitgen.ops import dispatch, quantize, reference
 from jitgen.ops.grouped_gemm import grouped_gemm
 from jitgen.runtime import registry
 from tests.arguments import MISTAKES, good
+from tests.problems import make
 
 TILE = Tile(m=8, n=64, k=128)
 POISON = 96.0
@@ -238,3 +239,28 @@ def test_threads() -> None:
 
     assert all(torch.equal(out[:11], outs[0][:11]) for out in outs)
     assert len(registry.default().loaded()) == 1
+
+
+def test_calls_of_equal_shapes_may_differ_in_types_and_strides() -> None:
+    """The warm path's key holds neither: each call is right, whichever was remembered before it."""
+
+    def assert_near(out: Tensor, expected: Tensor) -> None:
+        torch.testing.assert_close(out[:14].float(), expected[:14], rtol=2**-8, atol=1e-3)
+
+    case = make("ragged", "block128", [5, 0, 9], 136, 272)
+    given = {**case.arguments, "out": None}
+    other_order = given["a_scale"].contiguous()
+    for out_dtype in (None, torch.float32, torch.float16, None):
+        for a_scale in (given["a_scale"], other_order, given["a_scale"]):
+            out = jitgen.grouped_gemm(**{**given, "a_scale": a_scale}, out_dtype=out_dtype)
+
+            assert out.dtype is (out_dtype or torch.bfloat16)
+            assert_near(out, case.expected)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        out = torch.empty(19, 136, dtype=dtype)
+        jitgen.grouped_gemm(**{**given, "out": out})
+
+        torch.testing.assert_close(
+            out[:14].float(), case.expected[:14], rtol=2**-8, atol=1e-2 * 2**-8
+        )
+    assert jitgen.grouped_gemm(**given).dtype is torch.bfloat16

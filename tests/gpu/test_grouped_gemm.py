@@ -119,6 +119,20 @@ def test_the_selected_kernel(layout: Layout, rows: list[int]) -> None:
     verify(case, jitgen.grouped_gemm(**case.arguments), accumulator_bits=FP8_BITS)
 
 
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("k", [16, 128, 272])
+def test_scales_in_the_other_order(layout: Layout, k: int) -> None:
+    """
+    Contiguous scales, before and after those in the kernels' order; with one k-block both may be.
+    """
+    case = make(layout, "block128", [200, 0, 77], 264, k, device="cuda")
+    other = {**case.arguments, "a_scale": case.arguments["a_scale"].contiguous()}
+    for arguments in (case.arguments, other, case.arguments, other):
+        arguments["out"].fill_(float("nan"))
+
+        verify(case, jitgen.grouped_gemm(**arguments), accumulator_bits=FP8_BITS)
+
+
 def test_two_streams() -> None:
     """The same kernel on two streams at once, each with tensors of its own."""
     cases = [
