@@ -21,6 +21,7 @@ from jitgen.select import select
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
+    from jitgen.emulator import emulate
     from jitgen.events import Event, on_event
     from jitgen.model import (
         Arch,
@@ -56,6 +57,7 @@ __all__ = [
     "Tile",
     "__version__",
     "check",
+    "emulate",
     "freeze",
     "get_kernel",
     "grouped_gemm",
@@ -68,6 +70,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "emulate": "jitgen.emulator",
     "Event": "jitgen.events",
     "on_event": "jitgen.events",
     "quantize": "jitgen.ops",

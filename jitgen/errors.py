@@ -16,6 +16,10 @@ Every error that jitgen raises on purpose.
     │   └── RememberedFailure             it failed before; the cache remembers why
     ├── ToolchainError                    the compiler, a runtime library or a tool is not installed
     ├── ArtifactError                     an artifact cannot be loaded
+    ├── EmulationError                    a kernel cannot be run in the emulator
+    │   ├── UnsupportedPtx                its code holds instructions that the emulator does not know
+    │   └── MachineFault                  it did something that hardware would not survive
+    │       └── Deadlock                  ... such as waiting for ever
     ├── CacheError
     │   └── UnsafeCacheRoot (PermissionError)
     └── KernelMiss (LookupError)          the kernel is not compiled and may not be compiled now
@@ -109,6 +113,34 @@ class ToolchainError(JitgenError):
 
 class ArtifactError(JitgenError):
     """A compiled kernel cannot be loaded into this process."""
+
+
+class EmulationError(JitgenError):
+    """A kernel cannot be run in the emulator."""
+
+
+class UnsupportedPtx(EmulationError):
+    """
+    PTX or host code holds what the emulator does not know.
+
+    Attributes:
+        unknown: What it is, with PTX lines where there are any.
+    """
+
+    def __init__(self, message: str, *, unknown: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.unknown = unknown
+
+
+class MachineFault(EmulationError):
+    """
+    An emulated kernel did what hardware would not survive: an address out of bounds, a barrier that
+    was never initialised. The message names instruction, CTA and threads.
+    """
+
+
+class Deadlock(MachineFault):
+    """Every thread of an emulated kernel waits; the message tells for what."""
 
 
 class CacheError(JitgenError):

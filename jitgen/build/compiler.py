@@ -73,7 +73,9 @@ class Artifact:
     link_s: float
 
 
-def compile_source(source: Source, directory: Path, *, keep_ptx: bool = False) -> Artifact:
+def compile_source(
+    source: Source, directory: Path, *, keep_ptx: bool = False, line_info: bool = False
+) -> Artifact:
     """
     Compile `source` into `directory`, which then holds ``kernel.py`` and the native code.
 
@@ -84,6 +86,8 @@ def compile_source(source: Source, directory: Path, *, keep_ptx: bool = False) -
         source: What to compile.
         directory: An existing folder that belongs to the caller.
         keep_ptx: Write ``kernel.ptx`` too (GPU targets only).
+        line_info: Note in the PTX which line of the source each instruction comes from, which
+            leaves the instructions as they are.
 
     Raises:
         ToolchainError: The compiler is not installed.
@@ -95,6 +99,8 @@ def compile_source(source: Source, directory: Path, *, keep_ptx: bool = False) -
     options = list(toolchain.options(source.arch))
     if keep_ptx:  # the compiler drops a copy of its own, which must not land in the user's folder
         options += ["--keep-ptx", f"--dump-dir '{directory}'"]
+    if line_info:
+        options += ["--generate-line-info"]
     with _lock, _neutral_environment():
         cute = _import_compiler()
         start = time.perf_counter()
@@ -189,8 +195,8 @@ def _shortened(error: BaseException) -> str:
 
 def _link(directory: Path) -> str:
     """Link ``kernel.o`` into ``kernel.so`` and return the file to load."""
-    driver = _driver()
-    if driver is None:
+    compiler = driver()
+    if compiler is None:
         warn_once(
             "linker",
             "no C compiler driver (cc, gcc, clang) was found to link kernels: object files are "
@@ -199,7 +205,7 @@ def _link(directory: Path) -> str:
             "loading them needs the compiler; install gcc",
         )
         return "kernel.o"
-    command = [driver, "-shared", *_LINK_OPTIONS, "-o", "kernel.so", "kernel.o"]
+    command = [compiler, "-shared", *_LINK_OPTIONS, "-o", "kernel.so", "kernel.o"]
     done = subprocess.run(
         command, cwd=directory, capture_output=True, text=True, check=False, timeout=60
     )
@@ -208,14 +214,14 @@ def _link(directory: Path) -> str:
         if shutil.disk_usage(directory).free < 2 * size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
         warn_once(
-            "linker", "%s failed, object files are kept instead: %s", driver, done.stderr.strip()
+            "linker", "%s failed, object files are kept instead: %s", compiler, done.stderr.strip()
         )
         return "kernel.o"
     (directory / "kernel.o").unlink()
     return "kernel.so"
 
 
-def _driver() -> str | None:
+def driver() -> str | None:
     """Return the system's compiler driver: $CC, or the first of the usual names."""
     for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
         if name and (found := shutil.which(name)):

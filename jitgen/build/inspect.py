@@ -229,9 +229,13 @@ def host_code(library: Path) -> str:
     return _output([tool, "--disassemble", "--no-show-raw-insn", str(library)])
 
 
-def ptx(source: Source) -> str:
+def ptx(source: Source, *, line_info: bool = False) -> str:
     """
     Return the PTX of `source`, by compiling it: an artifact keeps machine code only.
+
+    Args:
+        source: What to compile.
+        line_info: Note which line of the source each instruction comes from.
 
     Raises:
         ArtifactError: The target is the cpu.
@@ -243,7 +247,7 @@ def ptx(source: Source) -> str:
     if not source.arch.is_gpu:
         raise ArtifactError(f"{source.name} is host code and has no PTX")
     with tempfile.TemporaryDirectory() as folder:
-        compiler.compile_source(source, Path(folder), keep_ptx=True)
+        compiler.compile_source(source, Path(folder), keep_ptx=True, line_info=line_info)
         return Path(folder, compiler.PTX_FILE).read_text(encoding="utf-8")
 
 

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from jitgen.errors import InputError, UnsupportedConfig
-from jitgen.model import KernelConfig, Layout, Operands, Problem, ScaleGranularity, require
+from jitgen.model import Arch, KernelConfig, Layout, Operands, Problem, ScaleGranularity, require
+from jitgen.ops import standin
 from jitgen.ops.dtypes import TORCH
 from jitgen.ops.quantize import is_kernel_layout, kernel_layout
 from jitgen.ops.validate import Arguments, Facts, validate
@@ -91,14 +92,8 @@ def _prepare(given: Arguments, config: KernelConfig | None) -> Launch:
     config = _chosen(facts, given.expected_m) if config is None else _forced(facts, config)
     _check_groups(facts, config)
     device, a_scale = given.a.device, given.a_scale
-    if 0 in facts.shape:
-        function = _nothing
-    else:
-        function = registry.get_kernel(config, facts.arch).function
-        if facts.arch.is_gpu and torch.cuda.device_count() > 1:
-            function = _on_device(function, device)
     return Launch(
-        function=function,
+        function=_nothing if 0 in facts.shape else _function(config, facts.arch, device),
         tail=(_num_sms(device),) if facts.arch.is_gpu else (),
         copies_scales=a_scale is not None and _has_blocks(config) and not is_kernel_layout(a_scale),
         unit_scales=_unit_scales(device, facts.groups) if given.b_scale is None else (),
@@ -106,6 +101,17 @@ def _prepare(given: Arguments, config: KernelConfig | None) -> Launch:
         out_dtype=TORCH[facts.out_dtype],
         config=config,
     )
+
+
+def _function(config: KernelConfig, arch: Arch, device: torch.device) -> Callable[..., Any]:
+    """Return the entry of `config`, for tensors on `device`."""
+    emulated = standin.current()
+    if emulated is not None and device.type == "cpu":
+        return emulated.function(config)
+    function = registry.get_kernel(config, arch).function
+    if arch.is_gpu and torch.cuda.device_count() > 1:
+        return _on_device(function, device)
+    return function
 
 
 def _chosen(facts: Facts, expected_m: int | None) -> KernelConfig:
@@ -185,8 +191,15 @@ def _on_device(function: Callable[..., Any], device: torch.device) -> Callable[.
     return call
 
 
-@cache
 def _num_sms(device: torch.device) -> int:
+    emulated = standin.current()
+    if emulated is not None and device.type == "cpu":
+        return emulated.num_sms
+    return _num_sms_of_gpu(device)
+
+
+@cache
+def _num_sms_of_gpu(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 

@@ -18,6 +18,7 @@ from jitgen.errors import InputError
 from jitgen.model import Arch, DType, Layout, ScaleGranularity
 from jitgen.model.dtypes import SCALE_BLOCK
 from jitgen.model.legality import target
+from jitgen.ops import standin
 from jitgen.ops.dtypes import OF_TORCH, TORCH, ceil_div
 
 ALIGNMENT = 16
@@ -161,7 +162,8 @@ def _layout(given: Arguments) -> tuple[Layout, Tensor]:
 
 def _arch(device: torch.device) -> Arch:
     if device.type == "cpu":
-        return Arch.CPU
+        emulated = standin.current()
+        return Arch.CPU if emulated is None else emulated.arch
     gpus = ", ".join(arch for arch in Arch if arch.is_gpu)
     if device.type != "cuda" or torch.version.hip:
         raise InputError("a", f"must be on a CPU or an NVIDIA GPU of {gpus} (got device {device})")

@@ -18,10 +18,11 @@ LAYERS = [
     {"select"},
     {"runtime", "plans"},
     {"ops"},
+    {"emulator"},
     {"bench", "cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-HEAVY = {"cutlass", "jinja2", "diskcache", "torch", "tvm_ffi", "rich"}
+HEAVY = {"cutlass", "jinja2", "diskcache", "torch", "tvm_ffi", "rich", "numpy"}
 
 
 def modules() -> list[tuple[str, ast.Module]]:

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+`jitgen.emulate`: one call of a compiled GPU kernel, on the CPU, in several modes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from jitgen.build.render import Source
+from jitgen.emulator.artifact import Artifact, of_entry
+from jitgen.emulator.host.launch import Device, launches
+from jitgen.emulator.host.tensors import OnGpu, read_bytes, span, write_bytes
+from jitgen.emulator.machine.global_memory import GlobalMemory
+from jitgen.emulator.machine.machine import NUM_SMS, Launch, Machine
+from jitgen.emulator.modes import Mode, parse
+from jitgen.emulator.program.translate import Program, translate
+from jitgen.emulator.report import RESULT, Finding, Report, Run
+from jitgen.emulator.threads import one_thread
+from jitgen.errors import MachineFault
+from jitgen.runtime.kernel import Kernel
+
+TIME_LIMIT_S = 300.0
+"""Seconds that one mode may take, unless the caller says otherwise."""
+
+
+def emulate(
+    kernel: Kernel | Artifact,
+    *tensors: Any,
+    modes: str | Mode | Sequence[str | Mode] = "quick",
+    num_sms: int = NUM_SMS,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> Report:
+    """
+    Run `kernel` on the CPU, once in each mode, and return what was found.
+
+    The artifact is taken as it is: its host part checks the arguments and says what to launch, and
+    the PTX of its device part is run instruction by instruction, with every access checked for
+    bounds, initialisation and races. Results are written into the tensors. Every mode starts from
+    the same values, and all must give the same bits.
+
+    Args:
+        kernel: A kernel of a GPU target, whose PTX is got by compiling its source once more, or an
+            `Artifact`.
+        tensors: What it takes: torch tensors in host memory. The number of SMs, which kernels of
+            jitgen take last, is added for them; for an `Artifact` give everything.
+        modes: ``quick``, ``all``, or names or modes of `jitgen.emulator.modes`.
+        num_sms: SMs of the GPU. Few make a small problem give a CTA several tiles.
+        time_limit_s: Seconds that one mode may take.
+
+    Raises:
+        MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
+        UnsupportedPtx: It holds what the emulator does not know.
+        EmulationError: It cannot be run for another reason.
+        ToolchainError: A C compiler or the kernel compiler is missing.
+        InputError: `modes` is wrong.
+        Exception: Whatever the kernel's host part raises about its arguments.
+    """
+    chosen = parse(modes)
+    if isinstance(kernel, Kernel):
+        artifact, arguments = _artifact(kernel), (*tensors, num_sms)
+    else:
+        artifact, arguments = kernel, tensors
+    call = _prepare(artifact, arguments, num_sms)
+    before = call.read()
+    runs: list[Run] = []
+    first: list[bytes] = []
+    for mode in chosen:
+        if runs:
+            call.write(before)
+        with one_thread():
+            run = call.run(mode, time_limit_s)
+        after = call.read()
+        first = first or after
+        runs.append(_compared(run, call, after, first, runs[0].mode if runs else ""))
+    return Report(name=artifact.symbol, arch=artifact.arch, runs=tuple(runs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """
+    What a call launches, and the tensors that it may touch.
+
+    Attributes:
+        launches: Programs and launches, in order.
+        tensors: Tensors by the name that messages call them.
+        num_sms: SMs of the GPU.
+    """
+
+    launches: list[tuple[Program, Launch]]
+    tensors: dict[str, Tensor]
+    num_sms: int
+
+    def read(self) -> list[bytes]:
+        """Return the bytes of every tensor."""
+        return [read_bytes(tensor) for tensor in self.tensors.values()]
+
+    def write(self, contents: list[bytes]) -> None:
+        """Put back what `read` returned."""
+        for tensor, content in zip(self.tensors.values(), contents, strict=True):
+            write_bytes(tensor, content)
+
+    def run(self, mode: Mode, time_limit_s: float) -> Run:
+        """Run the launches one after the other."""
+        start = time.perf_counter()
+        machines = []
+        for program, launch in self.launches:
+            memory = GlobalMemory()
+            for name, tensor in self.tensors.items():
+                memory.add(tensor.data_ptr(), span(tensor), name)
+            machine = Machine(
+                program, memory, launch, mode, time_limit_s=time_limit_s, num_sms=self.num_sms
+            )
+            try:
+                machine.run()
+            except MachineFault as fault:
+                before = "".join(f"\nbefore that, {x}" for x in machine.findings.values())
+                raise type(fault)(f"{fault}\n  in mode {mode.name}{before}") from fault
+            machines.append(machine)
+        return _run(mode, time.perf_counter() - start, machines)
+
+
+def _artifact(kernel: Kernel) -> Artifact:
+    source = Source(config=kernel.config, arch=kernel.arch, name=kernel.name, text=kernel.source)
+    return of_entry(kernel.entry, source)
+
+
+def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int) -> _Call:
+    """Translate the PTX and run the host part."""
+    programs = {
+        entry: translate(artifact.ptx, artifact.source, entry) for entry in artifact.entries
+    }
+    found = launches(
+        artifact.library,
+        artifact.symbol,
+        arguments,
+        device=Device(arch=artifact.arch, num_sms=num_sms),
+        params={entry: [size for _, size in program.params] for entry, program in programs.items()},
+    )
+    tensors = {}
+    for index, value in enumerate(arguments):
+        tensor = value.tensor if isinstance(value, OnGpu) else value
+        if isinstance(tensor, Tensor):
+            known = index < len(artifact.names)
+            tensors[artifact.names[index] if known else f"argument {index}"] = tensor
+    return _Call(
+        launches=[(programs[entry], launch) for entry, launch in found],
+        tensors=tensors,
+        num_sms=num_sms,
+    )
+
+
+def _run(mode: Mode, seconds: float, machines: list[Machine]) -> Run:
+    counts: Counter[str] = Counter()
+    of_roles: Counter[str] = Counter()
+    findings = []
+    for machine in machines:
+        counts += machine.counts
+        of_roles += _warp_instructions(machine)
+        findings += [
+            Finding(kind=x.kind, message=x.message, place=x.place, who=x.who, count=x.count)
+            for x in machine.findings.values()
+        ]
+    return Run(
+        mode=mode.name,
+        seconds=seconds,
+        findings=tuple(findings),
+        counts=dict(sorted(counts.items())),
+        warp_instructions=dict(of_roles.most_common()),
+    )
+
+
+def _warp_instructions(machine: Machine) -> Counter[str]:
+    """Return the instructions that warps executed, for each function of the source."""
+    program = machine.program
+    found: Counter[str] = Counter()
+    for block, times in zip(program.blocks, machine.block_counts.tolist(), strict=True):
+        if times:
+            for at in range(block.start, block.end):
+                found[program.role(at)] += times
+    return found
+
+
+def _compared(run: Run, call: _Call, after: list[bytes], first: list[bytes], other: str) -> Run:
+    """Return `run` with a finding for each tensor whose bytes are not those of the first mode."""
+    found = [
+        Finding(
+            kind=RESULT, message=f"{name} differs from that of mode {other} {_where(ours, theirs)}"
+        )
+        for name, ours, theirs in zip(call.tensors, after, first, strict=True)
+        if ours != theirs
+    ]
+    return replace(run, findings=(*run.findings, *found)) if found else run
+
+
+def _where(ours: bytes, theirs: bytes) -> str:
+    differing = [
+        index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]
+    ]
+    return f"in {len(differing):,} bytes, the first at byte {differing[0]:,}"

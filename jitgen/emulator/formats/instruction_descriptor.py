@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Instruction descriptors: the 32 bits that tell tcgen05.mma types and shape of its matrices.
+
+Source: PTX ISA, sections "Instruction descriptor", "Matrix Shape" and "Transpose and Negate
+operations" of tcgen05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+_MIXED = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
+_PACKED = {1: "e2m1"}
+_FLOATS = {0: "f16", 1: "f32"}
+
+ROW_BYTES = 32
+"""Bytes of K that one instruction takes of a row, elements of less than a byte being padded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """
+    A family of matrix instructions, ``.kind::...``.
+
+    Attributes:
+        inputs: Types of A and B, by their codes.
+        outputs: Types of D, by their codes; empty where it is always f32.
+        k: K of one instruction.
+        is_padded: Elements of less than a byte are padded to one.
+        scales: Scale factors of a row by their qualifier; ``""`` is what counts without one. Empty
+            for a kind without scale factors.
+        can_negate: Whether A and B can be negated.
+        can_transpose: Whether A and B can be MN-major.
+    """
+
+    inputs: Mapping[int, str]
+    outputs: Mapping[int, str]
+    k: int
+    is_padded: bool = False
+    scales: Mapping[str, int] | None = None
+    can_negate: bool = True
+    can_transpose: bool = True
+
+    @property
+    def element_bytes(self) -> int:
+        """Room of an element in a row of shared memory; 1 also where two share a byte."""
+        return max(1, ROW_BYTES // self.k)
+
+
+_BY_32 = {"block32": 2, "scale_vec::2X": 2}
+_BY_16 = {"block16": 4, "scale_vec::4X": 4}
+
+KINDS = {
+    "f16": Kind({0: "f16", 1: "bf16"}, _FLOATS, 16),
+    "tf32": Kind({2: "tf32"}, {1: "f32"}, 8),
+    "f8f6f4": Kind(_MIXED, _FLOATS, 32, is_padded=True),
+    "i8": Kind({0: "u8", 1: "s8"}, {2: "s32"}, 32, can_negate=False),
+    "mxf8f6f4": Kind(
+        _MIXED, {}, 32, is_padded=True, scales={"": 1, "block32": 1, "scale_vec::1X": 1}
+    ),
+    "mxf4": Kind(_PACKED, {}, 64, scales={"": 2, **_BY_32}, can_transpose=False),
+    "mxf4nvf4": Kind(_PACKED, {}, 64, scales=_BY_32 | _BY_16, can_transpose=False),
+}
+"""What stands after ``.kind::`` in PTX."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionDescriptor:
+    """
+    The fields of an instruction descriptor.
+
+    Attributes:
+        m, n: Rows and columns of D, over both CTAs of a pair.
+        a_type, b_type: Types of the elements, as in `numbers.elements`.
+        d_type: ``"f16"``, ``"f32"`` or ``"s32"``.
+        is_a_mn_major, is_b_mn_major: Not K, but the other dimension is contiguous.
+        is_a_negated, is_b_negated: The operand is multiplied by -1.
+        is_saturating: An s32 result that is out of range becomes the nearest that is in it.
+        scale_type: ``"ue8m0"`` or ``"ue4m3"``; empty without scale factors.
+        scale_a_id, scale_b_id: Byte of the word in tensor memory with the first scale factor.
+    """
+
+    m: int
+    n: int
+    a_type: str
+    b_type: str
+    d_type: str
+    is_a_mn_major: bool
+    is_b_mn_major: bool
+    is_a_negated: bool
+    is_b_negated: bool
+    is_saturating: bool = False
+    scale_type: str = ""
+    scale_a_id: int = 0
+    scale_b_id: int = 0
+
+
+@lru_cache(maxsize=1 << 12)
+def decode(bits: int, kind_name: str, ctas: int) -> InstructionDescriptor:
+    """
+    Return what the bits say.
+
+    Args:
+        bits: The descriptor.
+        kind_name: A key of `KINDS`.
+        ctas: CTAs that work together, 1 or 2.
+
+    Raises:
+        ValueError: They mean nothing, or a matrix with structured sparsity.
+    """
+    kind = KINDS[kind_name]
+    if bits & 0b111:
+        raise _refusal(bits, "structured sparsity is not emulated")
+    codes = bits >> 7 & 7, bits >> 10 & 7
+    if any(code not in kind.inputs for code in codes):
+        raise _refusal(bits, f"kind::{kind_name} has no input types {codes[0]} and {codes[1]}")
+    fields = _scaled_fields(bits) if kind.scales else _plain_fields(bits, kind)
+    found = InstructionDescriptor(
+        m=(bits >> 24 & 31) * 16,
+        n=(bits >> 17 & 63) * 8,
+        a_type=kind.inputs[codes[0]],
+        b_type=kind.inputs[codes[1]],
+        is_a_negated=bool(bits >> 13 & 1),
+        is_b_negated=bool(bits >> 14 & 1),
+        is_a_mn_major=bool(bits >> 15 & 1),
+        is_b_mn_major=bool(bits >> 16 & 1),
+        **fields,  # type: ignore[arg-type]
+    )
+    _check_modifiers(bits, kind_name, found)
+    _check_shape(bits, kind_name, found, ctas)
+    return found
+
+
+def _refusal(bits: int, message: str) -> ValueError:
+    return ValueError(f"instruction descriptor {bits:#010x}: {message}")
+
+
+def _plain_fields(bits: int, kind: Kind) -> dict[str, object]:
+    """Return the fields of kinds without scale factors."""
+    if bits >> 30:
+        raise _refusal(bits, "a maximum shift belongs to the .ws variant")
+    code = bits >> 4 & 3
+    if code not in kind.outputs:
+        raise _refusal(bits, f"the kind has no output type {code}")
+    return {"d_type": kind.outputs[code], "is_saturating": bool(bits >> 3 & 1)}
+
+
+def _scaled_fields(bits: int) -> dict[str, object]:
+    """Return the fields of kinds with scale factors."""
+    if bits >> 31:
+        raise _refusal(bits, "K = 96 is not emulated")
+    return {
+        "d_type": "f32",
+        "scale_type": "ue8m0" if bits >> 23 & 1 else "ue4m3",
+        "scale_b_id": bits >> 4 & 3,
+        "scale_a_id": bits >> 29 & 3,
+    }
+
+
+def _check_modifiers(bits: int, kind_name: str, found: InstructionDescriptor) -> None:
+    kind = KINDS[kind_name]
+    if (found.is_a_negated or found.is_b_negated) and not kind.can_negate:
+        raise _refusal(bits, f"kind::{kind_name} cannot negate")
+    if (found.is_a_mn_major or found.is_b_mn_major) and not kind.can_transpose:
+        raise _refusal(bits, f"kind::{kind_name} takes K-major operands only")
+    if found.is_saturating and found.d_type != "s32":
+        raise _refusal(bits, "only integers saturate")
+    if found.scale_type == "ue4m3" and kind_name != "mxf4nvf4":
+        raise _refusal(bits, f"kind::{kind_name} takes ue8m0 scale factors")
+
+
+def _check_shape(bits: int, kind_name: str, found: InstructionDescriptor, ctas: int) -> None:
+    """M x N must be a shape of the table in the section "Matrix Shape"."""
+    rows = {64, 128} if ctas == 1 else {128, 256}
+    if KINDS[kind_name].scales:
+        rows.discard(64)
+    step = 8 * ctas
+    if kind_name == "i8" and not (ctas == 1 and found.n in {8, 24}):
+        step = 16 * ctas
+    if found.m not in rows or found.n % step or not step <= found.n <= 256:
+        raise _refusal(bits, f"shape {found.m}x{found.n} with {ctas} CTAs and kind::{kind_name}")

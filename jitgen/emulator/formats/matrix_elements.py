@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Elements of the operands of tcgen05.mma, in shared and in tensor memory.
+
+Elements of less than a byte are packed, or each has the room of a byte, so that all types of a
+mixed product advance alike: in shared memory 16 of them lie in 16 bytes, packed at the beginning
+and padded at the end; in tensor memory each has its own byte.
+
+Source: PTX ISA, section "Packing formats of elements in Tensor and Shared memory" of tcgen05.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.formats import numbers
+
+_PADDED_TO = 16
+"""Bytes, and elements, of the unit in which shared memory pads elements of less than a byte."""
+
+_SIX_BITS = np.uint32(0x3F)
+_IN_THREE_BYTES = np.array([0, 6, 12, 18], np.uint32)
+
+
+def in_shared_memory(raw: NDArray[np.uint8], name: str, *, is_padded: bool) -> NDArray[np.float32]:
+    """
+    Return the values of [rows, bytes] uint8 in shared memory, as [rows, elements] float32.
+
+    Args:
+        raw: The bytes, without swizzle, in the order of K.
+        name: A type of `numbers.elements`.
+        is_padded: Elements of less than a byte are padded, as for the kinds that mix types.
+    """
+    if name in {"e2m3", "e3m2"}:
+        return numbers.decode(_six_bit_codes(raw), name)
+    if name == "e2m1" and is_padded:
+        units = raw.reshape(len(raw), -1, _PADDED_TO)[:, :, : _PADDED_TO // 2]
+        return numbers.elements(units.reshape(len(raw), -1), name)
+    return numbers.elements(raw, name)
+
+
+def _six_bit_codes(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the codes in units of 16 bytes of which 12 hold 16 codes: [rows, bytes] likewise."""
+    units = raw.reshape(len(raw), -1, _PADDED_TO)[:, :, : _PADDED_TO * 3 // 4].astype(np.uint32)
+    triples = units.reshape(len(raw), -1, 3)
+    bits = triples[..., 0] | triples[..., 1] << np.uint32(8) | triples[..., 2] << np.uint32(16)
+    codes: NDArray[np.uint32] = bits[..., None] >> _IN_THREE_BYTES & _SIX_BITS
+    return codes.reshape(len(raw), -1).astype(np.uint8)
+
+
+def in_tensor_memory(
+    words: NDArray[np.uint32], name: str, *, is_padded: bool
+) -> NDArray[np.float32]:
+    """
+    Return the values of [lanes, columns] words of tensor memory, as [lanes, elements] float32.
+
+    Args:
+        words: uint32; K goes on from word to word, in each from the low bits to the high ones.
+        name: A type of `numbers.elements`.
+        is_padded: Elements of less than a byte have one byte each.
+    """
+    raw = np.ascontiguousarray(words).view(np.uint8)
+    return numbers.elements(raw, "e2m1.byte" if name == "e2m1" and is_padded else name)

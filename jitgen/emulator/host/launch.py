@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Runs the host part of an artifact and returns what it would launch.
+
+Source: CUDA Runtime API, sections "Execution Control" (`cudaLaunchConfig_t`,
+`cudaLaunchAttributeID`) and "Device Management" (`cudaDeviceAttr`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from jitgen.emulator.host.runtime import stub
+from jitgen.emulator.host.symbols import with_stub
+from jitgen.emulator.host.tensors import OnGpu
+from jitgen.emulator.machine.machine import Launch
+from jitgen.errors import EmulationError, UnsupportedPtx
+
+_MULTIPROCESSOR_COUNT = 16
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
+_SHARED_OPTIN = 97
+_LIMITS = {
+    1: 1024,  # threads of a block
+    2: 1024, 3: 1024, 4: 64,  # block
+    5: 2**31 - 1, 6: 65535, 7: 65535,  # grid
+    8: 49152,  # shared memory of a block that asks for no more
+    10: 32,  # threads of a warp
+    12: 65536,  # registers of a block
+    39: 2048,  # threads of a multiprocessor
+    82: 65536,  # its registers
+    106: 32,  # its blocks
+    111: 1024,  # shared memory that the system takes of each block
+}  # fmt: skip
+"""Attributes that are the same on every GPU that the emulator knows, by `cudaDeviceAttr`."""
+
+_SHARED_BYTES = {9: 232_448, 10: 232_448, 12: 101_376}
+"""Shared memory that a block can have, by major compute capability."""
+
+_CLUSTER_DIMENSION = 4
+_STREAM_SERIALIZATION = 6
+
+
+class _Dim3(ctypes.Structure):
+    _fields_ = (("x", ctypes.c_uint), ("y", ctypes.c_uint), ("z", ctypes.c_uint))
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_uint * 16))
+
+
+class _Config(ctypes.Structure):
+    _fields_ = (
+        ("grid", _Dim3),
+        ("block", _Dim3),
+        ("shared_bytes", ctypes.c_size_t),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("num_attributes", ctypes.c_uint),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """
+    The GPU that the host part finds.
+
+    Attributes:
+        arch: Target, for example ``sm_100a``.
+        num_sms: Its multiprocessors.
+    """
+
+    arch: str
+    num_sms: int
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Compute capability: major, minor."""
+        digits = self.arch.removeprefix("sm_").rstrip("af")
+        if not digits.isdecimal() or int(digits[:-1] or "0") not in _SHARED_BYTES:
+            known = ", ".join(f"sm_{major}x" for major in _SHARED_BYTES)
+            raise EmulationError(f"the emulator knows no target {self.arch!r}; it knows {known}")
+        return int(digits[:-1]), int(digits[-1])
+
+    @property
+    def attributes(self) -> dict[int, int]:
+        """What `cudaDeviceGetAttribute` returns, by number."""
+        major, minor = self.capability
+        return _LIMITS | {
+            _MULTIPROCESSOR_COUNT: self.num_sms,
+            _CAPABILITY_MAJOR: major,
+            _CAPABILITY_MINOR: minor,
+            _SHARED_OPTIN: _SHARED_BYTES[major],
+        }
+
+
+_lock = threading.Lock()
+_loaded: dict[str, Any] = {}
+"""Host parts by digest; they stay, as nobody can tell when the last of their functions ends."""
+
+
+def launches(
+    library: Path,
+    symbol: str,
+    arguments: Sequence[Any],
+    *,
+    device: Device,
+    params: Mapping[str, Sequence[int]],
+) -> list[tuple[str, Launch]]:
+    """
+    Call the function `symbol` of `library` and return the kernels and launches that it makes.
+
+    One call at a time: others wait.
+
+    Args:
+        library: The artifact, ``kernel.so``. It must be trusted: its code runs.
+        symbol: The function.
+        arguments: What it takes; tensors in host memory pass for tensors of the device.
+        device: The GPU that it finds.
+        params: For each kernel the sizes of its parameters in bytes.
+
+    Raises:
+        EmulationError: The library cannot be loaded, or launches a kernel that is not in `params`.
+        UnsupportedPtx: It calls functions, or asks for properties of the device, that are unknown.
+        ToolchainError: There is no C compiler to make the stub runtime.
+        Exception: Whatever the function raises about its arguments.
+    """
+    import tvm_ffi
+
+    found: list[tuple[str, Launch]] = []
+    failed: list[str] = []
+
+    def on_launch(config: int, kernel: bytes, values: int) -> None:
+        name = kernel.decode("ascii", "replace")
+        if name in params:
+            found.append((name, _launch(config, values, params[name])))
+        else:
+            failed.append(name)
+
+    with _lock:
+        function = _function(library, symbol)
+        runtime = stub()
+        runtime.begin(on_launch, device.attributes)
+        try:
+            function(
+                *(tvm_ffi.from_dlpack(x) if isinstance(x, OnGpu) else x for x in _on_gpu(arguments))
+            )
+        finally:
+            unknown = runtime.unknown_attribute
+            runtime.end()
+            if unknown is not None:
+                raise UnsupportedPtx(
+                    f"the host part of {symbol} asks for device attribute {unknown}, which the "
+                    "emulator does not know",
+                    unknown=(f"cudaDeviceAttr {unknown}",),
+                )
+    if failed:
+        raise EmulationError(f"{symbol} launches {failed[0]}, which is not in its PTX")
+    return found
+
+
+def _on_gpu(arguments: Sequence[Any]) -> list[Any]:
+    return [OnGpu(x) if isinstance(x, Tensor) else x for x in arguments]
+
+
+def _function(library: Path, symbol: str) -> Any:
+    """Load a copy of `library` that calls the stub, and return its function."""
+    import tvm_ffi
+
+    stub()  # before the copy, which looks for its functions when it is loaded
+    content = library.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    try:
+        if digest not in _loaded:
+            changed = with_stub(content)
+            with tempfile.TemporaryDirectory(prefix="jitgen-") as folder:
+                path = Path(folder, "kernel.so")
+                path.write_bytes(changed)
+                _loaded[digest] = tvm_ffi.load_module(str(path))
+        return _loaded[digest][symbol]
+    except (AttributeError, KeyError, OSError, RuntimeError, ValueError) as error:
+        raise EmulationError(f"{library.name} cannot be loaded: {error}") from error
+
+
+def _launch(config: int, values: int, sizes: Sequence[int]) -> Launch:
+    """
+    Return what a launch asks for.
+
+    Args:
+        config: Address of a `cudaLaunchConfig_t`.
+        values: Address of the addresses of the kernel's arguments.
+        sizes: Bytes of each argument.
+    """
+    given = _Config.from_address(config)
+    attributes = {item.id: tuple(item.value) for item in given.attributes[: given.num_attributes]}
+    addresses = (ctypes.c_void_p * len(sizes)).from_address(values)
+    x, y, z = attributes.get(_CLUSTER_DIMENSION, (1, 1, 1))[:3]
+    return Launch(
+        grid=(given.grid.x, given.grid.y, given.grid.z),
+        block=(given.block.x, given.block.y, given.block.z),
+        cluster=(x, y, z),
+        shared_bytes=given.shared_bytes,
+        params=tuple(
+            ctypes.string_at(address, size) for address, size in zip(addresses, sizes, strict=True)
+        ),
+        is_dependent=bool(attributes.get(_STREAM_SERIALIZATION, (0,))[0]),
+    )

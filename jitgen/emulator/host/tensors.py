@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Tensors in host memory that claim to be on a GPU: what the host part of a GPU kernel accepts.
+
+Source: DLPack, "dlpack.h": `DLTensor`, `DLManagedTensor`, `DLDataTypeCode`, `DLDeviceType`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.errors import InputError
+
+_CUDA = 2
+_INT, _UINT, _FLOAT, _BFLOAT = 0, 1, 2, 4
+
+ELEMENTS = {
+    torch.int32: (_INT, 32, 1),
+    torch.int64: (_INT, 64, 1),
+    torch.uint8: (_UINT, 8, 1),
+    torch.float16: (_FLOAT, 16, 1),
+    torch.float32: (_FLOAT, 32, 1),
+    torch.bfloat16: (_BFLOAT, 16, 1),
+    torch.float8_e4m3fn: (10, 8, 1),
+    torch.float8_e5m2: (12, 8, 1),
+    torch.float8_e8m0fnu: (14, 8, 1),
+}
+"""Code, bits and lanes of each element type."""
+
+E2M1 = (17, 4, 1)
+"""Four-bit values, two in a byte, for which a tensor of bytes stands; see `OnGpu`."""
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _DELETER))
+
+
+_records: dict[int, _Managed] = {}
+"""What was exported and is in use, by address."""
+
+
+def _release(address: int) -> None:
+    """Forget an exported record: its user has no more use for it."""
+    _records.pop(address, None)
+
+
+_deleter = _DELETER(_release)
+
+_new_capsule = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+)(("PyCapsule_New", ctypes.pythonapi))
+
+
+@dataclass(frozen=True, slots=True)
+class OnGpu:
+    """
+    A tensor in host memory as device 0 of CUDA, for ``from_dlpack``.
+
+    The tensor must live as long as whatever is made of it.
+
+    Attributes:
+        tensor: Where the values are.
+        element: Code, bits and lanes of its elements; None for those of the tensor's type.
+        shape, strides: In elements; None for the tensor's. Four-bit elements need them, for torch
+            counts their bytes.
+    """
+
+    tensor: Tensor
+    element: tuple[int, int, int] | None = None
+    shape: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the device that the protocol asks for."""
+        return _CUDA, 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        """Return a capsule with the record that the protocol asks for."""
+        shape = tuple(self.tensor.shape) if self.shape is None else self.shape
+        strides = tuple(self.tensor.stride()) if self.strides is None else self.strides
+        of_sides = ctypes.c_int64 * len(shape)
+        code, bits, lanes = self.element or _element(self.tensor)
+        tensor = _Tensor(
+            self.tensor.data_ptr(), _CUDA, 0, len(shape), code, bits, lanes,
+            of_sides(*shape), of_sides(*strides), 0,
+        )  # fmt: skip
+        record = _Managed(tensor, None, _deleter)
+        _records[ctypes.addressof(record)] = record
+        return _new_capsule(ctypes.addressof(record), b"dltensor", None)
+
+
+def _element(tensor: Tensor) -> tuple[int, int, int]:
+    if tensor.dtype not in ELEMENTS:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in ELEMENTS)
+        raise InputError("tensors", f"must be of {known} (got {tensor.dtype})")
+    return ELEMENTS[tensor.dtype]
+
+
+def span(tensor: Tensor) -> int:
+    """Return the bytes from the first to the last element of `tensor`; 0 if it has none."""
+    if not tensor.numel():
+        return 0
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
+
+
+def read_bytes(tensor: Tensor) -> bytes:
+    """Return the bytes of `span`, with whatever lies between the elements."""
+    return ctypes.string_at(tensor.data_ptr(), span(tensor))
+
+
+def write_bytes(tensor: Tensor, content: bytes) -> None:
+    """Put back what `read_bytes` returned."""
+    ctypes.memmove(tensor.data_ptr(), content, len(content))

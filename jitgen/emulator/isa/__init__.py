@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What each instruction does: a module for each family, with its emitters and what they call.
+
+Importing this package imports all of them, which fills the table of emitters.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

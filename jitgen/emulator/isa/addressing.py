@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Where an address leads: to global memory, a kernel parameter, or the shared memory of a CTA.
+
+Generic addresses are told apart by their size, as each space has its own numbers: shared addresses
+have 32 bits, parameters lie above all memory of the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine.cta import RANK_SHIFT
+from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.shared_memory import SharedMemory
+from jitgen.emulator.program.builder import PARAM_BASE
+from jitgen.emulator.program.instruction import Instruction
+
+SHARED, GLOBAL, PARAM, GENERIC = "shared", "global", "param", "generic"
+
+_SPACES = {
+    "shared": SHARED, "shared::cta": SHARED, "shared::cluster": SHARED, "global": GLOBAL,
+    "param": PARAM, "param::entry": PARAM, "const": GLOBAL,
+}  # fmt: skip
+
+SPACE_PARTS = frozenset(_SPACES)
+"""Parts of an opcode that name a state space."""
+
+_SHARED_END = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """
+    Accesses of one fragment to one shared memory.
+
+    Attributes:
+        shared: The memory.
+        offsets: Where in it [k].
+        positions: Which of the accesses these are [k].
+        threads: Who makes them [k], as indices 0..n-1.
+    """
+
+    shared: SharedMemory
+    offsets: NDArray[np.int64]
+    positions: NDArray[np.int64] | slice
+    threads: NDArray[np.int64] | slice
+
+
+def space_of(instruction: Instruction) -> str:
+    """Return the state space that an opcode names; GENERIC if it names none."""
+    return next((_SPACES[part] for part in instruction.parts if part in _SPACES), GENERIC)
+
+
+def resolve(f: Fragment, at: int, space: str, addresses: NDArray[Any]) -> str:
+    """
+    Return the space of addresses [k], not empty, that may be generic.
+
+    Raises:
+        MachineFault: They lie in different spaces, which no kernel does on purpose.
+    """
+    if space != GENERIC:
+        return space
+    low, high = int(addresses.min()), int(addresses.max())
+    if high < _SHARED_END:
+        return SHARED
+    if low >= PARAM_BASE:
+        return PARAM
+    if low >= _SHARED_END and high < PARAM_BASE:
+        return GLOBAL
+    return f.fault(at, f"generic addresses {low:#x} and {high:#x} are in different state spaces")
+
+
+def shared_parts(
+    f: Fragment,
+    at: int,
+    addresses: NDArray[Any],
+    width: int,
+    threads: NDArray[np.int64] | slice,
+) -> Iterator[Part]:
+    """
+    Yield shared accesses, sorted by the CTA whose memory they are to.
+
+    Args:
+        f: Who executes the instruction.
+        at: The instruction.
+        addresses: Shared addresses [k].
+        width: Bytes of each access.
+        threads: Who makes them [k], as indices 0..n-1; a slice is all.
+
+    Raises:
+        MachineFault: No such CTA, out of bounds, or not aligned.
+    """
+    ranks = addresses >> addresses.dtype.type(RANK_SHIFT)
+    if (ranks == f.cta.rank).all():
+        shared = f.cta.shared
+        yield Part(shared, shared.offsets(f, at, addresses, width), slice(None), threads)
+        return
+    indices = np.arange(f.n) if isinstance(threads, slice) else threads
+    for rank in np.unique(ranks).tolist():
+        positions = np.flatnonzero(ranks == rank)
+        shared = f.cluster.cta(f, at, int(addresses[positions[0]])).shared
+        offsets = shared.offsets(f, at, addresses[positions], width)
+        yield Part(shared, offsets, positions, indices[positions])

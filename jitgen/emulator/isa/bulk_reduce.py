@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What bulk reductions compute.
+
+PTX ISA, sections "cp.reduce.async.bulk" and "cp.reduce.async.bulk.tensor". Elements are reduced one
+by one, in the order in which the copies are done; sums of floats are rounded to nearest even.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.formats.numbers import decode, encode
+from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.table import Unsupported
+
+Array = NDArray[Any]
+
+_DTYPES: dict[str, Any] = {
+    "u32": np.uint32, "s32": np.int32, "b32": np.uint32,
+    "u64": np.uint64, "s64": np.int64, "b64": np.uint64,
+    "f16": np.float16, "bf16": np.uint16,
+    "f32": np.float32, "f32.ftz": np.float32, "f64": np.float64,
+}  # fmt: skip
+"""numpy's type of each PTX type; bf16 as its bits."""
+
+
+def _increment(old: Array, limit: Array) -> Array:
+    return np.where(old >= limit, 0, old + 1)
+
+
+def _decrement(old: Array, limit: Array) -> Array:
+    return np.where((old == 0) | (old > limit), limit, old - 1)
+
+
+_INTEGERS = "u32 s32 b32 u64 s64 b64"
+
+_OPERATIONS: dict[str, tuple[Callable[[Array, Array], Array], str]] = {
+    "add": (np.add, "u32 s32 u64 f16 bf16 f32 f32.ftz f64"),
+    "min": (np.fmin, "u32 s32 u64 s64 f16 bf16"),
+    "max": (np.fmax, "u32 s32 u64 s64 f16 bf16"),
+    "inc": (_increment, "u32"),
+    "dec": (_decrement, "u32"),
+    "and": (np.bitwise_and, _INTEGERS),
+    "or": (np.bitwise_or, _INTEGERS),
+    "xor": (np.bitwise_xor, _INTEGERS),
+}
+"""What each computes of the old and the new value, and the types that it is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """
+    An operation on elements of one type.
+
+    Attributes:
+        operation: As in PTX, "add" for example.
+        type: As in PTX, "bf16" for example.
+        dtype: What the elements are in numpy.
+    """
+
+    operation: str
+    type: str
+    dtype: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if there is no such reduction."""
+        if self.type not in _OPERATIONS[self.operation][1].split():
+            raise ValueError(f"no bulk reduction .{self.operation} of {self.type}")
+        object.__setattr__(self, "dtype", _DTYPES[self.type])
+
+    def combine(self, old: Array, new: Array) -> Array:
+        """Return the elements after the reduction, of `dtype` and the shape of both."""
+        function = _OPERATIONS[self.operation][0]
+        if self.type == "bf16":
+            result: Array = encode(function(decode(old, "bf16"), decode(new, "bf16")), "bf16")
+        else:
+            result = function(old, new)
+        return result.astype(self.dtype, copy=False)
+
+
+def reduction_of(instruction: Instruction) -> str:
+    """Return the operation that an opcode names."""
+    for operation in _OPERATIONS:
+        if instruction.has(operation):
+            return operation
+    raise Unsupported("a reduction without a known operation")

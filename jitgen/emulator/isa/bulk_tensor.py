@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Bulk copies of boxes of tensors: loads, stores and reductions through a tensor map.
+
+PTX ISA, sections "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor",
+"cp.async.bulk.prefetch.tensor" and "Tensors". Only tiles are emulated, not im2col, gather and
+scatter. The box lies in shared memory in its own order, the innermost dimension first, swizzled by
+its addresses. What is out of bounds is filled when it is loaded and left out when it is stored, but
+counts for the mbarrier.
+
+The PTX ISA does not say it, but hardware does: the innermost coordinate of a box must be a multiple
+of 16 bytes, or the copy ends in an illegal instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.formats import tensor_map
+from jitgen.emulator.formats.swizzle import Placement, placement
+from jitgen.emulator.formats.tensor_map import TensorMap
+from jitgen.emulator.isa.bulk_reduce import Reduction, reduction_of
+from jitgen.emulator.isa.bulk_transfer import (
+    Bytes,
+    Issue,
+    Mask,
+    check_global,
+    check_parts,
+    issues,
+)
+from jitgen.emulator.isa.memory import param_bytes
+from jitgen.emulator.machine.cta import OFFSET_MASK
+from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.program.builder import PARAM_BASE, Builder
+from jitgen.emulator.program.instruction import Instruction, split_operands
+from jitgen.emulator.program.table import Unsupported, emits
+
+ALIGNMENT = 128
+"""What the address of a box in shared memory is a multiple of."""
+
+_MAP_ALIGNMENT = 64
+
+_PARTS = (
+    "cp async reduce bulk tensor 1d 2d 3d 4d 5d shared::cluster shared::cta global tile bulk_group "
+    "mbarrier::complete_tx::bytes multicast::cluster L2::cache_hint cta_group::1 cta_group::2"
+)
+
+Numbers = tuple[Any, ...]
+"""Operands: each a scalar or an array [n]."""
+
+
+@emits("cp.async.bulk.prefetch.tensor")
+def prefetch(builder: Builder, instruction: Instruction) -> None:
+    """Do nothing, as there is no cache."""
+
+
+@emits("cp.async.bulk.tensor")
+def copy(builder: Builder, instruction: Instruction) -> None:
+    """A load, ``[destination], [map, {x, y}], [mbarrier] {, ctas} {, policy}``, or a store."""
+    check_parts(instruction, _PARTS)
+    if instruction.has("bulk_group"):
+        _emit_store(builder, instruction, None)
+    else:
+        _emit_load(builder, instruction)
+
+
+@emits("cp.reduce.async.bulk.tensor")
+def reduce(builder: Builder, instruction: Instruction) -> None:
+    """``cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [map, {x, y}], [box]``."""
+    operation = reduction_of(instruction)
+    check_parts(instruction, f"{_PARTS} {operation}")
+    _emit_store(builder, instruction, operation)
+
+
+def _emit_load(builder: Builder, instruction: Instruction) -> None:
+    destination, box, barrier, *rest = instruction.operands
+    is_multicast = instruction.has("multicast::cluster")
+    arguments = (
+        builder.mask(instruction),
+        f"({builder.address(destination)}, {builder.address(barrier)})",
+        *_box(builder, instruction, box),
+        builder.value(rest[0], "u16") if is_multicast else "None",
+        str(instruction.has("cta_group::2")),
+    )
+    builder.do(builder.call(load_boxes, *arguments))
+
+
+def _emit_store(builder: Builder, instruction: Instruction, operation: str | None) -> None:
+    box, source = instruction.operands[:2]
+    arguments = (
+        builder.mask(instruction),
+        builder.address(source),
+        *_box(builder, instruction, box),
+        repr(operation),
+    )
+    builder.do(builder.call(store_boxes, *arguments))
+
+
+def _box(builder: Builder, instruction: Instruction, operand: str) -> tuple[str, str]:
+    """Return the expressions of the two parts of ``[map, {x, y}]``."""
+    address, vector = split_operands(operand[1:-1])
+    coordinates = builder.values(vector, "s32")
+    if f"{len(coordinates)}d" not in instruction.parts:
+        raise Unsupported(f"{len(coordinates)} coordinates")
+    return builder.address(f"[{address}]"), f"({', '.join(coordinates)},)"
+
+
+# --- what they do ---------------------------------------------------------------------------------
+
+
+def load_boxes(
+    f: Fragment,
+    at: int,
+    mask: Mask,
+    addresses: Numbers,
+    maps: Any,
+    coordinates: Numbers,
+    ctas: Any,
+    is_pair: bool,
+) -> None:
+    """
+    Load a box for each thread under the mask.
+
+    Args:
+        f: The fragment.
+        at: The instruction.
+        mask: Its guard.
+        addresses: Of the box in shared memory, and of the mbarrier.
+        maps: Addresses of the tensor maps.
+        coordinates: int32, innermost first.
+        ctas: Of a multicast, a bit for each CTA; else None.
+        is_pair: cta_group::2.
+    """
+    check_global(f, at, mask)
+    for issue in issues(f, at, mask):
+        destination, barrier = (issue.of(address) for address in addresses)
+        chosen = None if ctas is None else issue.of(ctas)
+        targets = issue.targets(destination, barrier, chosen, is_pair=is_pair)
+        found, where = _find(issue, maps, coordinates)
+        place = _place(issue, found, destination)
+        issue.load(targets, place, found.transaction_bytes, _fetcher(issue, found, where))
+
+
+def store_boxes(
+    f: Fragment,
+    at: int,
+    mask: Mask,
+    sources: Any,
+    maps: Any,
+    coordinates: Numbers,
+    operation: str | None,
+) -> None:
+    """Store, or add by `operation`, a box for the threads under the mask; see `load_boxes`."""
+    check_global(f, at, mask)
+    for issue in issues(f, at, mask, (maps, sources, *coordinates)):
+        source = issue.of(sources)
+        if f.cluster.cta(f, at, source) is not f.cta:
+            issue.fault(f"the box at {source:#x} is not in the CTA's own shared memory")
+        found, where = _find(issue, maps, coordinates)
+        place = _place(issue, found, source)
+        issue.store(place, found.transaction_bytes, _writer(issue, found, where, operation))
+
+
+def read_map(issue: Issue, address: int) -> TensorMap:
+    """
+    Return the tensor map at an address of global memory or of a parameter.
+
+    It is read anew for each copy, as kernels may change it.
+
+    Raises:
+        MachineFault: There is none, or it breaks a rule of the hardware.
+    """
+    issue.check_aligned("tensor map address", address, _MAP_ALIGNMENT)
+    if address >= PARAM_BASE:
+        data = param_bytes(issue.f, issue.at, address, tensor_map.BYTES)
+    else:
+        data = issue.global_bytes(address, tensor_map.BYTES).tobytes()
+    try:
+        found = tensor_map.decode(data)
+    except ValueError as error:
+        issue.fault(f"{address:#x} holds {error}")
+    if found.problem:
+        issue.fault(f"{found}: {found.problem}")
+    return found
+
+
+def _find(issue: Issue, maps: Any, coordinates: Numbers) -> tuple[TensorMap, tuple[int, ...]]:
+    """Return the tensor map and the coordinates of a thread's box."""
+    found = read_map(issue, issue.of(maps))
+    where = tuple(issue.of(coordinate) for coordinate in coordinates)
+    if len(where) != found.rank:
+        issue.fault(f"{len(where)} coordinates for a {found}")
+    if found.misalignment(where):
+        issue.fault(
+            f"box at {where}: its innermost coordinate is not a multiple of 16 bytes, which "
+            f"hardware answers with an illegal instruction ({found})"
+        )
+    return found, where
+
+
+def _place(issue: Issue, found: TensorMap, address: int) -> Placement:
+    """Return where a box at a shared address lies."""
+    issue.check_aligned("shared address", address, ALIGNMENT)
+    return placement(address & OFFSET_MASK, found.shared_bytes, found.swizzle)
+
+
+def _view(
+    issue: Issue, found: TensorMap, where: tuple[int, ...], dtype: Any
+) -> tuple[NDArray[Any], tuple[slice, ...]] | None:
+    """
+    Return what of a box lies inside the tensor, in global memory as `dtype`, and where in the box.
+
+    Both count the last dimension in bytes if dtype is uint8, else in elements.
+    """
+    window = found.window(where)
+    if window is None:
+        return None
+    memory = issue.global_bytes(found.address + window.offset, window.extent)
+    width = np.dtype(dtype).itemsize
+    shape = (*window.shape[:-1], window.shape[-1] // width)
+    strides = (*window.strides[:-1], width)
+    *outer, inner = window.inside
+    inside = (*outer, slice(inner.start // width, inner.stop // width))
+    return np.ndarray(shape, dtype, memory, strides=strides), inside
+
+
+def _fetcher(issue: Issue, found: TensorMap, where: tuple[int, ...]) -> Callable[[], Bytes]:
+    """Return what loads a box, uint8 [shared_bytes] in the order of its elements."""
+
+    def fetch() -> Bytes:
+        part = _view(issue, found, where, np.uint8)
+        if part is not None and part[0].shape == found.shape:
+            return _padded(found, np.ascontiguousarray(part[0]))
+        box = np.full(found.shape, 0xFF if found.fills_nan else 0, np.uint8)
+        if part is not None:
+            box[part[1]] = part[0]
+        return _padded(found, box)
+
+    return fetch
+
+
+def _padded(found: TensorMap, box: Bytes) -> Bytes:
+    """Return a box with the padding that its type has in shared memory, flat."""
+    element = found.element
+    if element.bits == element.padded_bits:
+        return box.reshape(-1)
+    packed = box.reshape(-1, element.bits * 2)  # 16 elements
+    return np.pad(packed, ((0, 0), (0, 16 - packed.shape[1]))).reshape(-1)
+
+
+def _writer(
+    issue: Issue, found: TensorMap, where: tuple[int, ...], operation: str | None
+) -> Callable[[Bytes], None]:
+    """Return what puts a box, uint8 [shared_bytes], into the tensor."""
+    if found.element.bits != found.element.padded_bits:
+        issue.fault(f"a copy to a {found}, a type that can only be loaded")
+    reduction = None if operation is None else _reduction(issue, found, operation)
+    dtype = np.uint8 if reduction is None else reduction.dtype
+
+    def write(box: Bytes) -> None:
+        part = _view(issue, found, where, dtype)
+        if part is None:
+            return
+        tensor, inside = part
+        values = np.ascontiguousarray(box).view(dtype).reshape(*found.shape[:-1], -1)[inside]
+        tensor[...] = values if reduction is None else reduction.combine(tensor, values)
+
+    return write
+
+
+def _reduction(issue: Issue, found: TensorMap, operation: str) -> Reduction:
+    try:
+        return Reduction(operation, found.element.name)
+    except ValueError as error:
+        issue.fault(f"{error} ({found})")

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What all bulk copies share: where they go, what is noted when they are issued, when they are done.
+
+A copy completes in one of two ways. One that signals an mbarrier acts as that barrier's agent in
+the barrier's current phase. One of a bulk group acts as the bulk unit of its warp in the group that
+is open. Either is noted when it is issued and done then or later, as the mode says.
+
+PTX ISA, section "Data Movement and Conversion Instructions: Asynchronous copy operations", with
+"Completion mechanisms" and "async proxy".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.formats.swizzle import Placement
+from jitgen.emulator.machine.barriers import MBarrier
+from jitgen.emulator.machine.clocks import check_previous_grid
+from jitgen.emulator.machine.cta import OFFSET_MASK, RANK_SHIFT, Cta
+from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.table import Unsupported
+
+Mask = NDArray[np.bool_] | None
+Bytes = NDArray[np.uint8]
+
+UNIT = "bulk"
+"""The kind of asynchronous unit that bulk groups belong to."""
+
+
+def check_parts(instruction: Instruction, known: str) -> None:
+    """Raise Unsupported for a part of the opcode that is not in `known`, blanks in between."""
+    unknown = set(instruction.parts).difference(known.split())
+    if unknown:
+        raise Unsupported(f"modifier .{min(unknown)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """
+    Where a copy that signals an mbarrier puts its data.
+
+    Attributes:
+        cta: Whose shared memory.
+        barrier: What it signals; for a pair of CTAs perhaps the other's.
+    """
+
+    cta: Cta
+    barrier: MBarrier
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """
+    One copy that one thread issues.
+
+    Attributes:
+        f: The fragment that executes the instruction.
+        at: The instruction.
+        thread: The thread, as an index 0..n-1 of the fragment's.
+        agent: Clock agent of its warp.
+    """
+
+    f: Fragment
+    at: int
+    thread: int
+    agent: int
+
+    def of(self, operand: Any) -> int:
+        """Return the thread's value of an operand, a scalar or an array [n]."""
+        return int(operand[self.thread] if np.ndim(operand) else operand)
+
+    def fault(self, message: str) -> NoReturn:
+        """Raise MachineFault."""
+        self.f.fault(self.at, message)
+
+    def check_aligned(self, what: str, number: int, to: int) -> None:
+        """Fault, if an address or a size is not a multiple of `to`."""
+        if number % to:
+            self.fault(f"{what} {number:#x} of a bulk copy is not a multiple of {to}")
+
+    def global_bytes(self, address: int, size: int) -> Bytes:
+        """Return a view of global memory; fault where it is out of bounds."""
+        try:
+            return self.f.machine.memory.bytes(address, size)
+        except IndexError as error:
+            self.fault(str(error))
+
+    # --- where ------------------------------------------------------------------------------------
+
+    def targets(
+        self, address: int, barrier: int, ctas: int | None, *, is_pair: bool = False
+    ) -> list[Target]:
+        """
+        Return where a copy to shared memory goes.
+
+        Args:
+            address: Its destination; with `ctas` the rank in it does not count.
+            barrier: Address of what it signals; with `ctas` at the same offset in each CTA.
+            ctas: For a multicast, a bit for each CTA of the cluster.
+            is_pair: CTAs 2i and 2i + 1 work as one (cta_group::2), and `barrier` says in which of
+                each pair the barrier lies.
+        """
+        f, at = self.f, self.at
+        if ctas is None:
+            pairs = [(address >> RANK_SHIFT, barrier >> RANK_SHIFT)]
+            if pairs[0][0] != pairs[0][1] and not is_pair:
+                self.fault(f"the copy to {address:#x} signals an mbarrier of another CTA")
+        else:
+            ranks = [rank for rank in range(ctas.bit_length()) if ctas >> rank & 1]
+            side = barrier >> RANK_SHIFT & 1
+            pairs = [(rank, rank & ~1 | side if is_pair else rank) for rank in ranks]
+        targets = []
+        for rank, home in pairs:
+            cta = f.cluster.cta(f, at, rank << RANK_SHIFT)
+            found = f.cluster.mbarrier(f, at, home << RANK_SHIFT | barrier & OFFSET_MASK)
+            found.check_initialised(f, at, np.array([self.agent]))
+            targets.append(Target(cta, found))
+        return targets
+
+    # --- when -------------------------------------------------------------------------------------
+
+    def load(
+        self, targets: list[Target], place: Placement, size: int, fetch: Callable[[], Bytes]
+    ) -> None:
+        """
+        Copy to shared memory and signal mbarriers.
+
+        Args:
+            targets: Where to.
+            place: Where there.
+            size: Bytes that each barrier counts.
+            fetch: Returns what is copied, as it is when the copy is done.
+        """
+        f, at = self.f, self.at
+        for target in targets:
+            agent, epoch = target.barrier.agent, target.barrier.phase + 1
+            target.cta.shared.note_async_write(f, at, place.where, agent, epoch, self.agent)
+
+        def act() -> None:
+            data = place.arranged(fetch())
+            for target in targets:
+                target.cta.shared.put(place.where, data)
+                target.barrier.complete(f, at, size)
+
+        f.machine.counts["bulk_loads"] += 1
+        f.machine.counts["bulk_load_bytes"] += size
+        f.cluster.queues.issue("load", act)
+
+    def store(self, place: Placement, size: int, write: Callable[[Bytes], None]) -> None:
+        """
+        Copy from the CTA's shared memory to global memory, in the warp's open bulk group.
+
+        Args:
+            place: Where from.
+            size: Bytes that are copied.
+            write: Is given them, as they are when the copy is done.
+        """
+        f, at = self.f, self.at
+        shared = f.cta.shared
+        unit = f.cta.unit(UNIT, self.agent - f.cta.agent0)
+        shared.note_async_read(f, at, place.where, unit.agent, unit.epoch(), self.agent)
+
+        def act() -> None:
+            write(place.arranged(shared.take(f, at, place.where)))
+            f.machine.global_events += 1
+
+        f.machine.counts["bulk_stores"] += 1
+        f.machine.counts["bulk_store_bytes"] += size
+        if f.machine.mode.defers("store"):
+            unit.defer(act)
+        else:
+            act()
+
+
+def issues(f: Fragment, at: int, mask: Mask, operands: tuple[Any, ...] = ()) -> Iterator[Issue]:
+    """
+    Yield the copies that the threads under the mask issue.
+
+    Args:
+        f: The fragment.
+        at: The instruction.
+        mask: Its guard.
+        operands: What tells copies of one warp apart: threads of it that agree issue one copy.
+            Compilers let all lanes execute a store, and the hardware does it once for a warp.
+            Without operands every thread issues its own, as is done where one lane is elected.
+    """
+    seen = set()
+    for thread in f.selected(mask).tolist():
+        issue = Issue(f, at, thread, int(f.agent_of[thread]))
+        if operands:
+            key = (issue.agent, *(issue.of(operand) for operand in operands))
+            if key in seen:
+                continue
+            seen.add(key)
+        yield issue
+
+
+def check_global(f: Fragment, at: int, mask: Mask) -> None:
+    """Find warps that copy from or to global memory before the previous grid is known to end."""
+    if f.machine.launch.is_dependent:
+        check_previous_grid(f, at, f.selected_warps(mask))
+
+
+def warp_of(f: Fragment, agent: int) -> int:
+    """Return the number of the warp of a clock agent of the fragment's CTA."""
+    return agent - f.cta.agent0

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Branches, exits, fences and what changes nothing that the emulator models.
+
+PTX ISA, sections "Control Flow Instructions", "membar, fence", "griddepcontrol", "setmaxnreg",
+"nanosleep".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.program.builder import Builder
+from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.table import Unsupported, emits
+
+Mask = NDArray[np.bool_] | None
+
+_EXIT = -1
+
+_FENCE_PARTS = (
+    "fence membar sc acq_rel acquire release cta cluster gpu sys gl sync_restrict shared::cta "
+    "shared::cluster sync_restrict::shared::cta sync_restrict::shared::cluster proxy mbarrier_init "
+    "alias async async::generic tensormap::generic global"
+)
+
+_OTHER_PROXIES = ("alias", "tensormap::generic", "global")
+"""Proxy fences about which nothing can go wrong here: tensor maps are read anew at each use."""
+
+
+@emits("bra", ends_block=True)
+def branch(builder: Builder, instruction: Instruction) -> None:
+    """``@p bra label``."""
+    _leave(builder, instruction, builder.block_of(instruction.operands[0]))
+
+
+@emits("ret", "exit", ends_block=True)
+def leave(builder: Builder, instruction: Instruction) -> None:
+    """``exit``, and ``ret`` of the kernel, as functions are not called."""
+    _leave(builder, instruction, _EXIT)
+
+
+def _leave(builder: Builder, instruction: Instruction, target: int) -> None:
+    """Go to block `target` under the guard, else to the next."""
+    if instruction.guard is None:
+        builder.leave(str(target))
+    else:
+        builder.leave(f"({builder.mask(instruction)}, {target}, {builder.next_block})")
+
+
+@emits("trap")
+def trap(builder: Builder, instruction: Instruction) -> None:
+    """``trap``: the program itself found an error."""
+    builder.do(builder.call(stop, builder.mask(instruction)))
+
+
+def stop(f: Fragment, at: int, mask: Mask) -> None:
+    """Fault, if any thread is under the mask."""
+    if mask is None or mask.any():
+        f.fault(at, "the kernel executed a trap")
+
+
+@emits("fence", "membar")
+def fence(builder: Builder, instruction: Instruction) -> None:
+    """
+    ``fence``, ``membar``.
+
+    Scopes are not told apart: a fence at CTA scope counts as one for all. Orderings neither: what a
+    thread did before any fence is released by its later relaxed arrivals.
+    """
+    unknown = set(instruction.parts).difference(_FENCE_PARTS.split())
+    if unknown:
+        raise Unsupported(f"modifier .{min(unknown)}")
+    mask = builder.mask(instruction)
+    if not instruction.has("proxy"):
+        builder.do(builder.call(fence_memory, mask))
+    elif not any(map(instruction.has, _OTHER_PROXIES)):
+        builder.do(builder.call(fence_async, mask))
+
+
+def fence_memory(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+    """Remember what the warps know, for their later relaxed arrivals."""
+    f.cluster.clocks.fence(f.selected_warps(mask))
+
+
+def fence_async(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+    """Let the async proxy see what the threads wrote to shared memory."""
+    f.cta.shared.fence_async(f.lanes if mask is None else f.lanes[mask])
+
+
+@emits("griddepcontrol.wait")
+def wait_for_grid(builder: Builder, instruction: Instruction) -> None:
+    """``griddepcontrol.wait``: the grids before this one have ended and their writes are seen."""
+    builder.do(builder.call(learn_grid, builder.mask(instruction)))
+
+
+def learn_grid(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+    """Let the warps know the previous grid."""
+    f.cluster.clocks.learn(f.selected_warps(mask), f.cluster.previous_grid, 1)
+
+
+@emits("griddepcontrol.launch_dependents", "nanosleep", "pmevent", "discard", "applypriority")
+def ignore(builder: Builder, instruction: Instruction) -> None:
+    """Do nothing: what these change is time, or another grid."""
+
+
+@emits("setmaxnreg", whole_warp=True)
+def set_registers(builder: Builder, instruction: Instruction) -> None:
+    """``setmaxnreg.inc.sync.aligned.u32 n``: n is a multiple of 8 from 24 to 256."""
+    number = int(instruction.operands[0], 0)
+    if number % 8 or not 24 <= number <= 256:
+        raise Unsupported(f"{number} registers")
+    builder.do(builder.call(limit_registers, builder.mask(instruction), str(number)))
+
+
+def limit_registers(f: Fragment, at: int, mask: Mask, number: int) -> None:  # noqa: ARG001
+    """Note the limit, which the four warps of a warpgroup must agree about when they exit."""
+    f.cta.register_limits[f.selected_warps(mask) - f.cta.agent0] = number

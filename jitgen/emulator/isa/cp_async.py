@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Asynchronous copies of single threads, from global to shared memory: ``cp.async``.
+
+They are not bulk copies: each thread copies 4, 8 or 16 bytes, through the generic proxy, and waits
+for groups of its copies or lets them arrive at an mbarrier. Groups are kept for each warp.
+
+PTX ISA, sections "cp.async", "cp.async.commit_group", "cp.async.wait_group, cp.async.wait_all",
+"cp.async.mbarrier.arrive".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.isa.mbarrier import group_threads
+from jitgen.emulator.isa.memory import Mask, warps_of
+from jitgen.emulator.machine.clocks import AsyncUnit, check_previous_grid
+from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.history import WRITE, Access
+from jitgen.emulator.machine.shared_memory import SharedMemory
+from jitgen.emulator.program.builder import Builder
+from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.table import Unsupported, emits
+
+UNIT = "cp.async"
+
+_PARTS = frozenset({"cp", "async", "ca", "cg", "shared", "shared::cta", "global"})
+_SIZES = (4, 8, 16)
+
+
+@emits("cp.async.ca", "cp.async.cg")
+def emit_copy(builder: Builder, instruction: Instruction) -> None:
+    """``cp.async.cg.shared.global [to], [from], 16{, bytes that are read | ignore-predicate}``."""
+    unknown = (part for part in instruction.parts if part not in _PARTS and part[:2] != "L2")
+    for part in unknown:
+        raise Unsupported(f"modifier .{part}")
+    target, source, size, *rest = instruction.operands
+    if int(size) not in _SIZES:
+        raise Unsupported(f"{size} bytes")
+    if instruction.has("L2::cache_hint"):
+        rest.pop()
+    read = size
+    if rest:
+        is_predicate = rest[0].startswith(("%p", "!"))
+        value = builder.value(rest[0], "pred" if is_predicate else "b32")
+        read = f"np.where({value}, 0, {size})" if is_predicate else value
+    arguments = (builder.address(target), builder.address(source), size, read)
+    builder.do(builder.call(copy, builder.mask(instruction), *arguments))
+
+
+def copy(
+    f: Fragment, at: int, mask: Mask, targets: Any, sources: Any, size: int, read: Any
+) -> None:
+    """
+    Start the copies of the threads under the mask.
+
+    Args:
+        f: Who executes the instruction.
+        at: The instruction.
+        mask: Of the guard.
+        targets: Shared addresses, [n] or a scalar.
+        sources: Global addresses, likewise.
+        size: Bytes that are written.
+        read: Bytes of them that are read, likewise; zeros stand for the others.
+
+    Raises:
+        MachineFault: Out of bounds or not aligned.
+    """
+    threads = f.selected(mask)
+    if not len(threads):
+        return
+    check_previous_grid(f, at, warps_of(f, threads))
+    shared = f.cta.shared
+    offsets = shared.offsets(f, at, f.spread(targets)[threads], size)
+    sources = f.spread(sources)[threads].astype(np.int64)
+    read = np.minimum(f.spread(read)[threads].astype(np.int64), size)
+    agents = f.agent_of[threads]
+    for agent in np.unique(agents).tolist():
+        mine = agents == agent
+        unit = f.cta.unit(UNIT, agent - f.cta.agent0)
+        f.cluster.clocks.give_shadow(unit.agent)
+        access = Access(WRITE, unit.agent, unit.epoch(), agent)
+        shared.history.access(f, at, offsets[mine], size, access)
+        job = partial(_copy, f, at, shared, offsets[mine], sources[mine], size, read[mine])
+        if f.machine.mode.defers("load"):
+            unit.defer(job)
+        else:
+            job()
+
+
+def _copy(
+    f: Fragment,
+    at: int,
+    shared: SharedMemory,
+    offsets: NDArray[np.int64],
+    sources: NDArray[np.int64],
+    size: int,
+    read: NDArray[np.int64],
+) -> None:
+    """Do the copies of one warp."""
+    data = np.zeros((len(offsets), size), np.uint8)
+    whole = read == size
+    if whole.any():
+        data[whole] = f.machine.memory.load(f, at, sources[whole], size)
+    for i in np.flatnonzero(~whole & (read > 0)).tolist():
+        addresses = sources[i] + np.arange(read[i])
+        data[i, : read[i]] = f.machine.memory.load(f, at, addresses, 1)[:, 0]
+    shared.put(offsets[:, None] + np.arange(size), data)
+
+
+@emits("cp.async.commit_group")
+def emit_commit(builder: Builder, instruction: Instruction) -> None:
+    """``cp.async.commit_group``."""
+    builder.do(builder.call(commit, builder.mask(instruction)))
+
+
+def commit(f: Fragment, at: int, mask: Mask) -> None:
+    """Close the open group of each warp under the mask."""
+    del at
+    for _, unit in _units(f, mask):
+        unit.commit()
+
+
+@emits("cp.async.wait_group", "cp.async.wait_all")
+def emit_wait(builder: Builder, instruction: Instruction) -> None:
+    """``cp.async.wait_group n`` and ``cp.async.wait_all``, which also waits for the open group."""
+    keep = instruction.operands[0] if instruction.operands else "-1"
+    builder.do(builder.call(wait, builder.mask(instruction), keep))
+
+
+def wait(f: Fragment, at: int, mask: Mask, keep: int) -> None:
+    """Let all groups of each warp but the last `keep` be complete; -1: the open one too."""
+    del at
+    for agent, unit in _units(f, mask):
+        if keep < 0:
+            unit.commit()
+        unit.complete(f.cluster.clocks, agent, max(keep, 0))
+
+
+@emits("cp.async.mbarrier.arrive")
+def emit_arrive(builder: Builder, instruction: Instruction) -> None:
+    """
+    ``cp.async.mbarrier.arrive.noinc [address]``.
+
+    Without ``.noinc`` the arrival is one more than the barrier's count foresees.
+    """
+    call = builder.call(
+        arrive,
+        builder.mask(instruction),
+        builder.address(instruction.operands[0]),
+        str(instruction.has("noinc")),
+    )
+    builder.do(call)
+
+
+def arrive(f: Fragment, at: int, mask: Mask, addresses: Any, is_counted: bool) -> None:
+    """Let each thread under the mask arrive at its barrier once its copies so far are done."""
+    clocks = f.cluster.clocks
+    for group in group_threads(f, at, mask, addresses):
+        clock = np.zeros(len(clocks.vector), np.int64)
+        units = [f.cta.unit(UNIT, agent - f.cta.agent0) for agent in group.agents.tolist()]
+        for unit in units:
+            clock[unit.agent] = unit.epoch()
+            unit.split()
+        if not is_counted:
+            group.barrier.pending += group.number
+        signal = partial(group.barrier.arrive, f, at, group.number, clock)
+        f.cluster.queues.issue("load", partial(_finish, units, signal))
+
+
+def _finish(units: list[AsyncUnit], signal: Callable[[], None]) -> None:
+    """Do what units have started, then signal."""
+    for unit in units:
+        unit.drain()
+    signal()
+
+
+def _units(f: Fragment, mask: Mask) -> list[tuple[int, AsyncUnit]]:
+    """Return warps under the mask, by their agents, with their units."""
+    agents = f.selected_warps(mask).tolist()
+    return [(agent, f.cta.unit(UNIT, agent - f.cta.agent0)) for agent in agents]

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+mbarrier objects: how they are made, arrivals and transactions.
+
+PTX ISA, section "Parallel Synchronization and Communication Instructions: mbarrier". All threads
+of a fragment that name one barrier arrive there at once. The state that an arrival returns is
+opaque in PTX; here it is the number of completed phases above bit 20, pending arrivals below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine.barriers import MAX_COUNT, MBarrier
+from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.program.builder import Builder
+from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.table import Unsupported, emits
+
+Mask = NDArray[np.bool_] | None
+
+MBARRIER_BYTES = 8
+
+PHASE_SHIFT = 20
+"""Where the number of completed phases stands in the state that an arrival returns."""
+
+_MODIFIERS = (
+    "mbarrier init inval arrive arrive_drop expect_tx complete_tx try_wait test_wait parity "
+    "noComplete release acquire relaxed cta cluster shared shared::cta shared::cluster b64"
+)
+
+
+def check_parts(instruction: Instruction) -> None:
+    """Raise Unsupported for a modifier that no mbarrier instruction has."""
+    unknown = set(instruction.parts).difference(_MODIFIERS.split())
+    if unknown:
+        raise Unsupported(f"modifier .{min(unknown)}")
+
+
+@emits("mbarrier.init")
+def init(builder: Builder, instruction: Instruction) -> None:
+    """``mbarrier.init.shared.b64 [address], count``."""
+    check_parts(instruction)
+    address = builder.address(instruction.operands[0])
+    count = builder.value(instruction.operands[1], "u32")
+    builder.do(builder.call(initialise, builder.mask(instruction), address, count))
+
+
+def initialise(f: Fragment, at: int, mask: Mask, addresses: Any, counts: Any) -> None:
+    """Make barrier objects of shared memory of this CTA."""
+    indices = f.selected(mask)
+    if not len(indices):
+        return
+    counts = f.spread(counts)[indices].tolist()
+    offsets = f.cta.shared.offsets(f, at, f.spread(addresses)[indices], MBARRIER_BYTES)
+    for offset, count, agent in zip(
+        offsets.tolist(), counts, f.agent_of[indices].tolist(), strict=True
+    ):
+        if not 1 <= count <= MAX_COUNT:
+            f.fault(at, f"an mbarrier of {count} arrivals")
+        by = (agent, f.cluster.clocks.now(agent))
+        f.cta.barriers[offset] = MBarrier(f.cta, offset, count, at, by)
+
+
+@emits("mbarrier.inval")
+def inval(builder: Builder, instruction: Instruction) -> None:
+    """``mbarrier.inval.shared.b64 [address]``."""
+    check_parts(instruction)
+    address = builder.address(instruction.operands[0])
+    builder.do(builder.call(invalidate, builder.mask(instruction), address))
+
+
+def invalidate(f: Fragment, at: int, mask: Mask, addresses: Any) -> None:
+    """Make plain shared memory of barrier objects."""
+    for group in group_threads(f, at, mask, addresses):
+        del group.barrier.cta.barriers[group.barrier.offset]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """
+    Threads of a fragment that name one barrier.
+
+    Attributes:
+        barrier: Which.
+        indices: The threads, 0..n-1, or a slice where it is all of them.
+        number: How many.
+        agents: Clock agents of their warps.
+    """
+
+    barrier: MBarrier
+    indices: NDArray[np.int64] | slice
+    number: int
+    agents: NDArray[np.int64]
+
+
+def group_threads(f: Fragment, at: int, mask: Mask, addresses: Any) -> Iterator[Group]:
+    """
+    Yield the threads under the mask by the barrier that they name.
+
+    Raises:
+        MachineFault: A barrier was not initialised, or lies in a CTA that is not there.
+    """
+    addresses = f.spread(addresses)
+    if mask is None and (addresses == addresses[0]).all():
+        barrier = f.cluster.mbarrier(f, at, int(addresses[0]))
+        barrier.check_initialised(f, at, f.agents)
+        yield Group(barrier, slice(None), f.n, f.agents)
+        return
+    chosen = f.selected(mask)
+    for address in np.unique(addresses[chosen]).tolist():
+        indices = chosen[addresses[chosen] == address]
+        agents = np.unique(f.agent_of[indices])
+        barrier = f.cluster.mbarrier(f, at, address)
+        barrier.check_initialised(f, at, agents)
+        yield Group(barrier, indices, len(indices), agents)
+
+
+@emits("mbarrier.arrive", "mbarrier.arrive_drop")
+def arrive(builder: Builder, instruction: Instruction) -> None:
+    """
+    ``mbarrier.arrive`` with a count, ``.expect_tx`` with bytes, ``.noComplete``.
+
+    ``mbarrier.arrive_drop`` is the same and takes the arrival off the count of the phases to come.
+    """
+    check_parts(instruction)
+    operands = list(instruction.operands)
+    state = "_" if operands[0].startswith("[") else operands.pop(0)
+    address = builder.address(operands[0])
+    extra = builder.value(operands[1], "u32") if len(operands) > 1 else "1"
+    how = builder.constant(
+        Arrival(
+            has_bytes=instruction.has("expect_tx"),
+            is_relaxed=instruction.has("relaxed"),
+            may_complete=not instruction.has("noComplete"),
+            is_dropped=instruction.has("arrive_drop"),
+        ),
+        "arrival",
+    )
+    call = builder.call(arrive_at, builder.mask(instruction), address, extra, how)
+    if state == "_":
+        builder.do(call)
+    else:
+        builder.define(state, call, "b64", instruction)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """
+    What the modifiers of an arrival say.
+
+    Attributes:
+        has_bytes: The operand is bytes that the phase expects more (and the arrivals are 1); else
+            it is the number of arrivals.
+        is_relaxed: Release only what a fence came after.
+        may_complete: The phase may be complete by it.
+        is_dropped: Later phases expect one arrival less.
+    """
+
+    has_bytes: bool = False
+    is_relaxed: bool = False
+    may_complete: bool = True
+    is_dropped: bool = False
+
+
+def arrive_at(
+    f: Fragment, at: int, mask: Mask, addresses: Any, extra: Any, how: Arrival
+) -> NDArray[np.uint64]:
+    """Let each thread under the mask arrive; return the states [n]."""
+    extra = f.spread(extra)
+    states = np.zeros(f.n, np.uint64)
+    for group in group_threads(f, at, mask, addresses):
+        barrier, total = group.barrier, int(extra[group.indices].sum())
+        states[group.indices] = barrier.phase << PHASE_SHIFT | barrier.pending
+        if barrier.cta is not f.cta:
+            barrier.cta.note_remote(group.agents, at)
+        if how.has_bytes:
+            barrier.expect(f, at, total)
+        arrivals = group.number if how.has_bytes else total
+        if not how.may_complete and arrivals >= barrier.pending:
+            f.fault(at, f"mbarrier.arrive.noComplete completes the phase of {barrier.name}")
+        if how.is_dropped:
+            barrier.count -= arrivals
+        clocks = f.cluster.clocks
+        release = clocks.released_by_fence if how.is_relaxed else clocks.release
+        barrier.arrive(f, at, arrivals, release(group.agents))
+    return states
+
+
+@emits("mbarrier.expect_tx", "mbarrier.complete_tx")
+def transact(builder: Builder, instruction: Instruction) -> None:
+    """``mbarrier.expect_tx [address], bytes`` and ``mbarrier.complete_tx``."""
+    check_parts(instruction)
+    address, count = instruction.operands
+    does_expect = instruction.has("expect_tx")
+    function: Callable[..., None] = expect_bytes if does_expect else complete_bytes
+    arguments = (builder.mask(instruction), builder.address(address), builder.value(count, "u32"))
+    builder.do(builder.call(function, *arguments))
+
+
+def expect_bytes(f: Fragment, at: int, mask: Mask, addresses: Any, bytes_: Any) -> None:
+    """Let the phase of each thread's barrier expect more bytes."""
+    for group in group_threads(f, at, mask, addresses):
+        group.barrier.expect(f, at, int(f.spread(bytes_)[group.indices].sum()))
+
+
+def complete_bytes(f: Fragment, at: int, mask: Mask, addresses: Any, bytes_: Any) -> None:
+    """Let bytes of each thread's barrier have come, though no copy brought them."""
+    for group in group_threads(f, at, mask, addresses):
+        group.barrier.complete(f, at, int(f.spread(bytes_)[group.indices].sum()))
+
+
+@emits("mbarrier.pending_count")
+def pending(builder: Builder, instruction: Instruction) -> None:
+    """``mbarrier.pending_count.b64 count, state``."""
+    count, state = instruction.operands
+    shown = f"({builder.value(state, 'b64')} & {builder.literal(MAX_COUNT, 'b64')})"
+    builder.define(
+        count, f"f.spread({shown}).astype({builder.constant(np.uint32)})", "b32", instruction
+    )

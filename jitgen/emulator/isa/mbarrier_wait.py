@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Waits for mbarriers: try_wait and test_wait.
+
+PTX ISA, sections "mbarrier.test_wait, mbarrier.try_wait". A wait fails at once; a thread that fails
+twice, while nothing happened in between, loops and is stopped until something does. So a peek needs
+no special case, nor does the loop around a wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.isa.mbarrier import PHASE_SHIFT, Group, check_parts, group_threads
+from jitgen.emulator.machine.barriers import MBarrier
+from jitgen.emulator.machine.deadlock import name_slot
+from jitgen.emulator.machine.fragment import Fragment, Split, Wait
+from jitgen.emulator.program.builder import Builder
+from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.table import emits
+
+Mask = NDArray[np.bool_] | None
+
+
+@emits("mbarrier.try_wait", "mbarrier.test_wait", starts_block=True, is_wait=True)
+def wait(builder: Builder, instruction: Instruction) -> None:
+    """
+    ``mbarrier.try_wait p, [address], state`` or, with ``.parity``, ``p, [address], parity``.
+
+    What a relaxed wait learns counts from the next fence on.
+    """
+    check_parts(instruction)
+    done, address, awaited = instruction.operands[:3]
+    form = Form(is_parity=instruction.has("parity"), is_relaxed=instruction.has("relaxed"))
+    arguments = (
+        builder.mask(instruction),
+        builder.address(address),
+        builder.value(awaited, "b32" if form.is_parity else "b64"),
+        builder.constant(form, "form"),
+    )
+    outcome, result = builder.temporary(), builder.temporary()
+    builder.do(f"{outcome}, {result} = {builder.call(try_wait, *arguments)}")
+    builder.do(f"if {outcome} is not None: return {outcome}")
+    builder.define(done, result, "pred", instruction)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """
+    What the modifiers of a wait say.
+
+    Attributes:
+        is_parity: The phase is named by its parity; else by the state that an arrival returned.
+        is_relaxed: What is learnt counts from the next fence on.
+    """
+
+    is_parity: bool
+    is_relaxed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """
+    A phase.
+
+    Attributes:
+        barrier: Of which barrier.
+        number: Its parity, or the state that an arrival returned.
+        form: Which of the two.
+    """
+
+    barrier: MBarrier
+    number: int
+    form: Form
+
+    def is_complete(self) -> bool:
+        if self.form.is_parity:
+            return self.barrier.has_completed(self.number)
+        return self.barrier.phase > self.number >> PHASE_SHIFT
+
+    def __str__(self) -> str:
+        kind = "parity" if self.form.is_parity else "state"
+        return f"{kind} {self.number} of {name_slot(self.barrier)}: {self.barrier.state}"
+
+
+def try_wait(
+    f: Fragment, at: int, mask: Mask, addresses: Any, awaited: Any, form: Form
+) -> tuple[Wait | Split | None, NDArray[np.bool_]]:
+    """
+    Return whether each thread's phase is complete [n].
+
+    The first of the pair is None, or what the block function is to return at once.
+    """
+    awaited = f.spread(awaited)
+    done = np.zeros(f.n, np.bool_)
+    failures: list[_Awaited] = []
+    for group in group_threads(f, at, mask, addresses):
+        if group.barrier.cta is not f.cta:
+            f.fault(at, f"wait for {group.barrier.name}, a barrier of another CTA")
+        for number, indices in _by_number(awaited, group.indices):
+            phase = _Awaited(group.barrier, number, form)
+            if phase.is_complete():
+                done[indices] = True
+                _learn(f, group, indices, form)
+            else:
+                failures.append(phase)
+    if not failures or not _stops(f, at, failures):
+        return None, done
+    wait = _until_any(f, at, failures)
+    goes_on = done if mask is None else done | ~mask
+    return [(goes_on, f.block), (~goes_on, wait)] if goes_on.any() else wait, done
+
+
+def _by_number(
+    awaited: NDArray[Any], indices: NDArray[np.int64] | slice
+) -> Iterator[tuple[int, NDArray[np.int64] | slice]]:
+    """Yield the distinct numbers that threads wait for, and the threads."""
+    mine = awaited[indices]
+    if (mine == mine[0]).all():
+        yield int(mine[0]), indices
+        return
+    where = np.arange(len(awaited))[indices]
+    for number in np.unique(mine).tolist():
+        yield number, where[mine == number]
+
+
+def _learn(f: Fragment, group: Group, indices: NDArray[np.int64] | slice, form: Form) -> None:
+    """Let the warps of the threads know what the barrier knows."""
+    clock, clocks = group.barrier.clock, f.cluster.clocks
+    if clock is not None:
+        agents = group.agents if indices is group.indices else np.unique(f.agent_of[indices])
+        (clocks.observe if form.is_relaxed else clocks.acquire)(agents, clock)
+
+
+def _stops(f: Fragment, at: int, failures: list[_Awaited]) -> bool:
+    """Return whether the threads failed here before and nothing happened since."""
+    found = [(phase.barrier.offset, phase.number) for phase in failures]
+    return f.is_spinning(at, f.cluster.events, found)
+
+
+def _until_any(f: Fragment, at: int, failures: list[_Awaited]) -> Wait:
+    """
+    Return the wait for one of several phases, or for any event if the threads poll elsewhere too.
+    """
+    cluster, events = f.cluster, f.cluster.events
+    polls = sum(stamp == events for stamp, _ in f.seen.values())
+
+    def is_over() -> bool:
+        is_any_complete = any(phase.is_complete() for phase in failures)
+        return is_any_complete or (polls > 1 and cluster.events != events)
+
+    return Wait(at, is_over, describe=lambda: "; ".join(map(str, failures)))

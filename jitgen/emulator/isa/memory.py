@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Loads and stores of threads: ``ld``, ``ldu``, ``st``, and ``prefetch``, which does nothing.
+
+Cache hints change nothing. A load that synchronises through global memory, and finds what it found
+the last time, makes its threads wait until somebody writes to global memory: they spin.
+
+PTX ISA, sections "ld", "ldu", "st", "prefetch, prefetchu".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.isa import ordering
+from jitgen.emulator.isa.addressing import (
+    GLOBAL,
+    PARAM,
+    SHARED,
+    SPACE_PARTS,
+    resolve,
+    shared_parts,
+    space_of,
+)
+from jitgen.emulator.isa.modifiers import width
+from jitgen.emulator.isa.ordering import ORDER_PARTS, WEAK, order_of
+from jitgen.emulator.machine.clocks import check_previous_grid
+from jitgen.emulator.machine.fragment import Fragment, Wait
+from jitgen.emulator.machine.history import READ, RELAXED_READ, RELAXED_WRITE, WRITE
+from jitgen.emulator.program.builder import PARAM_BASE, Builder
+from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.table import Unsupported, emits
+
+Mask = NDArray[np.bool_] | None
+Threads = NDArray[np.int64] | slice
+"""Threads of a fragment, as indices 0..n-1; a slice is all of them."""
+
+_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+_HINTS = frozenset({"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified"})
+_PARAM_SHIFT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """
+    What the modifiers of a load or store say.
+
+    Attributes:
+        space: State space.
+        width: Bytes of an element.
+        count: Elements of each thread.
+        order: As of `ordering.order_of`.
+    """
+
+    space: str
+    width: int
+    count: int
+    order: str
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of each thread."""
+        return self.width * self.count
+
+
+def transfer_of(instruction: Instruction, names: list[str]) -> Transfer:
+    """
+    Return what an opcode says.
+
+    Args:
+        instruction: A load or store.
+        names: Its registers. One of 128 bits counts as two of 64.
+
+    Raises:
+        Unsupported: A modifier or type is not known, or the vector has another length.
+    """
+    *modifiers, kind = instruction.parts[1:]
+    known = SPACE_PARTS | ORDER_PARTS | _HINTS | _VECTORS.keys()
+    strange = [part for part in modifiers if part not in known and not part.startswith("L")]
+    if strange:
+        raise Unsupported(f"modifier .{strange[0]}")
+    bits = width(kind)
+    count = next((_VECTORS[part] for part in modifiers if part in _VECTORS), 1)
+    if bits == 128:
+        bits, count = 64, 2 * count
+    if count != len(names) or bits not in {8, 16, 32, 64}:
+        raise Unsupported(f"{len(names)} registers of type .{kind}")
+    return Transfer(space_of(instruction), bits // 8, count, order_of(instruction))
+
+
+def _may_spin(instruction: Instruction) -> bool:
+    return order_of(instruction) != WEAK and space_of(instruction) not in {SHARED, PARAM}
+
+
+@emits("ld", "ldu", starts_block=_may_spin, is_wait=_may_spin)
+def emit_load(builder: Builder, instruction: Instruction) -> None:
+    """``ld.global.v4.b32 {d, ...}, [address]``."""
+    names = builder.names(instruction.operands[0])
+    transfer = builder.constant(transfer_of(instruction, names), "transfer")
+    arguments = (builder.mask(instruction), builder.address(instruction.operands[1]), transfer)
+    loaded = builder.temporary()
+    if _may_spin(instruction):
+        builder.do(f"{loaded} = {builder.call(load_and_wait, *arguments)}")
+        builder.do(f"if not isinstance({loaded}, np.ndarray): return {loaded}")
+    else:
+        builder.do(f"{loaded} = {builder.call(load, *arguments)}")
+    kind = instruction.parts[-1]
+    for i, name in enumerate(names):
+        define_loaded(builder, instruction, name, f"{loaded}[{i}]", kind)
+
+
+def define_loaded(
+    builder: Builder, instruction: Instruction, name: str, expression: str, kind: str
+) -> None:
+    """Assign an element, an unsigned array, to a register that may be wider than its type."""
+    bits = min(width(kind), 64)
+    if name == "_":
+        return
+    size = {"h": 16, "r": 32, "q": 64}.get(builder.register(name)[0], 0)
+    if size < bits:
+        raise Unsupported(f"register {name} for type .{kind}")
+    if kind.startswith("s") and size > bits:
+        expression = f"{expression}.view('i{bits // 8}').astype('i{size // 8}')"
+        builder.define(name, expression, f"s{size}", instruction)
+    else:
+        builder.define(name, expression, f"b{bits}", instruction)
+
+
+def load(f: Fragment, at: int, mask: Mask, addresses: Any, transfer: Transfer) -> NDArray[Any]:
+    """
+    Return what threads load, unsigned [count, n]; zeros for threads that are not under the mask.
+
+    Raises:
+        MachineFault: Out of bounds or not aligned.
+    """
+    spread = f.spread(addresses)
+    dtype = f"u{transfer.width}"
+    if mask is None:
+        return _fetch(f, at, spread, slice(None), transfer).view(dtype).T
+    loaded = np.zeros((f.n, transfer.count), dtype)
+    chosen = np.flatnonzero(mask)
+    if len(chosen):
+        loaded[chosen] = _fetch(f, at, spread[chosen], chosen, transfer).view(dtype)
+    return loaded.T
+
+
+def load_and_wait(
+    f: Fragment, at: int, mask: Mask, addresses: Any, transfer: Transfer
+) -> NDArray[Any] | Wait:
+    """Do the same, or return the wait of threads that spin."""
+    loaded = load(f, at, mask, addresses, transfer)
+    return wait_if_spinning(f, at, loaded.tobytes()) or loaded
+
+
+def wait_if_spinning(f: Fragment, at: int, found: bytes) -> Wait | None:
+    """
+    Return the wait of threads that met the same twice with no write to global memory in between.
+
+    Args:
+        f: Who executes the instruction.
+        at: The instruction, at which its block starts.
+        found: What they met.
+    """
+    machine, stamp = f.machine, f.machine.global_events
+    if not f.is_spinning(at, stamp, found):
+        return None
+    return Wait(
+        at,
+        is_over=lambda: machine.global_events != stamp,
+        describe=lambda: "another value in global memory",
+    )
+
+
+def _fetch(
+    f: Fragment, at: int, addresses: NDArray[Any], threads: Threads, transfer: Transfer
+) -> NDArray[np.uint8]:
+    """Return the bytes that threads load [k, bytes]."""
+    space = resolve(f, at, transfer.space, addresses)
+    return _FETCHES[space](f, at, addresses, threads, transfer)
+
+
+def _fetch_shared(
+    f: Fragment, at: int, addresses: NDArray[Any], threads: Threads, transfer: Transfer
+) -> NDArray[np.uint8]:
+    kind = READ if transfer.order == WEAK else RELAXED_READ
+    data = np.empty((len(addresses), transfer.bytes), np.uint8)
+    for part in shared_parts(f, at, addresses, transfer.bytes, threads):
+        data[part.positions] = part.shared.generic_read(
+            f, at, part.offsets, transfer.bytes, part.threads, kind
+        )
+    _acquire(f, addresses, threads, transfer.order)
+    return data
+
+
+def _fetch_global(
+    f: Fragment, at: int, addresses: NDArray[Any], threads: Threads, transfer: Transfer
+) -> NDArray[np.uint8]:
+    check_previous_grid(f, at, warps_of(f, threads))
+    data = f.machine.memory.load(f, at, addresses, transfer.bytes)
+    _acquire(f, addresses, threads, transfer.order)
+    return data
+
+
+def _fetch_param(
+    f: Fragment, at: int, addresses: NDArray[Any], threads: Threads, transfer: Transfer
+) -> NDArray[np.uint8]:
+    """Return bytes of parameters; nearly always all threads load the same."""
+    del threads
+    distinct, each = np.unique(addresses, return_inverse=True)
+    rows = [param_bytes(f, at, address, transfer.bytes) for address in distinct.tolist()]
+    return np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)[each]
+
+
+_FETCHES = {SHARED: _fetch_shared, GLOBAL: _fetch_global, PARAM: _fetch_param}
+
+
+def param_bytes(f: Fragment, at: int, address: int, size: int) -> bytes:
+    """
+    Return bytes of a kernel parameter.
+
+    Raises:
+        MachineFault: The parameter does not have as many.
+    """
+    number, offset = divmod(address - PARAM_BASE, 1 << _PARAM_SHIFT)
+    params = f.machine.launch.params
+    found = params[number][offset : offset + size] if 0 <= number < len(params) else b""
+    if len(found) < size:
+        f.fault(at, f"parameter {number} does not have the bytes {offset}..{offset + size}")
+    return found
+
+
+def _acquire(f: Fragment, addresses: NDArray[Any], threads: Threads, order: str) -> None:
+    if order != WEAK:
+        ordering.acquire(f, addresses.astype(np.int64), f.agent_of[threads], order)
+
+
+def warps_of(f: Fragment, threads: Threads) -> NDArray[np.int64]:
+    """Return the agents of the warps that some threads belong to."""
+    return f.agents if isinstance(threads, slice) else np.unique(f.agent_of[threads])
+
+
+@emits("st")
+def emit_store(builder: Builder, instruction: Instruction) -> None:
+    """``st.shared.v4.b32 [address], {a, ...}``."""
+    names = builder.names(instruction.operands[1])
+    transfer = transfer_of(instruction, names)
+    values = builder.values(instruction.operands[1], f"b{8 * transfer.width}")
+    call = builder.call(
+        store,
+        builder.mask(instruction),
+        builder.address(instruction.operands[0]),
+        builder.constant(transfer, "transfer"),
+        f"({', '.join(values)},)",
+    )
+    builder.do(call)
+
+
+def store(
+    f: Fragment, at: int, mask: Mask, addresses: Any, transfer: Transfer, values: tuple[Any, ...]
+) -> None:
+    """
+    Store a tuple of unsigned values, each [n] or a scalar, for the threads under the mask.
+
+    Raises:
+        MachineFault: Out of bounds or not aligned, or to a parameter.
+    """
+    spread = f.spread(addresses)
+    data = np.stack([f.spread(value) for value in values], axis=1).view(np.uint8)
+    threads: Threads = slice(None)
+    if mask is not None:
+        threads = np.flatnonzero(mask)
+        if not len(threads):
+            return
+        spread, data = spread[threads], data[threads]
+    space = resolve(f, at, transfer.space, spread)
+    if space == SHARED:
+        _store_shared(f, at, spread, threads, data, transfer)
+    elif space == GLOBAL:
+        check_previous_grid(f, at, warps_of(f, threads))
+        f.machine.memory.store(f, at, spread, data)
+    else:
+        f.fault(at, "a store to a kernel parameter")
+    if transfer.order != WEAK:
+        agents = f.agent_of[threads]
+        ordering.release(f, spread.astype(np.int64), agents, transfer.order, adds=False)
+
+
+def _store_shared(
+    f: Fragment,
+    at: int,
+    addresses: NDArray[Any],
+    threads: Threads,
+    data: NDArray[np.uint8],
+    transfer: Transfer,
+) -> None:
+    kind = WRITE if transfer.order == WEAK else RELAXED_WRITE
+    for part in shared_parts(f, at, addresses, transfer.bytes, threads):
+        part.shared.generic_write(
+            f, at, part.offsets, transfer.bytes, data[part.positions], part.threads, kind
+        )
+
+
+@emits("prefetch", "prefetchu")
+def prefetch(builder: Builder, instruction: Instruction) -> None:
+    """``prefetch.global.L2 [address]``: what it changes is time."""

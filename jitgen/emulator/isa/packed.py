@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Arithmetic in f16 and bf16, and in the packed types: two numbers to a register.
+
+An operation works on lanes: the numbers of each register along the last axis. Lanes of f16 and
+bf16 are float32, whose 24 bits are enough for a sum or product to be rounded twice as if once; the
+sum of ``fma`` is a float64. Not modelled: the errors of approximations, NaN payloads.
+
+Mixed types (``add.f32.bf16``) are refused.
+
+Sources: PTX ISA, sections "Half Precision Floating Point Instructions" and "Integer Arithmetic
+Instructions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.formats.numbers import decode, encode
+from jitgen.emulator.isa import floating
+from jitgen.emulator.isa.modifiers import define, modifiers, sources, width
+from jitgen.emulator.program.builder import Builder
+from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.table import Unsupported
+
+Array = NDArray[Any]
+
+TYPES = ("f16", "bf16", "f16x2", "bf16x2", "f32x2", "u16x2", "s16x2")
+"""The types that `emit` knows."""
+
+_CODED = ("f16", "bf16")
+_LANES = {
+    "f16": np.uint16,
+    "bf16": np.uint16,
+    "f32": np.float32,
+    "u16": np.uint16,
+    "s16": np.int16,
+}
+"""How a lane lies in its register; those of `_CODED` as codes."""
+
+_SMALLEST_NORMAL = {"f16": 2.0**-14, "bf16": 2.0**-126, "f32": 2.0**-126}
+
+_FLOATING = ("add", "sub", "mul", "fma", "min", "max", "neg", "abs", "ex2", "tanh")
+_WHOLE = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximum}
+"""Operations on lanes of floating-point numbers, and of integers."""
+
+
+def lane_type(type_name: str) -> str:
+    """Return the type of one number: that of ``"bf16x2"`` is ``"bf16"``."""
+    return type_name.removesuffix("x2")
+
+
+def container(type_name: str) -> str:
+    """Return the untyped register type that holds a packed value: ``"b32"`` for ``"f16x2"``."""
+    lanes = 2 if type_name.endswith("x2") else 1
+    return f"b{lanes * width(lane_type(type_name))}"
+
+
+def split(bits: Array, type_name: str) -> Array:
+    """Return the lanes of registers: [n] unsigned to [n, lanes] of the lane's numbers."""
+    kind = lane_type(type_name)
+    lanes = np.ascontiguousarray(bits).reshape(*np.shape(bits), 1).view(_LANES[kind])
+    return decode(lanes, kind) if kind in _CODED else lanes
+
+
+def join(values: Array, type_name: str) -> Array:
+    """Return the registers of lanes, each number rounded to its type."""
+    kind = lane_type(type_name)
+    lanes = encode(values, kind) if kind in _CODED else values.astype(_LANES[kind])
+    unsigned = f"u{width(container(type_name)) // 8}"
+    bits: Array = np.ascontiguousarray(lanes).view(unsigned)[..., 0]
+    return bits
+
+
+def emit(builder: Builder, instruction: Instruction) -> None:
+    """Translate an operation in one of `TYPES`."""
+    operation, kind = instruction.parts[0], instruction.parts[-1]
+    found = modifiers(instruction, "rn ftz sat relu approx noftz NaN xorsign abs")
+    function = lanewise(operation, kind, found)
+    values = sources(builder, instruction, container(kind))
+    name = builder.constant(function, f"{operation}_{kind}")
+    define(builder, instruction, f"{name}({', '.join(values)})", container(kind))
+
+
+@cache
+def lanewise(
+    operation: str, type_name: str, found: frozenset[str] = frozenset()
+) -> Callable[..., Array]:
+    """
+    Return a function of registers that does an operation on each lane.
+
+    Args:
+        operation: ``"add"``, ``"fma"``, ...
+        type_name: One of `TYPES`.
+        found: Modifiers: of ``ftz``, ``sat``, ``relu``, ``NaN``, ``xorsign``, ``abs``.
+
+    Raises:
+        Unsupported: There is no such operation.
+    """
+    kind = lane_type(type_name)
+    compute = _on_lanes(operation, kind, found)
+    steps = [step for name, step in _STEPS.items() if name in found]
+
+    def on_registers(*registers: Array) -> Array:
+        lanes = [split(bits, type_name) for bits in registers]
+        if "ftz" in found:
+            lanes = [floating.flush(x, _SMALLEST_NORMAL[kind]) for x in lanes]
+        values = compute(*lanes)
+        for step in steps:
+            values = step(values)
+        if "ftz" in found:
+            values = floating.flush(values, _SMALLEST_NORMAL[kind])
+        return join(values, type_name)
+
+    return on_registers
+
+
+def _on_lanes(operation: str, kind: str, found: frozenset[str]) -> Callable[..., Array]:
+    """Return the function of lanes, which are float32 for the coded types."""
+    if kind in _CODED and operation == "fma":
+        return _fma_unrounded
+    if kind in (*_CODED, "f32") and operation in _FLOATING:
+        return floating.function(operation, "f32", found)
+    if operation in _WHOLE and found <= {"relu"}:
+        return _WHOLE[operation]
+    raise Unsupported(f"{operation} of {kind}")
+
+
+def _fma_unrounded(a: Array, b: Array, c: Array) -> Array:
+    total: Array = a.astype(np.float64) * b + c
+    return total
+
+
+def _relu(values: Array) -> Array:
+    """Return `values` with 0 for what is negative; NaN stays."""
+    return np.where(values <= 0, values.dtype.type(0), values)
+
+
+_STEPS: dict[str, Callable[[Array], Array]] = {"sat": floating.saturate, "relu": _relu}

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What ends work of the tensor core: tcgen05.commit; and tcgen05.fence.
+
+PTX ISA, sections "tcgen05.commit" and "tcgen05.fence".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.isa.tcgen05_memory import check_parts
+from jitgen.emulator.isa.tcgen05_unit import Issue, issue
+from jitgen.emulator.machine.clocks import Clock
+from jitgen.emulator.machine.cta import OFFSET_MASK, RANK_SHIFT
+from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.program.builder import Builder
+from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.table import emits
+
+Mask = NDArray[np.bool_] | None
+
+
+@emits("tcgen05.commit")
+def commit(builder: Builder, instruction: Instruction) -> None:
+    """``tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [barrier], ctas``."""
+    check_parts(
+        instruction,
+        "cta_group::1 cta_group::2 mbarrier::arrive::one shared::cluster multicast::cluster b64",
+    )
+    address, *ctas = instruction.operands
+    bits = builder.value(ctas[0], "u16") if ctas else "None"
+    mask = builder.mask(instruction)
+    builder.do(builder.call(arrive, mask, builder.address(address), bits))
+
+
+def arrive(f: Fragment, at: int, mask: Mask, address: Any, ctas: Any) -> None:
+    """
+    Let what each thread under the mask issued arrive at a barrier when it is done.
+
+    Args:
+        f: Who executes the instruction.
+        at: The instruction.
+        mask: The guard.
+        address: The barrier.
+        ctas: A bit for each CTA of the cluster at whose barrier of the same offset it arrives;
+            None: at the one of the address.
+    """
+    for thread in f.selected(mask).tolist():
+        where = int(f.spread(address)[thread])
+        wheres = [where] if ctas is None else _targets(where, int(f.spread(ctas)[thread]))
+        issued = issue(f, at, thread)
+        for target in wheres:
+            issued.note_remote(f.cluster.mbarrier(f, at, target).cta)
+        f.cluster.queues.issue("matrix", _arrival(issued, wheres, issued.commit()))
+
+
+def _targets(address: int, ctas: int) -> list[int]:
+    """Return the addresses of a barrier in the CTAs of a mask."""
+    offset = address & OFFSET_MASK
+    return [rank << RANK_SHIFT | offset for rank in range(ctas.bit_length()) if ctas >> rank & 1]
+
+
+def _arrival(issued: Issue, addresses: list[int], clock: Clock) -> Callable[[], None]:
+    def run() -> None:
+        for address in addresses:
+            barrier = issued.f.cluster.mbarrier(issued.f, issued.at, address)
+            barrier.arrive(issued.f, issued.at, 1, clock)
+
+    return run
+
+
+@emits("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
+def fence(builder: Builder, instruction: Instruction) -> None:
+    """
+    ``tcgen05.fence::before_thread_sync`` and ``::after_thread_sync``: nothing.
+
+    They keep the hardware from moving tcgen05 instructions across a barrier. Here these stay where
+    they are, so that a missing one is not found.
+    """

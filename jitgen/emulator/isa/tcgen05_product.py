@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What one tcgen05.mma computes: operands out of memory, scale factors, the product, the accumulator.
+
+Products and sums are computed in float32, so that results differ from hardware in the last bits
+where they are not exact; int8 is exact.
+
+PTX ISA, sections "TensorCore 5th Generation Matrix Multiply and accumulate Operations" and "Packing
+format for matrix D in Tensor Memory".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.formats import instruction_descriptor, matrix_elements, scales
+from jitgen.emulator.formats.instruction_descriptor import KINDS
+from jitgen.emulator.isa.tcgen05_operands import Form, Job, Operands, Share, layout_of, share_of
+from jitgen.emulator.isa.tcgen05_unit import group_of, issue
+from jitgen.emulator.machine.cta import Cta
+from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.tensor_memory import Cells
+
+Values = NDArray[np.float32]
+
+_S32 = np.iinfo(np.int32)
+
+
+def plan(f: Fragment, at: int, thread: int, form: Form, operands: Operands) -> Callable[[], None]:
+    """
+    Note all accesses of an instruction that a thread, 0..n-1, issues; return what does it.
+
+    Raises:
+        MachineFault: A descriptor or an address is not valid.
+    """
+    try:
+        shape = instruction_descriptor.decode(operands.descriptor, form.kind, form.ctas)
+    except ValueError as error:
+        f.fault(at, str(error))
+    group = group_of(f, at, form.ctas)
+    issued = issue(f, at, thread)
+    job = Job(issued, form, operands, shape, layout_of(issued, form, operands, shape))
+    shares = [share_of(job, cta, position) for position, cta in enumerate(group)]
+    return Product(job, shares).run
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """
+    An instruction whose accesses are noted.
+
+    Attributes:
+        job: What it says.
+        shares: What each CTA does.
+    """
+
+    job: Job
+    shares: list[Share]
+
+    def run(self) -> None:
+        """Multiply, in all CTAs of the group."""
+        b = np.concatenate([self._shared(share.cta, share.b_offsets, "b") for share in self.shares])
+        if self.job.shape.is_b_negated:
+            b = -b
+        for share in self.shares:
+            self._run_share(share, b)
+
+    def _run_share(self, share: Share, b: Values) -> None:
+        """Multiply the rows of one CTA with all columns."""
+        job = self.job
+        a = self._lanes_of_a(share)
+        if share.scale_a is not None and share.scale_b is not None:
+            ids = job.shape.scale_a_id, job.shape.scale_b_id
+            row_scales = self._scales(share.cta, share.scale_a, ids[0])
+            a = scales.apply(a, np.tile(row_scales, (job.datapath.halves, 1)))
+            b = scales.apply(b, self._scales(share.cta, share.scale_b, ids[1]))
+        halves = job.datapath.halves
+        parts = zip(np.split(a, halves), np.split(b, halves), strict=True)
+        product = np.concatenate([rows @ columns.T for rows, columns in parts])
+        self._accumulate(share, product)
+
+    def _lanes_of_a(self, share: Share) -> Values:
+        """Return the row of A that each lane of the accumulator multiplies, [lanes, K]."""
+        job = self.job
+        if share.a_cells is not None:
+            words = share.cta.tensor.take(job.issued.f, job.issued.at, share.a_cells)
+            is_padded = KINDS[job.form.kind].is_padded
+            a = matrix_elements.in_tensor_memory(words, job.shape.a_type, is_padded=is_padded)
+        else:
+            assert share.a_offsets is not None  # noqa: S101
+            a = np.tile(self._shared(share.cta, share.a_offsets, "a"), (job.datapath.halves, 1))
+        return -a if job.shape.is_a_negated else a
+
+    def _shared(self, cta: Cta, offsets: NDArray[np.int64], name: str) -> Values:
+        """Return the values of operand "a" or "b" in a CTA's shared memory, [rows, K]."""
+        job = self.job
+        raw = cta.shared.take(job.issued.f, job.issued.at, offsets)
+        is_padded = KINDS[job.form.kind].is_padded
+        type_ = job.shape.a_type if name == "a" else job.shape.b_type
+        return matrix_elements.in_shared_memory(raw, type_, is_padded=is_padded)
+
+    def _scales(self, cta: Cta, cells: Cells, first_byte: int) -> Values:
+        """Return the scale factors of each row, [rows, scales]."""
+        job = self.job
+        f, at = job.issued.f, job.issued.at
+        copies = cta.tensor.take(f, at, cells)
+        if (copies != copies[0]).any():
+            f.warn(at, "scales", "the quarters of tensor memory hold different scale factors")
+        try:
+            return scales.values(copies[0], first_byte, job.form.scales, job.shape.scale_type)
+        except ValueError as error:
+            f.fault(at, str(error))
+
+    def _accumulate(self, share: Share, product: Values) -> None:
+        """Add the product, [lanes, columns], to the accumulator, or put it there."""
+        job, tensor = self.job, share.cta.tensor
+        if share.is_enabled is not None:
+            product = product[share.is_enabled]
+        if not product.size:
+            return
+        exact: NDArray[Any] = product.astype(np.int64) if job.shape.d_type == "s32" else product
+        if job.operands.is_added:
+            words = tensor.take(job.issued.f, job.issued.at, share.d_cells)
+            old = _READERS[job.shape.d_type](words)
+            exact = exact + (np.ldexp(old, -job.form.input_shift) if job.form.input_shift else old)
+        if job.shape.is_saturating:
+            exact = np.clip(exact, _S32.min, _S32.max)
+        tensor.put(share.d_cells, _WRITERS[job.shape.d_type](exact))
+
+
+_READERS: dict[str, Callable[[NDArray[np.uint32]], NDArray[Any]]] = {
+    "f32": lambda words: words.view(np.float32),
+    "f16": lambda words: words.astype(np.uint16).view(np.float16).astype(np.float32),
+    "s32": lambda words: words.view(np.int32).astype(np.int64),
+}
+"""Accumulators from words, by type; an f16 is in the lower half of its word."""
+
+_WRITERS: dict[str, Callable[[NDArray[Any]], NDArray[np.uint32]]] = {
+    "f32": lambda values: values.astype(np.float32).view(np.uint32),
+    "f16": lambda values: values.astype(np.float16).view(np.uint16).astype(np.uint32),
+    "s32": lambda values: values.astype(np.uint64).astype(np.uint32),
+}
+"""Words from accumulators."""

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+tcgen05.ld and tcgen05.st: tensor memory from and to registers, by warps.
+
+A load is complete when it is executed, so that a missing ``tcgen05.wait::ld`` is not found. A store
+is complete for others after ``tcgen05.wait::st``; until then it belongs to a unit of its own.
+
+PTX ISA, sections "Data Movement Shape", "tcgen05.ld", "tcgen05.st" and "tcgen05.wait".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.formats.tensor_layouts import LANES_OF_WARP, REGISTERS_OF_REPEAT, pattern
+from jitgen.emulator.isa.tcgen05_memory import check_parts
+from jitgen.emulator.isa.tcgen05_unit import issue
+from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.history import READ, WRITE, Access
+from jitgen.emulator.machine.tensor_memory import Cells, granule_at, granules_of, split_address
+from jitgen.emulator.program.builder import Builder
+from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.table import Unsupported, emits
+
+Registers = NDArray[np.uint32]
+
+STORE_UNIT = "tcgen05.st"
+"""The unit whose work a warp's tcgen05.wait::st waits for."""
+
+_REPEATS = [f"x{1 << power}" for power in range(8)]
+_QUARTERS = 4
+_HALF_BITS = np.uint32(16)
+_HALF_MASK = np.uint32(0xFFFF)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """
+    A shape of tcgen05.ld and tcgen05.st.
+
+    Attributes:
+        lanes, columns: Of the words that registers hold, relative to the address [registers, 32],
+            or [2, registers, 32] if packed.
+        is_packed: Two half words to a register.
+        is_half: A warp accesses 16 lanes, not 32.
+        granules: Those of the words, relative to the address.
+    """
+
+    lanes: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    is_packed: bool
+    is_half: bool
+    granules: NDArray[np.int64]
+
+
+@lru_cache(maxsize=256)
+def shape_of(name: str, registers: int, *, is_packed: bool, second: int = 0) -> Shape:
+    """
+    Return a shape.
+
+    Args:
+        name: ``"32x32b"``, ...
+        registers: Registers of a thread.
+        is_packed: ``.pack::16b`` or ``.unpack::16b``.
+        second: Columns from the first address to the second, of the shape ``16x32bx2``.
+    """
+    found = pattern(name, registers, is_packed=is_packed)
+    columns = found.columns + np.where(found.is_second, second, 0)
+    is_half = name != "32x32b"
+    granules = granules_of(found.lanes, columns)
+    return Shape(found.lanes, columns, is_packed, is_half, granules)
+
+
+def _parse(instruction: Instruction, vector: list[str], rest: list[str]) -> Shape:
+    """Return the shape of an instruction with a vector of registers; `rest` holds its immediate."""
+    names = [part for part in instruction.parts if part in REGISTERS_OF_REPEAT]
+    repeats = [part for part in instruction.parts if part in _REPEATS]
+    check_parts(instruction, " ".join(["sync aligned b32 pack::16b unpack::16b", *names, *repeats]))
+    if len(names) != 1 or len(repeats) != 1:
+        raise Unsupported("no shape")
+    name, repeat = names[0], int(repeats[0][1:])
+    if len(vector) != REGISTERS_OF_REPEAT[name] * repeat:
+        raise Unsupported(f"{len(vector)} registers of .{name}.x{repeat}")
+    if bool(rest) != (name == "16x32bx2"):
+        raise Unsupported("operands")
+    is_packed = instruction.has("pack::16b") or instruction.has("unpack::16b")
+    second = int(rest[0], 0) if rest else 0
+    return shape_of(name, len(vector), is_packed=is_packed, second=second)
+
+
+def _refuse_guard(instruction: Instruction) -> None:
+    """All threads of a warp execute these together, so compilers branch around them instead."""
+    if instruction.guard is not None:
+        raise Unsupported("a guard")
+
+
+@emits("tcgen05.ld", whole_warp=True)
+def ld(builder: Builder, instruction: Instruction) -> None:
+    """``tcgen05.ld.sync.aligned.32x32b.x4.b32 {r0, r1, r2, r3}, [address]``."""
+    _refuse_guard(instruction)
+    target, address, *rest = instruction.operands
+    registers = builder.names(target)
+    shape = builder.constant(_parse(instruction, registers, rest), "tensor_shape")
+    loaded = builder.temporary()
+    builder.do(f"{loaded} = {builder.call(load, builder.address(address), shape)}")
+    for number, register in enumerate(registers):
+        builder.define(register, f"{loaded}[{number}]", "b32", instruction)
+
+
+@emits("tcgen05.st", whole_warp=True)
+def st(builder: Builder, instruction: Instruction) -> None:
+    """``tcgen05.st.sync.aligned.32x32b.x4.b32 [address], {r0, r1, r2, r3}``."""
+    _refuse_guard(instruction)
+    address, *rest, source = instruction.operands
+    shape = builder.constant(_parse(instruction, builder.names(source), rest), "tensor_shape")
+    values = ", ".join(builder.values(source, "b32"))
+    builder.do(builder.call(store, builder.address(address), shape, f"[{values}]"))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """
+    Warps of one warpgroup, each of which has lanes of its own.
+
+    Attributes:
+        threads: Their threads, as indices 0..n-1 of the fragment's [k].
+        cells: The words [registers, k], or [2, registers, k] if packed.
+        agents: Of each granule.
+    """
+
+    threads: slice
+    cells: Cells
+    agents: NDArray[np.int64]
+
+
+def _parts(f: Fragment, at: int, addresses: Any, shape: Shape) -> Iterator[Part]:
+    """Return what the fragment accesses, so that no two warps of a part share lanes."""
+    bases = _bases(f, at, addresses, shape.is_half)
+    groups = f.warps // _QUARTERS
+    stops = [*f.warp_starts[1:].tolist(), f.n]
+    for group in np.unique(groups).tolist():
+        warps = np.flatnonzero(groups == group)
+        threads = slice(int(f.warp_starts[warps[0]]), stops[warps[-1]])
+        lane_ids = f.lanes[threads] % LANES_OF_WARP
+        counts = np.diff([threads.start, *(stops[warp] for warp in warps)])
+        first_lanes = np.repeat(bases[warps, 0], counts)
+        first_columns = np.repeat(bases[warps, 1], counts)
+        index = (
+            shape.lanes[..., lane_ids] + first_lanes,
+            shape.columns[..., lane_ids] + first_columns,
+        )
+        granules = [shape.granules + granule_at(*bases[warp].tolist()) for warp in warps]
+        agents = np.repeat(f.agents[warps], len(shape.granules))
+        yield Part(threads, Cells(index, np.concatenate(granules)), agents)
+
+
+def _bases(f: Fragment, at: int, addresses: Any, is_half: bool) -> NDArray[np.int64]:
+    """Return lane and column of each warp's address, [warps, 2]; fault for another warp's lanes."""
+    addresses = f.spread(addresses)
+    firsts = addresses[f.warp_starts]
+    if (np.repeat(firsts, f.threads.counts) != addresses).any():
+        f.fault(at, "the threads of a warp disagree about the address")
+    bases = np.array([split_address(int(address)) for address in firsts], np.int64)
+    allowed = LANES_OF_WARP * (f.warps % _QUARTERS)
+    lanes = bases[:, 0] & ~16 if is_half else bases[:, 0]
+    if (lanes != allowed).any():
+        warp = int((lanes != allowed).argmax())
+        f.fault(
+            at,
+            f"warp {f.warps[warp]} accesses lanes from {bases[warp, 0]} on; its own begin at "
+            f"{allowed[warp]}",
+        )
+    return bases
+
+
+def load(f: Fragment, at: int, addresses: Any, shape: Shape) -> Registers:
+    """Return the registers, uint32 [registers, n]."""
+    clocks, found = f.cluster.clocks, []
+    for part in _parts(f, at, addresses, shape):
+        epochs = clocks.vector[part.agents, part.agents]
+        access = Access(READ, part.agents, epochs, part.agents)
+        f.cta.tensor.note(f, at, part.cells, access)
+        words = f.cta.tensor.take(f, at, part.cells)
+        if shape.is_packed:
+            words = words[0] & _HALF_MASK | words[1] << _HALF_BITS
+        found.append(words)
+    return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+
+
+def store(f: Fragment, at: int, addresses: Any, shape: Shape, values: list[Any]) -> None:
+    """Write registers, each a scalar or [n]."""
+    registers = np.stack([f.spread(value) for value in values])
+    if shape.is_packed:
+        registers = np.stack([registers & _HALF_MASK, registers >> _HALF_BITS])
+    started = [issue(f, at, thread, STORE_UNIT).unit for thread in f.warp_starts.tolist()]
+    units = np.array([unit.agent for unit in started])
+    epochs = np.array([unit.epoch() for unit in started])
+    for part in _parts(f, at, addresses, shape):
+        places = np.searchsorted(f.agents, part.agents)
+        access = Access(WRITE, units[places], epochs[places], units[places])
+        f.cta.tensor.note(f, at, part.cells, access)
+        f.cta.tensor.put(part.cells, registers[..., part.threads])
+
+
+@emits("tcgen05.wait::ld", "tcgen05.wait::st", whole_warp=True)
+def wait(builder: Builder, instruction: Instruction) -> None:
+    """``tcgen05.wait::ld.sync.aligned`` and ``tcgen05.wait::st.sync.aligned``."""
+    _refuse_guard(instruction)
+    if instruction.parts[1] == "wait::st":
+        builder.do(builder.call(wait_for_stores))
+
+
+def wait_for_stores(f: Fragment, at: int) -> None:  # noqa: ARG001
+    """Let each warp know that its stores are complete."""
+    for warp, agent in zip(f.warps.tolist(), f.agents.tolist(), strict=True):
+        unit = f.cta.unit(STORE_UNIT, warp)
+        unit.commit()
+        unit.complete(f.cluster.clocks, agent, 0)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The tensor core as an agent: what a warp has it do, in the order of issue.
+
+Matrix instructions, copies into tensor memory and commits of one warp are executed one after the
+other, so that they know each other's results; nobody else does before a commit. All accesses are
+noted when the instruction is issued, with what the warp knows then, and done when the mode says so.
+
+PTX ISA, sections "tcgen05 Memory Consistency Model", "Pipelined tcgen05 Instructions" and "Issue
+Granularity".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.formats import descriptors
+from jitgen.emulator.machine.clocks import AsyncUnit, Clock
+from jitgen.emulator.machine.cta import Cta
+from jitgen.emulator.machine.fragment import WARP, Fragment
+from jitgen.emulator.machine.history import READ, WRITE, Access
+from jitgen.emulator.machine.tensor_memory import Cells
+
+KIND = "tcgen05"
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """
+    One instruction for the tensor core, issued by one thread.
+
+    Attributes:
+        f: The fragment of that thread.
+        at: The instruction.
+        unit: What executes it.
+    """
+
+    f: Fragment
+    at: int
+    unit: AsyncUnit
+
+    def note_shared_read(self, cta: Cta, where: NDArray[np.int64]) -> None:
+        """Note that bytes of a CTA's shared memory are read."""
+        unit = self.unit
+        cta.shared.note_async_read(self.f, self.at, where, unit.agent, unit.epoch(), unit.agent)
+        self.note_remote(cta)
+
+    def note_read(self, cta: Cta, cells: Cells) -> None:
+        """Note that words of a CTA's tensor memory are read."""
+        self._note(cta, cells, READ)
+
+    def note_write(self, cta: Cta, cells: Cells) -> None:
+        """Note that words of a CTA's tensor memory are written."""
+        self._note(cta, cells, WRITE)
+
+    def _note(self, cta: Cta, cells: Cells, kind: str) -> None:
+        unit = self.unit
+        access = Access(kind, unit.agent, unit.epoch(), unit.agent)
+        cta.tensor.note(self.f, self.at, cells, access)
+
+    def note_remote(self, cta: Cta) -> None:
+        """Note that another CTA than the issuing one must not exit before this is done."""
+        if cta is not self.f.cta:
+            cta.note_remote(np.array([self.unit.agent]), self.at)
+
+    def commit(self) -> Clock:
+        """Close the open group and return what waiting for it lets a thread know."""
+        clock = self.f.cluster.clocks.release(np.array([self.unit.agent]))
+        self.unit.commit()
+        return clock
+
+
+def issue(f: Fragment, at: int, thread: int, kind: str = KIND) -> Issue:
+    """
+    Return an issue by a thread, 0..n-1 of the fragment's; its unit knows what the warp knows.
+
+    Args:
+        f: Who executes the instruction.
+        at: The instruction.
+        thread: The thread.
+        kind: Name of the unit: its warp's tensor core, or what else it has.
+    """
+    warp = int(f.lanes[thread]) // WARP
+    unit, clocks = f.cta.unit(kind, warp), f.cluster.clocks
+    clocks.acquire(unit.agent, clocks.release(np.array([f.cta.agent0 + warp])))
+    clocks.learn(unit.agent, unit.agent, unit.epoch())
+    return Issue(f, at, unit)
+
+
+def group_of(f: Fragment, at: int, ctas: int) -> list[Cta]:
+    """
+    Return the CTAs that an instruction acts on, ``.cta_group::1`` or ``::2``, by rank.
+
+    Raises:
+        MachineFault: The CTA has no peer.
+    """
+    if ctas == 1:
+        return [f.cta]
+    even = f.cta.rank & ~1
+    if even + 1 >= len(f.cluster.ctas):
+        f.fault(at, f".cta_group::2, but {f.cta.name} has no peer in its cluster")
+    return f.cluster.ctas[even : even + 2]
+
+
+def operand_offsets(
+    f: Fragment, at: int, bits: int, operand: descriptors.Operand
+) -> NDArray[np.int64]:
+    """
+    Return the shared-memory offset of each byte, [rows, row_bytes], of what a descriptor names.
+
+    Raises:
+        MachineFault: The descriptor is not valid.
+    """
+    try:
+        found = descriptors.offsets(descriptors.of_tcgen05(bits), operand)
+    except ValueError as error:
+        f.fault(at, str(error))
+    found.flags.writeable = False  # so that it is known by its identity
+    return found

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Kernels that write tensor maps: one field replaced, a map copied from shared to global memory.
+
+PTX ISA, sections "tensormap.replace" and "tensormap.cp_fenceproxy"; where the fields lie see
+`jitgen.emulator.formats.tensor_map`. The tensor map proxy is not modelled: a copy reads its map
+when it is issued, whether a fence came before or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.formats import tensor_map
+from jitgen.emulator.isa.bulk_transfer import Mask, check_parts, issues
+from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.program.builder import Builder
+from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.table import Unsupported, emits
+
+_WORD = 4
+
+_PTX_ELEMENTS = (
+    "u8 u16 u32 s32 u64 s64 f16 f32 f32.ftz f64 bf16 tf32 tf32.ftz b4x16 b4x16_p64 b6x16_p32"
+)
+"""Element types in the order of PTX's numbers for them, which are not the hardware's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """
+    Bits of a field.
+
+    Attributes:
+        word: Byte of the map at which their 32-bit word begins.
+        shift: Their first bit there.
+        bits: How many.
+        source: The first of them in the value.
+    """
+
+    word: int
+    shift: int
+    bits: int
+    source: int = 0
+
+
+def _minus_one(value: int) -> int:
+    return value - 1
+
+
+def _same(value: int) -> int:
+    return value
+
+
+def _element_code(value: int) -> int:
+    names = [element.name for element in tensor_map.ELEMENT_TYPES]
+    return names.index(_PTX_ELEMENTS.split()[value])
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """
+    A field of tensor maps.
+
+    Attributes:
+        pieces: Returns where it lies, by its ordinal: the dimension it is for, if it has one.
+        encode: What the map holds for a value.
+        has_ordinal: Whether the instruction names a dimension.
+    """
+
+    pieces: Callable[[int], tuple[Piece, ...]]
+    encode: Callable[[int], int] = _same
+    has_ordinal: bool = False
+
+
+def _box(dimension: int) -> tuple[Piece, ...]:
+    word, byte = divmod(55 + dimension, _WORD)
+    return (Piece(word * _WORD, 8 * byte, 8),)
+
+
+FIELDS = {
+    "global_address": Field(lambda _: (Piece(0, 0, 32), Piece(4, 0, 32, 32))),
+    "rank": Field(lambda _: (Piece(8, 4, 3),)),
+    "elemtype": Field(lambda _: (Piece(8, 7, 4),), _element_code),
+    "interleave_layout": Field(lambda _: (Piece(8, 11, 2),)),
+    "swizzle_mode": Field(lambda _: (Piece(8, 13, 2),)),
+    "fill_mode": Field(lambda _: (Piece(8, 15, 1),)),
+    "global_stride": Field(
+        lambda number: (Piece(12 + 4 * number, 0, 32, 4), Piece(28, 4 * number, 4, 36)), _same, True
+    ),
+    "global_dim": Field(lambda number: (Piece(32 + 4 * number, 0, 32),), _minus_one, True),
+    "element_stride": Field(lambda number: (Piece(52, 3 * number, 3),), _minus_one, True),
+    "box_dim": Field(_box, _minus_one, True),
+}
+"""By name; the rank is given minus one, strides in bytes, ordinal 0 being that of dimension 1."""
+
+
+@emits("tensormap.replace.tile")
+def replace(builder: Builder, instruction: Instruction) -> None:
+    """``tensormap.replace.tile.global_dim.global.b1024.b32 [map], dimension, value``."""
+    name = instruction.parts[3]
+    check_parts(instruction, f"tensormap replace tile {name} global shared::cta b1024 b32 b64")
+    if name not in FIELDS:
+        raise Unsupported(f"field {name}")
+    field = FIELDS[name]
+    address, *numbers = instruction.operands
+    ordinal = int(numbers.pop(0), 0) if field.has_ordinal else 0
+    is_shared = not instruction.has("global")
+    arguments = (
+        builder.mask(instruction),
+        builder.address(address),
+        builder.value(numbers[0], instruction.parts[-1]),
+        builder.constant(Change(field.pieces(ordinal), field.encode, is_shared), "change"),
+    )
+    builder.do(builder.call(replace_field, *arguments))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """
+    What an instruction changes.
+
+    Attributes:
+        pieces: Where the field lies.
+        encode: What the map holds for a value.
+        is_shared: The map lies in shared memory, else in global memory.
+    """
+
+    pieces: tuple[Piece, ...]
+    encode: Callable[[int], int]
+    is_shared: bool
+
+
+def replace_field(
+    f: Fragment, at: int, mask: Mask, addresses: Any, values: Any, change: Change
+) -> None:
+    """Replace a field of the map that each thread under the mask names."""
+    for issue in issues(f, at, mask):
+        address, value = issue.of(addresses), change.encode(issue.of(values))
+        issue.check_aligned("tensor map address", address, tensor_map.BYTES)
+        for piece in change.pieces:
+            where, thread = address + piece.word, np.array([issue.thread])
+            word = int(_load(f, at, where, _WORD, thread, change.is_shared).view(np.uint32)[0, 0])
+            mask_of_bits = (1 << piece.bits) - 1
+            bits = (value >> piece.source) & mask_of_bits
+            word = word & ~(mask_of_bits << piece.shift) | bits << piece.shift
+            data = np.array([[word]], np.uint32).view(np.uint8)
+            _store(f, at, where, data, thread, change.is_shared)
+
+
+@emits("tensormap.cp_fenceproxy", whole_warp=True)
+def publish(builder: Builder, instruction: Instruction) -> None:
+    """``tensormap.cp_fenceproxy.global.shared::cta... [destination], [source], 128``."""
+    to, origin, size = instruction.operands
+    if int(size, 0) != tensor_map.BYTES:
+        raise Unsupported(f"{size} bytes")
+    arguments = (builder.mask(instruction), builder.address(to), builder.address(origin))
+    builder.do(builder.call(copy_map, *arguments))
+
+
+def copy_map(f: Fragment, at: int, mask: Mask, destinations: Any, sources: Any) -> None:
+    """Copy a map from shared to global memory, once for each warp."""
+    for issue in issues(f, at, mask, (destinations, sources)):
+        thread = np.array([issue.thread])
+        data = _load(f, at, issue.of(sources), tensor_map.BYTES, thread, True)
+        _store(f, at, issue.of(destinations), data, thread, False)
+
+
+def _load(
+    f: Fragment, at: int, address: int, width: int, thread: NDArray[np.int64], is_shared: bool
+) -> NDArray[np.uint8]:
+    """Return what a thread reads, uint8 [1, width]."""
+    addresses = np.array([address], np.uint64)
+    if not is_shared:
+        return f.machine.memory.load(f, at, addresses, width)
+    offsets = f.cta.shared.offsets(f, at, addresses, width)
+    return f.cta.shared.generic_read(f, at, offsets, width, thread)
+
+
+def _store(
+    f: Fragment,
+    at: int,
+    address: int,
+    data: NDArray[np.uint8],
+    thread: NDArray[np.int64],
+    is_shared: bool,
+) -> None:
+    """Write uint8 `data` [1, width] of a thread."""
+    addresses = np.array([address], np.uint64)
+    if not is_shared:
+        f.machine.memory.store(f, at, addresses, data)
+        return
+    offsets = f.cta.shared.offsets(f, at, addresses, data.shape[1])
+    f.cta.shared.generic_write(f, at, offsets, data.shape[1], data, thread)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Accumulators of wgmma: the registers of a warpgroup as a matrix of 64 rows.
+
+PTX ISA, section "Register Fragments" of wgmma.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.formats import fragments
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.cta import Cta
+
+POISON = np.uint32(0x7FC0DEAD)
+"""What the registers of accumulators in flight hold; NaN as a float32 and as two float16."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Accumulators:
+    """
+    Registers that hold a matrix of 64 rows, of a type of wgmma. Made once for the same registers.
+
+    Attributes:
+        type: ``"f32"``, ``"f16"`` (two to a register) or ``"s32"``.
+        columns: Of the matrix.
+        registers: Rows of the register file.
+        index: The same as an index: a slice where they are adjacent.
+    """
+
+    type: str
+    columns: int
+    registers: frozenset[int]
+    index: slice | list[int]
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the matrix, in which f16 is float32 with the values of float16."""
+        return np.int32 if self.type == "s32" else np.float32
+
+    def load(self, cta: Cta, lanes: slice) -> NDArray[Any]:
+        """Return the matrix [16 * warps, columns] that registers of some warps hold."""
+        bits = cta.r[self.index, lanes]
+        if self.type == "f16":
+            return fragments.matrix_of(fragments.unpack(bits).view(np.float16)).astype(np.float32)
+        return fragments.matrix_of(bits.view(self.dtype))
+
+    def store(self, cta: Cta, lanes: slice, matrix: NDArray[Any]) -> None:
+        """Put a matrix [16 * warps, columns] into registers of some warps."""
+        values = fragments.accumulators_of(matrix)
+        if self.type == "f16":
+            cta.r[self.index, lanes] = fragments.pack(values.astype(np.float16).view(np.uint16))
+        else:
+            cta.r[self.index, lanes] = values.view(np.uint32)
+
+
+@lru_cache(maxsize=1 << 10)
+def accumulators(kind: str, registers: tuple[int, ...]) -> Accumulators:
+    """Return the one object for these rows of the register file; see `Accumulators`."""
+    first, count = registers[0], len(registers)
+    is_adjacent = registers == tuple(range(first, first + count))
+    index = slice(first, first + count) if is_adjacent else list(registers)
+    columns = count * (4 if kind == "f16" else 2)
+    return Accumulators(kind, columns, frozenset(registers), index)

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The three kinds of barriers, and what threads learn from them.
+
+Who arrives gives its clock to the barrier; who leaves takes over the clocks of all that arrived in
+the phase. PTX ISA, sections "mbarrier", "bar, barrier" and "barrier.cluster".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine.clocks import Clock, join
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.cluster import Cluster
+    from jitgen.emulator.machine.cta import Cta
+    from jitgen.emulator.machine.fragment import Fragment
+
+MAX_COUNT = 2**20 - 1
+"""The largest arrival count, and the largest transaction count, of an mbarrier."""
+
+
+def together(one: Clock | None, other: Clock | None) -> Clock | None:
+    """Return what two clocks know together; None knows nothing. Neither is changed."""
+    if one is None or other is None:
+        return other if one is None else one
+    return join(one, other)
+
+
+class MBarrier:
+    """
+    What mbarrier.init makes of eight bytes of shared memory.
+
+    A phase is complete when no arrival and no transaction is pending.
+
+    Attributes:
+        cta, offset: Where it lies.
+        count: Arrivals of a phase.
+        pending: Arrivals that this phase lacks.
+        transactions: Bytes that this phase expects and has not got; may be negative for a while.
+        phase: Completed phases.
+        transfer_phase: Completed phases after the last one that got bytes; 0 if none did.
+        agent: The clock agent that stands for the bulk copies which signal it: what they write in
+            the phase `phase` has the epoch ``phase + 1``.
+        clock: What who waits successfully learns.
+        at: Index of the instruction that initialised it.
+        initialised_by: That warp's agent and epoch.
+    """
+
+    __slots__ = (
+        "_arriving", "_has_transfer", "_users", "agent", "at", "clock", "count", "cta",
+        "initialised_by", "offset", "pending", "phase", "transactions", "transfer_phase",
+    )  # fmt: skip
+
+    def __init__(
+        self, cta: Cta, offset: int, count: int, at: int, initialised_by: tuple[int, int]
+    ) -> None:
+        self.cta, self.offset, self.count = cta, offset, count
+        self.pending = count
+        self.transactions = self.phase = self.transfer_phase = 0
+        self.agent = cta.cluster.clocks.agent(f"{cta.name} copies signalling mbarrier {offset:#x}")
+        self.clock: Clock | None = None
+        self.at = at
+        self.initialised_by = initialised_by
+        self._arriving: Clock | None = None
+        self._has_transfer = False
+        self._users: set[int] = {initialised_by[0]}
+
+    def check_initialised(self, fragment: Fragment, at: int, agents: NDArray[np.int64]) -> None:
+        """Find warps that use the barrier and do not know that it is initialised."""
+        strangers = [agent for agent in agents.tolist() if agent not in self._users]
+        if not strangers:
+            return
+        self._users.update(strangers)
+        agent, epoch = self.initialised_by
+        if (self.cta.cluster.clocks.vector[strangers, agent] < epoch).any():
+            first = self.cta.machine.program.place(self.at)
+            message = f"{self.name} is used by a warp that is not ordered after\n  {first}"
+            fragment.warn(at, "race", message)
+
+    def arrive(self, fragment: Fragment, at: int, number: int, clock: Clock | None) -> None:
+        """
+        Let `number` arrivals happen, that release `clock`.
+
+        Raises:
+            MachineFault: The phase does not expect as many.
+        """
+        if number > self.pending:
+            fragment.fault(
+                at, f"{self.name} gets {number} arrivals, of {self.count} only {self.pending} lack"
+            )
+        self.pending -= number
+        self._arriving = together(self._arriving, clock)
+        self._advance()
+
+    def expect(self, fragment: Fragment, at: int, number: int) -> None:
+        """Let the phase expect `number` bytes more."""
+        self._transact(fragment, at, number)
+        self._advance()
+
+    def complete(self, fragment: Fragment, at: int, number: int) -> None:
+        """Let `number` bytes have come."""
+        self._has_transfer = True
+        self._transact(fragment, at, -number)
+        self._advance()
+
+    def _transact(self, fragment: Fragment, at: int, number: int) -> None:
+        self.transactions += number
+        if abs(self.transactions) > MAX_COUNT:
+            fragment.fault(at, f"{self.name} expects {self.transactions} bytes, beyond its range")
+
+    def _advance(self) -> None:
+        """Complete the phase if nothing is pending; wake who waits."""
+        if self.pending == 0 and self.transactions == 0:
+            self.phase += 1
+            self.pending = self.count
+            self.clock = self._completed_clock()
+            self._arriving = None
+            if self._has_transfer:
+                self._has_transfer, self.transfer_phase = False, self.phase
+        self.cta.cluster.events += 1
+
+    def _completed_clock(self) -> Clock:
+        """Return what is known after this phase: all before, the arrivals, and its copies."""
+        clock = np.zeros(self.agent + 1, np.int64)
+        clock[self.agent] = self.phase
+        for known in (self.clock, self._arriving):
+            clock = clock if known is None else join(clock, known)
+        return clock
+
+    def has_completed(self, parity: int) -> bool:
+        """Return whether the latest phase of this parity is complete, as try_wait.parity asks."""
+        return self.phase & 1 != parity & 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the phase has had no arrival and expects no bytes."""
+        return self.pending == self.count and self.transactions == 0
+
+    @property
+    def name(self) -> str:
+        """The barrier in words, without its state."""
+        return f"mbarrier {self.offset:#x} of {self.cta.name}"
+
+    @property
+    def state(self) -> str:
+        """The state in words."""
+        arrived = self.count - self.pending
+        bytes_ = f", {self.transactions} bytes pending" if self.transactions else ""
+        return f"{self.phase} phases complete, {arrived} of {self.count} arrived{bytes_}"
+
+
+class NamedBarrier:
+    """
+    One of a CTA's 16 barriers of bar.sync.
+
+    Attributes:
+        number: 0..15.
+        generation: How often it was complete.
+        arrived: Threads that arrived since then.
+        expected: Threads that make it complete; None: all that are alive.
+        at: The instruction of the first arrival.
+        values: For bar.red: what the threads that arrived brought.
+        result: For bar.red: the values of the last generation.
+    """
+
+    def __init__(self, cta: Cta, number: int) -> None:
+        self._cta = cta
+        self.number = number
+        self.generation = self.arrived = 0
+        self.expected: int | None = None
+        self.at = -1
+        self.values: list[NDArray[np.bool_]] = []
+        self.result: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self._arriving: Clock | None = None
+        self._waiters: list[NDArray[np.int64]] = []
+
+    def arrive(
+        self, fragment: Fragment, at: int, number: int, expected: int | None, *, waits: bool
+    ) -> int:
+        """
+        Let the fragment arrive.
+
+        Args:
+            fragment: Its warps wait, if `waits`, until the barrier is complete.
+            at: The instruction.
+            number: Threads it counts for.
+            expected: Threads that the instruction names; None if it names none.
+            waits: It stays until then.
+
+        Returns:
+            The generation it waits for the end of.
+
+        Raises:
+            MachineFault: Too many arrive, or the threads do not agree how many.
+        """
+        if self.arrived == 0:
+            self.expected, self.at = expected, at
+        if expected != self.expected:
+            first = self._cta.machine.program.place(self.at)
+            fragment.fault(
+                at, f"{self.name} is used with {expected} threads, but before by {first}"
+            )
+        self.arrived += number
+        if self.arrived > self._target:
+            fragment.fault(at, f"{self.name}: {self.arrived} threads arrive of {self._target}")
+        clocks = self._cta.cluster.clocks
+        self._arriving = together(self._arriving, clocks.release(fragment.agents))
+        if waits:
+            self._waiters.append(fragment.agents)
+        generation = self.generation
+        self.recount()
+        return generation
+
+    @property
+    def _target(self) -> int:
+        return self._cta.num_alive if self.expected is None else self.expected
+
+    def recount(self) -> None:
+        """Complete the barrier if all have arrived."""
+        if self.arrived == 0 or self.arrived < self._target:
+            return
+        self.generation += 1
+        self.arrived = 0
+        if self._arriving is not None:
+            for agents in self._waiters:
+                self._cta.cluster.clocks.acquire(agents, self._arriving)
+        self._arriving, self._waiters = None, []
+        if self.values:
+            self.result, self.values = np.concatenate(self.values), []
+        self._cta.cluster.events += 1
+
+    @property
+    def name(self) -> str:
+        """The barrier in words."""
+        return f"barrier {self.number} of {self._cta.name}"
+
+    @property
+    def state(self) -> str:
+        """The state in words."""
+        return f"{self.arrived} of {self._target} threads arrived"
+
+
+class ClusterBarrier:
+    """
+    The one barrier of a cluster; all threads of it that are alive arrive, then wait.
+
+    Attributes:
+        phase: Completed phases.
+        arrived: Living threads that arrived in this phase.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.phase = self.arrived = 0
+        self.clock: Clock | None = None
+        self._arriving: Clock | None = None
+
+    def arrive(self, number: int, clock: Clock) -> None:
+        """Let `number` threads arrive, that release `clock`."""
+        self.arrived += number
+        self._arriving = together(self._arriving, clock)
+        self._recount()
+
+    def leave(self, fragment: Fragment) -> None:
+        """Threads exit: they are no longer waited for."""
+        self.arrived -= int((fragment.cta.cluster_arrivals[fragment.s] == self.phase).sum())
+        self._recount()
+
+    @property
+    def _target(self) -> int:
+        return sum(cta.num_alive for cta in self._cluster.ctas)
+
+    def _recount(self) -> None:
+        if 0 < self.arrived == self._target:
+            self.phase += 1
+            self.arrived = 0
+            self.clock, self._arriving = self._arriving, None
+            self._cluster.events += 1
+
+    @property
+    def state(self) -> str:
+        """The state in words."""
+        return f"{self.arrived} of {self._target} threads of the cluster arrived"

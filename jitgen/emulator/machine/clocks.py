@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What the agents of a cluster know of each other: vector clocks.
+
+An agent is whatever acts on its own: a warp, an asynchronous unit of a warp, the copies that signal
+an mbarrier. Its work is cut into epochs, and a row of the matrix says, for each other agent, up to
+which epoch that agent's work is known to be over. Knowledge is handed on where PTX orders memory
+accesses, from a release to the acquire that observes it. What agent a did in epoch e comes before
+what agent b does now if and only if ``vector[b, a] >= e``.
+
+Proxies need a second sort of knowledge: up to which epoch an agent's ordinary writes are followed
+by a proxy fence. It flows along the same paths, so it is kept in the same rows, as what is known of
+a shadow of that agent.
+
+PTX ISA, section "Memory Consistency Model": causality order, proxies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.fragment import Fragment
+
+Agents = int | NDArray[np.int64]
+"""One agent, or several [k]."""
+
+Clock = NDArray[np.int64]
+"""A copy of what somebody knows: an epoch for each agent; agents beyond its end are not known."""
+
+Action = Callable[[], None]
+
+NOBODY = 0
+"""The agent that never does anything, so that everybody knows all of it."""
+
+FOREVER = 2**62
+"""Later than any epoch."""
+
+_FIRST_CAPACITY = 64
+
+
+class Clocks:
+    """
+    The clocks of one cluster.
+
+    Attributes:
+        vector: int64 [capacity, capacity]; row a is what agent a knows. Replaced when it grows, so
+            that nobody may keep it.
+        shadow_of: For each agent [capacity] its shadow; `NOBODY` for one that has none, which is to
+            say that the async proxy sees all its writes.
+        flags: What was released at an address of memory, for who acquires there.
+    """
+
+    def __init__(self) -> None:
+        self.vector: NDArray[np.int64] = np.zeros((_FIRST_CAPACITY, _FIRST_CAPACITY), np.int64)
+        self.shadow_of: NDArray[np.int64] = np.zeros(_FIRST_CAPACITY, np.int64)
+        self.flags: dict[int, Clock] = {}
+        self._names: list[str] = []
+        self._fenced: dict[int, Clock] = {}
+        self._observed: dict[int, Clock] = {}
+        self._with_shadow: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.agent("nobody")
+
+    def agent(self, name: str) -> int:
+        """Return a new agent, in its epoch 1."""
+        new = len(self._names)
+        if new == len(self.vector):
+            self.vector = np.pad(self.vector, (0, new))
+            self.shadow_of = np.pad(self.shadow_of, (0, new))
+        self._names.append(name)
+        self.vector[new, new] = 1
+        self.vector[new, NOBODY] = FOREVER
+        return new
+
+    def name(self, agent: int) -> str:
+        """Return what an agent is, in words."""
+        return self._names[agent]
+
+    def now(self, agent: int) -> int:
+        """Return an agent's epoch."""
+        return int(self.vector[agent, agent])
+
+    # --- knowledge --------------------------------------------------------------------------------
+
+    def release(self, agents: NDArray[np.int64]) -> Clock:
+        """Return what `agents` [k] know together, and begin a new epoch of each."""
+        clock: Clock = self.vector[agents].max(axis=0)
+        self.vector[agents, agents] += 1
+        return clock
+
+    def acquire(self, agents: Agents, clock: Clock) -> None:
+        """Let each of `agents` know what `clock` knows."""
+        known = self.vector[agents, : len(clock)]
+        self.vector[agents, : len(clock)] = np.maximum(known, clock)
+
+    def learn(self, agents: Agents, other: int, epoch: int) -> None:
+        """Let each of `agents` know agent `other` up to `epoch`."""
+        self.vector[agents, other] = np.maximum(self.vector[agents, other], epoch)
+
+    # --- fences -----------------------------------------------------------------------------------
+
+    def observe(self, agents: Agents, clock: Clock) -> None:
+        """Note that relaxed loads of `agents` saw what was released with `clock`; see `fence`."""
+        for agent in np.atleast_1d(agents).tolist():
+            seen = self._observed.get(agent)
+            self._observed[agent] = clock if seen is None else join(seen, clock)
+
+    def fence(self, agents: NDArray[np.int64]) -> None:
+        """
+        Execute a fence in each of `agents` [k].
+
+        What their relaxed loads observed before is acquired now, and what they know now is what
+        their relaxed stores and arrivals release from now on.
+        """
+        for agent in agents.tolist():
+            seen = self._observed.pop(agent, None)
+            if seen is not None:
+                self.acquire(agent, seen)
+            self._fenced[agent] = self.vector[agent].copy()
+            self.vector[agent, agent] += 1
+
+    def has_fenced(self, agent: int) -> bool:
+        """Return whether an agent executed a fence."""
+        return agent in self._fenced
+
+    def released_by_fence(self, agents: NDArray[np.int64]) -> Clock:
+        """Return what `agents` [k] knew together at their last fences."""
+        clock: Clock = np.zeros(1, np.int64)
+        for agent in agents.tolist():
+            if agent in self._fenced:
+                clock = join(clock, self._fenced[agent])
+        return clock
+
+    def give_shadow(self, agents: Agents) -> None:
+        """Give `agents` shadows if they have none, as they write through the generic proxy."""
+        for agent in np.atleast_1d(agents).tolist():
+            if not self.shadow_of[agent]:
+                shadow = self.agent(f"fenced writes of {self.name(agent)}")
+                self.shadow_of[agent] = shadow
+                self._with_shadow = np.append(self._with_shadow, agent)
+
+    def fence_proxy(self, agents: NDArray[np.int64]) -> None:
+        """Let the async proxy see what `agents` [k] know of, and begin a new epoch of each."""
+        owners = self._with_shadow
+        shadows = self.shadow_of[owners]
+        for agent in agents.tolist():
+            row = self.vector[agent]
+            row[shadows] = np.maximum(row[shadows], row[owners])
+            row[agent] += 1
+
+
+def join(one: Clock, other: Clock) -> Clock:
+    """Return what two clocks know together; neither is changed."""
+    if len(one) < len(other):
+        one, other = other, one
+    joined = one.copy()
+    np.maximum(joined[: len(other)], other, out=joined[: len(other)])
+    return joined
+
+
+class AsyncUnit:
+    """
+    Work that a warp starts and that completes in groups: of wgmma, of bulk copies, of cp.async.
+
+    Attributes:
+        agent: Its clock agent. Work of the n-th group, from 1, has the epoch n, or a later one if
+            `split` was called.
+        committed: Groups that were closed.
+        pending: What is left to do of each group that is not known to be complete, the open one
+            last. Where work is not deferred there is nothing to do.
+    """
+
+    __slots__ = ("_ends", "agent", "committed", "pending")
+
+    def __init__(self, agent: int) -> None:
+        self.agent = agent
+        self.committed = 0
+        self.pending: list[list[Action]] = [[]]
+        self._ends = [0]  # the last epoch of each closed group, and that of the open one so far
+
+    def epoch(self) -> int:
+        """Return the epoch of work that is started now."""
+        return self._ends[-1] + 1
+
+    def split(self) -> None:
+        """Begin a new epoch in the open group, as part of it is waited for in another way."""
+        self._ends[-1] += 1
+
+    def defer(self, action: Action) -> None:
+        """Keep work of the open group until somebody waits for it."""
+        self.pending[-1].append(action)
+
+    def commit(self) -> None:
+        """Close the open group."""
+        self.committed += 1
+        self._ends[-1] += 1
+        self._ends.append(self._ends[-1])
+        if len(self.pending) > 1 or self.pending[0]:
+            self.pending.append([])
+
+    def complete(self, clocks: Clocks, warp_agent: int, keep: int) -> None:
+        """Do the work of all closed groups but the last `keep`; the warp knows it from now on."""
+        while len(self.pending) > keep + 1:
+            for action in self.pending.pop(0):
+                action()
+        if self.committed > keep:
+            clocks.learn(warp_agent, self.agent, self._ends[self.committed - keep - 1])
+
+    def drain(self) -> None:
+        """Do what is left, without anybody knowing."""
+        while self.pending[0] or len(self.pending) > 1:
+            actions = self.pending.pop(0)
+            if not self.pending:
+                self.pending.append([])
+            for action in actions:
+                action()
+
+
+def check_previous_grid(f: Fragment, at: int, agents: NDArray[np.int64] | None = None) -> None:
+    """
+    Find warps that access global memory too early.
+
+    A grid that may start before the previous one ends must execute griddepcontrol.wait first. PTX
+    ISA, section "griddepcontrol".
+
+    Args:
+        f: Who executes the access.
+        at: Its instruction.
+        agents: The warps that take part [k]; by default all.
+    """
+    if not f.machine.launch.is_dependent:
+        return
+    cluster = f.cluster
+    rows = f.agents if agents is None else agents
+    if len(rows) and (cluster.clocks.vector[rows, cluster.previous_grid] < 1).any():
+        f.warn(at, "race", "global memory is accessed before griddepcontrol.wait")

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A cluster: the CTAs that run together, what they know of each other, and their asynchronous work.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jitgen.emulator.machine import exits
+from jitgen.emulator.machine.barriers import ClusterBarrier, MBarrier
+from jitgen.emulator.machine.clocks import Clocks
+from jitgen.emulator.machine.cta import OFFSET_MASK, RANK_SHIFT, Cta
+from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.queues import Queues
+from jitgen.emulator.machine.schedule import Schedule
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.machine import Machine
+
+
+class Cluster:
+    """
+    One cluster; a single CTA where the launch names no cluster.
+
+    Attributes:
+        machine: Where it runs.
+        origin: Grid index (x, y, z) of its first CTA.
+        clocks: What its agents know of each other.
+        previous_grid: The agent that stands for the grids launched before this one.
+        events: Bumped by whatever may wake a waiter of the cluster.
+        queues: Asynchronous work kept back.
+        barrier: What barrier.cluster acts on.
+        ctas: By rank.
+        schedule: Its fragments.
+    """
+
+    def __init__(self, machine: Machine, origin: tuple[int, int, int]) -> None:
+        self.machine = machine
+        self.origin = origin
+        self.clocks = Clocks()
+        self.previous_grid = self.clocks.agent("the previous grid")
+        self.events = 0
+        self.queues = Queues(machine.mode, machine.chance)
+        self.barrier = ClusterBarrier(self)
+        self.ctas: list[Cta] = []
+        for offset in machine.launch.cluster_offsets:
+            x, y, z = (first + more for first, more in zip(origin, offset, strict=True))
+            self.ctas.append(Cta(self, len(self.ctas), (x, y, z)))
+        if not machine.launch.is_dependent:
+            warps = np.concatenate([cta.agents for cta in self.ctas])
+            self.clocks.learn(warps, self.previous_grid, 1)
+        self.schedule = Schedule(self)
+
+    def cta(self, fragment: Fragment, at: int, address: int) -> Cta:
+        """
+        Return the CTA that a shared address names.
+
+        A CTA that has exited is a finding, since its shared memory may be another's by then.
+
+        Raises:
+            MachineFault: The cluster has no such CTA.
+        """
+        rank = int(address) >> RANK_SHIFT
+        if rank >= len(self.ctas):
+            fragment.fault(at, f"shared address {address:#x} is of CTA {rank} of {len(self.ctas)}")
+        cta = self.ctas[rank]
+        if cta.has_exited and cta is not fragment.cta:
+            fragment.warn(
+                at, "exit", f"access to the shared memory of {cta.name}, which has exited"
+            )
+        return cta
+
+    def mbarrier(self, fragment: Fragment, at: int, address: int) -> MBarrier:
+        """
+        Return the barrier object at a shared address.
+
+        Raises:
+            MachineFault: There is none: mbarrier.init was not executed, or mbarrier.inval was.
+        """
+        barrier = self.cta(fragment, at, address).barriers.get(int(address) & OFFSET_MASK)
+        if barrier is None:
+            fragment.fault(at, f"no mbarrier was initialised at {address:#x}")
+        return barrier
+
+    def finish(self) -> None:
+        """Do what asynchronous work is left, after the last thread, and look for loose ends."""
+        self.queues.run_all()
+        exits.check(self)
+        for cta in self.ctas:
+            for unit in cta.units.values():
+                unit.drain()

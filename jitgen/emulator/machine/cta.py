@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A CTA: register files, shared memory, barriers, and which of its threads are alive.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine import exits
+from jitgen.emulator.machine.barriers import MBarrier, NamedBarrier
+from jitgen.emulator.machine.clocks import AsyncUnit
+from jitgen.emulator.machine.fragment import WARP, Fragment, Threads
+from jitgen.emulator.machine.shared_memory import SharedMemory
+from jitgen.emulator.machine.tensor_memory import TensorMemory
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.cluster import Cluster
+    from jitgen.emulator.machine.machine import Machine
+
+RANK_SHIFT = 24
+"""A shared address is the CTA's rank in its cluster above these bits, and an offset below."""
+
+OFFSET_MASK = (1 << RANK_SHIFT) - 1
+
+NOT_ARRIVED = -1
+
+
+class Cta:
+    """
+    One CTA.
+
+    Attributes:
+        cluster, machine: Where it runs.
+        rank: Its number in the cluster.
+        index: Its place in the grid (x, y, z).
+        base: What its shared addresses begin with: ``rank << 24``.
+        num_threads: Threads at the start.
+        r, q, h, p: Register files [registers, num_threads] of uint32, uint64, uint16 and bool.
+        shared: Shared memory.
+        barriers: Objects made by mbarrier.init, by offset in shared memory.
+        named: Barriers 0..15 of bar.sync, on first use.
+        live: Threads of each warp that have not exited.
+        agent0: Clock agent of warp 0; those of the other warps follow.
+        agents: All of these.
+        cluster_arrivals: Phase of the cluster's barrier at which each thread arrived, or -1.
+        reductions: Generation in which each thread arrived at a bar.red, or -1.
+        register_limits: What setmaxnreg set for each warp; 0 if it did not.
+        has_exited: No thread is alive.
+        remote_accesses: By agent of another CTA, epoch and instruction of its latest access here.
+    """
+
+    def __init__(self, cluster: Cluster, rank: int, index: tuple[int, int, int]) -> None:
+        self.cluster: Cluster = cluster
+        self.machine: Machine = cluster.machine
+        self.rank: int = rank
+        self.index: tuple[int, int, int] = index
+        self.base = rank << RANK_SHIFT
+        self.num_threads = threads = self.machine.launch.num_threads
+        self.name = f"CTA {index}" + (
+            f" rank {rank}" if self.machine.launch.cluster_size > 1 else ""
+        )
+        self._make_registers(threads)
+        self.num_warps: int = -(-threads // WARP)
+        self.live = np.bincount(np.arange(threads) // WARP)
+        self.num_alive = threads
+        self.has_exited = False
+        names = [f"{self.name} warp {warp}" for warp in range(self.num_warps)]
+        self.agents = np.array([cluster.clocks.agent(name) for name in names])
+        self.agent0 = int(self.agents[0])
+        self.shared = SharedMemory(self, self.machine.shared_end)
+        self.barriers: dict[int, MBarrier] = {}
+        self.named: dict[int, NamedBarrier] = {}
+        self.cluster_arrivals = np.full(threads, NOT_ARRIVED)
+        self.reductions = np.full(threads, NOT_ARRIVED)
+        self.register_limits = np.zeros(self.num_warps, np.int64)
+        self.remote_accesses: dict[int, tuple[int, int]] = {}
+        self.units: dict[tuple[str, int], AsyncUnit] = {}
+        self._threads: dict[bytes, Threads] = {}
+
+    def _make_registers(self, threads: int) -> None:
+        """Registers start as zeros, as a compiler defines each before its use."""
+        count = self.machine.program.register_counts
+        self.r: NDArray[np.uint32] = np.zeros((count["r"], threads), np.uint32)
+        self.q: NDArray[np.uint64] = np.zeros((count["q"], threads), np.uint64)
+        self.h: NDArray[np.uint16] = np.zeros((count["h"], threads), np.uint16)
+        self.p: NDArray[np.bool_] = np.zeros((count["p"], threads), np.bool_)
+
+    @cached_property
+    def tensor(self) -> TensorMemory:
+        """Tensor memory, made on first use."""
+        return TensorMemory(self)
+
+    @property
+    def has_tensor_memory(self) -> bool:
+        """Whether an instruction touched tensor memory."""
+        return "tensor" in self.__dict__
+
+    def threads(self, lanes: NDArray[np.int64]) -> Threads:
+        """Return what is known of a set of thread numbers, ascending [n]."""
+        key = lanes.tobytes()
+        found = self._threads.get(key)
+        if found is None:
+            found = self._threads[key] = Threads(self, lanes)
+        return found
+
+    def unit(self, kind: str, warp: int) -> AsyncUnit:
+        """Return the asynchronous unit of a warp: "wgmma", "bulk", "cp.async" or "tcgen05"."""
+        found = self.units.get((kind, warp))
+        if found is None:
+            agent = self.cluster.clocks.agent(f"{self.name} warp {warp} {kind}")
+            found = self.units[kind, warp] = AsyncUnit(agent)
+        return found
+
+    def note_remote(self, agents: NDArray[np.int64], at: int) -> None:
+        """Remember that agents of another CTA access this one's shared memory now."""
+        now = self.cluster.clocks.now
+        for agent in agents.tolist():
+            self.remote_accesses[agent] = (now(agent), at)
+
+    def leave(self, fragment: Fragment) -> None:
+        """Threads exit: barriers that count the living may be complete without them."""
+        threads = fragment.threads
+        self.live[threads.warps] -= threads.counts
+        self.num_alive -= threads.n
+        self.has_exited = self.num_alive == 0
+        if self.has_exited:
+            exits.check_remote(self)
+        for barrier in self.named.values():
+            barrier.recount()
+        self.cluster.barrier.leave(fragment)

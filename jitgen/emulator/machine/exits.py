@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Loose ends when a cluster ends: what would break the next kernel, or this one on another day.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine.faults import warn_at_exit
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.cluster import Cluster
+    from jitgen.emulator.machine.cta import Cta
+
+WARPS_OF_GROUP = 4
+
+_WAITED_UNITS = {
+    "wgmma": "wgmma.wait_group",
+    "bulk": "cp.async.bulk.wait_group",
+    "cp.async": "cp.async.wait_group",
+}
+"""Units whose work ends with a wait of the warp that issued it."""
+
+
+def check(cluster: Cluster) -> None:
+    """Find what a cluster leaves undone."""
+    for cta in cluster.ctas:
+        _check_mbarriers(cta)
+        _check_named(cta)
+        _check_units(cta)
+        _check_registers(cta)
+        if cta.has_tensor_memory:
+            cta.tensor.check_exit()
+
+
+def check_remote(cta: Cta) -> None:
+    """
+    Find CTAs that may still access a CTA's shared memory when its last thread exits.
+
+    Hardware gives that memory to another CTA then. Whoever accesses it must be waited for, in the
+    end by a barrier of the cluster.
+    """
+    knows = _knowledge(cta)
+    name = cta.cluster.clocks.name
+    for agent, (epoch, at) in cta.remote_accesses.items():
+        if knows[agent] < epoch:
+            message = f"{cta.name} may exit before {name(agent)} accesses its shared memory"
+            warn_at_exit(cta, "remote", message, at)
+
+
+def _knowledge(cta: Cta) -> NDArray[np.int64]:
+    """Return what the warps of a CTA know together."""
+    known: NDArray[np.int64] = cta.cluster.clocks.vector[cta.agents].max(axis=0)
+    return known
+
+
+def _check_mbarriers(cta: Cta) -> None:
+    """A barrier must be between phases, and whoever let bytes come must have waited for them."""
+    knows = _knowledge(cta)
+    for barrier in cta.barriers.values():
+        if not barrier.is_idle:
+            message = f"{barrier.name} is left in the middle of a phase: {barrier.state}"
+            warn_at_exit(cta, "mbarrier", message, barrier.at)
+        elif knows[barrier.agent] < barrier.transfer_phase:
+            message = f"no thread waited for the last copies that signal {barrier.name}"
+            warn_at_exit(cta, "copies", message, barrier.at)
+
+
+def _check_named(cta: Cta) -> None:
+    for barrier in cta.named.values():
+        if barrier.arrived:
+            warn_at_exit(cta, "barrier", f"{barrier.name}: {barrier.state}", barrier.at)
+
+
+def _check_units(cta: Cta) -> None:
+    """A CTA's shared memory must not be in use, nor its registers, when it ends."""
+    vector = cta.cluster.clocks.vector
+    for (kind, warp), unit in cta.units.items():
+        wait = _WAITED_UNITS.get(kind)
+        if wait is not None and vector[cta.agent0 + warp, unit.agent] < unit.committed:
+            message = f"warp {warp} never waited for its last {kind} groups ({wait})"
+            warn_at_exit(cta, kind, message)
+
+
+def _check_registers(cta: Cta) -> None:
+    """The four warps of a warpgroup must set the same number of registers."""
+    if cta.num_warps % WARPS_OF_GROUP:
+        return
+    groups = cta.register_limits.reshape(-1, WARPS_OF_GROUP)
+    if (groups != groups[:, :1]).any():
+        message = f"setmaxnreg differs within a warpgroup: {np.ravel(groups).tolist()}"
+        warn_at_exit(cta, "setmaxnreg", message)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What goes wrong in an emulated kernel: faults end the run, findings are collected.
+
+A fault is what hardware would not survive, or what leaves the emulator without a meaning. A finding
+is a mistake that a run on hardware may or may not show, such as a race. A loop makes the same
+mistake many times: a finding is recorded once for its kind and instruction, with a count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from jitgen.errors import MachineFault
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.cta import Cta
+    from jitgen.emulator.machine.fragment import Fragment
+
+NOWHERE = -1
+"""The `at` of what no instruction did."""
+
+
+@dataclass(slots=True)
+class Finding:
+    """
+    One mistake.
+
+    Attributes:
+        kind: "race", "uninitialised", "proxy", "exit", ...
+        message: What happened the first time, with the addresses of that time.
+        at: Index of the instruction; NOWHERE if there is none.
+        place: That instruction in words: line of the kernel's source, PTX line, text.
+        who: CTA and threads of the first time.
+        count: How often it happened.
+    """
+
+    kind: str
+    message: str
+    at: int
+    place: str
+    who: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        """Return all of it in one paragraph."""
+        times = f" ({self.count} times)" if self.count > 1 else ""
+        where = f"\n  at {self.place}" if self.place else ""
+        return f"{self.kind}: {self.message}{times}{where}\n  by {self.who}"
+
+
+def name_lanes(lanes: np.ndarray) -> str:
+    """Return "threads 0..127" for ascending thread numbers [n], with the count where some lack."""
+    first, last, n = int(lanes[0]), int(lanes[-1]), len(lanes)
+    if n == 1:
+        return f"thread {first}"
+    partly = f" ({n} of them)" if last - first + 1 != n else ""
+    return f"threads {first}..{last}{partly}"
+
+
+def fault(fragment: Fragment, at: int, message: str) -> NoReturn:
+    """Raise MachineFault: `message`, where the instruction stands and who executed it."""
+    place = fragment.machine.program.place(at)
+    raise MachineFault(f"{message}\n  at {place}\n  by {name_fragment(fragment)}")
+
+
+def name_fragment(fragment: Fragment) -> str:
+    """Return "CTA (0, 0, 3), threads 128..255"."""
+    return f"{fragment.cta.name}, {name_lanes(fragment.lanes)}"
+
+
+def warn(fragment: Fragment, at: int, kind: str, message: str) -> None:
+    """Record a finding of the instruction `at`, executed by `fragment`."""
+    known = fragment.machine.findings.get((kind, at))
+    if known is not None:
+        known.count += 1
+        return
+    place = fragment.machine.program.place(at)
+    found = Finding(kind, message, at, place, name_fragment(fragment))
+    fragment.machine.findings[kind, at] = found
+
+
+def warn_at_exit(cta: Cta, topic: str, message: str, at: int = NOWHERE) -> None:
+    """
+    Record that something is amiss when `cta` ends.
+
+    Args:
+        cta: Where it was found.
+        topic: What kind of thing; once is recorded for each topic and instruction.
+        message: What it is.
+        at: The instruction that began it.
+    """
+    machine = cta.machine
+    known = machine.findings.get((f"exit {topic}", at))
+    if known is not None:
+        known.count += 1
+        return
+    place = machine.program.place(at) if at != NOWHERE else ""
+    machine.findings[f"exit {topic}", at] = Finding("exit", message, at, place, cta.name)

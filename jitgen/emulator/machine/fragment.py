@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Fragments: threads of one CTA that are at the same basic block, run as one.
+
+Registers are numpy rows with one element for each thread of the CTA, so that a block costs the same
+for one warp and for twelve. A fragment splits at a branch that its threads take differently, and
+two that meet at a block become one. Its threads never change: other threads, other fragment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine import faults
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.cluster import Cluster
+    from jitgen.emulator.machine.cta import Cta
+    from jitgen.emulator.machine.machine import Machine
+
+WARP = 32
+"""Threads of a warp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """
+    Why threads stop: what a block function returns instead of the next block.
+
+    Attributes:
+        at: Index of the instruction that waits.
+        is_over: Returns whether the threads may go on; it is asked after every event.
+        describe: Returns what they wait for, in words, for the report of a deadlock.
+        retry: Execute the block again from its start; else go on at block `then`.
+        then: See `retry`.
+    """
+
+    at: int
+    is_over: Callable[[], bool]
+    describe: Callable[[], str]
+    retry: bool = True
+    then: int = -1
+
+
+Outcome = int | Wait
+"""Where threads go on (-1: nowhere, they exit), or what they wait for."""
+
+Split = list[tuple[NDArray[np.bool_], Outcome]]
+"""Threads [n] of a fragment that go on differently; every thread is in one of the masks."""
+
+
+class Threads:
+    """
+    A set of threads of a CTA and all that follows from it. `Cta.threads` keeps one for each set.
+
+    Attributes:
+        lanes: Thread numbers, ascending [n].
+        s: The same as an index of the register files' last axis: a slice where they are adjacent.
+        n: How many.
+        warps: Their warps, ascending.
+        warp_starts: Index in `lanes` of each warp's first thread.
+        counts: Threads of each warp.
+        agents: Clock agents of `warps`.
+        agent_of: Clock agent of each thread [n].
+    """
+
+    def __init__(self, cta: Cta, lanes: NDArray[np.int64]) -> None:
+        self.lanes = lanes
+        self.n = n = len(lanes)
+        first, last = int(lanes[0]), int(lanes[-1])
+        self.s: slice | NDArray[np.int64] = (
+            slice(first, last + 1) if last - first + 1 == n else lanes
+        )
+        self.warps: NDArray[np.int64]
+        self.warp_starts: NDArray[np.int64]
+        self.counts: NDArray[np.int64]
+        self.warps, self.warp_starts, self.counts = np.unique(
+            lanes // WARP, return_index=True, return_counts=True
+        )
+        self.agents: NDArray[np.int64] = self.warps + cta.agent0
+        self.agent_of: NDArray[np.int64] = lanes // WARP + cta.agent0
+        self.num_warps = len(self.warps)
+
+    @cached_property
+    def lane_ids(self) -> NDArray[np.int64]:
+        """Position of each thread in its warp, 0..31 [n]."""
+        return self.lanes % WARP
+
+    @cached_property
+    def is_here(self) -> NDArray[np.bool_]:
+        """Which lanes of the warps are in the set [num_warps, 32]; nobody may write to it."""
+        here = np.zeros(self.num_warps * WARP, np.bool_)
+        here[self.in_warps] = True
+        here.flags.writeable = False
+        return here.reshape(-1, WARP)
+
+    @cached_property
+    def lowest_lanes(self) -> NDArray[np.uint32]:
+        """The lowest lane in the set of each thread's warp [n]; nobody may write to it."""
+        lanes = np.repeat(self.lane_ids[self.warp_starts], self.counts).astype(np.uint32)
+        lanes.flags.writeable = False
+        return lanes
+
+    @cached_property
+    def in_warps(self) -> NDArray[np.int64]:
+        """Position of each thread in a [num_warps, 32] table, in row-major order [n]."""
+        return np.repeat(np.arange(self.num_warps), self.counts) * WARP + self.lane_ids
+
+
+class Fragment:
+    """
+    Threads of one CTA at one block. See `Threads` for the attributes that they share.
+
+    Attributes:
+        cta, cluster, machine: Where it runs.
+        threads: The set of threads.
+        block: The basic block that it executes next.
+        seen: For `is_spinning`: what an instruction met the last time.
+        is_forced: Nothing else can run: what spins goes round once more.
+    """
+
+    __slots__ = (
+        "agent_of", "agents", "block", "cluster", "cta", "is_forced", "lanes", "machine", "n", "s",
+        "seen", "threads", "warp_starts", "warps",
+    )  # fmt: skip
+
+    def __init__(self, cta: Cta, lanes: NDArray[np.int64], block: int = 0) -> None:
+        self.cta: Cta = cta
+        self.cluster: Cluster = cta.cluster
+        self.machine: Machine = cta.machine
+        self.threads: Threads = cta.threads(lanes)
+        self.lanes: NDArray[np.int64] = self.threads.lanes
+        self.s: slice | NDArray[np.int64] = self.threads.s
+        self.n: int = self.threads.n
+        self.warps: NDArray[np.int64] = self.threads.warps
+        self.warp_starts: NDArray[np.int64] = self.threads.warp_starts
+        self.agents: NDArray[np.int64] = self.threads.agents
+        self.agent_of: NDArray[np.int64] = self.threads.agent_of
+        self.block = block
+        self.seen: dict[int, tuple[int, object]] = {}
+        self.is_forced = False
+
+    def spread(self, x: Any) -> NDArray[Any]:
+        """Return `x`, a scalar or an array [n], with one element for each thread."""
+        if isinstance(x, np.ndarray) and x.ndim == 1 and len(x) == self.n:
+            return x
+        return np.full(self.n, x)
+
+    def selected(self, mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+        """Return the indices, 0..n-1, of the threads under the mask; None selects all."""
+        return np.arange(self.n) if mask is None else np.flatnonzero(mask)
+
+    def selected_warps(self, mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+        """Return the clock agents of the warps that have a thread under the mask."""
+        return self.agents if mask is None else np.unique(self.agent_of[mask])
+
+    def part(self, mask: NDArray[np.bool_]) -> Fragment:
+        """Return a fragment of the threads under the mask, at the same block."""
+        part = Fragment(self.cta, self.lanes[mask], self.block)
+        part.seen = dict(self.seen)
+        return part
+
+    def is_whole(self) -> bool:
+        """Return whether every warp has all its living threads here."""
+        threads = self.threads
+        if threads.n == threads.num_warps * WARP:
+            return True
+        return bool((threads.counts == self.cta.live[threads.warps]).all())
+
+    def is_spinning(self, at: int, stamp: int, found: object = None) -> bool:
+        """
+        Return whether instruction `at` met the same twice while nothing happened in between.
+
+        The threads then loop until another agent does something, and the caller returns a Wait.
+        Where that would stop everybody the machine lets them go round again (`is_forced`), since a
+        loop may be one that counts.
+
+        Args:
+            at: The instruction.
+            stamp: A number that every event changes, as `cluster.events`.
+            found: What the instruction found, compared with ``==``.
+        """
+        previous = self.seen.get(at)
+        self.seen[at] = (stamp, found)
+        return previous == (stamp, found) and not self.is_forced
+
+    def fault(self, at: int, message: str) -> NoReturn:
+        """Raise MachineFault with the place of instruction `at`, CTA and threads."""
+        faults.fault(self, at, message)
+
+    def warn(self, at: int, kind: str, message: str) -> None:
+        """Record a finding; see `faults.Finding`."""
+        faults.warn(self, at, kind, message)
+
+
+def merge(fragments: list[Fragment]) -> Fragment:
+    """Return one fragment of the threads of all, which are at the same block of the same CTA."""
+    first = fragments[0]
+    lanes = np.sort(np.concatenate([fragment.lanes for fragment in fragments]))
+    merged = Fragment(first.cta, lanes, first.block)
+    for fragment in fragments:
+        merged.seen.update(fragment.seen)
+        merged.is_forced |= fragment.is_forced
+    return merged

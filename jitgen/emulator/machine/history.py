@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The happens-before checker: finds two accesses of one place that nothing orders.
+
+A memory is cut into granules. For each the last write is kept, with agent, epoch and instruction,
+and the accesses since (`readers`). A later access that may not run at the same time must know of
+them by its agent's clock. Whether two accesses happen to meet in this run plays no part, so that a
+missing barrier, fence or wait is found in every schedule in which the accesses come at all.
+
+A write that knows all earlier accesses stands for them from then on: whoever is ordered after it is
+ordered after them. PTX ISA, section "Memory Consistency Model": data races, morally strong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine.clocks import Agents, Clock, Clocks
+from jitgen.emulator.machine.readers import AT_BITS, AT_MASK, Bounds, Earlier, Granules, Readers
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.fragment import Fragment
+
+READ, WRITE = "read", "write"
+RELAXED_READ, RELAXED_WRITE = "relaxed read", "relaxed write"
+"""Accesses that are atomic, volatile or marked as synchronising: they exclude only the others."""
+
+_EXCLUDES = {
+    READ: frozenset({RELAXED_WRITE}),
+    WRITE: frozenset({READ, RELAXED_READ, RELAXED_WRITE}),
+    RELAXED_READ: frozenset[str](),
+    RELAXED_WRITE: frozenset({READ}),
+}
+"""Which accesses each kind must know of; besides, each must know of the last write."""
+
+_EPOCH_BITS = 32
+_AGENT_SHIFT = AT_BITS + _EPOCH_BITS
+_EPOCH_MASK = (1 << _EPOCH_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """
+    Who accesses granules [k], and how.
+
+    Attributes:
+        kind: READ, WRITE, RELAXED_READ or RELAXED_WRITE.
+        agents: Who: one for all granules, or for each [k].
+        epochs: When, by the agents' clocks; as `agents`.
+        rows: Agents whose knowledge counts; as `agents`. For ordinary accesses these are the agents
+            themselves, for asynchronous work the warp that started it.
+        is_joint: Every one of `agents` [m], ascending, with `epochs` [m] and `rows` [m], accesses
+            every granule. READ only.
+        is_async: Through the async proxy, which sees ordinary writes only after a proxy fence. The
+            rows are one, or it is joint.
+    """
+
+    kind: str
+    agents: Agents
+    epochs: Agents
+    rows: Agents
+    is_joint: bool = False
+    is_async: bool = False
+
+    def part(self, positions: NDArray[np.int64] | slice) -> Access:
+        """Return the access of some of the granules."""
+        if self.is_joint or not isinstance(self.agents, np.ndarray):
+            return self
+        agents, epochs, rows = (
+            array[positions] for array in map(np.asarray, (self.agents, self.epochs, self.rows))
+        )
+        return Access(self.kind, agents, epochs, rows, is_async=self.is_async)
+
+
+class History:
+    """
+    The accesses of one memory.
+
+    Attributes:
+        is_checked: Off: nothing is noted and nothing found.
+    """
+
+    def __init__(self, clocks: Clocks, granules: int, describe: Callable[[int], str]) -> None:
+        """
+        Begin with no access.
+
+        Args:
+            clocks: Those of the cluster.
+            granules: How many the memory has.
+            describe: Returns the place of a granule in words.
+        """
+        self.is_checked = True
+        self.readers = Readers(clocks, granules)
+        self._clocks = clocks
+        self._describe = describe
+        self._last: NDArray[np.int64] = np.zeros(granules, np.int64)
+
+    def write(
+        self, f: Fragment, at: int, granules: Granules, agents: Agents, epochs: Agents, rows: Agents
+    ) -> None:
+        """Note an ordinary write of `granules` [k]; see `Access` and `access`."""
+        self.access(f, at, granules, Access(WRITE, agents, epochs, rows))
+
+    def read(
+        self, f: Fragment, at: int, granules: Granules, agents: Agents, epochs: Agents, rows: Agents
+    ) -> None:
+        """Note an ordinary read of `granules` [k]; see `Access` and `access`."""
+        self.access(f, at, granules, Access(READ, agents, epochs, rows))
+
+    def access(self, f: Fragment, at: int, granules: Granules, access: Access) -> None:
+        """
+        Note an access, and report an earlier one that excludes it and is not known to be over.
+
+        Args:
+            f: Who executes the instruction.
+            at: The instruction.
+            granules: A slice with ends, or numbers [k], in any order, also repeated; for a joint
+                access they ascend.
+            access: Who accesses them, and how.
+        """
+        last = self._last[granules]
+        if not self.is_checked or not last.size:
+            return
+        first = last[0]
+        if (last == first).all():
+            last = last[:1]
+            earlier = self._find_only_write(int(first), access)
+        else:
+            earlier = self._find_write(last, access)
+        if access.is_async:
+            self._check_fenced(f, at, granules, last, access)
+        excluded, bounds = _EXCLUDES[access.kind], {}
+        if not excluded.isdisjoint(self.readers.kinds):
+            bounds = self.readers.on(granules)
+            if bounds and earlier is None:
+                earlier = self._find_reader(excluded, granules, bounds, access)
+        if earlier is not None:
+            self._report(f, at, granules, access, earlier)
+        self._record(f, at, granules, bounds, access)
+
+    def move(self, granule: int, to: History, granules: slice) -> None:
+        """Note what happened to one granule in another memory, for `granules` there; forget it."""
+        to._last[granules] = self._last[granule]
+        self._last[granule] = 0
+        self.readers.move(granule, to.readers, granules)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _lowest(self, access: Access) -> Clock:
+        """Return what all rows of an access know, or less, where that is known sooner."""
+        rows, vector = access.rows, self._clocks.vector
+        lowest: Clock
+        if not isinstance(rows, np.ndarray):
+            lowest = vector[rows]
+        elif access.is_joint:
+            lowest = np.minimum.reduce(vector[rows])
+        else:
+            low, high = np.minimum.reduce(rows), np.maximum.reduce(rows)
+            lowest = np.minimum.reduce(vector[low : high + 1])
+        return lowest
+
+    def _find_only_write(self, last: int, access: Access) -> Earlier | None:
+        """Return the last write of all granules, if it is not known."""
+        agent, epoch = last >> _AGENT_SHIFT, (last >> AT_BITS) & _EPOCH_MASK
+        known = self._clocks.vector[access.rows, agent]
+        position = 0
+        if isinstance(known, np.ndarray):
+            lowest = int(known.argmin())
+            known = known[lowest]
+            position = 0 if access.is_joint else lowest
+        return None if known >= epoch else Earlier(WRITE, agent, last & AT_MASK, position)
+
+    def _find_write(self, last: NDArray[np.int64], access: Access) -> Earlier | None:
+        """Return one of the last writes [k] that is not known."""
+        agents, epochs = last >> _AGENT_SHIFT, (last >> AT_BITS) & _EPOCH_MASK
+        unknown = self._lowest(access)[agents] < epochs
+        if unknown.any() and isinstance(access.rows, np.ndarray) and not access.is_joint:
+            unknown = self._clocks.vector[access.rows, agents] < epochs
+        position = int(unknown.argmax())
+        if not unknown[position]:
+            return None
+        return Earlier(WRITE, int(agents[position]), int(last[position]) & AT_MASK, position)
+
+    def _find_reader(
+        self, excluded: frozenset[str], granules: Granules, bounds: Bounds, access: Access
+    ) -> Earlier | None:
+        """Return an access since the last write that is excluded and not known."""
+        lowest = self._lowest(access)
+        rows = np.unique(access.rows).tolist() if access.is_joint else [access.rows]
+        found = (self.readers.find(excluded, granules, bounds, row, lowest) for row in rows)
+        return next((earlier for earlier in found if earlier is not None), None)
+
+    def _check_fenced(
+        self,
+        f: Fragment,
+        at: int,
+        granules: Granules,
+        last: NDArray[np.int64],
+        access: Access,
+    ) -> None:
+        """
+        Find ordinary writes that an asynchronous access need not see.
+
+        Between the two there must be a fence.proxy.async, executed by somebody who knows of the
+        write. What the reader does not know of is a race instead. PTX ISA, section "Proxies".
+        """
+        agents = last >> _AGENT_SHIFT
+        shadows = self._clocks.shadow_of[agents]
+        if not shadows.any():
+            return
+        lowest, epochs = self._lowest(access), (last >> AT_BITS) & _EPOCH_MASK
+        is_unseen = (lowest[shadows] < epochs) & (lowest[agents] >= epochs)
+        position = int(is_unseen.argmax())
+        if is_unseen[position]:
+            f.warn(
+                at,
+                "proxy",
+                f"no fence.proxy.async between the write of {self._name(granules, position)} by "
+                f"{self._clocks.name(int(agents[position]))} and its asynchronous read\n"
+                f"  at {f.machine.program.place(int(last[position]) & AT_MASK)}",
+            )
+
+    def _record(
+        self, f: Fragment, at: int, granules: Granules, bounds: Bounds, access: Access
+    ) -> None:
+        agents, epochs = access.agents, access.epochs
+        if access.kind == WRITE:
+            self.readers.clear(granules, bounds)
+            packed = agents << _AGENT_SHIFT | epochs << AT_BITS | at
+            self._last[granules] = packed
+            if isinstance(packed, np.ndarray):
+                self._check_collision(f, at, granules, access, packed)
+        elif access.is_joint:
+            assert isinstance(agents, np.ndarray)  # noqa: S101
+            assert isinstance(epochs, np.ndarray)  # noqa: S101
+            self.readers.record_joint(at, access.kind, granules, agents, epochs)
+        else:
+            self.readers.record(at, access.kind, granules, agents, epochs)
+
+    def _check_collision(
+        self, f: Fragment, at: int, granules: Granules, access: Access, packed: NDArray[np.int64]
+    ) -> None:
+        """Find two agents that write one granule in one instruction: only one write is left."""
+        left = self._last[granules]
+        differs = left != packed
+        if differs.any():
+            position = int(differs.argmax())
+            agent = int(left[position]) >> _AGENT_SHIFT
+            self._report(f, at, granules, access, Earlier(WRITE, agent, at, position))
+
+    def _report(
+        self, f: Fragment, at: int, granules: Granules, access: Access, earlier: Earlier
+    ) -> None:
+        position = earlier.position
+        who, name = access.agents, self._clocks.name
+        if access.is_joint:
+            knowledge = self._clocks.vector[access.rows, earlier.agent]
+            who = np.asarray(who)[knowledge.argmin()]
+        elif isinstance(who, np.ndarray):
+            who = who[position]
+        f.warn(
+            at,
+            "race",
+            f"{access.kind} of {self._name(granules, position)} by {name(int(who))} is not ordered "
+            f"after the {earlier.kind} by {name(earlier.agent)}\n"
+            f"  at {f.machine.program.place(earlier.at)}",
+        )
+
+    def _name(self, granules: Granules, position: int) -> str:
+        """Return the place of one of `granules` in words."""
+        if isinstance(granules, slice):
+            return self._describe(granules.start + position)
+        return self._describe(int(granules[position]))

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The machine: runs one launch of a compiled kernel.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine import deadlock
+from jitgen.emulator.machine.cluster import Cluster
+from jitgen.emulator.machine.faults import Finding
+from jitgen.errors import MachineFault
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.global_memory import GlobalMemory
+    from jitgen.emulator.modes import Mode
+    from jitgen.emulator.program.translate import Program
+
+Index = tuple[int, int, int]
+
+NUM_SMS = 132
+"""SMs of an H200. As many CTAs are resident at once, since each fills its SM's shared memory."""
+
+_STEPS_BETWEEN_CLOCKS = 256
+
+_FORCED_ROUNDS = 64
+"""How often everybody who spins goes round in vain before that is a deadlock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """
+    What the host asks for.
+
+    Attributes:
+        grid, block: CTAs of the grid and threads of a CTA (x, y, z).
+        cluster: CTAs of a cluster (x, y, z).
+        shared_bytes: Dynamic shared memory of a CTA.
+        params: The kernel's arguments as they lie in memory, one each.
+        is_dependent: It may start before the previous grid ends (programmatic stream
+            serialization), so that it must execute griddepcontrol.wait.
+    """
+
+    grid: Index
+    block: Index
+    cluster: Index = (1, 1, 1)
+    shared_bytes: int = 0
+    params: tuple[bytes, ...] = ()
+    is_dependent: bool = False
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of a CTA."""
+        return math.prod(self.block)
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs of a cluster."""
+        return math.prod(self.cluster)
+
+    @property
+    def cluster_offsets(self) -> list[Index]:
+        """Grid index of each CTA of a cluster, by rank, relative to its first."""
+        return _indices((0, 0, 0), self.cluster, (1, 1, 1))
+
+    @property
+    def origins(self) -> list[Index]:
+        """Grid index of the first CTA of each cluster, in the order of their start."""
+        return _indices((0, 0, 0), self.grid, self.cluster)
+
+
+def _indices(start: Index, stop: Index, step: Index) -> list[Index]:
+    """Return the indices (x, y, z) of a box, x fastest."""
+    x, y, z = (range(*bounds) for bounds in zip(start, stop, step, strict=True))
+    return [(i, j, k) for k in z for j in y for i in x]
+
+
+class Machine:
+    """
+    A launch and everything that it changes.
+
+    Clusters start one after the other: the next when all that run wait, or spin on global memory.
+
+    Attributes:
+        program: The kernel.
+        memory: Global memory.
+        launch: What the host asked for.
+        mode: When asynchronous work is done and who runs first.
+        chance: The source of every random choice; None in modes without.
+        counts: What was executed, by name ("bulk_loads", "bulk_load_bytes", ...).
+        block_counts: Executions of each basic block, times the warps that took part [blocks].
+        findings: Mistakes, by kind and instruction.
+        global_events: Bumped by every write to global memory.
+        num_sms: SMs of the device.
+        resident: Clusters that run at once, at most.
+        running: Clusters that run.
+        not_started: Grid index of the clusters that have not started.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        memory: GlobalMemory,
+        launch: Launch,
+        mode: Mode,
+        *,
+        time_limit_s: float = math.inf,
+        num_sms: int = NUM_SMS,
+    ) -> None:
+        self.program: Program = program
+        self.memory: GlobalMemory = memory
+        self.launch: Launch = launch
+        self.mode: Mode = mode
+        self.chance = None if mode.seed is None else random.Random(mode.seed)  # noqa: S311
+        self.counts: Counter[str] = Counter()
+        self.block_counts: NDArray[np.int64] = np.zeros(len(program.blocks), np.int64)
+        self.findings: dict[tuple[str, int], Finding] = {}
+        self.global_events = 0
+        self.num_sms: int = num_sms
+        self.resident = max(1, num_sms // launch.cluster_size)
+        self.running: list[Cluster] = []
+        self.not_started: deque[Index] = deque(launch.origins)
+        self.deadline = time.monotonic() + time_limit_s
+        self._time_limit_s = time_limit_s
+        self._steps = self._clock_reads = 0
+        self._forced_at = (-1, 0)
+
+    @cached_property
+    def shared_end(self) -> int:
+        """Offset at which the shared memory of a CTA ends."""
+        return self.program.shared_end + self.launch.shared_bytes
+
+    def run(self) -> None:
+        """
+        Run the launch to its end.
+
+        Raises:
+            MachineFault: An instruction did what hardware would not survive, or time is over.
+            Deadlock: Nobody can go on.
+        """
+        with np.errstate(all="ignore"):
+            self._start(self.mode.clusters)
+            while self.running:
+                if not (self._run() or self._do_deferred() or self._start(1) or self._force()):
+                    raise deadlock.report(self)
+
+    def take_cluster(self) -> Index | None:
+        """Return the grid index of a cluster that now will never start; None: all have started."""
+        return self.not_started.popleft() if self.not_started else None
+
+    def read_clock(self) -> int:
+        """Return a time, later than that of the last call, in arbitrary units."""
+        self._clock_reads += 1
+        return self._steps + self._clock_reads
+
+    def _start(self, number: int) -> bool:
+        """Start clusters; return whether there was one to start and room for it."""
+        room = min(number, self.resident - len(self.running), len(self.not_started))
+        for _ in range(room):
+            self.running.append(Cluster(self, self.not_started.popleft()))
+        return room > 0
+
+    def _run(self) -> bool:
+        """Run clusters until each waits; return whether any block was executed."""
+        before = self._steps
+        if self.chance is None:
+            for cluster in list(self.running):
+                while cluster.schedule.step():
+                    self._tick()
+                self._retire(cluster)
+        else:
+            self._run_mixed(self.chance)
+        return self._steps > before
+
+    def _run_mixed(self, chance: random.Random) -> None:
+        """Like `_run`, a block of a random cluster at a time."""
+        able = list(self.running)
+        while able:
+            cluster = chance.choice(able)
+            if cluster.schedule.step():
+                self._tick()
+            else:
+                able.remove(cluster)
+                self._retire(cluster)
+
+    def _retire(self, cluster: Cluster) -> None:
+        """End a cluster whose threads have all exited, and start another in its place."""
+        if cluster.schedule.is_empty():
+            self.running.remove(cluster)
+            cluster.finish()
+            if len(self.running) < self.mode.clusters:
+                self._start(1)
+
+    def _tick(self) -> None:
+        self._steps += 1
+        if self._steps % _STEPS_BETWEEN_CLOCKS == 0 and time.monotonic() > self.deadline:
+            places = deadlock.describe(self)
+            raise MachineFault(f"time limit of {self._time_limit_s:g} s exceeded\n{places}")
+
+    def _do_deferred(self) -> bool:
+        """Do one piece of asynchronous work that was kept back."""
+        return any(cluster.queues.run_one() for cluster in self.running)
+
+    def _force(self) -> bool:
+        """Let what spins go round once more; False when that was done often and changed nothing."""
+        events = self.global_events + sum(cluster.events for cluster in self.running)
+        last, rounds = self._forced_at
+        self._forced_at = (events, rounds + 1 if events == last else 0)
+        if self._forced_at[1] >= _FORCED_ROUNDS:
+            return False
+        forced = [cluster.schedule.force() for cluster in self.running]
+        return any(forced)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Who runs next in a cluster.
+
+Fragments that meet at a block become one. The lowest block that can run goes first, so that threads
+which took different ways meet again soon; a random mode chooses freely. A block with an instruction
+that a whole warp executes together is entered by whole warps only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jitgen.emulator.machine.faults import name_fragment
+from jitgen.emulator.machine.fragment import WARP, Fragment, Outcome, Split, Wait, merge
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.cluster import Cluster
+
+Key = tuple[int, int, int]
+"""Block, rank of the CTA, and warp where warps run alone (else 0)."""
+
+_FAIR_TURN = 256
+"""Every so many blocks the fragment that waited longest runs, lest an idle loop starve it."""
+
+
+class Schedule:
+    """
+    The fragments of a cluster.
+
+    Attributes:
+        ready: Those that can run; of one key there is one.
+        waiting: Those that cannot, and why.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        machine = cluster.machine
+        self._cluster, self._machine = cluster, machine
+        self._program = machine.program
+        self._by_warp, self._chance = machine.mode.by_warp, machine.chance
+        self.ready: dict[Key, Fragment] = {}
+        self.waiting: list[tuple[Fragment, Wait]] = []
+        self._last_events = (-1, -1)
+        self._turns = 0
+        step = WARP if self._by_warp else machine.launch.num_threads
+        for cta in cluster.ctas:
+            for first in range(0, cta.num_threads, step):
+                last = min(first + step, cta.num_threads)
+                self._put(Fragment(cta, np.arange(first, last)))
+
+    def is_empty(self) -> bool:
+        """Return whether every thread has exited."""
+        return not self.ready and not self.waiting
+
+    def step(self) -> bool:
+        """Execute one block; return False if no fragment can run."""
+        self._wake()
+        fragment = self._choose()
+        if fragment is None:
+            return False
+        block = fragment.block
+        outcome = self._program.functions[block](fragment)
+        fragment.is_forced = False
+        if not isinstance(outcome, Wait) or not outcome.retry:
+            self._machine.block_counts[block] += fragment.threads.num_warps
+        self._continue(fragment, outcome)
+        return True
+
+    def force(self) -> bool:
+        """Make ready what spins, to go round once more; return whether anything does."""
+        spinning = [fragment for fragment, wait in self.waiting if wait.retry]
+        self.waiting = [entry for entry in self.waiting if not entry[1].retry]
+        for fragment in spinning:
+            fragment.is_forced = True
+            self._put(fragment)
+        return bool(spinning)
+
+    def _wake(self) -> None:
+        """Make ready what no longer waits."""
+        events = (self._cluster.events, self._machine.global_events)
+        if events == self._last_events:
+            return
+        self._last_events = events
+        still = []
+        for entry in self.waiting:
+            fragment, wait = entry
+            if wait.is_over():
+                if not wait.retry:
+                    fragment.block = wait.then
+                self._put(fragment)
+            else:
+                still.append(entry)
+        self.waiting = still
+
+    def _put(self, fragment: Fragment) -> None:
+        """Make a fragment ready, together with the one at the same block."""
+        warp = int(fragment.warps[0]) if self._by_warp else 0
+        key = (fragment.block, fragment.cta.rank, warp)
+        other = self.ready.pop(key, None)
+        self.ready[key] = fragment if other is None else merge([other, fragment])
+
+    def _choose(self) -> Fragment | None:
+        """Take the fragment that runs next out of `ready`."""
+        ready = self.ready
+        if not ready:
+            return None
+        keys = self._order()
+        whole_warp = self._program.whole_warp
+        for key in keys:
+            if not whole_warp[key[0]] or ready[key].is_whole():
+                return ready.pop(key)
+        for key in keys:
+            part = self._whole_part(key)
+            if part is not None:
+                return part
+        return None
+
+    def _order(self) -> list[Key]:
+        """Return the keys of `ready`, in the order in which they may run."""
+        keys = list(self.ready)
+        if self._chance is not None:
+            self._chance.shuffle(keys)
+            return keys
+        self._turns += 1
+        if self._turns % _FAIR_TURN:
+            keys.sort()
+        return keys
+
+    def _whole_part(self, key: Key) -> Fragment | None:
+        """Take the whole warps out of a fragment whose other warps lack lanes, if there are any."""
+        fragment = self.ready[key]
+        threads = fragment.threads
+        is_whole = threads.counts == fragment.cta.live[threads.warps]
+        if not is_whole.any():
+            return None
+        mask = np.repeat(is_whole, threads.counts)
+        self.ready[key] = fragment.part(~mask)
+        return fragment.part(mask)
+
+    def _continue(self, fragment: Fragment, outcome: object) -> None:
+        """Send the threads where the block function says."""
+        if isinstance(outcome, int | Wait):
+            self._go(fragment, outcome)
+        elif isinstance(outcome, tuple):
+            self._branch(fragment, *outcome)
+        else:
+            assert isinstance(outcome, list)  # noqa: S101
+            self._split(fragment, outcome)
+
+    def _branch(self, fragment: Fragment, mask: np.ndarray, taken: int, other: int) -> None:
+        """Send the threads under the mask to one block, the others to another."""
+        number = int(np.count_nonzero(mask))
+        if number in {0, fragment.n}:
+            self._go(fragment, taken if number else other)
+        else:
+            self._split(fragment, [(mask, taken), (~mask, other)])
+
+    def _split(self, fragment: Fragment, parts: Split) -> None:
+        for mask, outcome in parts:
+            if mask.all():
+                self._go(fragment, outcome)
+            elif mask.any():
+                self._go(fragment.part(mask), outcome)
+
+    def _go(self, fragment: Fragment, outcome: Outcome) -> None:
+        """Send all threads of a fragment the same way."""
+        if isinstance(outcome, Wait):
+            if outcome.is_over():
+                fragment.block = fragment.block if outcome.retry else outcome.then
+                self._put(fragment)
+            else:
+                self.waiting.append((fragment, outcome))
+        elif outcome < 0:
+            fragment.cta.leave(fragment)
+        else:
+            fragment.block = outcome
+            self._put(fragment)
+
+    def describe(self) -> list[str]:
+        """Return where each fragment is, and what it waits for, a paragraph each."""
+        place = self._program.place
+        lines = [
+            f"{name_fragment(fragment)} wait for {wait.describe()}\n    at {place(wait.at)}"
+            for fragment, wait in self.waiting
+        ]
+        for fragment in self.ready.values():
+            first = self._program.blocks[fragment.block].start
+            why = "can run" if fragment.is_whole() else "wait for the other lanes of their warps"
+            lines.append(f"{name_fragment(fragment)} {why}\n    at {place(first)}")
+        return sorted(lines)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The accesses of a shared memory, word by word, or byte by byte where a kernel goes that deep.
+
+Nearly all accesses are of whole 4-byte words. A word of which an instruction touches a part is
+split for good: what happens to it is kept for each of its bytes, so that two warps may write two
+halves of a word.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine.clocks import Clocks
+from jitgen.emulator.machine.history import Access, History
+from jitgen.emulator.machine.readers import Granules
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.fragment import Fragment
+
+WORD = 4
+"""Bytes of a word."""
+
+
+class SharedHistory:
+    """
+    What was accessed in one CTA's shared memory.
+
+    Attributes:
+        words: By word. Of split words it knows nothing.
+    """
+
+    def __init__(self, clocks: Clocks, size: int, name: str) -> None:
+        """
+        Begin with no access.
+
+        Args:
+            clocks: Those of the cluster.
+            size: Bytes of the memory, whole words.
+            name: Whose memory it is, in words.
+        """
+        self._clocks, self._size, self._name = clocks, size, name
+        self.words = History(clocks, size // WORD, partial(_describe, name, WORD))
+        self._is_split: NDArray[np.bool_] | None = None
+
+    @cached_property
+    def bytes(self) -> History:
+        """By byte, of split words; made when the first is split."""
+        history = History(self._clocks, self._size, partial(_describe, self._name, 1))
+        history.is_checked = self.words.is_checked
+        return history
+
+    def access(
+        self, f: Fragment, at: int, offsets: NDArray[np.int64], width: int, access: Access
+    ) -> None:
+        """
+        Note accesses of `width` bytes each.
+
+        Args:
+            f: Who executes the instruction.
+            at: The instruction.
+            offsets: Where they begin [k], aligned to their width.
+            width: 1, 2, 4 or more.
+            access: Who; the arrays in it are [k].
+        """
+        if not self.words.is_checked:
+            return
+        if width < WORD:
+            words = offsets // WORD
+            self._split(words)
+            each = access.part(_repeats(len(offsets), width))
+            self.bytes.access(f, at, _spread(offsets, width), each)
+        elif width == WORD:
+            self.access_words(f, at, offsets // WORD, access)
+        else:
+            count = width // WORD
+            words = _spread(offsets // WORD, count)
+            self.access_words(f, at, words, access.part(_repeats(len(offsets), count)))
+
+    def access_words(self, f: Fragment, at: int, words: Granules, access: Access) -> None:
+        """
+        Note accesses of whole words.
+
+        Args:
+            f: Who executes the instruction.
+            at: The instruction.
+            words: A slice with ends, or numbers [k].
+            access: Who; the arrays in it are [k].
+        """
+        if self._is_split is not None:
+            is_split = self._is_split[words]
+            if is_split.any():
+                self._access_mixed(f, at, words, is_split, access)
+                return
+        self.words.access(f, at, words, access)
+
+    def _access_mixed(
+        self, f: Fragment, at: int, words: Granules, is_split: NDArray[np.bool_], access: Access
+    ) -> None:
+        """Note an access of words of which some are split."""
+        numbers = _numbers(words)
+        whole, split = np.flatnonzero(~is_split), np.flatnonzero(is_split)
+        self.words.access(f, at, numbers[whole], access.part(whole))
+        repeated = split[_repeats(len(split), WORD)]
+        self.bytes.access(f, at, _spread(numbers[split] * WORD, WORD), access.part(repeated))
+
+    def _split(self, words: NDArray[np.int64]) -> None:
+        """Split words that are not yet."""
+        if self._is_split is None:
+            self._is_split = np.zeros(self._size // WORD, np.bool_)
+        new = words[~self._is_split[words]]
+        if len(new):
+            for word in np.unique(new).tolist():
+                self.words.move(word, self.bytes, slice(word * WORD, (word + 1) * WORD))
+            self._is_split[new] = True
+
+
+def _describe(name: str, size: int, granule: int) -> str:
+    return f"shared memory {granule * size:#x} of {name}"
+
+
+def _numbers(words: Granules) -> NDArray[np.int64]:
+    """Return the numbers of granules [k]."""
+    return np.arange(words.start, words.stop) if isinstance(words, slice) else words
+
+
+def _spread(starts: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return `count` numbers from each of `starts` [k] on, [k * count]."""
+    return (starts[:, None] + np.arange(count)).reshape(-1)
+
+
+@lru_cache(maxsize=256)
+def _repeats(number: int, count: int) -> NDArray[np.int64]:
+    """Return 0, 0, ..., 1, 1, ...: each of `number` positions `count` times."""
+    return np.repeat(np.arange(number), count)

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The shared memory of a CTA: its bytes, which of them hold data, and who accessed them.
+
+An access has two sides. What it does to the bytes may be put off, where the hardware may be late as
+well; that it happens is noted when the instruction is executed, with what the executing warp knows
+then, so that the history does not depend on how late it is.
+
+PTX ISA, sections "State Spaces: shared", "Data Movement and Conversion Instructions: Asynchronous
+operations".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine.clocks import Agents
+from jitgen.emulator.machine.history import READ, RELAXED_WRITE, WRITE, Access
+from jitgen.emulator.machine.regions import region_of
+from jitgen.emulator.machine.shared_history import WORD, SharedHistory
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.cta import Cta
+    from jitgen.emulator.machine.fragment import Fragment
+
+SHARED_BASE = 1024
+"""Offset of the first byte that belongs to the kernel; the system keeps what is below."""
+
+SHARED_SIZE = 256 * 1024
+"""Bytes that matrix descriptors can address; hardware has less."""
+
+POISON = 0xCD
+"""What every byte holds at the start."""
+
+_RANK_SHIFT = 24
+_OFFSET_MASK = (1 << _RANK_SHIFT) - 1
+_WARP = 32
+_UNITS = (1, 2, 4, 8)
+
+Where = slice | NDArray[Any]
+"""Bytes of shared memory: adjacent ones, or the offset of each, of any shape."""
+
+
+class SharedMemory:
+    """
+    The shared memory of one CTA.
+
+    Attributes:
+        bytes: uint8 [SHARED_SIZE].
+        views: The same bytes as unsigned integers of 1, 2, 4 and 8 bytes, by that size.
+        initialised: Whether each byte was written, bool [SHARED_SIZE].
+        end: Offset behind the last byte that the launch has.
+        history: Who accessed what.
+    """
+
+    def __init__(self, cta: Cta, end: int) -> None:
+        self.cta = cta
+        self.end = end
+        self.bytes: NDArray[np.uint8] = np.full(SHARED_SIZE, POISON, np.uint8)
+        self.views: dict[int, NDArray[Any]] = {unit: self.bytes.view(f"u{unit}") for unit in _UNITS}
+        self.initialised: NDArray[np.bool_] = np.zeros(SHARED_SIZE, np.bool_)
+        self._flags = {unit: self.initialised.view(f"u{unit}") for unit in _UNITS}
+        self._clocks = cta.cluster.clocks
+        self.history = SharedHistory(self._clocks, SHARED_SIZE, cta.name)
+
+    def free(self) -> None:
+        """Give the memory back when the cluster has ended; nobody may use it from then on."""
+        self.bytes, self.initialised = np.zeros(0, np.uint8), np.zeros(0, np.bool_)
+        self.views, self._flags = {}, {}
+        self.history = SharedHistory(self._clocks, 0, self.cta.name)
+
+    # --- addresses --------------------------------------------------------------------------------
+
+    def offsets(self, f: Fragment, at: int, addresses: Any, width: int) -> NDArray[np.int64]:
+        """
+        Return the offsets in this memory of shared addresses [k].
+
+        Args:
+            f: Who executes the instruction.
+            at: The instruction.
+            addresses: Integers [k], or one.
+            width: Bytes that are accessed at each; a power of 2 is also its alignment, else 4 is.
+
+        Raises:
+            MachineFault: An address is of another CTA, out of bounds or not aligned.
+        """
+        wide = np.atleast_1d(addresses).astype(np.int64)
+        offsets = wide & _OFFSET_MASK
+        if (wide >> _RANK_SHIFT != self.cta.rank).any():
+            stranger = int(wide[(wide >> _RANK_SHIFT != self.cta.rank).argmax()])
+            f.fault(at, f"shared address {stranger:#x} is not in {self.cta.name}")
+        self.check_bounds(f, at, int(offsets.min()), int(offsets.max()) + width)
+        alignment = width if width & (width - 1) == 0 else WORD
+        bad = offsets & (alignment - 1)
+        if bad.any():
+            first = int(offsets[bad.argmax()])
+            f.fault(at, f"shared address {first:#x} is not a multiple of {alignment}")
+        return offsets
+
+    def check_bounds(self, f: Fragment, at: int, start: int, stop: int) -> None:
+        """Fault, if the memory has not all bytes from `start` up to, and without, `stop`."""
+        if start < SHARED_BASE or stop > self.end:
+            f.fault(
+                at,
+                f"shared memory {start:#x}..{stop:#x} of {self.cta.name} is out of bounds, which "
+                f"are {SHARED_BASE:#x}..{self.end:#x}",
+            )
+
+    # --- ordinary accesses ------------------------------------------------------------------------
+
+    def generic_read(
+        self,
+        f: Fragment,
+        at: int,
+        offsets: NDArray[np.int64],
+        width: int,
+        threads: NDArray[np.int64] | slice,
+        kind: str = READ,
+    ) -> NDArray[np.uint8]:
+        """
+        Return what threads read, uint8 [k, width].
+
+        Args:
+            f: Who executes the instruction.
+            at: The instruction.
+            offsets: Where each thread reads [k], as `offsets` returns them.
+            width: Bytes that each reads: a power of 2, or a multiple of 4.
+            threads: The threads [k], as indices 0..n-1 of the fragment's.
+            kind: READ or RELAXED_READ.
+        """
+        self._note(f, at, offsets, width, threads, kind)
+        unit, index = _units(offsets, width)
+        flags = self._flags[unit][index]
+        if int(flags.min()) != (1 << 8 * unit) // 255:
+            first = int(
+                offsets[(self._flags[unit][index] != (1 << 8 * unit) // 255).any(1).argmax()]
+            )
+            self._warn_uninitialised(f, at, first)
+        data: NDArray[Any] = self.views[unit][index]
+        return data.view(np.uint8)
+
+    def generic_write(
+        self,
+        f: Fragment,
+        at: int,
+        offsets: NDArray[np.int64],
+        width: int,
+        data: NDArray[np.uint8],
+        threads: NDArray[np.int64] | slice,
+        kind: str = WRITE,
+    ) -> None:
+        """
+        Write uint8 `data` [k, width] of threads.
+
+        `kind` is WRITE or RELAXED_WRITE; for the other arguments see `generic_read`.
+        """
+        self._clocks.give_shadow(f.agents)
+        self._note(f, at, offsets, width, threads, kind)
+        unit, index = _units(offsets, width)
+        self.views[unit][index] = data.view(f"u{unit}")
+        self._flags[unit][index] = (1 << 8 * unit) // 255
+
+    def _note(
+        self,
+        f: Fragment,
+        at: int,
+        offsets: NDArray[np.int64],
+        width: int,
+        threads: NDArray[np.int64] | slice,
+        kind: str,
+    ) -> None:
+        """Note accesses of threads."""
+        agents: Agents
+        epochs: Agents
+        if len(f.agents) == 1:
+            agents = int(f.agents[0])
+            epochs = self._clocks.now(agents)
+        else:
+            agents = f.agent_of[threads]
+            epochs = self._clocks.vector.diagonal()[agents]
+        self.history.access(f, at, offsets, width, Access(kind, agents, epochs, agents))
+        if self.cta is not f.cta:
+            self.cta.note_remote(np.unique(agents), at)
+
+    # --- accesses of asynchronous work ------------------------------------------------------------
+
+    def note_async_write(
+        self,
+        f: Fragment,
+        at: int,
+        where: Where,
+        agent: int,
+        epoch: int,
+        row: int | None = None,
+        *,
+        is_atomic: bool = False,
+    ) -> None:
+        """
+        Note that an asynchronous unit writes bytes; call it when the instruction is executed.
+
+        Args:
+            f: Who executes the instruction.
+            at: The instruction.
+            where: Whole words.
+            agent: The unit; for copies that signal an mbarrier its agent.
+            epoch: That of the unit; for such copies the barrier's completed phases + 1.
+            row: Agent who must know earlier accesses; by default the first warp of `f`.
+            is_atomic: It is a reduction, which may run beside others.
+
+        Raises:
+            MachineFault: Out of bounds.
+        """
+        region = region_of(where)
+        self.check_bounds(f, at, region.start, region.stop)
+        row = int(f.agents[0]) if row is None else row
+        access = Access(RELAXED_WRITE if is_atomic else WRITE, agent, epoch, row)
+        self.history.access_words(f, at, region.words, access)
+
+    def put(self, where: Where, data: NDArray[np.uint8]) -> None:
+        """Write uint8 `data` of the shape of `where`."""
+        self.bytes[where] = data
+        self.initialised[where] = True
+
+    def async_write(
+        self,
+        f: Fragment,
+        at: int,
+        where: int | Where,
+        data: NDArray[np.uint8],
+        agent: int,
+        epoch: int,
+        row: int | None = None,
+    ) -> None:
+        """Note and write at once; `where` may be the offset at which all of `data` goes."""
+        if isinstance(where, int):
+            where = slice(where, where + data.size)
+        self.note_async_write(f, at, where, agent, epoch, row)
+        self.put(where, data)
+
+    def note_async_read(
+        self, f: Fragment, at: int, where: Where, agents: Agents, epochs: Agents, rows: Agents
+    ) -> None:
+        """
+        Note that asynchronous units read bytes; call it when the instruction is executed.
+
+        It also finds bytes that nobody wrote, and such as were written by threads and not fenced.
+
+        Args:
+            f: Who executes the instruction.
+            at: The instruction.
+            where: Which bytes. An array that cannot be written to is looked at once only.
+            agents: The unit, or several, ascending, each of which reads all of the bytes [m].
+            epochs: Those of the units; as `agents`.
+            rows: Who must know earlier writes: the warps, or units with knowledge of their own; as
+                `agents`.
+
+        Raises:
+            MachineFault: Out of bounds.
+        """
+        region = region_of(where)
+        self.check_bounds(f, at, region.start, region.stop)
+        is_joint = isinstance(agents, np.ndarray)
+        access = Access(READ, agents, epochs, rows, is_joint=is_joint, is_async=True)
+        self.history.access_words(f, at, region.words, access)
+
+    def take(self, f: Fragment, at: int, where: Where) -> NDArray[np.uint8]:
+        """Return the bytes, uint8 of the shape of `where`; a view of them where that is a slice."""
+        words = region_of(where).words
+        if int(self._flags[WORD][words].min()) != (1 << 8 * WORD) // 255:
+            self._find_uninitialised(f, at, where)
+        return self.bytes[where]
+
+    def async_read(
+        self, f: Fragment, at: int, where: Where, agents: Agents, epochs: Agents, rows: Agents
+    ) -> NDArray[np.uint8]:
+        """Note and read at once."""
+        self.note_async_read(f, at, where, agents, epochs, rows)
+        return self.take(f, at, where)
+
+    def fence_async(self, threads: NDArray[np.int64]) -> None:
+        """Execute fence.proxy.async in threads of this CTA, by their numbers in it."""
+        if len(threads):
+            self._clocks.fence_proxy(np.unique(threads // _WARP) + self.cta.agent0)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _find_uninitialised(self, f: Fragment, at: int, where: Where) -> None:
+        """Report a byte that was not written, if one of `where` is such; its word is."""
+        offsets = np.arange(where.start, where.stop) if isinstance(where, slice) else where.ravel()
+        missing = ~self.initialised[offsets]
+        if missing.any():
+            self._warn_uninitialised(f, at, int(offsets[missing.argmax()]))
+
+    def _warn_uninitialised(self, f: Fragment, at: int, offset: int) -> None:
+        message = f"shared memory {offset:#x} of {self.cta.name} is read and was never written"
+        f.warn(at, "uninitialised", message)
+
+
+def _units(offsets: NDArray[np.int64], width: int) -> tuple[int, NDArray[np.int64]]:
+    """Return a size of integers, and which of that size [k, width / size] accesses consist of."""
+    unit = next(unit for unit in (8, 4, 2, 1) if width % unit == 0)
+    return unit, (offsets // unit)[:, None] + np.arange(width // unit)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Tensor memory of a CTA: 128 lanes of 512 columns of 32 bits, which tcgen05 instructions allocate.
+
+Who accesses it is known for each granule, a column of 16 lanes: the smallest thing that two warps,
+or a warp and a matrix instruction, use independently of each other.
+
+PTX ISA, sections "Tensor Memory", "Tensor Memory Addressing" and "Tensor Memory Allocation".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine.faults import warn_at_exit
+from jitgen.emulator.machine.history import WRITE, Access, History
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.cta import Cta
+    from jitgen.emulator.machine.fragment import Fragment
+
+LANES = 128
+COLUMNS = 512
+
+LANES_OF_GRANULE = 16
+_GRANULES_OF_COLUMN = LANES // LANES_OF_GRANULE
+
+MIN_COLUMNS = 32
+"""The unit of allocation, which is a power of two of columns from here on."""
+
+_POISON = np.uint32(0xFFFFFFFF)  # NaN in every format
+
+_NUMBERS = np.arange(LANES * COLUMNS).reshape(LANES, COLUMNS)
+
+_LANE_SHIFT = 16
+_LANE_MASK = 0x7F
+_COLUMN_MASK = 0xFFFF
+
+
+def split_address(address: int) -> tuple[int, int]:
+    """
+    Return lane and column of an address: ``lane << 16 | column``.
+
+    Bits above the lane are dropped; compilers keep the number of a scale factor there.
+    """
+    return address >> _LANE_SHIFT & _LANE_MASK, address & _COLUMN_MASK
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """
+    Words of tensor memory that an instruction accesses.
+
+    Attributes:
+        index: Of lanes and of columns, slices or arrays: what indexes an array [128, 512].
+        granules: What the history knows them by, ascending. Not checked to be in bounds.
+    """
+
+    index: tuple[Any, Any]
+    granules: NDArray[np.int64]
+
+
+def granules_of(lanes: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """
+    Return the granules of words, each once and ascending.
+
+    Adding `granule_at` of an address to granules relative to it gives those at that address.
+
+    Args:
+        lanes: Of the words.
+        columns: Likewise; the two are broadcast against each other.
+    """
+    return np.unique(columns * _GRANULES_OF_COLUMN + lanes // LANES_OF_GRANULE)
+
+
+def granule_at(lane: int, column: int) -> int:
+    """Return the granule of one word."""
+    return column * _GRANULES_OF_COLUMN + lane // LANES_OF_GRANULE
+
+
+def rectangle(lanes: NDArray[np.int64], column: int, width: int) -> Cells:
+    """Return the words of `width` columns from `column` on in some lanes [k], which ascend."""
+    granules = granules_of(lanes, column + np.arange(width)[:, None])
+    rows: Any = slice(None) if len(lanes) == LANES else lanes
+    return Cells((rows, slice(column, column + width)), granules)
+
+
+class TensorMemory:
+    """
+    The tensor memory of one CTA.
+
+    Attributes:
+        words: uint32 [128, 512]; what was not written is poison.
+        initialised: Whether each word was written since its column was allocated.
+        allocations: Number of columns of each allocation, by its first column.
+        is_allocated: For each column.
+        granted: Allocations that the peer CTA's tcgen05.alloc already made here, as first column
+            and number of columns; this CTA's own will find them.
+        may_allocate: False after tcgen05.relinquish_alloc_permit.
+        history: Accesses of granules.
+    """
+
+    def __init__(self, cta: Cta) -> None:
+        self._cta = cta
+        self.words = np.full((LANES, COLUMNS), _POISON)
+        self.initialised = np.zeros((LANES, COLUMNS), np.bool_)
+        self.allocations: dict[int, int] = {}
+        self.is_allocated = np.zeros(COLUMNS, np.bool_)
+        self.granted: deque[tuple[int, int]] = deque()
+        self.may_allocate = True
+        granules = COLUMNS * _GRANULES_OF_COLUMN
+        self.history = History(cta.cluster.clocks, granules, self._describe)
+
+    def _describe(self, granule: int) -> str:
+        column, part = divmod(granule, _GRANULES_OF_COLUMN)
+        lane = part * LANES_OF_GRANULE
+        last = lane + LANES_OF_GRANULE - 1
+        return f"tensor memory of {self._cta.name}, column {column} of lanes {lane}..{last}"
+
+    # --- allocation -------------------------------------------------------------------------------
+
+    def find_free(self, columns: int) -> NDArray[np.int64]:
+        """Return where `columns` columns may be allocated, ascending."""
+        starts = np.arange(0, COLUMNS - columns + 1, MIN_COLUMNS)
+        is_free = [not self.is_allocated[first : first + columns].any() for first in starts]
+        return starts[is_free]
+
+    def allocate(self, first: int, columns: int) -> None:
+        """Allocate columns that are free."""
+        self.allocations[first] = columns
+        self.is_allocated[first : first + columns] = True
+
+    def free(self, f: Fragment, at: int, first: int, columns: int) -> None:
+        """
+        Free an allocation, of which no access may still be under way.
+
+        Raises:
+            MachineFault: It is none.
+        """
+        if self.allocations.get(first) != columns:
+            f.fault(at, f"{columns} columns from column {first} on are not an allocation")
+        span = slice(first, first + columns)
+        agent = int(f.agents[0])
+        granules = np.arange(granule_at(0, first), granule_at(0, span.stop))
+        access = Access(WRITE, agent, self._cta.cluster.clocks.now(agent), agent)
+        self.history.access(f, at, granules, access)
+        del self.allocations[first]
+        self.is_allocated[span] = False
+        self.initialised[:, span] = False
+        self.words[:, span] = _POISON
+
+    def check_exit(self) -> None:
+        """Find allocations that nobody freed: the next kernel on this SM would wait for them."""
+        for first, columns in self.allocations.items():
+            message = f"{columns} columns of tensor memory from column {first} on are not freed"
+            warn_at_exit(self._cta, "tensor memory", message)
+
+    # --- access -----------------------------------------------------------------------------------
+
+    def note(self, f: Fragment, at: int, cells: Cells, access: Access) -> None:
+        """
+        Note that words are accessed; call it when the instruction is executed.
+
+        Args:
+            f: Who executes the instruction.
+            at: The instruction.
+            cells: Which words.
+            access: Who accesses them; the arrays in it are as the granules.
+
+        Raises:
+            MachineFault: A column is not allocated.
+        """
+        columns = cells.granules // _GRANULES_OF_COLUMN
+        first, last = int(columns.min()), int(columns.max())
+        if last >= COLUMNS or not self.is_allocated[columns].all():
+            f.fault(
+                at,
+                f"columns {first}..{last} of the tensor memory of {self._cta.name} are not all "
+                f"allocated, which are {self._allocated()}",
+            )
+        self.history.access(f, at, cells.granules, access)
+
+    def take(self, f: Fragment, at: int, cells: Cells) -> NDArray[np.uint32]:
+        """Return the words, in the shape of the index; a view of them where that is of slices."""
+        initialised = self.initialised[cells.index]
+        if not initialised.all():
+            hole = _NUMBERS[cells.index].flat[int(initialised.argmin())]
+            lane, column = divmod(int(hole), COLUMNS)
+            place = f"lane {lane}, column {column} of the tensor memory of {self._cta.name}"
+            f.warn(at, "uninitialised", f"{place} is read and was never written")
+        found: NDArray[np.uint32] = self.words[cells.index]
+        return found
+
+    def put(self, cells: Cells, data: NDArray[np.uint32]) -> None:
+        """Write words, in the shape of the index."""
+        self.words[cells.index] = data
+        self.initialised[cells.index] = True
+
+    def _allocated(self) -> str:
+        spans = [f"{first}..{first + n - 1}" for first, n in sorted(self.allocations.items())]
+        return ", ".join(spans) or "none"

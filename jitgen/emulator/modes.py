@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Modes: when asynchronous work is done and which threads run first.
+
+Hardware promises neither, so a right kernel gives the same result in every mode. Different modes
+find different mistakes: where everything is deferred, whoever reads before data came is caught;
+where copies are eager and their readers deferred, whoever frees a buffer too early.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jitgen.errors import InputError
+
+WORK = frozenset({"load", "matrix", "store"})
+"""Kinds of asynchronous work: bulk copies in, matrix instructions, bulk copies out."""
+
+NUM_SEEDS = 6
+"""Random schedules of `ALL`, two of each kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """
+    One way to run a launch; the same mode runs it in the same way every time.
+
+    Attributes:
+        name: ``eager``, ``deferred``, ``late-readers`` or, with a seed, ``random-<seed>``.
+        deferred: Kinds of work (of `WORK`) that are kept until nobody can go on without them.
+        by_warp: Never run two warps as one, so that the schedule decides which is first.
+        seed: Of the random schedule; None runs the first that can.
+        clusters: Clusters that start at once.
+    """
+
+    name: str
+    deferred: frozenset[str] = frozenset()
+    by_warp: bool = False
+    seed: int | None = None
+    clusters: int = 1
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(self.deferred - WORK):
+            allowed = ", ".join(sorted(WORK))
+            raise InputError("modes", f"{unknown[0]!r} cannot be deferred; allowed: {allowed}")
+
+    def defers(self, kind: str) -> bool:
+        """Return whether work of `kind` is kept back."""
+        return kind in self.deferred
+
+
+EAGER = Mode(name="eager")
+DEFERRED = Mode(name="deferred", deferred=WORK)
+LATE_READERS = Mode(name="late-readers", deferred=frozenset({"matrix", "store"}))
+
+_DEFERRED_AT_RANDOM = (WORK, LATE_READERS.deferred, frozenset[str]())
+
+
+def random_mode(seed: int) -> Mode:
+    """
+    Return the mode that ``random-<seed>`` names: one warp at a time, in an order that `seed` gives.
+
+    The seed also decides what is deferred (everything, readers, nothing, in turn) and whether one
+    or two clusters run at once.
+    """
+    return Mode(
+        name=f"random-{seed}",
+        deferred=_DEFERRED_AT_RANDOM[seed % 3],
+        by_warp=True,
+        seed=seed,
+        clusters=1 + seed // 3 % 2,
+    )
+
+
+QUICK = (EAGER, DEFERRED)
+ALL = (EAGER, DEFERRED, LATE_READERS, *(random_mode(seed) for seed in range(NUM_SEEDS)))
+
+_RANDOM = re.compile(r"random-(\d+)(?:\.\.(\d+))?")
+_NAMED: dict[str, tuple[Mode, ...]] = {
+    "quick": QUICK,
+    "all": ALL,
+    **{mode.name: (mode,) for mode in (EAGER, DEFERRED, LATE_READERS)},
+}
+
+
+def parse(modes: str | Mode | Sequence[str | Mode]) -> tuple[Mode, ...]:
+    """
+    Return the modes that `modes` stands for, each once.
+
+    Args:
+        modes: ``quick``, ``all``, names as in ``Mode.name`` or ``random-<first>..<last>``,
+            separated by commas; modes; or a sequence of any of these.
+
+    Raises:
+        InputError: A name is not known.
+    """
+    words = modes.split(",") if isinstance(modes, str) else modes
+    given: Sequence[str | Mode] = (words,) if isinstance(words, Mode) else words
+    found: dict[Mode, None] = {}
+    for word in given:
+        found |= dict.fromkeys((word,) if isinstance(word, Mode) else _named(word.strip()))
+    if not found:
+        raise InputError("modes", "name at least one")
+    return tuple(found)
+
+
+def _named(word: str) -> tuple[Mode, ...]:
+    if seeds := _RANDOM.fullmatch(word):
+        first, last = int(seeds[1]), int(seeds[2] or seeds[1])
+        return tuple(random_mode(seed) for seed in range(first, last + 1))
+    if word not in _NAMED:
+        allowed = ", ".join([*_NAMED, "random-<seed>"])
+        raise InputError("modes", f"{word!r} is not known; allowed: {allowed}")
+    return _NAMED[word]

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Basic blocks: stretches of instructions that are entered at the first and left after the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.table import Rule, holds
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """
+    A basic block.
+
+    Attributes:
+        start, end: Its instructions are those with ``start <= index < end``.
+        whole_warp: Whether only whole warps enter it, as one of its instructions wants all lanes.
+    """
+
+    start: int
+    end: int
+    whole_warp: bool
+
+    @property
+    def size(self) -> int:
+        """Number of instructions."""
+        return self.end - self.start
+
+
+def cut(code: list[Instruction], labels: dict[str, int], rules: list[Rule]) -> list[Block]:
+    """
+    Return the blocks of a program, in its order.
+
+    A block starts where it can be jumped to, behind what ends one, and at what wants to be executed
+    again from there.
+
+    Args:
+        code: The instructions.
+        labels: Index of the instruction behind each label.
+        rules: The rule of each instruction.
+    """
+    starts = {0, *(index for index in labels.values() if index < len(code))}
+    for instruction, rule in zip(code, rules, strict=True):
+        if holds(rule.starts_block, instruction):
+            starts.add(instruction.index)
+        if holds(rule.ends_block, instruction) and instruction.index + 1 < len(code):
+            starts.add(instruction.index + 1)
+    ordered = sorted(starts)
+    return [
+        Block(start, end, any(holds(rules[i].whole_warp, code[i]) for i in range(start, end)))
+        for start, end in zip(ordered, [*ordered[1:], len(code)], strict=True)
+    ]

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+PTX text to instructions.
+
+Source: PTX ISA, sections "Syntax" and "Directives". What the compiler writes is regular: one entry,
+registers declared by ranges, variables in shared memory, and pieces of inline assembly. Code that
+calls functions or needs local memory is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from jitgen.emulator.program.instruction import Instruction, split_operands
+from jitgen.emulator.program.lines import source_lines
+from jitgen.emulator.program.statements import Statement, scan, without_comments
+from jitgen.errors import UnsupportedPtx
+
+SHARED_BASE = 1024
+"""Offset of the first variable in shared memory: what lies below belongs to the system."""
+
+PARAM_BASE = 1 << 60
+"""Address of the first kernel parameter, where no memory of the host is; each has 64 KiB."""
+
+_PARAM_SHIFT = 16
+_PARAM = re.compile(
+    r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+"
+    r"(?:\.ptr\s+(?:\.(?!align)\w+\s+)?(?:\.align\s+\d+\s+)?)?([\w$]+)(?:\[(\d+)\])?"
+)
+_SHARED = re.compile(
+    r"(\.extern\s+)?\.shared\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d*)\])?"
+)
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)")
+_FUNCTION = re.compile(r"^\s*(?:\.\w+\s+)*\.func\b", re.MULTILINE)
+_BRACE = re.compile(r"[{}]")
+_GUARD = re.compile(r"@(!?)\s*(%?[\w@$]+)\s+")
+_REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+(.*)")
+_RANGE = re.compile(r"(\S+?)\s*<\s*(\d+)\s*>")
+_PREFIX = re.compile(r"%[A-Za-z_]+")
+
+_HARMLESS = (".shared", ".pragma")
+"""Directives in a kernel that need no more attention here."""
+
+_CLASS_OF_TYPE = {"pred": "p", "b128": "w"}
+_CLASS_OF_WIDTH = {8: "h", 16: "h", 32: "r", 64: "q"}
+_USUAL = {
+    "%p": "p", "%r": "r", "%f": "r", "%rd": "q", "%fd": "q", "%rs": "h", "%h": "h", "%rq": "w",
+}  # fmt: skip
+"""Class of registers by the prefixes that the compiler gives them."""
+
+
+@dataclass(slots=True)
+class Module:
+    """
+    A kernel as parsed.
+
+    Attributes:
+        entry: Name of the kernel.
+        params: Name and size in bytes of each parameter.
+        shared: Offset of each variable in shared memory.
+        shared_end: Offset at which dynamic shared memory begins.
+        registers: Class (r, q, h, p, w) of each register, or prefix of registers, that is declared.
+        code: The instructions.
+        labels: Index of the instruction behind each label.
+    """
+
+    entry: str
+    params: list[tuple[str, int]] = field(default_factory=list)
+    shared: dict[str, int] = field(default_factory=dict)
+    shared_end: int = SHARED_BASE
+    registers: dict[str, str] = field(default_factory=lambda: dict(_USUAL))
+    code: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+
+    def class_of(self, register: str) -> str:
+        """
+        Return the class of a register, or an empty string where the name is none.
+
+        The classes are r, q, h (32, 64, 16 bits), p (predicate) and w (128 bits).
+        """
+        if register in self.registers:
+            return self.registers[register]
+        prefix = _PREFIX.match(register)
+        return self.registers.get(prefix[0], "") if prefix else ""
+
+    def is_wide(self, register: str) -> bool:
+        """Return whether a register has 128 bits; see `halves`."""
+        return register.startswith("%") and self.class_of(register) == "w"
+
+    def address_of(self, param: str) -> int | None:
+        """Return the address that stands for a parameter, or None where there is no such."""
+        for number, (name, _) in enumerate(self.params):
+            if name == param:
+                return PARAM_BASE + (number << _PARAM_SHIFT)
+        return None
+
+
+def halves(register: str) -> tuple[str, str]:
+    """
+    Return the names of the two 64-bit registers that stand for one of 128 bits, the low one first.
+
+    There is no file of such registers: whatever reads or writes one works on these two.
+    """
+    name = register.removeprefix("%")
+    return f"%rd${name}$low", f"%rd${name}$high"
+
+
+def parse(text: str, entry: str = "") -> Module:
+    """
+    Return a kernel in `text`.
+
+    Args:
+        text: PTX.
+        entry: Name of the kernel; empty for the only one.
+
+    Raises:
+        UnsupportedPtx: There is no such kernel in it, or there are several, or functions, or it
+            declares what the emulator does not have.
+    """
+    sources = source_lines(text)
+    text = without_comments(text)
+    entries = {found[1]: found.start() for found in _ENTRY.finditer(text)}
+    if not entry and len(entries) == 1:
+        (entry,) = entries
+    if entry not in entries:
+        names = ", ".join(entries) or "none"
+        raise UnsupportedPtx(f"the PTX holds no kernel {entry!r}; those that it holds: {names}")
+    if found := _FUNCTION.search(text):
+        line = text.count("\n", 0, found.end()) + 1
+        raise UnsupportedPtx(f"PTX with functions (line {line}); the emulator knows none")
+    start, end = _body(text, entries[entry])
+    head, signature = text[: min(entries.values())], text[entries[entry] : start]
+    module = Module(entry)
+    for kind, param, count in _PARAM.findall(signature):
+        module.params.append((param, int(count or 1) * _bits(kind) // 8))
+    _place_shared(module, head + text[start:end])
+    _fill(module, list(scan(text, start + 1, end)), sources)
+    return module
+
+
+def _body(text: str, entry: int) -> tuple[int, int]:
+    """Return where the braces of the kernel open and close."""
+    depth = 0
+    start = text.find("{", entry)
+    for brace in _BRACE.finditer(text, max(start, entry)):
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return start, brace.start()
+    raise UnsupportedPtx("the PTX ends within a kernel")
+
+
+def _bits(kind: str) -> int:
+    return int(re.sub(r"\D", "", kind) or 0)
+
+
+def _place_shared(module: Module, text: str) -> None:
+    """Give each variable its offset: static ones in order, dynamic ones behind them."""
+    dynamic, largest = [], 1
+    for external, wanted, kind, name, count in _SHARED.findall(text):
+        alignment = int(wanted or _bits(kind) // 8)
+        if external:
+            dynamic.append(name)
+            largest = max(largest, alignment)
+            continue
+        offset = -(-module.shared_end // alignment) * alignment
+        module.shared[name] = offset
+        module.shared_end = offset + int(count or 1) * _bits(kind) // 8
+    module.shared_end = -(-module.shared_end // largest) * largest
+    module.shared |= dict.fromkeys(dynamic, module.shared_end)
+
+
+def _fill(module: Module, statements: list[Statement], sources: list[int | None]) -> None:
+    """Add registers, labels and instructions to a module."""
+    refused = []
+    for statement in statements:
+        if statement.text.startswith(".reg"):
+            _declare(module, statement)
+        elif statement.text.startswith(".") and not statement.text.startswith(_HARMLESS):
+            refused.append(f"line {statement.line}: {statement.text}")
+    if refused:
+        raise UnsupportedPtx(
+            f"declarations that the emulator does not know: {'; '.join(refused)}",
+            unknown=tuple(refused),
+        )
+    for statement in statements:
+        if statement.is_label:
+            module.labels[statement.text] = len(module.code)
+        elif not statement.text.startswith("."):
+            source = sources[statement.line - 1]
+            module.code.append(_instruction(statement, len(module.code), source))
+
+
+def _declare(module: Module, statement: Statement) -> None:
+    """Note registers: ``%r<9>`` by their prefix, those of inner scopes one by one."""
+    found = _REGISTERS.fullmatch(statement.text)
+    if found is None:
+        raise UnsupportedPtx(f"PTX line {statement.line}: {statement.text}")
+    kind = _CLASS_OF_TYPE.get(found[1]) or _CLASS_OF_WIDTH[_bits(found[1])]
+    for name in split_operands(found[2]):
+        several = _RANGE.fullmatch(name)
+        if several and not statement.scope.number:
+            module.registers[several[1]] = kind
+            continue
+        names = [f"{several[1]}{i}" for i in range(int(several[2]))] if several else [name]
+        for each in names:
+            module.registers[statement.scope.declare(each, is_register=True)] = kind
+
+
+def _instruction(statement: Statement, index: int, source: int | None) -> Instruction:
+    """Return the instruction of a statement, with unique names."""
+    guard, is_negated, rest = None, False, statement.text
+    if found := _GUARD.match(rest):
+        guard, is_negated, rest = found[2], bool(found[1]), rest[found.end() :]
+    op, _, operands = rest.partition(" ")
+    return Instruction(
+        index=index,
+        op=op,
+        parts=tuple(op.split(".")),
+        operands=tuple(split_operands(statement.scope.resolve(operands))),
+        guard=None if guard is None else statement.scope.resolve(guard),
+        is_negated=is_negated,
+        line=statement.line,
+        source=source,
+        text=statement.text,
+    )

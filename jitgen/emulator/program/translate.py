@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+PTX to a program: Python functions, one for each basic block.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from jitgen.emulator.program.blocks import cut
+from jitgen.emulator.program.builder import Builder
+from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.lines import functions_of
+from jitgen.emulator.program.parse import parse
+from jitgen.emulator.program.table import Rule, Unsupported, rule_of
+from jitgen.emulator.program.types import NAMESPACE
+from jitgen.errors import UnsupportedPtx
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_REGISTER = re.compile(r"%[\w@]+")
+
+_NO_ROLE = "kernel"
+"""Role of an instruction that no function of the source is known for."""
+
+_SHOWN = 8
+"""Unknown instructions that a message names."""
+
+
+class Program:
+    """
+    A kernel that the machine can run.
+
+    Attributes:
+        text: The PTX.
+        module: What was parsed: parameters, symbols, registers.
+        code: The instructions.
+        params: Name and bytes of each parameter.
+        shared_end: Offset at which dynamic shared memory begins.
+        blocks: The basic blocks.
+        whole_warp: For each block whether only whole warps enter it.
+        register_counts: Rows of each register file: r, q, h and p.
+        functions: What executes each block; see `jitgen.emulator.machine.schedule`.
+        python: Their text.
+    """
+
+    def __init__(self, text: str, source: str = "", entry: str = "") -> None:
+        """
+        Translate `text`.
+
+        Args:
+            text: PTX.
+            source: The generated kernel that its line information speaks of, to name places by.
+            entry: Name of the kernel; empty for the only one.
+
+        Raises:
+            UnsupportedPtx: It holds instructions that the emulator does not know; all are named.
+        """
+        import jitgen.emulator.isa  # noqa: F401  # fills the table of emitters
+
+        self.text, self._source = text, source
+        self.module = module = parse(text, entry)
+        self.code, self.params, self.shared_end = module.code, module.params, module.shared_end
+        self._rows: dict[str, tuple[str, int]] = {}
+        self.register_counts: Counter[str] = Counter()
+        rules = [rule_of(instruction) or _UNKNOWN for instruction in self.code]
+        self.blocks = cut(self.code, module.labels, rules)
+        self.whole_warp = [block.whole_warp for block in self.blocks]
+        self._starts = [block.start for block in self.blocks]
+        self._private = self._private_registers()
+        self.python = ""
+        self.functions = self._translate(rules)
+
+    # --- where things are -------------------------------------------------------------------------
+
+    def row(self, register: str) -> tuple[str, int]:
+        """Return the class of a register and its row in that file; a new one gets the next."""
+        found = self._rows.get(register)
+        if found is None:
+            kind = self.module.class_of(register)
+            if kind not in {"r", "q", "h", "p"}:
+                raise Unsupported(f"register {register}")
+            found = self._rows[register] = (kind, self.register_counts[kind])
+            self.register_counts[kind] += 1
+        return found
+
+    def is_private(self, register: str) -> bool:
+        """Return whether one block only names a register."""
+        return register in self._private
+
+    def block_at(self, at: int) -> int:
+        """Return the number of the block that holds instruction `at`."""
+        return bisect_right(self._starts, at) - 1
+
+    def block_of(self, label: str) -> int:
+        """
+        Return the number of the block at `label`; behind the last one, where the threads exit, -1.
+        """
+        at = self.module.labels.get(label)
+        if at is None:
+            raise Unsupported(f"label {label}")
+        return self.block_at(at) if at < len(self.code) else -1
+
+    def place(self, at: int) -> str:
+        """Return where instruction `at` stands: in the generated kernel, if known, and the PTX."""
+        instruction = self.code[at]
+        ptx = f"ptx:{instruction.line}: {instruction.text}"
+        if instruction.source is None:
+            return ptx
+        return f"kernel.py:{instruction.source} ({self.role(at)}) | {ptx}"
+
+    def role(self, at: int) -> str:
+        """Return the function of the generated kernel that instruction `at` comes from."""
+        line = self.code[at].source
+        if line is None:
+            return _NO_ROLE
+        around = [span for span in self._functions_of_source if span[0] <= line <= span[1]]
+        return max(around)[2] if around else _NO_ROLE
+
+    @cached_property
+    def _functions_of_source(self) -> list[tuple[int, int, str]]:
+        return functions_of(self._source)
+
+    def _private_registers(self) -> set[str]:
+        """Return the registers that one block only names."""
+        home: dict[str, int] = {}
+        shared: set[str] = set()
+        for number, block in enumerate(self.blocks):
+            for instruction in self.code[block.start : block.end]:
+                for text in (instruction.guard or "", *instruction.operands):
+                    for register in _REGISTER.findall(text):
+                        if home.setdefault(register, number) != number:
+                            shared.add(register)
+        return home.keys() - shared
+
+    # --- translation ------------------------------------------------------------------------------
+
+    def _translate(self, rules: list[Rule]) -> list[Callable[..., Any]]:
+        """Return the function of each block."""
+        namespace = dict(NAMESPACE)
+        unknown: list[str] = []
+        sources = []
+        for number, block in enumerate(self.blocks):
+            builder = Builder(self, number, namespace)
+            for instruction in self.code[block.start : block.end]:
+                try:
+                    builder.emit(instruction, rules[instruction.index].emit)
+                except (Unsupported, LookupError, ValueError) as error:
+                    reason = str(error) if isinstance(error, Unsupported) else "operands"
+                    unknown.append(f"line {instruction.line}: {instruction.text} ({reason})")
+            sources.append(builder.source())
+        if unknown:
+            raise _refusal(unknown)
+        self.python = "\n".join(sources)
+        exec(compile(self.python, "<ptx>", "exec"), namespace)  # noqa: S102  # written above
+        return [namespace[f"block_{number}"] for number in range(len(self.blocks))]
+
+
+def _emit_unknown(_builder: Builder, _instruction: Instruction) -> None:
+    raise Unsupported("unknown opcode")
+
+
+_UNKNOWN = Rule(
+    emit=_emit_unknown, whole_warp=False, starts_block=False, ends_block=False, is_wait=False
+)
+
+
+def _refusal(unknown: list[str]) -> UnsupportedPtx:
+    """Return the error that names unknown instructions."""
+    more = f"; and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
+    return UnsupportedPtx(
+        f"{len(unknown)} instructions that the emulator does not know, so this kernel (or what "
+        f"this version of the compiler makes of it) cannot be run: "
+        f"{'; '.join(unknown[:_SHOWN])}{more}",
+        unknown=tuple(unknown),
+    )
+
+
+@lru_cache(maxsize=64)
+def translate(text: str, source: str = "", entry: str = "") -> Program:
+    """Return the program of `text`, made once."""
+    return Program(text, source, entry)

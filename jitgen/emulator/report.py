@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What emulating a kernel showed: for each mode its findings, its counts and its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+RESULT = "result"
+"""Kind of the finding that modes disagree about the result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """
+    One mistake of the kernel.
+
+    Attributes:
+        kind: ``race``, ``uninitialised``, ``proxy``, ``exit``, ``result``; of a run that ended too
+            early ``fault`` or ``deadlock``.
+        message: What happened the first time.
+        place: The instruction: line of the generated source, PTX line, text; empty if there is
+            none.
+        who: CTA and threads of the first time; may be empty.
+        count: How often it happened.
+    """
+
+    kind: str
+    message: str
+    place: str = ""
+    who: str = ""
+    count: int = 1
+
+    def __str__(self) -> str:
+        """Return all of it in one paragraph."""
+        times = f" ({self.count} times)" if self.count > 1 else ""
+        where = f"\n  at {self.place}" if self.place else ""
+        whose = f"\n  by {self.who}" if self.who else ""
+        return f"{self.kind}: {self.message}{times}{where}{whose}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """
+    One mode of one call.
+
+    Attributes:
+        mode: Name of the mode; `jitgen.emulator.modes.parse` takes it.
+        seconds: Of the machine, without translation.
+        findings: Mistakes.
+        counts: What was executed: bulk copies, their bytes, matrix instructions, ...
+        warp_instructions: Instructions times warps that executed them, for each function of the
+            generated source.
+    """
+
+    mode: str
+    seconds: float
+    findings: tuple[Finding, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    warp_instructions: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """
+    One call of one kernel, in every mode that was asked for.
+
+    Attributes:
+        name: Name of the kernel.
+        arch: Target, for example ``sm_90a``.
+        runs: One for each mode, in the order in which they ran.
+    """
+
+    name: str
+    arch: str
+    runs: tuple[Run, ...]
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was found in any mode."""
+        return all(run.is_clean for run in self.runs)
+
+    @property
+    def findings(self) -> Iterator[tuple[str, Finding]]:
+        """The name of the mode and the finding, for each."""
+        for run in self.runs:
+            for finding in run.findings:
+                yield run.mode, finding
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {
+            "name": self.name,
+            "arch": self.arch,
+            "clean": self.is_clean,
+            "runs": [
+                {
+                    "mode": run.mode,
+                    "seconds": round(run.seconds, 4),
+                    "findings": [asdict(finding) for finding in run.findings],
+                    "counts": dict(run.counts),
+                    "warp_instructions": dict(run.warp_instructions),
+                }
+                for run in self.runs
+            ],
+        }
+
+    def __str__(self) -> str:
+        """Return a line for the kernel, one for each mode, and every finding below its mode."""
+        lines = [f"{self.name} ({self.arch}): {'clean' if self.is_clean else 'NOT CLEAN'}"]
+        for run in self.runs:
+            counts = ", ".join(f"{count:,} {name}" for name, count in run.counts.items())
+            lines.append(f"{run.mode}: {run.seconds:.2f} s; {counts}".replace("_", " "))
+            lines += [f"{finding}".replace("\n", "\n  ") for finding in run.findings]
+        return "\n  ".join(lines)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen verify``: what it refuses, and what it makes of what its processes return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jitgen import plans
+from jitgen.build import workers
+from jitgen.build.workers import Outcome, OutcomeKind
+from jitgen.model import Arch, KernelConfig
+from tests.cli.conftest import Jitgen
+
+NAME = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
+ON_CPU = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t32x64x128_c1x1_acc1_cpu"
+RACE = {"kind": "race", "message": "a and b", "place": "ptx:9: st", "who": "CTA 0", "count": 2}
+
+
+def trial(**changed: Any) -> dict[str, Any]:
+    run = {
+        "mode": "eager",
+        "seconds": 0.5,
+        "findings": [],
+        "counts": {"bulk_loads": 1234},
+        "warp_instructions": {"load": 55, "math": 99},
+    }
+    return {
+        "values": "random",
+        "right": True,
+        "wrong": 0,
+        "frobenius": 0.00166,
+        "largest": 0.0023,
+        "fault": None,
+        "runs": [{**run, "findings": changed.pop("findings", [])}],
+        **changed,
+    }
+
+
+def verification(name: str, *, is_right: bool = True, **changed: Any) -> dict[str, Any]:
+    sizes = {"rows": [5, 0], "n": 72, "k": 272, "num_sms": 4}
+    return {
+        "name": name,
+        "arch": "sm_90a",
+        "right": is_right,
+        "sizes": sizes,
+        "trials": [trial(**changed)],
+    }
+
+
+class Processes:
+    """Stands for the worker processes: returns what it was given, last task first."""
+
+    def __init__(self) -> None:
+        self.tasks: list[dict[str, Any]] = []
+        self.results: dict[str, Any] = {}
+
+    def run(self, _function: str, tasks: list[Any], **_: Any) -> Iterator[Outcome]:
+        self.tasks = tasks
+        for index, task in reversed(list(enumerate(tasks))):
+            name = KernelConfig.from_json(task["config"]).name(task["arch"])
+            result = self.results.get(name, verification(name))
+            yield Outcome(
+                task=task,
+                index=index,
+                kind=OutcomeKind.OK if isinstance(result, dict) else OutcomeKind.CRASH,
+                result=result if isinstance(result, dict) else None,
+                error=None if isinstance(result, dict) else result,
+                seconds=1.5,
+            )
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
+    fake = Processes()
+    monkeypatch.setattr(workers, "run", fake.run)
+    return fake
+
+
+def test_a_right_kernel(jitgen: Jitgen, processes: Processes) -> None:
+    done = jitgen("verify", NAME)
+
+    assert done.code == 0
+    for words in ("right", "1.66e-03", NAME, "bulk loads", "1,234", "warp instructions in math"):
+        assert words in done.out
+    assert "1 kernel in 2 modes (eager, deferred): all right" in done.err
+    assert processes.tasks[0]["modes"] == ["eager", "deferred"]
+    assert processes.tasks[0]["key"] == ""
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (verification(NAME, is_right=False, wrong=3), ["WRONG", "random: 3 wrong values"]),
+        (
+            verification(NAME, is_right=False, findings=[RACE]),
+            ["random, mode eager: race: a and b (2 times)", "at ptx:9: st", "by CTA 0"],
+        ),
+        (verification(NAME, is_right=False, fault=RACE), ["WRONG", "random: race"]),
+        ({"error": "the host part calls what the emulator does not know"}, ["failed", "host part"]),
+        ("killed by signal 11", ["failed", "killed by signal 11"]),
+    ],
+)
+def test_what_is_not_right_fails(
+    jitgen: Jitgen, processes: Processes, result: Any, words: list[str]
+) -> None:
+    processes.results[NAME] = result
+
+    done = jitgen("verify", NAME)
+
+    assert done.code == 1
+    assert all(word in done.out for word in words)
+    assert "1 not right" in done.err
+
+
+def test_a_plan_stands_for_its_menu(jitgen: Jitgen, processes: Processes) -> None:
+    wanted = plans.configs(plans.load("deepseek-v3"), Arch.SM_90A)
+    bad = wanted[1].name("sm_90a")
+    processes.results[bad] = "crashed"
+
+    done = jitgen("verify deepseek-v3 --arch sm_90a --modes all --json")
+
+    assert done.code == 1
+    document = done.document
+    assert [row["name"] for row in document["kernels"]] == [c.name("sm_90a") for c in wanted]
+    assert [row["state"] for row in document["kernels"]].count("failed") == 1
+    assert document["ok"] is False
+    assert len(document["modes"]) > 6
+
+
+def test_names_are_taken_once(jitgen: Jitgen, processes: Processes) -> None:
+    jitgen("verify", NAME, NAME, "--problem 2:300:128:256")
+
+    assert len(processes.tasks) == 1
+    assert processes.tasks[0]["problem"] == "2:300:128:256"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("", "Missing argument"),
+        (ON_CPU, "runs on this machine as it is"),
+        (f"{NAME} --problem 1:2:3", "G:M:N:K"),
+        (f"{NAME} --modes slow", "'slow' is not known"),
+        (f"{NAME} --arch cpu", "is a kernel for sm_90a"),
+        ("deepseek-v3 --arch cpu", "runs on this machine as it is"),
+        ("no_such_kernel", "is no kernel name"),
+        (NAME.replace("128x128x128", "128x7x128"), "tile"),
+    ],
+)
+def test_what_is_refused(jitgen: Jitgen, processes: Processes, words: str, complaint: str) -> None:
+    done = jitgen("verify", words)
+
+    assert done.code == 2
+    assert complaint in done.err
+    assert not processes.tasks
+
+
+def test_without_numpy(
+    jitgen: Jitgen, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "numpy" else found(name, *a)
+    )
+
+    done = jitgen("verify", NAME)
+
+    assert done.code == 1
+    assert "pip install 'jitgen[emulator]'" in done.err

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`grouped_gemm` on an emulated GPU: every layout, scale and edge, as on cpu and on a real one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import jitgen
+from jitgen.emulator import device
+from jitgen.errors import InputError
+from jitgen.model import Cluster, KernelConfig, Layout, Operands, ScaleGranularity, Tile
+from jitgen.ops import dispatch
+from jitgen.runtime import registry
+from tests.problems import POISON, make, verify, verify_exact
+
+pytest.importorskip("cutlass")
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+
+TILE = 64
+ROWS = [
+    [0, 1, TILE - 1, 0, TILE, TILE + 1, 0],  # empty groups first, last and between; around a tile
+    [17],
+    [0, 0, 3],
+    [0, 0],
+]
+SIZES = [(136, 272), (200, 400), (8, 16)]
+"""N and K with tails of every kind, each smaller or larger than a tile."""
+
+
+@pytest.fixture(scope="module")
+def shared_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture(autouse=True)
+def emulated_gpu(
+    cache_root: Path, shared_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """An emulated H100 with few SMs, so that a CTA gets several tiles; kernels compile once."""
+    shared_root.chmod(0o700)
+    monkeypatch.setenv("JITGEN_CACHE_DIR", str(shared_root))
+    registry.reset()
+    dispatch.memo.clear()
+    with device("sm_90a", num_sms=4):
+        yield
+    dispatch.memo.clear()
+
+
+def config(layout: Layout, scales: ScaleGranularity) -> KernelConfig:
+    return KernelConfig(
+        layout=layout,
+        operands=Operands(scale_granularity=scales),
+        tile=Tile(m=TILE, n=64, k=128),
+        cluster=Cluster(n=2),
+    )
+
+
+@pytest.mark.parametrize("scales", ScaleGranularity)
+@pytest.mark.parametrize("layout", Layout)
+class TestEveryLayoutAndScale:
+    @pytest.mark.parametrize(("n", "k"), SIZES)
+    def test_exact(self, layout: Layout, scales: ScaleGranularity, n: int, k: int) -> None:
+        """Small integers and power-of-two scales: every bit is right, and unowned rows stay."""
+        for rows in ROWS if (n, k) == SIZES[0] else ROWS[:1]:
+            case = make(layout, scales, rows, n, k, is_exact=True)
+
+            verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=config(layout, scales)))
+
+    def test_random(self, layout: Layout, scales: ScaleGranularity) -> None:
+        case = make(layout, scales, [3, 0, TILE + 5], 136, 656)
+
+        verify(case, jitgen.grouped_gemm(**case.arguments, config=config(layout, scales)))
+
+
+def test_more_than_one_chunk_of_weight_scales() -> None:
+    """More than 64 blocks of K."""
+    forced = config(Layout.RAGGED, ScaleGranularity.BLOCK128)
+    case = make("ragged", "block128", [3, 0, 9], 72, 8192 + 400)
+
+    verify(case, jitgen.grouped_gemm(**case.arguments, config=forced))
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_what_the_selector_chooses(layout: Layout) -> None:
+    case = make(layout, "block128", [40, 0, 200, 7], 264, 272)
+
+    verify(case, jitgen.grouped_gemm(**case.arguments))
+
+
+def test_scales_in_the_other_order() -> None:
+    case = make("ragged", "block128", [20, 0, 7], 72, 272)
+    forced = config(Layout.RAGGED, ScaleGranularity.BLOCK128)
+    other = {**case.arguments, "a_scale": case.arguments["a_scale"].contiguous()}
+    for arguments in (case.arguments, other, case.arguments):
+        arguments["out"].fill_(POISON)
+
+        verify(case, jitgen.grouped_gemm(**arguments, config=forced))
+
+
+def test_many_groups() -> None:
+    rows = [(7 * group) % 5 for group in range(200)]
+    case = make("ragged", "block128", rows, 64, 128, is_exact=True)
+    forced = config(Layout.RAGGED, ScaleGranularity.BLOCK128)
+
+    verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=forced))
+
+
+def test_rows_that_lie_apart() -> None:
+    case = make("ragged", "block128", [20, 0, 7], 72, 272)
+    a = case.arguments["a"]
+    wide = torch.zeros(len(a), 304).to(a.dtype)
+    wide[:, :272] = a
+    out = torch.full((len(a), 80), POISON, dtype=torch.bfloat16)
+    jitgen.grouped_gemm(**{**case.arguments, "a": wide[:, :272], "out": out[:, :72]})
+
+    verify(case, out[:, :72])
+    assert out[:, 72:].isnan().all()
+
+
+def test_it_takes_what_the_gpu_takes() -> None:
+    case = make("ragged", "block128", [5], 72, 40)
+
+    with pytest.raises(InputError, match="multiple of 16"):
+        jitgen.grouped_gemm(**case.arguments)

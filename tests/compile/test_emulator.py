@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real kernels end to end: compiled for a GPU, run without one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+import jitgen
+from jitgen.build import inspect
+from jitgen.build.render import render
+from jitgen.emulator import device, verify
+from jitgen.emulator.artifact import compiled
+from jitgen.emulator.problem import Sizes, make
+from jitgen.emulator.program.parse import parse
+from jitgen.model import Arch, KernelConfig
+from tests import problems
+from tests.cli.conftest import Jitgen
+from tests.cli.conftest import jitgen as jitgen_command  # noqa: F401
+
+pytest.importorskip("cutlass")
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+
+NAME = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
+SMALL = "grouped_gemm_masked_e4m3_e4m3_row_bf16_t64x64x128_c1x2_acc1_sm_90a"
+CONFIG, ARCH = KernelConfig.parse(NAME)
+
+
+def test_a_kernel_is_right_in_every_mode() -> None:
+    found = verify(CONFIG, ARCH, "2:260:136:784", modes="all")
+
+    assert found.is_right, found.to_json()
+    integers, random = found.trials
+    assert random.report is not None
+    assert integers.wrong == 0
+    assert 0 < random.frobenius < 2e-3
+    assert random.largest < 5e-3
+    run = random.report.runs[0]
+    assert run.warp_instructions["promote"] > run.warp_instructions["load_tiles"] > 0
+    assert run.counts["matrix_instructions"] > 0
+
+
+def test_line_information_changes_no_instruction() -> None:
+    source = render(CONFIG, ARCH)
+    plain, noted = (inspect.ptx(source, line_info=given) for given in (False, True))
+
+    assert ".loc" not in plain
+    assert ".loc" in noted
+    assert [x.op for x in parse(plain, "").code] == [x.op for x in parse(noted, "").code]
+
+
+def test_a_kernel_of_this_process() -> None:
+    """`emulate` takes what `get_kernel` returns, and leaves cpu kernels of the process working."""
+    config, arch = KernelConfig.parse(SMALL)
+    kernel = jitgen.get_kernel(config, arch)
+    sizes = Sizes(rows=(5, 0, 70), n=136, k=272, num_sms=4)
+    problem = make(config, sizes, is_exact=True)
+
+    report = jitgen.emulate(kernel, *problem.arguments, num_sms=4)
+
+    assert report.is_clean, str(report)
+    assert problem.wrong() == 0
+    case = problems.make("masked", "row", [3, 5], 24, 40)
+    problems.verify(case, jitgen.grouped_gemm(**case.arguments))
+
+
+def test_grouped_gemm_on_an_emulated_gpu() -> None:
+    case = problems.make("ragged", "block128", [130, 0, 7], 136, 272, is_exact=True)
+
+    with device("sm_90a", num_sms=4) as reports:
+        out = jitgen.grouped_gemm(**case.arguments)
+        again = jitgen.grouped_gemm(
+            **{**case.arguments, "out": torch.full_like(out, problems.POISON)}
+        )
+
+    problems.verify_exact(case, out)
+    problems.verify_exact(case, again)
+    assert len(reports) == 2
+    assert reports[0].arch == Arch.SM_90A
+    case = problems.make("ragged", "block128", [13], 20, 40)  # N that no GPU kernel takes
+    problems.verify(case, jitgen.grouped_gemm(**case.arguments))
+
+
+@pytest.mark.parametrize(
+    ("left_out", "kind", "places"),
+    [
+        (r"wgmma\.wait_group[^;]*;", "race", ["(multiply)", "(load_tiles)"]),
+        (r"cp\.async\.bulk\.wait_group[^;]*;", "race", ["(store_tile)", "(stage_block)"]),
+        (r"fence\.proxy\.async[^;]*;", "proxy", ["(stage_block)", "(store_tile)"]),
+        (r"griddepcontrol\.wait;", "race", ["before griddepcontrol.wait"]),
+    ],
+)
+def test_a_wait_that_is_missing_is_found(left_out: str, kind: str, places: list[str]) -> None:
+    """In the first mode, and with both places in the generated source."""
+    with compiled(render(CONFIG, ARCH)) as artifact:
+        worse = replace(artifact, ptx=re.sub(left_out, "", artifact.ptx))
+        found = verify(CONFIG, ARCH, "3:300:264:784", modes="eager", artifact=worse)
+
+    text = [f"{finding}" for trial in found.trials for _, finding in trial.findings]
+    assert any(x.startswith(kind) and all(place in x for place in places) for x in text), text
+
+
+def test_the_command(jitgen_command: Jitgen) -> None:  # noqa: F811
+    done = jitgen_command("verify", NAME, "--problem 2:200:136:272 --json")
+
+    assert done.code == 0, done.err
+    (kernel,) = done.document["kernels"]
+    assert kernel["right"]
+    assert kernel["sizes"]["n"] == 136

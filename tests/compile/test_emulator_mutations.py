@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes made on purpose: the emulator finds every one, in the place where it was made."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import pytest
+
+from jitgen.build.render import render
+from jitgen.emulator.api import emulate
+from jitgen.emulator.artifact import Artifact, compiled
+from jitgen.emulator.problem import Sizes, make
+from jitgen.emulator.report import Finding
+from jitgen.errors import Deadlock, MachineFault
+from jitgen.model import KernelConfig
+from tests.compile.mutations import MUTATIONS, Mutation
+
+pytest.importorskip("cutlass")
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+
+_EMPTY = (0,) * 34
+PROGRAMS = {
+    "ragged": (
+        "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a",
+        Sizes(rows=(130, *_EMPTY, 70), n=136, k=400, num_sms=2),
+    ),
+    "contiguous": (
+        "grouped_gemm_contiguous_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a",
+        Sizes(rows=(130, 0, 70), n=136, k=400, num_sms=1),
+    ),
+    "masked": (
+        "grouped_gemm_masked_e4m3_e4m3_row_bf16_t64x64x128_c1x2_acc1_sm_90a",
+        Sizes(rows=(66, 0, 30), n=136, k=400, num_sms=2),
+    ),
+}
+"""Kernels, and problems that wrap every ring and give each CTA several tiles."""
+
+PLACE = re.compile(r"kernel\.py:\d+ \(\w+\) \| ptx:\d+: ")
+HAS_TWO_PLACES = {"race", "proxy"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A compiled kernel and a problem for it."""
+
+    artifact: Artifact
+    config: KernelConfig
+    sizes: Sizes
+
+    def findings(self, text: str, modes: str) -> list[Finding]:
+        """Return what is found in PTX, a wrong result among it."""
+        problem, num_sms = make(self.config, self.sizes, is_exact=True), self.sizes.num_sms
+        artifact = replace(self.artifact, ptx=text)
+        try:
+            report = emulate(
+                artifact, *problem.arguments, num_sms, modes=modes, num_sms=num_sms, time_limit_s=30
+            )
+        except MachineFault as error:
+            kind = "deadlock" if isinstance(error, Deadlock) else "fault"
+            return [Finding(kind=kind, message=str(error))]
+        found = [finding for _, finding in report.findings]
+        if wrong := problem.wrong():
+            found.append(Finding(kind="wrong", message=f"{wrong} values"))
+        return found
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[dict[str, Program]]:
+    with ExitStack() as stack:
+        found = {}
+        for key, (name, sizes) in PROGRAMS.items():
+            config, arch = KernelConfig.parse(name)
+            artifact = stack.enter_context(compiled(render(config, arch)))
+            found[key] = Program(artifact=artifact, config=config, sizes=sizes)
+        yield found
+
+
+def test_there_are_many() -> None:
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 40
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_unchanged_programs_are_clean(programs: dict[str, Program], name: str) -> None:
+    program = programs[name]
+    assert program.findings(program.artifact.ptx, "quick") == []
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_found(programs: dict[str, Program], mutation: Mutation) -> None:
+    program = programs[mutation.program]
+    found = program.findings(mutation.edit(program.artifact.ptx), mutation.mode)
+
+    texts = [str(finding) for finding in found if finding.kind == mutation.kind]
+    wanted = re.compile(".*".join(map(re.escape, mutation.names)), re.DOTALL)
+    matching = [text for text in texts if wanted.search(text)]
+    assert matching, "\n".join(map(str, found)) or "nothing was found"
+    if mutation.kind in HAS_TWO_PLACES and "griddepcontrol" not in matching[0]:
+        assert len(PLACE.findall(matching[0])) == 2, matching[0]
+
+
+REPEATED = [mutation for mutation in MUTATIONS if mutation.kind in HAS_TWO_PLACES][::4]
+
+
+@pytest.mark.parametrize("mutation", REPEATED, ids=lambda mutation: mutation.name)
+def test_found_in_the_same_way_again(programs: dict[str, Program], mutation: Mutation) -> None:
+    program = programs[mutation.program]
+    text = mutation.edit(program.artifact.ptx)
+    first, second = (program.findings(text, "quick") for _ in range(2))
+    assert first == second

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The same problems on a GPU and in the emulator: ``python -m tests.gpu.agreement run FILE`` where a
+GPU is, ``python -m tests.gpu.agreement compare FILE`` anywhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import jitgen
+from jitgen.model import Arch, KernelConfig, Layout, Operands
+from jitgen.select.menu import menu
+from jitgen.settings import settings
+from tests.problems import Case, make
+
+PER_LAYOUT = 10
+SIZES = [(512, 1024), (328, 656), (200, 272), (8, 16), (264, 2048 + 400)]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Rows of each group, N and K of one call of one kernel; exact: small integers."""
+
+    config: KernelConfig
+    rows: list[int]
+    n: int
+    k: int
+    is_exact: bool
+
+    @property
+    def name(self) -> str:
+        kind = "exact" if self.is_exact else "random"
+        rows = "+".join(map(str, self.rows))
+        return f"{self.config.name('sm_90a')} rows {rows} n {self.n} k {self.k} {kind}"
+
+    def case(self, device: str) -> Case:
+        return make(
+            self.config.layout,
+            self.config.operands.scale_granularity,
+            self.rows,
+            self.n,
+            self.k,
+            device=device,
+            alignment=max(128, self.config.tile.m),
+            is_exact=self.is_exact,
+        )
+
+
+def problems() -> Iterator[Problem]:
+    """Yield ten problems for each layout, each with exact and with random values."""
+    chance = random.Random(7)
+    for layout in Layout:
+        configs = menu(Arch.SM_90A, layout, Operands())
+        for index in range(PER_LAYOUT):
+            config = configs[index % len(configs)]
+            tile = config.tile.m
+            edges = [0, 1, tile - 1, tile, tile + 1, 2 * tile + 3, 7]
+            rows = [chance.choice(edges) for _ in range(5)]
+            n, k = SIZES[index % len(SIZES)]
+            for is_exact in (True, False):
+                yield Problem(config, rows, n, k, is_exact)
+
+
+def digest(case: Case) -> str:
+    """Return what tells whether two machines made the same inputs."""
+    found = hashlib.sha256()
+    for name, tensor in case.arguments.items():
+        if name != "out":
+            plain = tensor.cpu().flatten().clone()
+            found.update(ctypes.string_at(plain.data_ptr(), plain.nbytes))
+    return found.hexdigest()
+
+
+def step(values: torch.Tensor) -> torch.Tensor:
+    """Return the distance from each value to the next one in bfloat16."""
+    return torch.exp2(torch.floor(torch.log2(values.clamp(min=1e-30))) - 7)
+
+
+def run(path: str) -> None:
+    """Run every problem on the GPU and keep the outputs."""
+    if cache := os.environ.get("JITGEN_GPU_CACHE"):
+        settings.cache_dir, settings.on_miss = cache, "error"
+    kept: dict[str, Any] = {}
+    for problem in problems():
+        case = problem.case("cuda")
+        out = jitgen.grouped_gemm(**case.arguments, config=problem.config)
+        kept[problem.name] = (digest(case), out.cpu())
+    torch.save(kept, path)
+    print(f"{len(kept)} outputs of {torch.cuda.get_device_name()} in {path}")
+
+
+def compare(path: str) -> int:
+    """Run every problem in the emulator and compare with the kept outputs."""
+    from jitgen.emulator import device
+
+    kept = torch.load(path)
+    wrong = 0
+    for problem in problems():
+        case = problem.case("cpu")
+        inputs, theirs = kept[problem.name]
+        assert inputs == digest(case), f"other inputs for {problem.name}"
+        with device("sm_90a"):
+            ours = jitgen.grouped_gemm(**case.arguments, config=problem.config)
+        have, want = ours[case.is_written].double(), theirs[case.is_written].double()
+        assert theirs[~case.is_written].isnan().all(), problem.name
+        assert ours[~case.is_written].isnan().all(), problem.name
+        equal = torch.equal(have, want)
+        frobenius = float((have - want).norm() / want.norm()) if have.numel() else 0.0
+        largest = float((have - want).abs().max() / want.abs().max()) if have.numel() else 0.0
+        steps = float(((have - want).abs() / step(torch.maximum(have.abs(), want.abs()))).max())
+        is_right = equal if problem.is_exact else frobenius < 2e-3 and largest < 5e-3
+        wrong += not is_right
+        word = f"frobenius {frobenius:.2e} largest {largest:.2e} (at most {steps:.2g} bf16 steps)"
+        word = "equal" if equal else word
+        print("right" if is_right else "WRONG", word, problem.name, flush=True)
+    return min(wrong, 1)
+
+
+if __name__ == "__main__":
+    command, file = sys.argv[1:]
+    sys.exit(run(file) if command == "run" else compare(file))

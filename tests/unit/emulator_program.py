@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small programs: blocks written in Python, to test the machine alone, and a few lines of PTX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine.cluster import Cluster
+from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.global_memory import GlobalMemory
+from jitgen.emulator.machine.machine import Launch, Machine
+from jitgen.emulator.modes import Mode
+from jitgen.emulator.program.translate import Program
+
+EAGER = Mode(name="eager", deferred=frozenset(), by_warp=False, seed=None)
+BY_WARP = Mode(name="by warp", deferred=frozenset(), by_warp=True, seed=1)
+DEFERRED = Mode(
+    name="deferred", deferred=frozenset({"load", "matrix", "store"}), by_warp=False, seed=None
+)
+
+
+@dataclass
+class FakeProgram:
+    """What the machine needs of a program; one instruction for each block, with the same number."""
+
+    functions: Sequence[Callable[[Fragment], Any]]
+    whole_warp: Sequence[bool]
+    shared_end: int = 1024
+
+    def __post_init__(self) -> None:
+        self.register_counts = {"r": 4, "q": 2, "h": 1, "p": 1}
+        self.blocks = [SimpleNamespace(start=block) for block in range(len(self.functions))]
+
+    def place(self, at: int) -> str:
+        return f"instruction {at}"
+
+    def block_at(self, at: int) -> int:
+        return at
+
+
+def machine(
+    *functions: Callable[[Fragment], Any],
+    threads: int = 64,
+    clusters: int = 1,
+    cluster: int = 1,
+    mode: Mode = EAGER,
+    whole_warp: Sequence[int] = (),
+    **options: Any,
+) -> Machine:
+    """Return a machine that has not run; `whole_warp` are the blocks that whole warps enter."""
+    program = FakeProgram(functions, [block in whole_warp for block in range(len(functions))])
+    launch = Launch(
+        grid=(clusters * cluster, 1, 1),
+        block=(threads, 1, 1),
+        cluster=(cluster, 1, 1),
+        shared_bytes=4096,
+        is_dependent=options.pop("is_dependent", False),
+    )
+    return Machine(program, None, launch, mode, **options)  # type: ignore[arg-type]
+
+
+def fragment(threads: int = 64, cluster: int = 1, rank: int = 0, **options: Any) -> Fragment:
+    """Return all threads of one CTA of a machine, ready to be given to semantic functions."""
+    made = machine(lambda _: -1, threads=threads, cluster=cluster, **options)
+    group = Cluster(made, (0, 0, 0))
+    made.running.append(group)
+    ready = [part for part in group.schedule.ready.values() if part.cta.rank == rank]
+    return ready[0]
+
+
+def run_ptx(body: str, threads: int = 32, cluster: int = 1, **options: Any) -> Run:
+    """
+    Run a kernel without parameters on one cluster.
+
+    Args:
+        body: Its instructions; registers with the usual prefixes need no declaration.
+        threads: Threads of a CTA.
+        cluster: CTAs.
+        options: Of `Launch` (is_dependent) and `Machine` (mode, time_limit_s, ...).
+    """
+    text = f".version 8.8\n.target sm_90a\n.visible .entry kernel()\n{{\n{body}\nret;\n}}\n"
+    program = Watched(text)
+    launch = Launch(
+        grid=(cluster, 1, 1),
+        block=(threads, 1, 1),
+        cluster=(cluster, 1, 1),
+        shared_bytes=4096,
+        is_dependent=options.pop("is_dependent", False),
+    )
+    made = Machine(program, GlobalMemory(), launch, options.pop("mode", EAGER), **options)
+    group = Cluster(made, (0, 0, 0))
+    made.not_started.clear()
+    made.running.append(group)
+    made.run()
+    return Run(made, group)
+
+
+def run_grid(body: str, words: NDArray[np.uint32], clusters: int, **options: Any) -> Machine:
+    """
+    Run a kernel of single warps on several clusters.
+
+    Args:
+        body: Its instructions; %rd1 is the address of `words`.
+        words: Global memory.
+        clusters: Clusters of one CTA.
+        options: Of `Machine`.
+    """
+    head = "ld.param.b64 %rd1, [words];\n"
+    text = f".version 8.8\n.target sm_90a\n.visible .entry kernel(.param .u64 words)\n{{\n{head}"
+    memory = GlobalMemory()
+    memory.add(words.ctypes.data, words.nbytes, "words")
+    params = (words.ctypes.data.to_bytes(8, "little"),)
+    launch = Launch(grid=(clusters, 1, 1), block=(32, 1, 1), params=params)
+    mode = options.pop("mode", EAGER)
+    made = Machine(Program(f"{text}{body}\nret;\n}}\n"), memory, launch, mode, **options)
+    made.run()
+    return made
+
+
+class Watched(Program):
+    """A program that writes every register back, so that tests can read it."""
+
+    def is_private(self, register: str) -> bool:
+        return False
+
+
+@dataclass
+class Run:
+    """A launch that has ended."""
+
+    machine: Machine
+    cluster: Cluster
+
+    def register(self, name: str, rank: int = 0) -> NDArray[Any]:
+        """Return what a register holds in each thread of a CTA."""
+        kind, row = self.machine.program.row(name)
+        found: NDArray[Any] = getattr(self.cluster.ctas[rank], kind)[row]
+        return found
+
+    @property
+    def findings(self) -> list[str]:
+        """Kinds of the findings."""
+        return [finding.kind for finding in self.machine.findings.values()]
