@@ -20,6 +20,7 @@ SUITES = {
     "cold": "What a compile costs beyond the compiler: render, key, lock, publish.",
     "cache": "Light commands: `jitgen cache stats` with 10,000 entries, `import jitgen`.",
     "prewarm": "Kernels a minute, compiled by two processes.",
+    "emulator": "The emulator: seconds and memory for one kernel.",
     "gemm": "Device time of GPU kernels; needs a GPU.",
 }
 """Every suite and what it measures, in the order in which `all` runs them."""

@@ -25,6 +25,11 @@ ACCUMULATOR_BITS = 22
 
 _SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
 _NUM_CLUSTERS = 2
+_UNROLLED = 8
+"""Blocks of K that kernels do in one pass of their loop."""
+
+WARP = 32
+"""Lanes that look at groups together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +53,16 @@ class Sizes:
     def of(cls, config: KernelConfig, arch: Arch) -> Self:
         """
         Return sizes that test `config`: two clusters share a dozen tiles, each deeper than the ring
-        of operands; groups that are empty, tiny, one row short of a tile and one row beyond it; and
-        tails of N and K.
+        of operands and than an unrolled loop over K; more groups than lanes, which are empty, tiny,
+        one row short of a tile and one row beyond it; and tails of N and K.
         """
         tile, cluster = config.tile, config.cluster
         stages = getattr(require(config, arch).derived, "num_ab_stage", 1)
         height = tile.m * cluster.m
         return cls(
-            rows=(height + 1, 0, 3, height - 1),
+            rows=(height + 1, 0, 3, *[0] * WARP, height - 1),
             n=2 * tile.n * cluster.n + 8,
-            k=(stages + 1) * tile.k + 16,
+            k=max(stages, _UNROLLED) * tile.k + tile.k + 16,
             num_sms=_NUM_CLUSTERS * cluster.size,
         )
 

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import pytest
@@ -14,20 +15,28 @@ import pytest
 from jitgen.build.render import render
 from jitgen.emulator.api import emulate
 from jitgen.emulator.artifact import Artifact, compiled
-from jitgen.emulator.problem import Sizes, make
+from jitgen.emulator.problem import Problem, Sizes, make
 from jitgen.emulator.report import Finding
 from jitgen.errors import Deadlock, MachineFault
 from jitgen.model import KernelConfig
-from tests.compile.mutations import MUTATIONS, Mutation
+from tests.compile.mutations import Mutation
+from tests.compile.mutations_order import FENCES, WAITS
+from tests.compile.mutations_values import ADDRESSES, TRANSACTIONS
 
 pytest.importorskip("cutlass")
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
 
-_EMPTY = (0,) * 34
+MUTATIONS = (*TRANSACTIONS, *ADDRESSES, *WAITS, *FENCES)
+
+_RAGGED = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
 PROGRAMS = {
     "ragged": (
-        "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a",
-        Sizes(rows=(130, *_EMPTY, 70), n=136, k=400, num_sms=2),
+        _RAGGED,
+        Sizes(rows=(130, 0, 70), n=136, k=400, num_sms=2),
+    ),
+    "ragged, many groups": (
+        _RAGGED,
+        Sizes(rows=(*[0] * 33, 9), n=8, k=16, num_sms=2),
     ),
     "contiguous": (
         "grouped_gemm_contiguous_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a",
@@ -49,12 +58,12 @@ class Program:
     """A compiled kernel and a problem for it."""
 
     artifact: Artifact
-    config: KernelConfig
-    sizes: Sizes
+    problem: Problem
+    num_sms: int
 
     def findings(self, text: str, modes: str) -> list[Finding]:
         """Return what is found in PTX, a wrong result among it."""
-        problem, num_sms = make(self.config, self.sizes, is_exact=True), self.sizes.num_sms
+        problem, num_sms = deepcopy(self.problem), self.num_sms
         artifact = replace(self.artifact, ptx=text)
         try:
             report = emulate(
@@ -72,11 +81,13 @@ class Program:
 @pytest.fixture(scope="module")
 def programs() -> Iterator[dict[str, Program]]:
     with ExitStack() as stack:
-        found = {}
+        found, artifacts = {}, {}
         for key, (name, sizes) in PROGRAMS.items():
             config, arch = KernelConfig.parse(name)
-            artifact = stack.enter_context(compiled(render(config, arch)))
-            found[key] = Program(artifact=artifact, config=config, sizes=sizes)
+            if name not in artifacts:
+                artifacts[name] = stack.enter_context(compiled(render(config, arch)))
+            problem = make(config, sizes, is_exact=True)
+            found[key] = Program(artifact=artifacts[name], problem=problem, num_sms=sizes.num_sms)
         yield found
 
 
@@ -93,7 +104,7 @@ def test_unchanged_programs_are_clean(programs: dict[str, Program], name: str) -
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_found(programs: dict[str, Program], mutation: Mutation) -> None:
     program = programs[mutation.program]
-    found = program.findings(mutation.edit(program.artifact.ptx), mutation.mode)
+    found = program.findings(mutation.edit(program.artifact.ptx), "eager")
 
     texts = [str(finding) for finding in found if finding.kind == mutation.kind]
     wanted = re.compile(".*".join(map(re.escape, mutation.names)), re.DOTALL)

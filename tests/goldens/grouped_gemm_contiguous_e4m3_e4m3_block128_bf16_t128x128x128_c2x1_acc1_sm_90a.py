@@ -112,8 +112,9 @@ def clear_tiles(sTile, num_groups):
     instructions per k-block, and some tiles spill.
     """
     thread, _, _ = cute.arch.thread_idx()
-    for i in cutlass.range(thread, num_groups, THREADS, unroll=1):
-        sTile[i % 4, i // 4 % PLAN_SLOTS] = 0
+    if thread < 32:  # one warp, as the words repeat
+        for i in cutlass.range(thread, num_groups, 32, unroll=1):
+            sTile[i % 4, i // 4 % PLAN_SLOTS] = 0
 
 
 @cute.jit

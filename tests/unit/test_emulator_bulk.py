@@ -223,6 +223,17 @@ def test_a_map_is_copied_to_global_memory() -> None:
     assert decode(bench.f.machine.memory.bytes(address, 128).tobytes()) == MAP
 
 
+@pytest.mark.parametrize(("size", "findings"), [(64, []), (56, ["uninitialised"])])
+def test_the_second_half_of_a_map_is_never_used(size: int, findings: list[str]) -> None:
+    bench = Bench(threads=32)
+    address = bench.place_map(bytes(128))
+    bench.fill(np.frombuffer(encode(MAP), np.uint8)[:size])
+    tensor_map_edit.copy_map(bench.f, AT, None, np.uint64(address), np.uint64(BOX))
+    assert bench.findings == findings
+    if not findings:
+        assert decode(bench.f.machine.memory.bytes(address, 128).tobytes()) == MAP
+
+
 # --- PTX ---
 
 BULK = "cp.async.bulk"

@@ -34,6 +34,9 @@ from jitgen.emulator.formats.swizzle import CHUNK, span
 BYTES = 128
 """Bytes of a tensor map."""
 
+USED = 64
+"""Bytes that hold anything; kernels of CuTeDSL copy no more of a map to shared memory."""
+
 MAX_RANK = 5
 
 _TILED = 2

@@ -66,7 +66,7 @@ def resolve(f: Fragment, at: int, space: str, addresses: NDArray[Any]) -> str:
     """
     if space != GENERIC:
         return space
-    low, high = int(addresses.min()), int(addresses.max())
+    low, high = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses))
     if high < _SHARED_END:
         return SHARED
     if low >= PARAM_BASE:
@@ -97,7 +97,7 @@ def shared_parts(
         MachineFault: No such CTA, out of bounds, or not aligned.
     """
     ranks = addresses >> addresses.dtype.type(RANK_SHIFT)
-    if (ranks == f.cta.rank).all():
+    if not np.count_nonzero(ranks != f.cta.rank):
         shared = f.cta.shared
         yield Part(shared, shared.offsets(f, at, addresses, width), slice(None), threads)
         return

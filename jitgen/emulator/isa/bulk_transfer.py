@@ -74,7 +74,7 @@ class Issue:
 
     def of(self, operand: Any) -> int:
         """Return the thread's value of an operand, a scalar or an array [n]."""
-        return int(operand[self.thread] if np.ndim(operand) else operand)
+        return int(operand[self.thread] if isinstance(operand, np.ndarray) else operand)
 
     def fault(self, message: str) -> NoReturn:
         """Raise MachineFault."""
@@ -191,15 +191,14 @@ def issues(f: Fragment, at: int, mask: Mask, operands: tuple[Any, ...] = ()) -> 
             Compilers let all lanes execute a store, and the hardware does it once for a warp.
             Without operands every thread issues its own, as is done where one lane is elected.
     """
+    chosen = f.selected(mask)
+    agents = f.agent_of[chosen].tolist()
+    told_apart = zip(agents, *(f.spread(operand)[chosen].tolist() for operand in operands))
     seen = set()
-    for thread in f.selected(mask).tolist():
-        issue = Issue(f, at, thread, int(f.agent_of[thread]))
-        if operands:
-            key = (issue.agent, *(issue.of(operand) for operand in operands))
-            if key in seen:
-                continue
+    for thread, agent, key in zip(chosen.tolist(), agents, told_apart, strict=True):
+        if not operands or key not in seen:
             seen.add(key)
-        yield issue
+            yield Issue(f, at, thread, agent)
 
 
 def check_global(f: Fragment, at: int, mask: Mask) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.machine.barriers import MAX_COUNT, MBarrier
-from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.fragment import Fragment, agree
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
@@ -107,15 +107,16 @@ def group_threads(f: Fragment, at: int, mask: Mask, addresses: Any) -> Iterator[
         MachineFault: A barrier was not initialised, or lies in a CTA that is not there.
     """
     addresses = f.spread(addresses)
-    if mask is None and (addresses == addresses[0]).all():
+    if mask is None and agree(addresses):
         barrier = f.cluster.mbarrier(f, at, int(addresses[0]))
         barrier.check_initialised(f, at, f.agents)
         yield Group(barrier, slice(None), f.n, f.agents)
         return
     chosen = f.selected(mask)
-    for address in np.unique(addresses[chosen]).tolist():
-        indices = chosen[addresses[chosen] == address]
-        agents = np.unique(f.agent_of[indices])
+    named = addresses[chosen]
+    for address in sorted(set(named.tolist())):
+        indices = chosen[named == address]
+        agents = f.agents_of(indices)
         barrier = f.cluster.mbarrier(f, at, address)
         barrier.check_initialised(f, at, agents)
         yield Group(barrier, indices, len(indices), agents)
@@ -175,7 +176,7 @@ def arrive_at(
     extra = f.spread(extra)
     states = np.zeros(f.n, np.uint64)
     for group in group_threads(f, at, mask, addresses):
-        barrier, total = group.barrier, int(extra[group.indices].sum())
+        barrier, total = group.barrier, int(np.add.reduce(extra[group.indices]))
         states[group.indices] = barrier.phase << PHASE_SHIFT | barrier.pending
         if barrier.cta is not f.cta:
             barrier.cta.note_remote(group.agents, at)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from jitgen.emulator.isa.mbarrier import PHASE_SHIFT, Group, check_parts, group_threads
 from jitgen.emulator.machine.barriers import MBarrier
 from jitgen.emulator.machine.deadlock import name_slot
-from jitgen.emulator.machine.fragment import Fragment, Split, Wait
+from jitgen.emulator.machine.fragment import Fragment, Split, Wait, agree
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import emits
@@ -113,7 +113,7 @@ def try_wait(
         return None, done
     wait = _until_any(f, at, failures)
     goes_on = done if mask is None else done | ~mask
-    return [(goes_on, f.block), (~goes_on, wait)] if goes_on.any() else wait, done
+    return [(goes_on, f.block), (~goes_on, wait)] if np.count_nonzero(goes_on) else wait, done
 
 
 def _by_number(
@@ -121,7 +121,7 @@ def _by_number(
 ) -> Iterator[tuple[int, NDArray[np.int64] | slice]]:
     """Yield the distinct numbers that threads wait for, and the threads."""
     mine = awaited[indices]
-    if (mine == mine[0]).all():
+    if agree(mine):
         yield int(mine[0]), indices
         return
     where = np.arange(len(awaited))[indices]
@@ -133,7 +133,7 @@ def _learn(f: Fragment, group: Group, indices: NDArray[np.int64] | slice, form: 
     """Let the warps of the threads know what the barrier knows."""
     clock, clocks = group.barrier.clock, f.cluster.clocks
     if clock is not None:
-        agents = group.agents if indices is group.indices else np.unique(f.agent_of[indices])
+        agents = group.agents if indices is group.indices else f.agents_of(indices)
         (clocks.observe if form.is_relaxed else clocks.acquire)(agents, clock)
 
 

@@ -240,7 +240,7 @@ def _acquire(f: Fragment, addresses: NDArray[Any], threads: Threads, order: str)
 
 def warps_of(f: Fragment, threads: Threads) -> NDArray[np.int64]:
     """Return the agents of the warps that some threads belong to."""
-    return f.agents if isinstance(threads, slice) else np.unique(f.agent_of[threads])
+    return f.agents if isinstance(threads, slice) else f.agents_of(threads)
 
 
 @emits("st")

@@ -164,10 +164,13 @@ def publish(builder: Builder, instruction: Instruction) -> None:
 
 
 def copy_map(f: Fragment, at: int, mask: Mask, destinations: Any, sources: Any) -> None:
-    """Copy a map from shared to global memory, once for each warp."""
+    """Copy a map from shared to global memory, once for each warp; only `USED` bytes matter."""
     for issue in issues(f, at, mask, (destinations, sources)):
-        thread = np.array([issue.thread])
-        data = _load(f, at, issue.of(sources), tensor_map.BYTES, thread, True)
+        thread, source = np.array([issue.thread]), np.array([issue.of(sources)], np.uint64)
+        start = int(f.cta.shared.offsets(f, at, source, tensor_map.BYTES)[0])
+        used = _load(f, at, int(source[0]), tensor_map.USED, thread, True)
+        rest = f.cta.shared.bytes[start + tensor_map.USED : start + tensor_map.BYTES]
+        data = np.concatenate([used, rest[None]], axis=1)
         _store(f, at, issue.of(destinations), data, thread, False)
 
 

@@ -54,7 +54,7 @@ def untable(f: Fragment, laid_out: Table) -> NDArray[Any]:
 
 def _names_all(members: Any) -> bool:
     """Return whether a member mask, or each of [n], names all lanes."""
-    return bool(np.all(members == _EVERYONE))
+    return not np.count_nonzero(members != _EVERYONE)
 
 
 def present(f: Fragment, at: int, members: Any) -> NDArray[np.bool_]:
@@ -168,7 +168,7 @@ def shuffle_lanes(
     last = first | (c & 31 & ~segments)
     source, is_inside = _SOURCES[mode](LANES, b & ~segments if mode == "idx" else b, first, last)
     source = np.where(is_inside, source, LANES) & 31
-    if (here & ~np.take_along_axis(here, source, 1)).any():
+    if np.count_nonzero(here & ~np.take_along_axis(here, source, 1)):
         f.warn(at, "uninitialised", "a shuffle reads a lane that takes no part")
     moved = np.take_along_axis(data, source, 1).astype(np.uint32)
     return untable(f, moved), untable(f, np.broadcast_to(is_inside, source.shape))

@@ -23,7 +23,7 @@ from jitgen.emulator.formats import fragments, numbers
 from jitgen.emulator.isa import wgmma_product
 from jitgen.emulator.isa.wgmma_product import Product
 from jitgen.emulator.machine import operands
-from jitgen.emulator.machine.fragment import Fragment, Split, Wait
+from jitgen.emulator.machine.fragment import Fragment, Split, Wait, agree
 from jitgen.emulator.machine.operands import Place, Read
 from jitgen.emulator.machine.warpgroup import WARPS, Held, Member, Share, shares_of, warpgroup
 from jitgen.emulator.program.builder import Builder
@@ -173,7 +173,7 @@ def _parts(f: Fragment, at: int, product: Product, b: Any, is_added: Any) -> Ite
     Where products are deferred, warpgroups are apart, since each waits for its own.
     """
     members = _members(f, at)
-    is_whole = _agree(b) and _agree(is_added) and not f.machine.mode.defers("matrix")
+    is_whole = agree(b) and agree(is_added) and not f.machine.mode.defers("matrix")
     for some in [members] if is_whole else [[member] for member in members]:
         share = some[0][0]
         place = operands.find(f, at, int(_common(f, at, b, share)), product.b)
@@ -226,19 +226,14 @@ def _take(part: _Part, where: NDArray[np.int64], name: str) -> Matrix:
     return numbers.elements(part.f.cta.shared.take(part.f, part.at, where), name)
 
 
-def _agree(values: Any) -> bool:
-    """Return whether all threads have the same value; a scalar is such."""
-    if not isinstance(values, np.ndarray):
-        return True
-    return values.tobytes() == values[:1].tobytes() * len(values)
-
-
 def _common(f: Fragment, at: int, values: Any, share: Share) -> Any:
     """Return the one value that the threads of a warpgroup have."""
-    mine = values[share.columns] if isinstance(values, np.ndarray) else values
-    if not _agree(mine):
+    if not isinstance(values, np.ndarray):
+        return values
+    mine = values[share.columns]
+    if not agree(mine):
         f.fault(at, "descriptor or scale-d differs between threads of a warpgroup")
-    return mine[0] if isinstance(mine, np.ndarray) else mine
+    return mine[0]
 
 
 # --- fence, commit_group, wait_group -------------------------------------------------------------

@@ -72,12 +72,12 @@ class MBarrier:
 
     def check_initialised(self, fragment: Fragment, at: int, agents: NDArray[np.int64]) -> None:
         """Find warps that use the barrier and do not know that it is initialised."""
-        strangers = [agent for agent in agents.tolist() if agent not in self._users]
+        strangers = set(agents.tolist()) - self._users
         if not strangers:
             return
         self._users.update(strangers)
         agent, epoch = self.initialised_by
-        if (self.cta.cluster.clocks.vector[strangers, agent] < epoch).any():
+        if (self.cta.cluster.clocks.vector[list(strangers), agent] < epoch).any():
             first = self.cta.machine.program.place(self.at)
             message = f"{self.name} is used by a warp that is not ordered after\n  {first}"
             fragment.warn(at, "race", message)

@@ -88,7 +88,7 @@ class Clocks:
 
     def release(self, agents: NDArray[np.int64]) -> Clock:
         """Return what `agents` [k] know together, and begin a new epoch of each."""
-        clock: Clock = self.vector[agents].max(axis=0)
+        clock: Clock = np.maximum.reduce(self.vector[agents])
         self.vector[agents, agents] += 1
         return clock
 

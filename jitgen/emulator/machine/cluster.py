@@ -92,3 +92,11 @@ class Cluster:
         for cta in self.ctas:
             for unit in cta.units.values():
                 unit.drain()
+
+    def free(self) -> None:
+        """
+        Give the memory of the CTAs back. Objects of a cluster refer to each other, so that they
+        live on for a while when nobody else knows them.
+        """
+        for cta in self.ctas:
+            cta.shared.free()

@@ -68,9 +68,13 @@ class Threads:
         counts: Threads of each warp.
         agents: Clock agents of `warps`.
         agent_of: Clock agent of each thread [n].
+        num_warps: How many warps.
     """
 
     def __init__(self, cta: Cta, lanes: NDArray[np.int64]) -> None:
+        self._cta = cta
+        self._parts: dict[bytes, Threads] = {}
+        self._unions: dict[Threads, Threads] = {}
         self.lanes = lanes
         self.n = n = len(lanes)
         first, last = int(lanes[0]), int(lanes[-1])
@@ -86,6 +90,22 @@ class Threads:
         self.agents: NDArray[np.int64] = self.warps + cta.agent0
         self.agent_of: NDArray[np.int64] = lanes // WARP + cta.agent0
         self.num_warps = len(self.warps)
+
+    def part(self, mask: NDArray[np.bool_]) -> Threads:
+        """Return the set of those under the mask [n]; kept, as programs branch alike again."""
+        key = mask.tobytes()
+        found = self._parts.get(key)
+        if found is None:
+            found = self._parts[key] = self._cta.threads(self.lanes[mask])
+        return found
+
+    def union(self, other: Threads) -> Threads:
+        """Return the set of these and of others of the same CTA; kept, as `part` is."""
+        found = self._unions.get(other)
+        if found is None:
+            lanes = np.sort(np.concatenate([self.lanes, other.lanes]))
+            found = self._unions[other] = self._cta.threads(lanes)
+        return found
 
     @cached_property
     def lane_ids(self) -> NDArray[np.int64]:
@@ -130,27 +150,28 @@ class Fragment:
         "seen", "threads", "warp_starts", "warps",
     )  # fmt: skip
 
-    def __init__(self, cta: Cta, lanes: NDArray[np.int64], block: int = 0) -> None:
+    def __init__(self, cta: Cta, threads: Threads, block: int = 0) -> None:
         self.cta: Cta = cta
         self.cluster: Cluster = cta.cluster
         self.machine: Machine = cta.machine
-        self.threads: Threads = cta.threads(lanes)
-        self.lanes: NDArray[np.int64] = self.threads.lanes
-        self.s: slice | NDArray[np.int64] = self.threads.s
-        self.n: int = self.threads.n
-        self.warps: NDArray[np.int64] = self.threads.warps
-        self.warp_starts: NDArray[np.int64] = self.threads.warp_starts
-        self.agents: NDArray[np.int64] = self.threads.agents
-        self.agent_of: NDArray[np.int64] = self.threads.agent_of
+        self.threads: Threads = threads
+        self.lanes: NDArray[np.int64] = threads.lanes
+        self.s: slice | NDArray[np.int64] = threads.s
+        self.n: int = threads.n
+        self.warps: NDArray[np.int64] = threads.warps
+        self.warp_starts: NDArray[np.int64] = threads.warp_starts
+        self.agents: NDArray[np.int64] = threads.agents
+        self.agent_of: NDArray[np.int64] = threads.agent_of
         self.block = block
         self.seen: dict[int, tuple[int, object]] = {}
         self.is_forced = False
 
     def spread(self, x: Any) -> NDArray[Any]:
         """Return `x`, a scalar or an array [n], with one element for each thread."""
-        if isinstance(x, np.ndarray) and x.ndim == 1 and len(x) == self.n:
+        if isinstance(x, np.ndarray) and x.shape == (self.n,):
             return x
-        return np.full(self.n, x)
+        spread: NDArray[Any] = np.repeat(x, self.n)
+        return spread
 
     def selected(self, mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:
         """Return the indices, 0..n-1, of the threads under the mask; None selects all."""
@@ -158,11 +179,19 @@ class Fragment:
 
     def selected_warps(self, mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:
         """Return the clock agents of the warps that have a thread under the mask."""
-        return self.agents if mask is None else np.unique(self.agent_of[mask])
+        if mask is None:
+            return self.agents
+        return self.threads.part(mask).agents if np.count_nonzero(mask) else self.agents[:0]
+
+    def agents_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the clock agents, ascending, of the warps of some threads, 0..n-1, not none."""
+        if len(self.agents) == 1:
+            return self.agents
+        return np.array(sorted(set(self.agent_of[indices].tolist())))
 
     def part(self, mask: NDArray[np.bool_]) -> Fragment:
         """Return a fragment of the threads under the mask, at the same block."""
-        part = Fragment(self.cta, self.lanes[mask], self.block)
+        part = Fragment(self.cta, self.threads.part(mask), self.block)
         part.seen = dict(self.seen)
         return part
 
@@ -171,7 +200,8 @@ class Fragment:
         threads = self.threads
         if threads.n == threads.num_warps * WARP:
             return True
-        return bool((threads.counts == self.cta.live[threads.warps]).all())
+        lacks_lanes = threads.counts != self.cta.live[threads.warps]
+        return not np.count_nonzero(lacks_lanes)
 
     def is_spinning(self, at: int, stamp: int, found: object = None) -> bool:
         """
@@ -199,12 +229,16 @@ class Fragment:
         faults.warn(self, at, kind, message)
 
 
-def merge(fragments: list[Fragment]) -> Fragment:
-    """Return one fragment of the threads of all, which are at the same block of the same CTA."""
-    first = fragments[0]
-    lanes = np.sort(np.concatenate([fragment.lanes for fragment in fragments]))
-    merged = Fragment(first.cta, lanes, first.block)
-    for fragment in fragments:
-        merged.seen.update(fragment.seen)
-        merged.is_forced |= fragment.is_forced
+def merge(one: Fragment, other: Fragment) -> Fragment:
+    """Return one fragment of the threads of two, which are at the same block of the same CTA."""
+    merged = Fragment(one.cta, one.threads.union(other.threads), one.block)
+    merged.seen = one.seen | other.seen
+    merged.is_forced = one.is_forced or other.is_forced
     return merged
+
+
+def agree(values: Any) -> bool:
+    """Return whether all threads have the same value: a scalar, or an array [n] of equal ones."""
+    if not isinstance(values, np.ndarray) or len(values) == 1:
+        return True
+    return values.tobytes() == values[:1].tobytes() * len(values)

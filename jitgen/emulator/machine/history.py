@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,7 +127,7 @@ class History:
         if not self.is_checked or not last.size:
             return
         first = last[0]
-        if (last == first).all():
+        if not np.count_nonzero(last != first):
             last = last[:1]
             earlier = self._find_only_write(int(first), access)
         else:
@@ -179,7 +179,7 @@ class History:
         """Return one of the last writes [k] that is not known."""
         agents, epochs = last >> _AGENT_SHIFT, (last >> AT_BITS) & _EPOCH_MASK
         unknown = self._lowest(access)[agents] < epochs
-        if unknown.any() and isinstance(access.rows, np.ndarray) and not access.is_joint:
+        if isinstance(access.rows, np.ndarray) and not access.is_joint and unknown.any():
             unknown = self._clocks.vector[access.rows, agents] < epochs
         position = int(unknown.argmax())
         if not unknown[position]:
@@ -191,7 +191,9 @@ class History:
     ) -> Earlier | None:
         """Return an access since the last write that is excluded and not known."""
         lowest = self._lowest(access)
-        rows = np.unique(access.rows).tolist() if access.is_joint else [access.rows]
+        rows: list[Any] = [access.rows]
+        if access.is_joint:
+            rows = sorted(set(np.asarray(access.rows).tolist()))
         found = (self.readers.find(excluded, granules, bounds, row, lowest) for row in rows)
         return next((earlier for earlier in found if earlier is not None), None)
 
@@ -211,7 +213,7 @@ class History:
         """
         agents = last >> _AGENT_SHIFT
         shadows = self._clocks.shadow_of[agents]
-        if not shadows.any():
+        if not np.count_nonzero(shadows):
             return
         lowest, epochs = self._lowest(access), (last >> AT_BITS) & _EPOCH_MASK
         is_unseen = (lowest[shadows] < epochs) & (lowest[agents] >= epochs)
@@ -248,7 +250,7 @@ class History:
         """Find two agents that write one granule in one instruction: only one write is left."""
         left = self._last[granules]
         differs = left != packed
-        if differs.any():
+        if np.count_nonzero(differs):
             position = int(differs.argmax())
             agent = int(left[position]) >> _AGENT_SHIFT
             self._report(f, at, granules, access, Earlier(WRITE, agent, at, position))

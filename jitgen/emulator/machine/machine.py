@@ -198,6 +198,8 @@ class Machine:
         if cluster.schedule.is_empty():
             self.running.remove(cluster)
             cluster.finish()
+            if self.not_started:
+                cluster.free()
             if len(self.running) < self.mode.clusters:
                 self._start(1)
 

@@ -71,7 +71,7 @@ class Group:
         if self.agent >= 0:
             return -1 if clock[self.agent] >= number else self.agent
         unknown = clock[self.agents] < self.epochs[number]
-        return int(self.agents[unknown.argmax()]) if unknown.any() else -1
+        return int(self.agents[unknown.argmax()]) if np.count_nonzero(unknown) else -1
 
 
 @dataclass(frozen=True, slots=True)

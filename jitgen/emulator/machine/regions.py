@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from jitgen.emulator.machine.readers import Granules
 from jitgen.emulator.machine.shared_history import WORD
 
-_MAX_REGIONS = 4096
+_MAX_REGIONS = 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Schedule:
         for cta in cluster.ctas:
             for first in range(0, cta.num_threads, step):
                 last = min(first + step, cta.num_threads)
-                self._put(Fragment(cta, np.arange(first, last)))
+                self._put(Fragment(cta, cta.threads(np.arange(first, last))))
 
     def is_empty(self) -> bool:
         """Return whether every thread has exited."""
@@ -99,7 +99,7 @@ class Schedule:
         warp = int(fragment.warps[0]) if self._by_warp else 0
         key = (fragment.block, fragment.cta.rank, warp)
         other = self.ready.pop(key, None)
-        self.ready[key] = fragment if other is None else merge([other, fragment])
+        self.ready[key] = fragment if other is None else merge(other, fragment)
 
     def _choose(self) -> Fragment | None:
         """Take the fragment that runs next out of `ready`."""
@@ -124,7 +124,7 @@ class Schedule:
             self._chance.shuffle(keys)
             return keys
         self._turns += 1
-        if self._turns % _FAIR_TURN:
+        if self._turns % _FAIR_TURN and len(keys) > 1:
             keys.sort()
         return keys
 
@@ -151,17 +151,19 @@ class Schedule:
 
     def _branch(self, fragment: Fragment, mask: np.ndarray, taken: int, other: int) -> None:
         """Send the threads under the mask to one block, the others to another."""
-        number = int(np.count_nonzero(mask))
-        if number in {0, fragment.n}:
+        number = np.count_nonzero(mask)
+        if number == 0 or number == fragment.n:
             self._go(fragment, taken if number else other)
         else:
-            self._split(fragment, [(mask, taken), (~mask, other)])
+            self._go(fragment.part(mask), taken)
+            self._go(fragment.part(~mask), other)
 
     def _split(self, fragment: Fragment, parts: Split) -> None:
         for mask, outcome in parts:
-            if mask.all():
+            number = np.count_nonzero(mask)
+            if number == fragment.n:
                 self._go(fragment, outcome)
-            elif mask.any():
+            elif number:
                 self._go(fragment.part(mask), outcome)
 
     def _go(self, fragment: Fragment, outcome: Outcome) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 WORD = 4
 """Bytes of a word."""
 
+_WORD_SHIFT = 2
+
 
 class SharedHistory:
     """
@@ -70,15 +72,15 @@ class SharedHistory:
         if not self.words.is_checked:
             return
         if width < WORD:
-            words = offsets // WORD
+            words = offsets >> _WORD_SHIFT
             self._split(words)
             each = access.part(_repeats(len(offsets), width))
             self.bytes.access(f, at, _spread(offsets, width), each)
         elif width == WORD:
-            self.access_words(f, at, offsets // WORD, access)
+            self.access_words(f, at, offsets >> _WORD_SHIFT, access)
         else:
             count = width // WORD
-            words = _spread(offsets // WORD, count)
+            words = _spread(offsets >> _WORD_SHIFT, count)
             self.access_words(f, at, words, access.part(_repeats(len(offsets), count)))
 
     def access_words(self, f: Fragment, at: int, words: Granules, access: Access) -> None:
@@ -93,7 +95,7 @@ class SharedHistory:
         """
         if self._is_split is not None:
             is_split = self._is_split[words]
-            if is_split.any():
+            if np.count_nonzero(is_split):
                 self._access_mixed(f, at, words, is_split, access)
                 return
         self.words.access(f, at, words, access)

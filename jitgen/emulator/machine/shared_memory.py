@@ -39,6 +39,8 @@ _RANK_SHIFT = 24
 _OFFSET_MASK = (1 << _RANK_SHIFT) - 1
 _WARP = 32
 _UNITS = (1, 2, 4, 8)
+_WRITTEN = {unit: np.array((1 << 8 * unit) // 255, f"u{unit}")[()] for unit in _UNITS}
+"""Flags of as many bytes that are all initialised, as one integer."""
 
 Where = slice | NDArray[Any]
 """Bytes of shared memory: adjacent ones, or the offset of each, of any shape."""
@@ -89,13 +91,14 @@ class SharedMemory:
         """
         wide = np.atleast_1d(addresses).astype(np.int64)
         offsets = wide & _OFFSET_MASK
-        if (wide >> _RANK_SHIFT != self.cta.rank).any():
+        low, high = int(np.minimum.reduce(wide)), int(np.maximum.reduce(wide))
+        if not low >> _RANK_SHIFT == high >> _RANK_SHIFT == self.cta.rank:
             stranger = int(wide[(wide >> _RANK_SHIFT != self.cta.rank).argmax()])
             f.fault(at, f"shared address {stranger:#x} is not in {self.cta.name}")
-        self.check_bounds(f, at, int(offsets.min()), int(offsets.max()) + width)
+        self.check_bounds(f, at, low & _OFFSET_MASK, (high & _OFFSET_MASK) + width)
         alignment = width if width & (width - 1) == 0 else WORD
         bad = offsets & (alignment - 1)
-        if bad.any():
+        if np.count_nonzero(bad):
             first = int(offsets[bad.argmax()])
             f.fault(at, f"shared address {first:#x} is not a multiple of {alignment}")
         return offsets
@@ -133,12 +136,9 @@ class SharedMemory:
         """
         self._note(f, at, offsets, width, threads, kind)
         unit, index = _units(offsets, width)
-        flags = self._flags[unit][index]
-        if int(flags.min()) != (1 << 8 * unit) // 255:
-            first = int(
-                offsets[(self._flags[unit][index] != (1 << 8 * unit) // 255).any(1).argmax()]
-            )
-            self._warn_uninitialised(f, at, first)
+        is_missing = self._flags[unit][index] != _WRITTEN[unit]
+        if np.count_nonzero(is_missing):
+            self._warn_uninitialised(f, at, int(offsets[is_missing.any(axis=1).argmax()]))
         data: NDArray[Any] = self.views[unit][index]
         return data.view(np.uint8)
 
@@ -161,7 +161,7 @@ class SharedMemory:
         self._note(f, at, offsets, width, threads, kind)
         unit, index = _units(offsets, width)
         self.views[unit][index] = data.view(f"u{unit}")
-        self._flags[unit][index] = (1 << 8 * unit) // 255
+        self._flags[unit][index] = _WRITTEN[unit]
 
     def _note(
         self,
@@ -269,7 +269,7 @@ class SharedMemory:
     def take(self, f: Fragment, at: int, where: Where) -> NDArray[np.uint8]:
         """Return the bytes, uint8 of the shape of `where`; a view of them where that is a slice."""
         words = region_of(where).words
-        if int(self._flags[WORD][words].min()) != (1 << 8 * WORD) // 255:
+        if np.count_nonzero(self._flags[WORD][words] != _WRITTEN[WORD]):
             self._find_uninitialised(f, at, where)
         return self.bytes[where]
 
@@ -291,7 +291,7 @@ class SharedMemory:
         """Report a byte that was not written, if one of `where` is such; its word is."""
         offsets = np.arange(where.start, where.stop) if isinstance(where, slice) else where.ravel()
         missing = ~self.initialised[offsets]
-        if missing.any():
+        if np.count_nonzero(missing):
             self._warn_uninitialised(f, at, int(offsets[missing.argmax()]))
 
     def _warn_uninitialised(self, f: Fragment, at: int, offset: int) -> None:
@@ -301,5 +301,6 @@ class SharedMemory:
 
 def _units(offsets: NDArray[np.int64], width: int) -> tuple[int, NDArray[np.int64]]:
     """Return a size of integers, and which of that size [k, width / size] accesses consist of."""
-    unit = next(unit for unit in (8, 4, 2, 1) if width % unit == 0)
-    return unit, (offsets // unit)[:, None] + np.arange(width // unit)
+    unit = min(8, width & -width)
+    first = (offsets >> unit.bit_length() - 1)[:, None]
+    return unit, first if width == unit else first + np.arange(width // unit)

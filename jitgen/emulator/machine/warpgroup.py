@@ -254,7 +254,7 @@ class Warpgroup:
         self, f: Fragment, at: int, share: Share, target: Accumulators, chain: Chain
     ) -> None:
         """Put results into their registers."""
-        if (f.cta.r[target.index, share.lanes] != POISON).any():
+        if np.count_nonzero(f.cta.r[target.index, share.lanes] != POISON):
             f.warn(at, "register", "accumulators were written before this wait for them")
         target.store(f.cta, share.lanes, chain.values[share.rows])
         chain.groups[share.warps] = [_NONE] * share.num_warps
@@ -266,7 +266,7 @@ class Warpgroup:
         for held in self.held:
             if held.group > group or not share.first <= held.share.first < share.stop:
                 kept.append(held)
-            elif (f.cta.r[list(held.registers), held.share.lanes] != held.values).any():
+            elif np.count_nonzero(f.cta.r[list(held.registers), held.share.lanes] != held.values):
                 f.warn(held.at, "register", "registers of A were written before the wait")
         self.held = kept
 
