@@ -193,7 +193,8 @@ def issues(f: Fragment, at: int, mask: Mask, operands: tuple[Any, ...] = ()) -> 
     """
     chosen = f.selected(mask)
     agents = f.agent_of[chosen].tolist()
-    told_apart = zip(agents, *(f.spread(operand)[chosen].tolist() for operand in operands))
+    values = (f.spread(operand)[chosen].tolist() for operand in operands)
+    told_apart = zip(agents, *values, strict=True)
     seen = set()
     for thread, agent, key in zip(chosen.tolist(), agents, told_apart, strict=True):
         if not operands or key not in seen:

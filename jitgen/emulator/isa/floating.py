@@ -133,7 +133,9 @@ def sign_of_product(a: Floats, b: Floats) -> Floats:
 
 def fma(a: Floats, b: Floats, c: Floats) -> Floats:
     """Return a b + c of float32."""
-    return (a.astype(np.float64) * b + c).astype(np.float32)
+    product = np.multiply(a, b, dtype=np.float64)
+    total: Floats = np.add(product, c, dtype=np.float64)
+    return total.astype(np.float32)
 
 
 def fma_float64(a: Floats, b: Floats, c: Floats) -> Floats:

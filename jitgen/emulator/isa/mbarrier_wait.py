@@ -133,7 +133,9 @@ def _learn(f: Fragment, group: Group, indices: NDArray[np.int64] | slice, form: 
     """Let the warps of the threads know what the barrier knows."""
     clock, clocks = group.barrier.clock, f.cluster.clocks
     if clock is not None:
-        agents = group.agents if indices is group.indices else f.agents_of(indices)
+        agents = group.agents
+        if indices is not group.indices and not isinstance(indices, slice):
+            agents = f.agents_of(indices)
         (clocks.observe if form.is_relaxed else clocks.acquire)(agents, clock)
 
 

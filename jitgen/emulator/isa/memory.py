@@ -187,11 +187,16 @@ def _fetch_shared(
     f: Fragment, at: int, addresses: NDArray[Any], threads: Threads, transfer: Transfer
 ) -> NDArray[np.uint8]:
     kind = READ if transfer.order == WEAK else RELAXED_READ
-    data = np.empty((len(addresses), transfer.bytes), np.uint8)
-    for part in shared_parts(f, at, addresses, transfer.bytes, threads):
-        data[part.positions] = part.shared.generic_read(
-            f, at, part.offsets, transfer.bytes, part.threads, kind
-        )
+    parts = list(shared_parts(f, at, addresses, transfer.bytes, threads))
+    found = [
+        part.shared.generic_read(f, at, part.offsets, transfer.bytes, part.threads, kind)
+        for part in parts
+    ]
+    data = found[0]
+    if len(parts) > 1:
+        data = np.empty((len(addresses), transfer.bytes), np.uint8)
+        for part, values in zip(parts, found, strict=True):
+            data[part.positions] = values
     _acquire(f, addresses, threads, transfer.order)
     return data
 

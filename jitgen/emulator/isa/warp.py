@@ -162,15 +162,16 @@ def shuffle_lanes(
 ) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
     """Return what each thread reads of another lane, and whether that lane is in its segment."""
     here = present(f, at, members)
-    data, b, c = (table(f, operand).astype(np.int64) for operand in (values, lanes, clamp))
+    b, c = (table(f, operand).astype(np.int64) for operand in (lanes, clamp))
     segments, b = c >> 8 & 31, b & 31
     first = LANES & segments
     last = first | (c & 31 & ~segments)
     source, is_inside = _SOURCES[mode](LANES, b & ~segments if mode == "idx" else b, first, last)
     source = np.where(is_inside, source, LANES) & 31
-    if np.count_nonzero(here & ~np.take_along_axis(here, source, 1)):
+    warps = np.arange(len(source))[:, None]
+    if np.count_nonzero(here & ~here[warps, source]):
         f.warn(at, "uninitialised", "a shuffle reads a lane that takes no part")
-    moved = np.take_along_axis(data, source, 1).astype(np.uint32)
+    moved = table(f, values)[warps, source].astype(np.uint32)
     return untable(f, moved), untable(f, np.broadcast_to(is_inside, source.shape))
 
 

@@ -9,6 +9,7 @@ again and again, so that what was found out about an array that cannot be writte
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,7 @@ _regions: dict[int, tuple[NDArray[Any], Region]] = {}
 def region_of(where: slice | NDArray[Any]) -> Region:
     """Return the words that bytes lie in."""
     if isinstance(where, slice):
-        first, last = where.start // WORD, -(-where.stop // WORD)
-        return Region(slice(first, last), where.start, where.stop)
+        return _stretch(where.start, where.stop)
     known = _regions.get(id(where))
     if known is not None and known[0] is where:
         return known[1]
@@ -54,6 +54,12 @@ def region_of(where: slice | NDArray[Any]) -> Region:
             _regions.clear()
         _regions[id(where)] = (where, found)
     return found
+
+
+@lru_cache(maxsize=1 << 12)
+def _stretch(start: int, stop: int) -> Region:
+    """Return the words of adjacent bytes."""
+    return Region(slice(start // WORD, -(-stop // WORD)), start, stop)
 
 
 def _as_slice(words: NDArray[np.int64]) -> Granules:

@@ -152,7 +152,7 @@ class Schedule:
     def _branch(self, fragment: Fragment, mask: np.ndarray, taken: int, other: int) -> None:
         """Send the threads under the mask to one block, the others to another."""
         number = np.count_nonzero(mask)
-        if number == 0 or number == fragment.n:
+        if number in {0, fragment.n}:
             self._go(fragment, taken if number else other)
         else:
             self._go(fragment.part(mask), taken)
