@@ -60,13 +60,30 @@ class Schedule:
         fragment = self._choose()
         if fragment is None:
             return False
-        block = fragment.block
-        outcome = self._program.functions[block](fragment)
-        fragment.is_forced = False
-        if not isinstance(outcome, Wait) or not outcome.retry:
-            self._machine.block_counts[block] += fragment.threads.num_warps
-        self._continue(fragment, outcome)
+        self._continue(fragment, self._execute(fragment))
         return True
+
+    def _execute(self, fragment: Fragment) -> object:
+        """Execute the block of a fragment, and those behind it while it stays the first to run."""
+        while True:
+            block = fragment.block
+            outcome = self._program.functions[block](fragment)
+            fragment.is_forced = False
+            if type(outcome) is Wait and outcome.retry:
+                return outcome
+            self._machine.block_counts[block] += fragment.threads.num_warps
+            if type(outcome) is not int or not self._is_first(fragment, outcome):
+                return outcome
+            fragment.block = outcome
+
+    def _is_first(self, fragment: Fragment, block: int) -> bool:
+        """Return whether a fragment that goes on at `block` would be chosen at once."""
+        if self._chance is not None or not fragment.block < block:
+            return False
+        events = (self._cluster.events, self._machine.global_events)
+        if events != self._last_events or any(key[0] <= block for key in self.ready):
+            return False
+        return not self._program.whole_warp[block] or fragment.is_whole()
 
     def force(self) -> bool:
         """Make ready what spins, to go round once more; return whether anything does."""
@@ -154,9 +171,28 @@ class Schedule:
         number = np.count_nonzero(mask)
         if number in {0, fragment.n}:
             self._go(fragment, taken if number else other)
+        elif taken == other + 1 and self._chance is None and not self._program.whole_warp[other]:
+            self._detour(fragment, mask, other)
         else:
             self._go(fragment.part(mask), taken)
             self._go(fragment.part(~mask), other)
+
+    def _detour(self, fragment: Fragment, mask: np.ndarray, other: int) -> None:
+        """
+        Let the threads that are not under the mask execute a block that the others skip.
+
+        They are mostly the one elected lane, and meet the others again behind it.
+        """
+        part = fragment.part(~mask)
+        part.block = other
+        outcome = self._program.functions[other](part)
+        if type(outcome) is not Wait or not outcome.retry:
+            self._machine.block_counts[other] += part.threads.num_warps
+        if outcome == other + 1 and type(outcome) is int:
+            self._go(fragment, outcome)
+        else:
+            self._go(fragment.part(mask), other + 1)
+            self._continue(part, outcome)
 
     def _split(self, fragment: Fragment, parts: Split) -> None:
         for mask, outcome in parts:
