@@ -162,7 +162,6 @@ def _import_compiler() -> Any:
         raise ToolchainError(
             f"the compiler cannot be imported ({error}); run: pip install "
             f"'nvidia-cutlass-dsl>=4.8,<4.9', "
-            f""
             "or prewarm the cache on a machine that has it"
         ) from error
     return cute
@@ -201,7 +200,6 @@ def _link(directory: Path) -> str:
             "linker",
             "no C compiler driver (cc, gcc, clang) was found to link kernels: object files are "
             "kept instead, and "
-            ""
             "loading them needs the compiler; install gcc",
         )
         return "kernel.o"

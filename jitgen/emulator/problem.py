@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, Self
 
 import torch
@@ -84,7 +84,10 @@ class Sizes:
 
     def __str__(self) -> str:
         """Return the sizes in words."""
-        rows = "+".join(map(str, self.rows))
+        runs = [(count, len([*equal])) for count, equal in groupby(self.rows)]
+        rows = " + ".join(
+            f"{times} x {count}" if times > 1 else f"{count}" for count, times in runs
+        )
         return f"rows {rows}, N {self.n}, K {self.k}, {self.num_sms} SMs"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verified native code to a callable; the only module that loads native code."""
+"""Verified native code to a callable; beside the emulator, nothing else loads native code."""
 
 from __future__ import annotations
 

@@ -48,7 +48,6 @@ class CpuTarget:
             "E_MMA",
             f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no cpu kernel; a and b "
             f"share one of "
-            f""
             "e4m3, bf16, f32 and the output is bf16, f16 or f32",
         )
         refuse_unless(

@@ -149,7 +149,6 @@ class Sm90Target:
             "E_WGMMA_M",
             f"tile_m={tile.m}: one WGMMA has 64 rows, and one or two warpgroups take one or two "
             f"each: "
-            f""
             "64, 128 or 256",
         )
         refuse_unless(
@@ -164,7 +163,6 @@ class Sm90Target:
             "E_SFB_SPAN",
             f"tile_n={tile.n} would meet three blocks of b_scale; above {SCALE_BLOCK} only 144, "
             f"160 and 192 "
-            f""
             "meet two at most",
         )
         refuse_unless(
@@ -172,7 +170,6 @@ class Sm90Target:
             "E_ACC_STAGE",
             f"num_acc_stage={config.pipeline.num_acc_stage}: two partial accumulators in one "
             f"warpgroup make "
-            f""
             "ptxas serialise WGMMA (C7514), so sm_90a has 1",
         )
 
@@ -183,7 +180,6 @@ class Sm90Target:
             "E_CLUSTER",
             f"cluster {cluster[0]}x{cluster[1]}: clusters of more than 2 CTAs do not all fit on "
             f"the chip at once "
-            f""
             "and halved the speed; allowed: 1x1, 2x1, 1x2",
         )
 
