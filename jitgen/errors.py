@@ -17,7 +17,7 @@ Every error that jitgen raises on purpose.
     ├── ToolchainError                    the compiler, a runtime library or a tool is not installed
     ├── ArtifactError                     an artifact cannot be loaded
     ├── EmulationError                    a kernel cannot be run in the emulator
-    │   ├── UnsupportedPtx                its code holds instructions that the emulator does not know
+    │   ├── UnsupportedPtx                its code holds what the emulator does not know
     │   └── MachineFault                  it did something that hardware would not survive
     │       └── Deadlock                  ... such as waiting for ever
     ├── CacheError

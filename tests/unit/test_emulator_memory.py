@@ -6,42 +6,17 @@ Memories and the instructions that move data between them and registers.
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from jitgen.emulator.isa import memory
 from jitgen.emulator.isa.addressing import GENERIC, GLOBAL, SHARED
 from jitgen.emulator.isa.memory import Transfer
-from jitgen.emulator.machine.fragment import Fragment, Wait
-from jitgen.emulator.machine.global_memory import GlobalMemory
+from jitgen.emulator.machine.fragment import Wait
 from jitgen.errors import MachineFault
+from tests.unit.emulator_memory import AT, BASE, findings, shared_words, with_global
 from tests.unit.emulator_program import fragment
-
-AT = 0
-BASE = 1024
-
-
-def shared_words(f: Fragment, number: int, first: int = 0) -> NDArray[np.uint32]:
-    """Write 0, 1, ... to words of shared memory, as if from the start; return them."""
-    words = np.arange(first, first + number, dtype=np.uint32)
-    f.cta.shared.put(slice(BASE, BASE + 4 * number), words.view(np.uint8))
-    return words
-
-
-def with_global(f: Fragment, *arrays: NDArray[Any]) -> list[int]:
-    """Declare arrays as global memory; return their addresses."""
-    f.machine.memory = GlobalMemory()
-    for i, array in enumerate(arrays):
-        f.machine.memory.add(array.ctypes.data, array.nbytes, f"tensor {i}")
-    return [array.ctypes.data for array in arrays]
-
-
-def findings(f: Fragment) -> list[str]:
-    return [finding.kind for finding in f.machine.findings.values()]
-
 
 # --- shared memory ---
 
