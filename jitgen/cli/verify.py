@@ -241,12 +241,10 @@ def _print_counts(output: Output, row: _Row) -> None:
     runs = [run for trial in row.trials for run in trial["runs"]]
     if not runs:
         return
-    sizes = row.document["sizes"]
-    rows = "+".join(map(str, sizes["rows"]))
+    from jitgen.emulator.problem import Sizes
+
     output.line()
-    output.line(
-        f"rows {rows}, N {sizes['n']}, K {sizes['k']}, {sizes['num_sms']} SMs", style="bold"
-    )
+    output.line(str(Sizes(**row.document["sizes"])), style="bold")
     facts = [(name.replace("_", " "), f"{count:,}") for name, count in runs[0]["counts"].items()]
     roles = Counter(runs[0]["warp_instructions"])
     facts += [(f"warp instructions in {role}", f"{n:,}") for role, n in roles.most_common()]

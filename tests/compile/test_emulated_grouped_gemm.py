@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,8 +13,6 @@ import jitgen
 from jitgen.emulator import device
 from jitgen.errors import InputError
 from jitgen.model import Cluster, KernelConfig, Layout, Operands, ScaleGranularity, Tile
-from jitgen.ops import dispatch
-from jitgen.runtime import registry
 from tests.problems import POISON, make, verify, verify_exact
 
 pytest.importorskip("cutlass")
@@ -32,23 +29,11 @@ SIZES = [(136, 272), (200, 400), (8, 16)]
 """N and K with tails of every kind, each smaller or larger than a tile."""
 
 
-@pytest.fixture(scope="module")
-def shared_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
 @pytest.fixture(autouse=True)
-def emulated_gpu(
-    cache_root: Path, shared_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """An emulated H100 with few SMs, so that a CTA gets several tiles; kernels compile once."""
-    shared_root.chmod(0o700)
-    monkeypatch.setenv("JITGEN_CACHE_DIR", str(shared_root))
-    registry.reset()
-    dispatch.memo.clear()
+def emulated_gpu(shared_cache: None) -> Iterator[None]:
+    """An emulated H100 with few SMs, so that a CTA gets several tiles."""
     with device("sm_90a", num_sms=4):
         yield
-    dispatch.memo.clear()
 
 
 def config(layout: Layout, scales: ScaleGranularity) -> KernelConfig:

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,27 +20,11 @@ from jitgen.runtime import registry
 from tests.arguments import MISTAKES, good
 from tests.problems import make
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 TILE = Tile(m=8, n=64, k=128)
 POISON = 96.0
 """What outputs hold before: exact in every type, and no result is likely to be it."""
-
-
-@pytest.fixture(scope="module")
-def shared_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
-@pytest.fixture(autouse=True)
-def shared_cache(
-    cache_root: Path, shared_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """Compile a kernel once for all tests of this file, and load it anew for each."""
-    shared_root.chmod(0o700)
-    monkeypatch.setenv("JITGEN_CACHE_DIR", str(shared_root))
-    registry.reset()
-    dispatch.memo.clear()
-    yield
-    dispatch.memo.clear()
 
 
 def quantized(

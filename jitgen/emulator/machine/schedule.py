@@ -66,15 +66,19 @@ class Schedule:
     def _execute(self, fragment: Fragment) -> object:
         """Execute the block of a fragment, and those behind it while it stays the first to run."""
         while True:
-            block = fragment.block
-            outcome = self._program.functions[block](fragment)
-            fragment.is_forced = False
-            if type(outcome) is Wait and outcome.retry:
-                return outcome
-            self._machine.block_counts[block] += fragment.threads.num_warps
+            outcome = self._execute_one(fragment)
             if type(outcome) is not int or not self._is_first(fragment, outcome):
                 return outcome
             fragment.block = outcome
+
+    def _execute_one(self, fragment: Fragment) -> object:
+        """Execute the block of a fragment, and count it unless it is to be executed again."""
+        block = fragment.block
+        outcome = self._program.functions[block](fragment)
+        fragment.is_forced = False
+        if type(outcome) is not Wait or not outcome.retry:
+            self._machine.block_counts[block] += fragment.threads.num_warps
+        return outcome
 
     def _is_first(self, fragment: Fragment, block: int) -> bool:
         """Return whether a fragment that goes on at `block` would be chosen at once."""
@@ -185,10 +189,8 @@ class Schedule:
         """
         part = fragment.part(~mask)
         part.block = other
-        outcome = self._program.functions[other](part)
-        if type(outcome) is not Wait or not outcome.retry:
-            self._machine.block_counts[other] += part.threads.num_warps
-        if outcome == other + 1 and type(outcome) is int:
+        outcome = self._execute_one(part)
+        if type(outcome) is int and outcome == other + 1:
             self._go(fragment, outcome)
         else:
             self._go(fragment.part(mask), other + 1)

@@ -224,22 +224,6 @@ class SharedMemory:
         self.bytes[where] = data
         self.initialised[where] = True
 
-    def async_write(
-        self,
-        f: Fragment,
-        at: int,
-        where: int | Where,
-        data: NDArray[np.uint8],
-        agent: int,
-        epoch: int,
-        row: int | None = None,
-    ) -> None:
-        """Note and write at once; `where` may be the offset at which all of `data` goes."""
-        if isinstance(where, int):
-            where = slice(where, where + data.size)
-        self.note_async_write(f, at, where, agent, epoch, row)
-        self.put(where, data)
-
     def note_async_read(
         self, f: Fragment, at: int, where: Where, agents: Agents, epochs: Agents, rows: Agents
     ) -> None:
@@ -272,13 +256,6 @@ class SharedMemory:
         if np.count_nonzero(self._flags[WORD][words] != _WRITTEN[WORD]):
             self._find_uninitialised(f, at, where)
         return self.bytes[where]
-
-    def async_read(
-        self, f: Fragment, at: int, where: Where, agents: Agents, epochs: Agents, rows: Agents
-    ) -> NDArray[np.uint8]:
-        """Note and read at once."""
-        self.note_async_read(f, at, where, agents, epochs, rows)
-        return self.take(f, at, where)
 
     def fence_async(self, threads: NDArray[np.int64]) -> None:
         """Execute fence.proxy.async in threads of this CTA, by their numbers in it."""
