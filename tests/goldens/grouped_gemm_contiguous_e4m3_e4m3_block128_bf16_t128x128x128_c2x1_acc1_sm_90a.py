@@ -65,6 +65,7 @@ WAVE_M = 64 * MATH_WARPGROUPS  # rows that all math warpgroups take in one wave
 MMA_K = 32
 STAGE_BYTES = (TILE_M + TILE_N) * TILE_K + WAVES * SCALE_BOX * 4
 PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
+TILE_WORDS = 8  # that a slot has room for
 SCALE_SLOTS = 2  # and the same for scales
 EVICT_FIRST = 0x12F0000000000000  # L2 policy, as the TMA unit encodes it
 
@@ -80,7 +81,7 @@ class SharedStorage:
     b_scale: cute.struct.Align[
         cute.struct.MemRange[Float32, SCALE_VALUES * SCALE_CHUNK * SCALE_SLOTS], 16
     ]
-    tile: cute.struct.Align[cute.struct.MemRange[Int32, 4 * PLAN_SLOTS], 16]
+    tile: cute.struct.Align[cute.struct.MemRange[Int32, TILE_WORDS * PLAN_SLOTS], 16]
     load_barriers: cute.struct.MemRange[Int64, 2 * NUM_STAGES]
     plan_barriers: cute.struct.MemRange[Int64, 2 * PLAN_SLOTS]
     scale_barriers: cute.struct.MemRange[Int64, 2 * SCALE_SLOTS]
@@ -114,7 +115,7 @@ def clear_tiles(sTile, num_groups):
     thread, _, _ = cute.arch.thread_idx()
     if thread < 32:  # one warp, as the words repeat
         for i in cutlass.range(thread, num_groups, 32, unroll=1):
-            sTile[i % 4, i // 4 % PLAN_SLOTS] = 0
+            sTile[i % TILE_WORDS, i // TILE_WORDS % PLAN_SLOTS] = 0
 
 
 @cute.jit
@@ -131,16 +132,25 @@ def group_at(schedule, row):
 
 
 @cute.jit
-def is_filled(schedule, row, group):
-    """Return whether every row of the tile that starts at `row` is the group's. Takes a warp."""
+def extent(schedule, row, group):
+    """
+    Return up to where the tile from `row` on is known to be the group's, and its last row's end.
+
+    The first is the end of its last whole block of 64 rows without others: these may be stored as
+    they are, while the rows of other blocks are looked up one by one. Takes a warp.
+    """
     lane = cute.arch.lane_idx()
-    others = Int32(0)
+    filled = Int32(TILE_M)
+    live = Int32(0)
     for i in cutlass.range_constexpr(TILE_M // 32):
-        value = schedule.groups[cutlass.min(row + i * 32 + lane, schedule.num_rows - 1)]
-        others = others | (value ^ group)
+        place = i * 32 + lane
+        is_own = schedule.groups[cutlass.min(row + place, schedule.num_rows - 1)] == group
+        filled = filled if is_own else cutlass.min(filled, place)
+        live = place + 1 if is_own & (row + place < schedule.num_rows) else live
     for distance in (16, 8, 4, 2, 1):
-        others = others | cute.arch.shuffle_sync(others, lane ^ distance)
-    return others == 0
+        filled = cutlass.min(filled, cute.arch.shuffle_sync(filled, lane ^ distance))
+        live = cutlass.max(live, cute.arch.shuffle_sync(live, lane ^ distance))
+    return row + filled // 64 * 64, row + live
 
 
 @cute.jit
@@ -312,24 +322,30 @@ def promote(total, acc, wave, a_scales, b_scales):
 
 
 @cute.jit
-def accumulate(schedule, mmas, operands, load, scales, scale, total, acc, row):
-    """Math warpgroup: sum up a tile, `row` the thread's first; return both rings' states."""
+def accumulate(schedule, mmas, operands, load, scales, scale, total, acc, row, waves):
+    """
+    Math warpgroup: sum up the first `waves` of a tile; return both rings' states.
+
+    `row` is the thread's first. Without any wave to compute, the rings still have to go on.
+    """
     total.fill(0.0)
     for first in cutlass.range(0, schedule.num_k_blocks, SCALE_CHUNK, unroll=1):
         scales.ring.consumer_wait(scale)
         num_blocks = cutlass.min(schedule.num_k_blocks - first, SCALE_CHUNK)
-        for k in cutlass.range(num_blocks, unroll=8):
+        for k in cutlass.range(num_blocks, unroll=8 if waves else 1):
             b_scales = scales.sBScale[None, k, scale.index].load()
             operands.ring.consumer_wait(load)
-            for wave in cutlass.range_constexpr(WAVES):
+            for wave in cutlass.range_constexpr(waves):
                 a_scales = [
                     scales.sAScale[row, 0, wave, load.index],
                     scales.sAScale[row + 8, 0, wave, load.index],
                 ]
                 multiply(mmas, operands, acc, wave, load.index)
-                if cutlass.const_expr(wave == WAVES - 1):
+                if cutlass.const_expr(wave == waves - 1):
                     operands.ring.consumer_release(load)
                 promote(total, acc, wave, a_scales, b_scales)
+            if cutlass.const_expr(waves == 0):
+                operands.ring.consumer_release(load)
             load.advance()
         give_back(scales.ring, scale)
         scale.advance()
@@ -344,7 +360,7 @@ class Plans(NamedTuple):
 
 
 @cute.jit
-def hand_over_tile(plans, state, row, tile_n, group, row_end):
+def hand_over_tile(plans, state, row, tile_n, group, row_end, live_end):
     """Hand over a tile, or by a group of -1 that none is left; return the state of the ring."""
     plans.ring.producer_acquire(state)
     if cute.arch.lane_idx() == 0:
@@ -352,6 +368,7 @@ def hand_over_tile(plans, state, row, tile_n, group, row_end):
         plans.sTile[1, state.index] = tile_n
         plans.sTile[2, state.index] = group
         plans.sTile[3, state.index] = row_end
+        plans.sTile[4, state.index] = live_end
     plans.ring.producer_commit(state)
     state.advance()
     return state
@@ -369,10 +386,10 @@ def give_back(ring, state):
 def take_tile(plans, state):
     """Take a tile from the plan warp; return the state of the ring and the tile."""
     plans.ring.consumer_wait(state)
-    row, tile_n, group, row_end = (plans.sTile[i, state.index] for i in range(4))
+    row, tile_n, group, row_end, live_end = (plans.sTile[i, state.index] for i in range(5))
     give_back(plans.ring, state)
     state.advance()
-    return state, row, tile_n, group, row_end
+    return state, row, tile_n, group, row_end, live_end
 
 
 @cute.jit
@@ -384,12 +401,11 @@ def plan_tiles(schedule, plans, scales):
     while index < schedule.end:
         row, tile_n, group, _ = find_tile(schedule, index)
         if group >= 0:
-            # In a tile with other rows too, none is known to be stored: each is looked up.
-            row_end = row + TILE_M if is_filled(schedule, row, group) else row
-            plan = hand_over_tile(plans, plan, row, tile_n, group, row_end)
+            row_end, live_end = extent(schedule, row, group)
+            plan = hand_over_tile(plans, plan, row, tile_n, group, row_end, live_end)
             scale = hand_over_scales(schedule, scales, scale, row, tile_n, group)
         index += schedule.step
-    hand_over_tile(plans, plan, 0, 0, -1, 0)
+    hand_over_tile(plans, plan, 0, 0, -1, 0, 0)
 
 
 class Operands(NamedTuple):
@@ -426,12 +442,20 @@ def multiply(mmas, operands, acc, wave, stage):
 
 
 @cute.jit
+def live_waves(math_warpgroup, row, end):
+    """Return how many waves of a tile from `row` on have rows before `end` for this warpgroup."""
+    rows = cute.arch.make_warp_uniform(end - row) - math_warpgroup * 64
+    return cutlass.min(cutlass.max((rows + (WAVE_M - 1)) // WAVE_M, 0), WAVES)
+
+
+@cute.jit
 def compute_tiles(schedule, plans, scales, loads, sA, sB, mmas, store):
     """
     Math warpgroup: multiply and promote each tile k-block by k-block, then store it.
 
     A stage is given back when its WGMMAs are done, before the promotion. Nothing orders two math
-    warpgroups: they drift apart, so that one multiplies while the other promotes.
+    warpgroups: they drift apart, so that one multiplies while the other promotes. A block of 64
+    rows that lies beyond the group's is not computed.
     """
     thread, _, _ = cute.arch.thread_idx()
     math_warpgroup = cute.arch.make_warp_uniform(thread // 128)
@@ -450,13 +474,18 @@ def compute_tiles(schedule, plans, scales, loads, sA, sB, mmas, store):
     load = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, NUM_STAGES)
     plan = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, PLAN_SLOTS)
     scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, SCALE_SLOTS)
-    plan, row, tile_n, group, row_end = take_tile(plans, plan)
+    plan, row, tile_n, group, row_end, live_end = take_tile(plans, plan)
     while group >= 0:
-        load, scale = accumulate(
-            schedule, mmas, operands, load, scales, scale, total, acc, first_row
-        )
-        store_tile(store, total, acc.layout, row, tile_n, group, row_end)
-        plan, row, tile_n, group, row_end = take_tile(plans, plan)
+        waves = live_waves(math_warpgroup, row, live_end)
+        scale_row = first_row
+        for count in cutlass.range_constexpr(WAVES + 1):
+            if waves == count:
+                load, scale = accumulate(
+                    schedule, mmas, operands, load, scales, scale, total, acc, scale_row, count
+                )
+        if waves > 0:
+            store_tile(store, total, acc.layout, row, tile_n, group, row_end)
+        plan, row, tile_n, group, row_end, live_end = take_tile(plans, plan)
     cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
@@ -617,7 +646,7 @@ def grouped_gemm_kernel(
     sB = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
     sOut = storage.out.get_tensor(layout_out.outer, swizzle=layout_out.inner)
 
-    sTile = storage.tile.get_tensor(cute.make_layout((4, PLAN_SLOTS)))
+    sTile = storage.tile.get_tensor(cute.make_layout((TILE_WORDS, PLAN_SLOTS)))
     clear_tiles(sTile, cute.size(mB, mode=[2]))
 
     # One lane of each math warp gives a slot back; a stage waits for those of the whole cluster.

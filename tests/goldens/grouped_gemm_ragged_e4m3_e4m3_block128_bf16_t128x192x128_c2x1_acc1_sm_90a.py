@@ -66,6 +66,7 @@ WAVE_M = 64 * MATH_WARPGROUPS  # rows that all math warpgroups take in one wave
 MMA_K = 32
 STAGE_BYTES = (TILE_M + TILE_N) * TILE_K + WAVES * SCALE_BOX * 4
 PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
+TILE_WORDS = 8  # that a slot has room for
 SCALE_SLOTS = 2  # and the same for scales
 EVICT_FIRST = 0x12F0000000000000  # L2 policy, as the TMA unit encodes it
 
@@ -81,7 +82,7 @@ class SharedStorage:
     b_scale: cute.struct.Align[
         cute.struct.MemRange[Float32, SCALE_VALUES * SCALE_CHUNK * SCALE_SLOTS], 16
     ]
-    tile: cute.struct.Align[cute.struct.MemRange[Int32, 4 * PLAN_SLOTS], 16]
+    tile: cute.struct.Align[cute.struct.MemRange[Int32, TILE_WORDS * PLAN_SLOTS], 16]
     load_barriers: cute.struct.MemRange[Int64, 2 * NUM_STAGES]
     plan_barriers: cute.struct.MemRange[Int64, 2 * PLAN_SLOTS]
     scale_barriers: cute.struct.MemRange[Int64, 2 * SCALE_SLOTS]
@@ -142,12 +143,15 @@ def fill_tile_table(groups, num_groups, num_rows, first_tile):
 @cute.jit
 def find_tile(schedule, index):
     """
-    Return what this CTA does in cluster tile `index`: first row, tile along N, group, end of rows.
+    Return what this CTA does in cluster tile `index`: first row, tile along N, group, and two ends.
+
+    Whole blocks of 64 rows up to the first end may be stored as they are, and the second is that of
+    the group.
 
     Groups come one after the other. In a group M runs fastest, over RASTER cluster tiles, so that
     clusters at work at the same time share tiles of b. A tile may lie beyond its group's rows or
-    beyond N: it is computed all the same, because the other CTA of the cluster waits for its half
-    of the loads, and nothing of it is stored.
+    beyond N: it is loaded all the same, because the other CTA of the cluster waits for its half of
+    the loads, and nothing of it is stored.
     """
     first_tile = schedule.first_tile
     position = index // schedule.tiles_n
@@ -165,7 +169,7 @@ def find_tile(schedule, index):
     # The TMA unit clips at the end of the tensor: there, a short tile may be stored as a whole one.
     is_clipped = (end == schedule.num_rows) & (row < end)
     row_end = row + TILE_M if is_clipped else end
-    return row, tile_n * CLUSTER_N + schedule.rank_n, group, row_end
+    return row, tile_n * CLUSTER_N + schedule.rank_n, group, row_end, end
 
 
 @cute.jit
@@ -232,7 +236,7 @@ def load_tiles(schedule, loads, sources):
     b_policy = Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
     index = schedule.begin
     while index < schedule.end:
-        row, tile_n, group, _ = find_tile(schedule, index)
+        row, tile_n, group, _, _ = find_tile(schedule, index)
         num_blocks = schedule.num_k_blocks
         a_rows, b_rows = from_row(a.gmem, row, group), b.gmem[None, None, group]
         tAgA, tAsA = k_blocks(a, a_rows, (TILE_M, TILE_K), 0, schedule.rank_n, CLUSTER_N)
@@ -316,24 +320,30 @@ def promote(total, acc, wave, a_scales, b_scales):
 
 
 @cute.jit
-def accumulate(schedule, mmas, operands, load, scales, scale, total, acc, row):
-    """Math warpgroup: sum up a tile, `row` the thread's first; return both rings' states."""
+def accumulate(schedule, mmas, operands, load, scales, scale, total, acc, row, waves):
+    """
+    Math warpgroup: sum up the first `waves` of a tile; return both rings' states.
+
+    `row` is the thread's first. Without any wave to compute, the rings still have to go on.
+    """
     total.fill(0.0)
     for first in cutlass.range(0, schedule.num_k_blocks, SCALE_CHUNK, unroll=1):
         scales.ring.consumer_wait(scale)
         num_blocks = cutlass.min(schedule.num_k_blocks - first, SCALE_CHUNK)
-        for k in cutlass.range(num_blocks, unroll=8):
+        for k in cutlass.range(num_blocks, unroll=8 if waves else 1):
             b_scales = scales.sBScale[None, k, scale.index].load()
             operands.ring.consumer_wait(load)
-            for wave in cutlass.range_constexpr(WAVES):
+            for wave in cutlass.range_constexpr(waves):
                 a_scales = [
                     scales.sAScale[row, 0, wave, load.index],
                     scales.sAScale[row + 8, 0, wave, load.index],
                 ]
                 multiply(mmas, operands, acc, wave, load.index)
-                if cutlass.const_expr(wave == WAVES - 1):
+                if cutlass.const_expr(wave == waves - 1):
                     operands.ring.consumer_release(load)
                 promote(total, acc, wave, a_scales, b_scales)
+            if cutlass.const_expr(waves == 0):
+                operands.ring.consumer_release(load)
             load.advance()
         give_back(scales.ring, scale)
         scale.advance()
@@ -348,7 +358,7 @@ class Plans(NamedTuple):
 
 
 @cute.jit
-def hand_over_tile(plans, state, row, tile_n, group, row_end):
+def hand_over_tile(plans, state, row, tile_n, group, row_end, live_end):
     """Hand over a tile, or by a group of -1 that none is left; return the state of the ring."""
     plans.ring.producer_acquire(state)
     if cute.arch.lane_idx() == 0:
@@ -356,6 +366,7 @@ def hand_over_tile(plans, state, row, tile_n, group, row_end):
         plans.sTile[1, state.index] = tile_n
         plans.sTile[2, state.index] = group
         plans.sTile[3, state.index] = row_end
+        plans.sTile[4, state.index] = live_end
     plans.ring.producer_commit(state)
     state.advance()
     return state
@@ -373,10 +384,10 @@ def give_back(ring, state):
 def take_tile(plans, state):
     """Take a tile from the plan warp; return the state of the ring and the tile."""
     plans.ring.consumer_wait(state)
-    row, tile_n, group, row_end = (plans.sTile[i, state.index] for i in range(4))
+    row, tile_n, group, row_end, live_end = (plans.sTile[i, state.index] for i in range(5))
     give_back(plans.ring, state)
     state.advance()
-    return state, row, tile_n, group, row_end
+    return state, row, tile_n, group, row_end, live_end
 
 
 @cute.jit
@@ -386,11 +397,11 @@ def plan_tiles(schedule, plans, scales):
     scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, SCALE_SLOTS)
     index = schedule.begin
     while index < schedule.end:
-        row, tile_n, group, row_end = find_tile(schedule, index)
-        plan = hand_over_tile(plans, plan, row, tile_n, group, row_end)
+        row, tile_n, group, row_end, live_end = find_tile(schedule, index)
+        plan = hand_over_tile(plans, plan, row, tile_n, group, row_end, live_end)
         scale = hand_over_scales(schedule, scales, scale, row, tile_n, group)
         index += schedule.step
-    hand_over_tile(plans, plan, 0, 0, -1, 0)
+    hand_over_tile(plans, plan, 0, 0, -1, 0, 0)
 
 
 class Operands(NamedTuple):
@@ -427,12 +438,20 @@ def multiply(mmas, operands, acc, wave, stage):
 
 
 @cute.jit
+def live_waves(math_warpgroup, row, end):
+    """Return how many waves of a tile from `row` on have rows before `end` for this warpgroup."""
+    rows = cute.arch.make_warp_uniform(end - row) - math_warpgroup * 64
+    return cutlass.min(cutlass.max((rows + (WAVE_M - 1)) // WAVE_M, 0), WAVES)
+
+
+@cute.jit
 def compute_tiles(schedule, plans, scales, loads, sA, sB, mmas, store):
     """
     Math warpgroup: multiply and promote each tile k-block by k-block, then store it.
 
     A stage is given back when its WGMMAs are done, before the promotion. Nothing orders two math
-    warpgroups: they drift apart, so that one multiplies while the other promotes.
+    warpgroups: they drift apart, so that one multiplies while the other promotes. A block of 64
+    rows that lies beyond the group's is not computed.
     """
     thread, _, _ = cute.arch.thread_idx()
     math_warpgroup = cute.arch.make_warp_uniform(thread // 128)
@@ -451,14 +470,18 @@ def compute_tiles(schedule, plans, scales, loads, sA, sB, mmas, store):
     load = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, NUM_STAGES)
     plan = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, PLAN_SLOTS)
     scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, SCALE_SLOTS)
-    plan, row, tile_n, group, row_end = take_tile(plans, plan)
+    plan, row, tile_n, group, row_end, live_end = take_tile(plans, plan)
     while group >= 0:
+        waves = live_waves(math_warpgroup, row, live_end)
         scale_row = first_row + row % 4  # see scale_boxes()
-        load, scale = accumulate(
-            schedule, mmas, operands, load, scales, scale, total, acc, scale_row
-        )
-        store_tile(store, total, acc.layout, row, tile_n, group, row_end)
-        plan, row, tile_n, group, row_end = take_tile(plans, plan)
+        for count in cutlass.range_constexpr(WAVES + 1):
+            if waves == count:
+                load, scale = accumulate(
+                    schedule, mmas, operands, load, scales, scale, total, acc, scale_row, count
+                )
+        if waves > 0:
+            store_tile(store, total, acc.layout, row, tile_n, group, row_end)
+        plan, row, tile_n, group, row_end, live_end = take_tile(plans, plan)
     cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
@@ -615,7 +638,7 @@ def grouped_gemm_kernel(
     sB = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
     sOut = storage.out.get_tensor(layout_out.outer, swizzle=layout_out.inner)
 
-    sTile = storage.tile.get_tensor(cute.make_layout((4, PLAN_SLOTS)))
+    sTile = storage.tile.get_tensor(cute.make_layout((TILE_WORDS, PLAN_SLOTS)))
 
     # One lane of each math warp gives a slot back; a stage waits for those of the whole cluster.
     math_warps = 4 * MATH_WARPGROUPS

@@ -33,8 +33,8 @@ SCALE_CHUNK = 32
 _RING_SLOT_BYTES = 16
 """The full and the free barrier of a slot."""
 
-_TILE_INFO_BYTES = 16
-"""First row, tile along N, group, end of rows."""
+_TILE_INFO_BYTES = 32
+"""First row, tile along N, group and two ends of rows, in eight words."""
 
 _SWIZZLE_BYTES = 1024
 """What shared memory is a multiple of, as the 128-byte swizzle repeats after so much."""
