@@ -10,14 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from jitgen.bench.protocol import (
-    Row,
-    Times,
-    WrongResult,
-    python,
-    python_environment,
-    temporary_cache,
-)
+from jitgen.bench.protocol import Row, python, python_environment, temporary_cache
+from jitgen.measure.errors import WrongResult
+from jitgen.measure.times import Times
 
 STATS_BUDGET_S = 0.5
 ENTRIES = 10_000

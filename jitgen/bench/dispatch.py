@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 
 import jitgen
-from jitgen.bench.protocol import Row, compete
-from jitgen.bench.sample import Sample
+from jitgen.bench.protocol import Row
+from jitgen.measure.clock import compete_on_host, has_gpu
+from jitgen.measure.workload import Workload
 from jitgen.model import Arch, Layout, Problem
 from jitgen.runtime import registry
 from jitgen.select import default_arch
@@ -28,15 +28,15 @@ _CALLS = 100
 
 def rows() -> Iterator[Row]:
     """Yield the difference, and the two times that it is made of."""
-    is_gpu = torch.cuda.is_available() and default_arch().is_gpu
+    is_gpu = has_gpu()
     arch = default_arch() if is_gpu else Arch.CPU
-    sample = Sample.random(groups=2, rows=16, n=128, k=128, device="cuda" if is_gpu else "cpu")
-    sample.call(jitgen.grouped_gemm)
-    sample.check("the kernel of the dispatch suite")
-    idle = replace(sample, offs=torch.zeros_like(sample.offs))
     problem = Problem(layout=Layout.RAGGED, groups=2, m=32, n=128, k=128)
+    workload = Workload.random(problem, device="cuda" if is_gpu else "cpu")
+    workload.call()
+    workload.check("the kernel of the dispatch suite")
     function = registry.get_kernel(jitgen.select(problem, arch).config, arch).function
-    a, b, a_scale, b_scale, offs, out = (getattr(idle, name) for name in idle.__slots__)
+    a, b, a_scale, b_scale = workload.a, workload.b, workload.a_scale, workload.b_scale
+    offs, out = torch.zeros_like(workload.groups), workload.out
     tail = (torch.cuda.get_device_properties(a.device).multi_processor_count,) if is_gpu else ()
     gemm = jitgen.grouped_gemm
 
@@ -47,7 +47,7 @@ def rows() -> Iterator[Row]:
         gemm(a, b, a_scale, b_scale, offs=offs, out=out)
 
     wait = torch.cuda.synchronize if is_gpu else None
-    full_times, bare_times = compete(
+    full_times, bare_times = compete_on_host(
         [full, bare], calls=_CALLS, repetitions=201, warmup=20, between=wait
     )
     pairs = zip(full_times.seconds, bare_times.seconds, strict=True)

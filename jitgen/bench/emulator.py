@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from jitgen.bench.protocol import Row, Times, WrongResult, python
+from jitgen.bench.protocol import Row, python
+from jitgen.measure.errors import WrongResult
+from jitgen.measure.times import Times
 
 BUDGET_S = 3.0
 BUDGET_MB = 600.0
@@ -34,9 +36,10 @@ compile_source(source, Path({folder!r}), keep_ptx=True, line_info=True)
 _RUN = """\
 import json, resource
 from pathlib import Path
-from jitgen.bench.sample import Sample
 from jitgen.emulator import emulate
 from jitgen.emulator.artifact import Artifact
+from jitgen.measure.workload import Workload
+from jitgen.model import Layout, Problem
 
 folder = Path({folder!r})
 artifact = Artifact(
@@ -45,11 +48,12 @@ artifact = Artifact(
     ptx=(folder / "kernel.ptx").read_text(),
     source=(folder / "kernel.py").read_text(),
 )
-sample = Sample.random(4, 256, 1024, 2048)
+problem = Problem(layout=Layout.RAGGED, groups=4, m=1024, n=1024, k=2048)
+load = Workload.random(problem, device="cpu")
 num_sms = 132
-arguments = (sample.a, sample.b, sample.a_scale, sample.b_scale, sample.offs, sample.out, num_sms)
-report = emulate(artifact, *arguments, modes="eager", num_sms=num_sms)
-sample.check("the emulated kernel")
+tensors = (load.a, load.b, load.a_scale, load.b_scale, load.groups, load.out)
+report = emulate(artifact, *tensors, num_sms, modes="eager", num_sms=num_sms)
+load.check("the emulated kernel")
 print(json.dumps({{
     "seconds": report.runs[0].seconds,
     "is_clean": report.is_clean,

@@ -1,54 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Device time of GPU kernels, by CUDA events, on the expert layers of DeepSeek-V3.
+Device time of GPU kernels with a cold L2, on the expert layers of DeepSeek-V3.
 
-Before every repetition 256 MiB are read, so that no operand is left in L2 (read, not written: lines
-that have to be written back would slow the kernel that follows). That also gives the host the time
-to enqueue the kernel behind its event. Where DeepGEMM is installed it runs the same operands in
-turn; its time is a row of its own, never a budget.
+Where DeepGEMM is installed it runs the same operands in turn; its time is a row of its own, never a
+budget.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
 import jitgen
-from jitgen.bench.protocol import NoDevice, Row, Times
-from jitgen.bench.sample import Sample
-from jitgen.select import default_arch
+from jitgen.bench.protocol import Row
+from jitgen.measure.clock import compete, require_gpu
+from jitgen.measure.times import Times
+from jitgen.measure.workload import Workload
+from jitgen.model import Layout, Problem
 
-FLUSH_BYTES = 256 * 2**20
-_REPETITIONS = 20
-_WARMUP = 3
 _PEER = "m_grouped_fp8_gemm_nt_contiguous"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """Sizes of one measurement; `rows` is rows in each group."""
-
-    groups: int
-    rows: int
-    n: int
-    k: int
-
-    @property
-    def flop(self) -> int:
-        """Floating point operations of the product."""
-        return 2 * self.groups * self.rows * self.n * self.k
-
-    def __str__(self) -> str:
-        """Return the sizes as the table shows them."""
-        return f"{self.groups} x ({self.rows} x {self.n} x {self.k})"
-
-
 CASES = tuple(
-    Case(groups=groups, rows=rows, n=n, k=k)
+    Problem(layout=Layout.RAGGED, groups=groups, m=groups * rows, n=n, k=k)
     for groups, rows in ((8, 128), (8, 1024), (8, 4096), (32, 64), (32, 512))
     for n, k in ((4096, 7168), (7168, 2048))
 )
@@ -62,69 +38,47 @@ def rows() -> Iterator[Row]:
         NoDevice: There is no GPU that jitgen has kernels for.
         WrongResult: A kernel computes something wrong.
     """
-    if not (torch.cuda.is_available() and default_arch().is_gpu):
-        raise NoDevice("the gemm suite needs a GPU that jitgen has kernels for")
-    for case in CASES:
-        sample = Sample.random(case.groups, case.rows, case.n, case.k, device="cuda")
-        sample.call(jitgen.grouped_gemm)
-        sample.check(f"the kernel for {case}")
+    require_gpu("the gemm suite")
+    for problem in CASES:
+        workload = Workload.random(problem)
+        workload.call()
+        workload.check(f"the kernel for {_words(problem)}")
         functions: dict[str, Callable[[], object]] = {
-            "jitgen": lambda sample=sample: sample.call(jitgen.grouped_gemm),  # type: ignore[misc]
+            "jitgen": partial(workload.call, jitgen.grouped_gemm)
         }
-        if (peer := _peer(sample, case)) is not None:
+        if (peer := _peer(workload)) is not None:
             functions["deep_gemm"] = peer
         for name, times in zip(functions, compete(list(functions.values())), strict=True):
-            yield _row(name, case, times)
+            yield _row(name, workload, times)
 
 
-def _row(name: str, case: Case, times: Times) -> Row:
+def _row(name: str, workload: Workload, times: Times) -> Row:
     return Row(
         suite="gemm",
-        what=f"{name}: {case}",
-        value=case.flop / times.median * 1e-12,
+        what=f"{name}: {_words(workload.problem)}",
+        value=workload.flop / times.median * 1e-12,
         unit="TFLOP/s",
         is_rate=True,
         detail=f"{times.median * 1e6:.1f} us; {times.detail(1e6, 'us')}",
     )
 
 
-def compete(functions: Sequence[Callable[[], object]]) -> list[Times]:
-    """Time what `functions` launch, in turn, with nothing in L2; returns seconds of each."""
-    flush = torch.zeros(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
-    events: list[list[tuple[Any, Any]]] = [[] for _ in functions]
-    for repetition in range(_WARMUP + _REPETITIONS):
-        for function, found in zip(functions, events, strict=True):
-            start, end = (
-                torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-                for _ in range(2)
-            )
-            flush.max()
-            start.record()
-            function()
-            end.record()
-            if repetition >= _WARMUP:
-                found.append((start, end))
-    torch.cuda.synchronize()
-    return [
-        Times(seconds=tuple(start.elapsed_time(end) * 1e-3 for start, end in found))
-        for found in events
-    ]
+def _words(problem: Problem) -> str:
+    return f"{problem.groups} x ({problem.rows_per_group} x {problem.n} x {problem.k})"
 
 
-def _peer(sample: Sample, case: Case) -> Callable[[], object] | None:
+def _peer(workload: Workload) -> Callable[[], object] | None:
     """Return DeepGEMM's kernel on the same operands once its result is right; None without it."""
     try:
         function = getattr(importlib.import_module("deep_gemm"), _PEER, None)
     except ImportError:
         return None
-    if function is None or case.rows % 128:
+    rows = workload.problem.rows_per_group
+    if function is None or rows % 128:
         return None  # its groups start at multiples of 128 rows
-    groups = torch.arange(case.groups, dtype=torch.int32, device="cuda")
-    m_indices = groups.repeat_interleave(case.rows)
-
-    def call() -> None:
-        function((sample.a, sample.a_scale), (sample.b, sample.b_scale), sample.out, m_indices)
-
+    groups = torch.arange(workload.problem.groups, dtype=torch.int32, device="cuda")
+    a, b = (workload.a, workload.a_scale), (workload.b, workload.b_scale)
+    call = partial(function, a, b, workload.out, groups.repeat_interleave(rows))
     call()
-    sample.check(f"deep_gemm for {case}")
+    workload.check(f"deep_gemm for {_words(workload.problem)}")
     return call

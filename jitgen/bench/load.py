@@ -11,7 +11,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from jitgen.bench.protocol import Row, WrongResult, compete, temporary_cache
+from jitgen.bench.protocol import Row, temporary_cache
+from jitgen.measure.clock import compete_on_host
+from jitgen.measure.errors import WrongResult
 from jitgen.model import Arch, KernelConfig, Layout, Operands, ScaleGranularity, Tile
 
 BUDGET_MS = 0.5
@@ -34,7 +36,7 @@ def rows() -> Iterator[Row]:
         if not prewarm(CONFIGS, arch=Arch.CPU, store=Store.open(root)).ok:
             raise WrongResult("a kernel did not compile")
         registry, waiting = Registry(Store.open(root)), iter(CONFIGS)
-        (times,) = compete(
+        (times,) = compete_on_host(
             [lambda: registry.get(next(waiting), Arch.CPU)],
             warmup=_WARMUP,
             repetitions=len(CONFIGS) - _WARMUP,

@@ -6,7 +6,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from jitgen.bench.protocol import Row, WrongResult, temporary_cache
+from jitgen.bench.protocol import Row, temporary_cache
+from jitgen.measure.errors import WrongResult
 from jitgen.model import Arch, Cluster, KernelConfig, Layout, Operands, ScaleGranularity, Tile
 
 BUDGET_PER_MINUTE = 120.0

@@ -1,41 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-How everything is timed: the median of repetitions after a warm-up, competitors in turn.
-
-A median, because other processes of the machine disturb some repetitions and never make one faster
-by much. In turn (ABAB), because clocks and caches drift, and both sides must see the same drift.
-"""
+"""What suites share: the row of a table, fresh processes and caches, what figures depend on."""
 
 from __future__ import annotations
 
-import gc
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from jitgen.errors import JitgenError
+from jitgen.measure.errors import WrongResult
 from jitgen.runtime import registry
 from jitgen.settings import settings
 
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
-
-
-class WrongResult(JitgenError):
-    """What was to be timed computes the wrong thing, so its time means nothing."""
-
-
-class NoDevice(JitgenError):
-    """A suite needs a device that is not here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,68 +64,6 @@ class Row:
             "ok": self.ok,
             "detail": self.detail,
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """
-    Repetitions of one thing.
-
-    Attributes:
-        seconds: One figure for each repetition.
-    """
-
-    seconds: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        """The median in seconds."""
-        return statistics.median(self.seconds)
-
-    def detail(self, scale: float, unit: str) -> str:
-        """Return best, worst and count; `scale` is how many `unit` a second has."""
-        low, high = min(self.seconds) * scale, max(self.seconds) * scale
-        return f"{low:.3g}..{high:.3g} {unit} in {len(self.seconds)} runs"
-
-
-def compete(
-    functions: Sequence[Callable[[], object]],
-    *,
-    calls: int = 1,
-    repetitions: int = 21,
-    warmup: int = 3,
-    between: Callable[[], object] | None = None,
-) -> list[Times]:
-    """
-    Time `functions` in turn and return seconds per call of each.
-
-    The garbage collector is off meanwhile: it would charge one side for what the other allocated.
-
-    Args:
-        functions: What to time; each is called without arguments.
-        calls: Calls per repetition, for what is too short for the clock.
-        repetitions: Timed repetitions of each.
-        warmup: Repetitions before those, which do not count.
-        between: Called, untimed, before every repetition, for example to wait for the device.
-    """
-    seconds: list[list[float]] = [[] for _ in functions]
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        for repetition in range(warmup + repetitions):
-            for function, found in zip(functions, seconds, strict=True):
-                if between is not None:
-                    between()
-                start = time.perf_counter()
-                for _ in range(calls):
-                    function()
-                elapsed = (time.perf_counter() - start) / calls
-                if repetition >= warmup:
-                    found.append(elapsed)
-    finally:
-        if was_enabled:
-            gc.enable()
-    return [Times(seconds=tuple(found)) for found in seconds]
 
 
 @contextmanager

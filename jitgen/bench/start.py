@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from jitgen.bench.protocol import Row, Times, WrongResult, python, temporary_cache
+from jitgen.bench.protocol import Row, python, temporary_cache
+from jitgen.measure.errors import WrongResult
+from jitgen.measure.times import Times
 
 BUDGET_MS = 30.0
 _PROCESSES = 9

@@ -6,9 +6,10 @@ from __future__ import annotations
 import click
 
 from jitgen.bench import SUITES, run
-from jitgen.bench.protocol import NoDevice, Row, conditions
+from jitgen.bench.protocol import Row, conditions
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output
+from jitgen.measure.errors import NoDevice
 
 
 class _BenchCommand(click.Command):

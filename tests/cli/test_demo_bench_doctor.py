@@ -13,7 +13,8 @@ import torch
 import jitgen.bench.cache
 from jitgen.bench import SUITES, protocol
 from jitgen.bench import run as run_suite
-from jitgen.bench.protocol import Row, WrongResult, compete
+from jitgen.bench.protocol import Row
+from jitgen.measure.errors import WrongResult
 from jitgen.model import check
 from tests.cli.conftest import Jitgen
 
@@ -140,16 +141,6 @@ def test_rates_have_a_floor() -> None:
 
     assert Row(value=130.0, **rate).ok  # type: ignore[arg-type]
     assert not Row(value=110.0, **rate).ok  # type: ignore[arg-type]
-
-
-def test_competitors_take_turns() -> None:
-    order: list[str] = []
-    first, second = compete(
-        [lambda: order.append("a"), lambda: order.append("b")], calls=2, repetitions=3, warmup=1
-    )
-
-    assert "".join(order) == "aabb" * 4
-    assert len(first.seconds) == len(second.seconds) == 3
 
 
 def test_cache_suite_in_small(monkeypatch: pytest.MonkeyPatch) -> None:

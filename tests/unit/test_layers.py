@@ -19,6 +19,7 @@ LAYERS = [
     {"runtime", "plans"},
     {"ops"},
     {"emulator"},
+    {"measure"},
     {"bench", "cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

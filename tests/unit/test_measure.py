@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workloads of every layout, and the clocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+import jitgen
+from jitgen.errors import ConfigError
+from jitgen.measure import clock
+from jitgen.measure.errors import NoDevice, WrongResult
+from jitgen.measure.times import Times
+from jitgen.measure.workload import Workload
+from jitgen.model import DType, Layout, Problem, ScaleGranularity
+from jitgen.ops import reference
+
+
+def problem(layout: Layout = Layout.RAGGED, **changes: object) -> Problem:
+    return replace(Problem(layout=layout, groups=3, m=12, n=136, k=144), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scales", list(ScaleGranularity))
+@pytest.mark.parametrize("layout", list(Layout))
+def test_a_right_result_passes_and_a_wrong_one_does_not(
+    layout: Layout, scales: ScaleGranularity
+) -> None:
+    load = Workload.random(
+        problem(layout, scale_granularity=scales), (5, 0, 130), device="cpu", seed=3
+    )
+    load.out.fill_(float("nan"))
+    load.call(reference.grouped_gemm)
+    load.check("the reference")
+
+    group, where = list(load.valid_rows())[-1]
+    assert group == 2
+    load.out[where][129, 135] *= -2
+    with pytest.raises(WrongResult, match=r"^a kernel is wrong by"):
+        load.check("a kernel")
+    load.out[where][129, 135] = float("nan")
+    with pytest.raises(WrongResult):
+        load.check("a kernel")
+
+
+def test_sums_in_float64_show_the_rounding_alone() -> None:
+    load = Workload.random(problem(out_dtype=DType.F32), device="cpu")
+    load.call(reference.grouped_gemm)
+
+    assert 0 < load.errors(torch.float64)[0] < 1e-6
+    assert load.errors()[0] < 1e-6
+
+
+def test_contiguous_groups_start_at_multiples_of_128() -> None:
+    load = Workload.random(problem(Layout.CONTIGUOUS), (1, 128, 129), device="cpu")
+
+    assert load.problem.m == len(load.groups) == load.a.shape[0] == 128 + 128 + 256
+    assert load.groups[:3].tolist() == [0, -1, -1]
+    assert [where.start for _, where in load.valid_rows()] == [0, 128, 256]
+    assert int((load.groups >= 0).sum()) == sum(load.row_counts)
+
+
+def test_masked_rows_and_what_is_expected_of_them() -> None:
+    load = Workload.random(problem(Layout.MASKED), (4, 0, 2), max_rows=8, device="cpu")
+
+    assert (load.a.shape, load.problem.m) == ((3, 8, 144), 6)
+    assert load.groups.tolist() == [4, 0, 2]
+    with pytest.raises(ConfigError, match="max_rows must be at least 4"):
+        Workload.random(problem(Layout.MASKED), (4, 0, 2), max_rows=3, device="cpu")
+    with pytest.raises(ConfigError, match="max_rows is for the masked layout"):
+        Workload.random(problem(), (4, 0, 2), max_rows=3, device="cpu")
+
+
+def test_rows_are_spread_evenly_unless_given() -> None:
+    load = Workload.random(problem(m=11), device="cpu")
+
+    assert sorted(load.row_counts) == [3, 4, 4]
+    assert load.groups[-1] == load.problem.m == 11
+    with pytest.raises(ConfigError, match="row_counts must be 3 counts"):
+        Workload.random(problem(), (1, 2), device="cpu")
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_bytes_and_operations_count_valid_rows_of_used_groups(layout: Layout) -> None:
+    load = Workload.random(problem(layout), (5, 0, 7), device="cpu")
+
+    of_rows = 12 * (144 + 2 * 4 + 136 * 2)
+    of_groups = 2 * (136 * 144 + 2 * 2 * 4)
+    assert load.num_bytes == of_rows + of_groups
+    assert load.flop == 2 * 12 * 136 * 144
+
+
+def test_copies_share_nothing_and_seeds_repeat() -> None:
+    first, again = (Workload.random(problem(m=11), device="cpu", seed=1) for _ in range(2))
+    other = first.copy()
+
+    assert torch.equal(first.a.view(torch.uint8), again.a.view(torch.uint8))
+    assert torch.equal(first.b_scale, other.b_scale)
+    assert first.b.data_ptr() != other.b.data_ptr()
+    assert other.a_scale.stride() == first.a_scale.stride()
+
+
+def test_a_workload_fits_grouped_gemm() -> None:
+    load = Workload.random(problem(Layout.MASKED), device="cpu")
+    load.call(jitgen.grouped_gemm, expected_m=4)
+    load.check("the kernel")
+
+
+def test_competitors_take_turns() -> None:
+    order: list[str] = []
+    first, second = clock.compete_on_host(
+        [lambda: order.append("a"), lambda: order.append("b")], calls=2, repetitions=3, warmup=1
+    )
+
+    assert "".join(order) == "aabb" * 4
+    assert len(first.seconds) == len(second.seconds) == 3
+
+
+def test_rounds_on_a_cpu() -> None:
+    order: list[str] = []
+    functions = [partial(order.append, name) for name in "ab"]
+    times = clock.compete(functions, rounds=2, repetitions=3, warmup=1, on_gpu=False)
+
+    assert "".join(order) == "ab" * 9
+    assert [len(each.seconds) for each in times] == [2, 2]
+
+
+def test_medians_of_rounds() -> None:
+    times = Times(seconds=(2.0, 1.0, 4.0))
+
+    assert times.median == 2.0
+    assert times.spread == 1.5
+    assert times.detail(1e3, "ms") == "1e+03..4e+03 ms in 3 runs"
+    assert clock._medians([9, 9, 9, 1, 2, 3, 7, 5, 6], 3, 1).seconds == (2, 6)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_device_time_wants_a_device() -> None:
+    with pytest.raises(NoDevice, match="the suite needs a GPU"):
+        clock.require_gpu("the suite")
