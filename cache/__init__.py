@@ -15,6 +15,7 @@ The store on disk: compiled kernels that any process of their owner can load, ve
         pins/<key>                     entries that pruning spares
         size                           ledger of bytes, so that a publish need not scan
         journal                        uses that the index has not taken over yet
+        tuned/                         what was measured, a JSON file for each problem
         index/                         hits, sizes and failures; losing it costs statistics only
 
 Three rules: a damaged entry is a miss, a cache that cannot be written is a warning, and nothing but

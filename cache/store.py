@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from jitgen.cache.index import NullIndex
     from jitgen.cache.prune import Pruned
     from jitgen.cache.survey import Difference, EntryInfo, Stats, Verification
+    from jitgen.cache.tuned import Tuned
 
 Mode = Literal["rw", "ro", "off"]
 
@@ -66,6 +67,13 @@ class Store:
         if self._index is None:
             self._index = self._make_index()
         return self._index
+
+    @property
+    def tuned(self) -> Tuned:
+        """What was measured here; it can be read wherever entries can."""
+        from jitgen.cache.tuned import Tuned
+
+        return Tuned(self._root, is_writable=self.mode == "rw")
 
     def read(self, key: str) -> Entry | None:
         """
@@ -188,7 +196,9 @@ class Store:
         """Return the totals; some 0.3 s for 10,000 entries."""
         from jitgen.cache import survey
 
-        return survey.stats(self._root, self.index, settings.cache_size)
+        return survey.stats(
+            self._root, self.index, settings.cache_size, tuned=self.tuned.count("buckets")
+        )
 
     def nearest(
         self, document: Mapping[str, Any], limit: int = 3
@@ -231,11 +241,15 @@ class Store:
         return info if prune.remove(self._root, self.index, key) else None
 
     def clear(self) -> list[EntryInfo]:
-        """Remove every entry, pinned ones too, all remembered failures and all leftovers."""
+        """
+        Remove every entry, pinned ones too, all remembered failures, all measurements and all
+        leftovers.
+        """
         from jitgen.cache import prune
 
         removed = [info for info in list(self.entries()) if self.remove(info.key)]
         if self.mode == "rw":
+            self.tuned.clear()
             for key in self.index.failures():
                 self.index.forget_failure(key)
             prune.sweep_leftovers(self._root, quarantine_s=0.0)

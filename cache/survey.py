@@ -66,6 +66,7 @@ class Stats:
         failures: Remembered failures.
         pinned: Entries that pruning spares.
         quarantined: Damaged entries that wait for removal.
+        tuned: Problems for which kernels were measured.
         by_arch: Entries of each target; the empty name counts damaged ones.
     """
 
@@ -77,6 +78,7 @@ class Stats:
     failures: int
     pinned: int
     quarantined: int
+    tuned: int
     by_arch: dict[str, int]
 
 
@@ -159,7 +161,7 @@ def _info(key: str, row: Row, last_use: float, *, is_pinned: bool) -> EntryInfo:
     )
 
 
-def stats(root: Root, index: NullIndex, limit_bytes: int) -> Stats:
+def stats(root: Root, index: NullIndex, limit_bytes: int, *, tuned: int) -> Stats:
     """Return the totals."""
     rows = known_rows(root, index)
     return Stats(
@@ -171,6 +173,7 @@ def stats(root: Root, index: NullIndex, limit_bytes: int) -> Stats:
         failures=len(index.failures()),
         pinned=len(pinned(root) & rows.keys()),
         quarantined=len(_names(root.quarantine)),
+        tuned=tuned,
         by_arch=dict(sorted(Counter(row.arch for row in rows.values()).items())),
     )
 

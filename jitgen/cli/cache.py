@@ -167,6 +167,7 @@ def stats(output: Output) -> None:
                 ("hits", str(totals.hits)),
                 ("pinned", str(totals.pinned)),
                 ("failures", str(totals.failures)),
+                ("tuned", str(totals.tuned)),
                 ("quarantined", str(totals.quarantined)),
             ]
         )

@@ -125,17 +125,30 @@ def rm(output: Output, names: tuple[str, ...], dry_run: bool) -> int:
 @_dry_run
 @with_output
 def clear(output: Output, yes: bool, dry_run: bool) -> int:
-    """Remove every entry, pinned ones too, and every remembered failure."""
+    """
+    Remove every entry, pinned ones too, every remembered failure and every measurement.
+
+    Measurements can be kept: jitgen tune --export FILE.
+    """
     store = _open(changes=not dry_run)
     entries = list(store.entries())
+    tuned = store.tuned.count("buckets")
     size = sum(info.disk_bytes for info in entries)
-    what = f"{counted(len(entries), 'entry', 'entries')} ({output.size(size)}) from {store.root}"
+    what = f"{counted(len(entries), 'entry', 'entries')} ({output.size(size)})"
+    if tuned:
+        what += f" and the measurements of {counted(tuned, 'problem')}"
+    what += f" from {store.root}"
     if not dry_run:
         if not confirm(f"Remove {what}?", is_agreed=yes):
             output.note("nothing was removed")
             return ExitCode.FAILED
         entries = store.clear()
-    document = {"dry_run": dry_run, "removed": len(entries), "freed_bytes": size}
+    document = {
+        "dry_run": dry_run,
+        "removed": len(entries),
+        "freed_bytes": size,
+        "removed_tuned": tuned,
+    }
     verb = "would remove" if dry_run else "removed"
     output.result("cache clear", document, lambda: output.line(f"{verb} {what}"))
     return ExitCode.OK

@@ -13,7 +13,7 @@ import click
 
 from jitgen.cli.output import Output
 from jitgen.errors import ConfigError
-from jitgen.model import Arch
+from jitgen.model import Arch, DType, Layout, ScaleGranularity
 from jitgen.settings import parse_size
 
 P = ParamSpec("P")
@@ -67,6 +67,36 @@ class SizeType(click.ParamType[int]):
             return parse_size(str(value))
         except ValueError as error:
             self.fail(f"{value!r} is not {error}", param, ctx)
+
+
+def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Give a command an option for each field of a `jitgen.Problem`, under the field's name."""
+
+    def decorate(command: Callable[..., R]) -> Callable[..., R]:
+        for option in reversed(
+            (
+                _size("--groups", "-g", "Number of groups (experts).", is_required),
+                _size("--m", "-m", "Rows of a, over all groups.", is_required),
+                _size("--n", "-n", "Columns of the output.", is_required),
+                _size("--k", "-k", "Length of the sums.", is_required),
+                _word("--layout", "layout", Layout, "ragged"),
+                _word("--scales", "scale_granularity", ScaleGranularity, "block128"),
+                _word("--dtype", "a_dtype", DType, "e4m3"),
+                _word("--out-dtype", "out_dtype", DType, "bf16"),
+            )
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _size(name: str, short: str, text: str, is_required: bool) -> Callable[..., Any]:
+    return click.option(name, short, type=int, required=is_required, help=text)
+
+
+def _word(name: str, field: str, kind: type[StrEnum], default: str) -> Callable[..., Any]:
+    return click.option(name, field, type=Word(kind), default=default, show_default=True)
 
 
 ARCH = ArchType()

@@ -7,68 +7,36 @@ from typing import Any
 
 import click
 
-from jitgen.cli.options import ARCH, Word, with_output
+from jitgen.cli.options import ARCH, with_output, with_sizes
 from jitgen.cli.output import Column, Output
-from jitgen.model import Arch, DType, Layout, Problem, ScaleGranularity
-from jitgen.select import default_arch
+from jitgen.model import Arch, Problem
+from jitgen.select import Choice, default_arch
 from jitgen.select import select as choose
 
 
 @click.command()
-@click.option("--groups", "-g", type=int, required=True, help="Number of groups (experts).")
-@click.option("--m", "-m", type=int, required=True, help="Rows of a, over all groups.")
-@click.option("--n", "-n", type=int, required=True, help="Columns of the output.")
-@click.option("--k", "-k", type=int, required=True, help="Length of the sums.")
-@click.option("--layout", type=Word(Layout), default="ragged", show_default=True)
-@click.option(
-    "--scales",
-    "scale_granularity",
-    type=Word(ScaleGranularity),
-    default="block128",
-    show_default=True,
-)
-@click.option("--dtype", "a_dtype", type=Word(DType), default="e4m3", show_default=True)
-@click.option("--out-dtype", type=Word(DType), default="bf16", show_default=True)
+@with_sizes(is_required=True)
 @click.option("--arch", type=ARCH, help="Target; the GPU's, else cpu, if not given.")
 @with_output
 def select(output: Output, /, arch: Arch | None, **sizes: Any) -> None:
-    """Say which config serves a problem, why, and what else was considered."""
-    problem = Problem(**sizes)
-    choice = choose(problem, arch or default_arch())
+    """
+    Say which config serves a problem, why, and what else was considered.
 
-    def human() -> None:
-        output.line(choice.config.name(choice.arch), style="bold")
-        output.line(choice.why)
-        output.line()
-        output.table(
-            [
-                Column("COST (us)", is_number=True),
-                Column("WASTE", is_number=True),
-                Column("WAVES", is_number=True),
-                Column("BOUND"),
-                Column("CONFIG"),
-            ],
-            [
-                (
-                    f"{candidate.cost:.1f}",
-                    f"{candidate.waste:.2f}x",
-                    str(candidate.waves),
-                    candidate.bound,
-                    candidate.config.name(choice.arch),
-                )
-                for candidate in choice.candidates
-            ],
-        )
-
+    COST is what the model predicts, TIME what `jitgen tune` measured, here or before jitgen was
+    shipped; where there are times, they decide. What failed when it was measured is EXCLUDED.
+    """
+    choice = choose(Problem(**sizes), arch or default_arch())
     document = {
         "arch": str(choice.arch),
         "name": choice.config.name(choice.arch),
         "config": choice.config.to_json(),
+        "source": str(choice.source),
         "why": choice.why,
         "candidates": [
             {
                 "name": candidate.config.name(choice.arch),
                 "cost_us": candidate.cost,
+                "time_us": choice.times_us.get(candidate.config),
                 "waste": candidate.waste,
                 "waves": candidate.waves,
                 "traffic_bytes": candidate.traffic_bytes,
@@ -76,5 +44,39 @@ def select(output: Output, /, arch: Arch | None, **sizes: Any) -> None:
             }
             for candidate in choice.candidates
         ],
+        "excluded": {config.name(choice.arch): why for config, why in choice.excluded.items()},
     }
-    output.result("select", document, human)
+    output.result("select", document, lambda: _print(output, choice))
+
+
+def _print(output: Output, choice: Choice) -> None:
+    output.line(choice.config.name(choice.arch), style="bold")
+    output.line(choice.why)
+    output.line()
+    times = {config: f"{time:.1f}" for config, time in choice.times_us.items()}
+    columns = [
+        Column("COST (us)", is_number=True),
+        *([Column("TIME (us)", is_number=True)] if times else []),
+        Column("WASTE", is_number=True),
+        Column("WAVES", is_number=True),
+        Column("BOUND"),
+        Column("CONFIG"),
+    ]
+    rows = [
+        (
+            f"{candidate.cost:.1f}",
+            *([times.get(candidate.config, "")] if times else []),
+            f"{candidate.waste:.2f}x",
+            str(candidate.waves),
+            candidate.bound,
+            candidate.config.name(choice.arch),
+        )
+        for candidate in choice.candidates
+    ]
+    output.table(columns, rows)
+    if choice.excluded:
+        output.line()
+        output.table(
+            [Column("EXCLUDED"), Column("REASON", is_prose=True)],
+            [(config.name(choice.arch), why) for config, why in choice.excluded.items()],
+        )

@@ -24,6 +24,7 @@ from jitgen.runtime import loader
 from jitgen.runtime.entries import build, readable
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.key import key
+from jitgen.select.choice import forget as forget_choices
 from jitgen.select.target import default_arch
 from jitgen.settings import settings
 
@@ -189,7 +190,7 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-_at_reset: list[Callable[[], None]] = []
+_at_reset: list[Callable[[], None]] = [forget_choices]
 
 
 def at_reset(forget: Callable[[], None]) -> None:

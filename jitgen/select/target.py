@@ -13,6 +13,11 @@ _GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 """Where there is none of these, there is no GPU, and torch need not be imported to know it."""
 
 
+def has_gpu() -> bool:
+    """Return whether the driver of a GPU is here; what GPU it is, torch has to tell."""
+    return any(device.exists() for device in _GPU_DEVICES)
+
+
 def default_arch() -> Arch:
     """
     Return the target to work for: JITGEN_ARCH, else the first GPU's, else ``cpu``.
@@ -24,7 +29,7 @@ def default_arch() -> Arch:
     """
     if settings.arch:
         return Arch.parse(settings.arch)
-    if not any(device.exists() for device in _GPU_DEVICES):
+    if not has_gpu():
         return Arch.CPU
     import torch
 

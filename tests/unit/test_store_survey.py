@@ -109,6 +109,7 @@ class TestStats:
             "failures": 1,
             "pinned": 1,
             "quarantined": 0,
+            "tuned": 0,
             "by_arch": {"cpu": 2, "sm_90a": 1},
         }
 

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was measured for one problem, and a table of that: their JSON forms, read with care."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Self
+
+from jitgen.errors import ConfigError
+from jitgen.model import Arch, DType, Layout, Problem, ScaleGranularity
+
+SCHEMA = 1
+"""Version of records and tables; another one is not read."""
+
+_KINDS: dict[str, type] = {
+    "layout": Layout,
+    "a_dtype": DType,
+    "out_dtype": DType,
+    "scale_granularity": ScaleGranularity,
+}
+
+
+class BadRecord(ConfigError):
+    """A document is no record, or no table of them; the message says where it is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """
+    The kernels of one problem, measured.
+
+    Attributes:
+        problem: The problem that stands for its bucket.
+        winner: Name of the fastest kernel.
+        times_us: Microseconds of each kernel that was measured, by name.
+        excluded: Why a kernel must not be chosen, by name: it failed, hung, or was wrong.
+        date: When, in ISO 8601.
+    """
+
+    problem: Problem
+    winner: str
+    times_us: Mapping[str, float] = field(hash=False)
+    excluded: Mapping[str, str] = field(hash=False)
+    date: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the exact JSON form."""
+        return {
+            "schema": SCHEMA,
+            "problem": {
+                name: value if type(value) is int else str(value)
+                for name, value in dataclasses.asdict(self.problem).items()
+            },
+            "winner": self.winner,
+            "times_us": dict(self.times_us),
+            "excluded": dict(self.excluded),
+            "date": self.date,
+        }
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """
+        Return the record that `to_json` wrote.
+
+        Raises:
+            BadRecord: `document` is something else.
+        """
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise BadRecord(f"a record must be a JSON object of schema {SCHEMA}")
+        times = _mapping(document, "times_us")
+        for name, time in times.items():
+            if type(time) not in (int, float) or not 0 < time < float("inf"):
+                raise BadRecord(f"times_us of {name} must be microseconds (got {time!r})")
+        excluded = _mapping(document, "excluded")
+        if not all(isinstance(reason, str) for reason in excluded.values()):
+            raise BadRecord("excluded must give a reason for each kernel")
+        winner, date = document.get("winner"), document.get("date")
+        if not isinstance(winner, str) or winner not in times:
+            raise BadRecord(f"winner must be one of the kernels in times_us (got {winner!r})")
+        if not isinstance(date, str):
+            raise BadRecord(f"date must be a string (got {date!r})")
+        return cls(
+            problem=_problem(document.get("problem")),
+            winner=winner,
+            times_us=MappingProxyType({name: float(time) for name, time in times.items()}),
+            excluded=MappingProxyType(excluded),
+            date=date,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """
+    Records of one device.
+
+    Attributes:
+        device: Its name.
+        arch: The target of the kernels.
+        conditions: What else was there: driver, versions, date of the table.
+        records: One for each problem.
+    """
+
+    device: str
+    arch: Arch
+    conditions: Mapping[str, Any] = field(hash=False)
+    records: tuple[Record, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the exact JSON form."""
+        return {
+            "schema": SCHEMA,
+            "device": self.device,
+            "arch": str(self.arch),
+            "conditions": dict(self.conditions),
+            "records": [record.to_json() for record in self.records],
+        }
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """
+        Return the table that `to_json` wrote.
+
+        Raises:
+            BadRecord: `document` is something else.
+        """
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise BadRecord(f"a table must be a JSON object of schema {SCHEMA}")
+        device, records = document.get("device"), document.get("records")
+        if not isinstance(device, str) or not device:
+            raise BadRecord(f"device must be a name (got {device!r})")
+        if not isinstance(records, list):
+            raise BadRecord("records must be a list")
+        try:
+            arch = Arch.parse(str(document.get("arch")))
+        except ConfigError as error:
+            raise BadRecord(str(error)) from None
+        return cls(
+            device=device,
+            arch=arch,
+            conditions=MappingProxyType(_mapping(document, "conditions")),
+            records=tuple(_numbered(records)),
+        )
+
+
+def slug(problem: Problem) -> str:
+    """Return a readable name for `problem`, as a file may have it."""
+    operands = f"{problem.a_dtype}_{problem.scale_granularity}_{problem.out_dtype}"
+    sizes = f"g{problem.groups}_m{problem.m}_n{problem.n}_k{problem.k}"
+    return f"{problem.layout}_{operands}_{sizes}"
+
+
+def _numbered(records: list[Any]) -> list[Record]:
+    found = []
+    for number, record in enumerate(records, start=1):
+        try:
+            found.append(Record.from_json(record))
+        except BadRecord as error:
+            raise BadRecord(f"record {number}: {error}") from None
+    return found
+
+
+def _mapping(document: dict[str, Any], name: str) -> dict[str, Any]:
+    value = document.get(name)
+    if not isinstance(value, dict):
+        raise BadRecord(f"{name} must be a JSON object (got {value!r})")
+    return value
+
+
+def _problem(document: Any) -> Problem:
+    if not isinstance(document, dict):
+        raise BadRecord(f"problem must be a JSON object (got {document!r})")
+    names = {spec.name for spec in dataclasses.fields(Problem)}
+    if set(document) != names:
+        raise BadRecord(f"problem must have {', '.join(sorted(names))}")
+    values = {}
+    for name, value in document.items():
+        kind = _KINDS.get(name, int)
+        if type(value) is not (int if kind is int else str):
+            raise BadRecord(f"{name} of the problem is {value!r}")
+        try:
+            values[name] = kind(value)
+        except ValueError:
+            raise BadRecord(f"{name} of the problem is {value!r}") from None
+    try:
+        return Problem(**values)
+    except ConfigError as error:
+        raise BadRecord(str(error)) from None

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements decide before the model does: here, shipped, model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jitgen.build import toolchain
+from jitgen.cache import Store
+from jitgen.errors import ToolchainError, UnsupportedConfig
+from jitgen.model import Arch, Layout, Problem
+from jitgen.select import bucket, device, select, tuned
+from tests.unit.tuned_fakes import (
+    BY_MODEL,
+    GPU,
+    NAMES,
+    PROBLEM,
+    empty_tables,
+    forget,
+    record,
+    ship,
+)
+
+
+@pytest.fixture(autouse=True)
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder of shipped tables, and no GPU."""
+    yield from empty_tables(tmp_path, monkeypatch)
+
+
+class TestOrder:
+    """Here, shipped, model."""
+
+    def test_nothing_is_known(self, cache_root: Path) -> None:
+        choice = select(PROBLEM, GPU)
+
+        assert choice.source == "model"
+        assert choice is select(PROBLEM, GPU, use_measured=False)
+        assert not cache_root.exists()
+
+    def test_what_was_measured_here_wins(self, tables: Path) -> None:
+        ship(tables, record(1))
+        tuned.record(Store.open(), GPU, record(2))
+        choice = select(PROBLEM, GPU)
+
+        assert choice.source == "tuned"
+        assert choice.config.name(GPU) == NAMES[2]
+        assert choice.candidates[0].config == choice.config
+        assert [c.config for c in choice.candidates[1:3]] == [
+            BY_MODEL.candidates[1].config,
+            BY_MODEL.candidates[3].config,
+        ]
+        assert choice.times_us[choice.config] == 100.0
+        assert (
+            "took 100.0 us on NVIDIA H200 on 2026-11-21, 2.0 % ahead of the model's" in choice.why
+        )
+
+    def test_then_what_is_shipped(self, tables: Path) -> None:
+        ship(tables, record(1))
+        choice = select(PROBLEM, GPU)
+
+        assert (choice.source, choice.config.name(GPU)) == ("shipped", NAMES[1])
+        assert "shipped" in choice.why
+
+    def test_a_bucket_has_one_answer(self) -> None:
+        tuned.record(Store.open(), GPU, record(2))
+        near = Problem(layout=Layout.RAGGED, groups=8, m=4095, n=4096, k=7168)
+        other = Problem(layout=Layout.RAGGED, groups=9, m=9 * 512, n=4096, k=7168)
+
+        assert select(near, GPU) is select(PROBLEM, GPU)
+        assert select(other, GPU).source == "model"
+
+    def test_the_model_can_be_asked_alone(self) -> None:
+        tuned.record(Store.open(), GPU, record(2))
+
+        assert select(PROBLEM, GPU, use_measured=False).source == "model"
+        assert select(PROBLEM, GPU, num_sms=66).source == "model"
+
+    def test_agreement_with_the_model_is_said(self) -> None:
+        tuned.record(Store.open(), GPU, record(0))
+
+        assert select(PROBLEM, GPU).why.endswith("and is the model's choice too")
+
+    def test_recording_counts_at_once(self) -> None:
+        store = Store.open()
+        for winner in (2, 1):
+            tuned.record(store, GPU, record(winner))
+            assert select(PROBLEM, GPU).config.name(GPU) == NAMES[winner]
+
+    def test_plans_ask_for_what_was_measured(self) -> None:
+        """So that prewarming compiles it."""
+        from jitgen.plans import Plan, Sweep, configs
+
+        sweep = Sweep(problem=PROBLEM, min_rows=512, max_rows=512)
+        plan = Plan(name="", description="", sweeps=(sweep,))
+        before = configs(plan, GPU)
+        tuned.record(Store.open(), GPU, record(2))
+
+        assert before == (BY_MODEL.config,)
+        assert [config.name(GPU) for config in configs(plan, GPU)] == [NAMES[2]]
+
+
+class TestExclusions:
+    """What failed once is not chosen again."""
+
+    def test_the_next_best_is_chosen(self) -> None:
+        tuned.exclude(Store.open(), GPU, NAMES[0], "it hung")
+        choice = select(PROBLEM, GPU)
+
+        assert choice.config == BY_MODEL.candidates[1].config
+        assert choice.source == "model"
+        assert choice.excluded == {BY_MODEL.config: "it hung"}
+        assert BY_MODEL.config not in [candidate.config for candidate in choice.candidates]
+        assert choice.why.endswith("is excluded: it hung")
+
+    def test_in_every_bucket(self) -> None:
+        tuned.exclude(Store.open(), GPU, NAMES[0], "it hung")
+        for m in range(8, 80000, 999):
+            problem = Problem(layout=Layout.RAGGED, groups=8, m=m, n=4096, k=7168)
+            assert select(problem, GPU).config != BY_MODEL.config
+
+    def test_a_record_may_not_choose_it(self, tables: Path) -> None:
+        store = Store.open()
+        ship(tables, record(0))
+        tuned.record(store, GPU, record(2))
+        tuned.exclude(store, GPU, NAMES[2], "wrong")
+
+        assert select(PROBLEM, GPU).source == "shipped"
+        tuned.exclude(store, GPU, NAMES[0], "wrong")
+        assert select(PROBLEM, GPU).source == "model"
+        assert select(PROBLEM, GPU).config == BY_MODEL.candidates[1].config
+
+    def test_of_one_bucket(self) -> None:
+        found = record(2, excluded={NAMES[0]: "wrong"}, times_us={NAMES[2]: 3.0})
+        tuned.record(Store.open(), GPU, found)
+
+        assert list(select(PROBLEM, GPU).excluded) == [BY_MODEL.config]
+
+    def test_what_works_here_is_not_excluded_by_what_failed_elsewhere(self, tables: Path) -> None:
+        ship(tables, record(1, excluded={NAMES[0]: "hung"}, times_us={NAMES[1]: 3.0}))
+        assert list(select(PROBLEM, GPU).excluded) == [BY_MODEL.config]
+        tuned.record(Store.open(), GPU, record(0))
+
+        assert select(PROBLEM, GPU).config == BY_MODEL.config
+        assert not select(PROBLEM, GPU).excluded
+
+    def test_readmitted(self) -> None:
+        store = Store.open()
+        tuned.exclude(store, GPU, NAMES[0], "it hung")
+        tuned.readmit(store, GPU, NAMES[0])
+
+        assert select(PROBLEM, GPU) is BY_MODEL
+
+    def test_nothing_is_left(self) -> None:
+        store = Store.open()
+        for name in NAMES:
+            tuned.exclude(store, GPU, name, "it hung")
+
+        with pytest.raises(UnsupportedConfig, match=r"it hung; .*jitgen tune --again"):
+            select(PROBLEM, GPU)
+
+
+class TestDevices:
+    """Measurements hold for one device and one compiler."""
+
+    def test_of_another_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        tuned.record(Store.open(), GPU, record(2))
+        monkeypatch.setattr(toolchain, "versions", lambda: {"nvidia-cutlass-dsl": "9"})
+        forget()
+
+        assert select(PROBLEM, GPU).source == "model"
+
+    def test_without_a_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def versions() -> None:
+            raise ToolchainError("nothing is installed")
+
+        tuned.record(Store.open(), GPU, record(2))
+        monkeypatch.setattr(toolchain, "versions", versions)
+        forget()
+
+        assert select(PROBLEM, GPU).source == "model"
+
+    def test_of_another_gpu(self, monkeypatch: pytest.MonkeyPatch, tables: Path) -> None:
+        """It has no table of its own, so the reference GPU's serves it."""
+        tuned.record(Store.open(), GPU, record(2))
+        ship(tables, record(1))
+        monkeypatch.setattr(device, "gpu_at_hand", lambda _: "NVIDIA H100 PCIe")
+        forget()
+        choice = select(PROBLEM, GPU)
+
+        assert (choice.source, choice.config.name(GPU)) == ("shipped", NAMES[1])
+        assert "on NVIDIA H200 on" in choice.why
+
+    def test_with_a_table_of_its_own(self, monkeypatch: pytest.MonkeyPatch, tables: Path) -> None:
+        ship(tables, record(1))
+        ship(tables, record(2), name="NVIDIA H100 PCIe")
+        assert select(PROBLEM, GPU).config.name(GPU) == NAMES[1]
+        monkeypatch.setattr(device, "gpu_at_hand", lambda _: "NVIDIA H100 PCIe")
+        forget()
+
+        assert select(PROBLEM, GPU).config.name(GPU) == NAMES[2]
+        assert "on NVIDIA H100 PCIe on" in select(PROBLEM, GPU).why
+
+    def test_the_gpu_is_only_asked_where_that_matters(
+        self, monkeypatch: pytest.MonkeyPatch, tables: Path
+    ) -> None:
+        """Its name costs importing torch."""
+        monkeypatch.setattr(device, "gpu_at_hand", lambda _: pytest.fail("it was asked"))
+        ship(tables, record(1))
+
+        assert select(PROBLEM, GPU).source == "shipped"
+
+    def test_a_cpu_is_a_device_too(self) -> None:
+        problem = bucket(Problem(layout=Layout.RAGGED, groups=2, m=16, n=64, k=64), Arch.CPU)
+        last = select(problem, Arch.CPU, use_measured=False).candidates[-1].config.name("cpu")
+        found = record(problem=problem, winner=last, times_us={last: 1.0})
+        tuned.record(Store.open(), Arch.CPU, found)
+
+        assert select(problem, "cpu").config.name("cpu") == last
+        assert device.cpu_name() in select(problem, "cpu").why

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements that nobody made, for the tests of what they decide."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jitgen.model import Arch, Layout, Problem
+from jitgen.runtime import registry
+from jitgen.select import bucket, device, select, tuned
+from jitgen.select.record import Record, Table
+
+GPU = Arch.SM_90A
+PROBLEM = bucket(Problem(layout=Layout.RAGGED, groups=8, m=4096, n=4096, k=7168), GPU)
+BY_MODEL = select(PROBLEM, GPU, use_measured=False)
+NAMES = [candidate.config.name(GPU) for candidate in BY_MODEL.candidates]
+
+
+def empty_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield an empty folder of shipped tables; meanwhile there is no GPU."""
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    monkeypatch.setattr(tuned, "TABLES", folder)
+    monkeypatch.setattr(device.target, "_GPU_DEVICES", ())
+    forget()
+    yield folder
+    monkeypatch.undo()
+    forget()
+
+
+def record(number: int = 2, **changes: Any) -> Record:
+    """Return measurements of `PROBLEM` in which the model's candidate of that number wins."""
+    times = {name: 100.0 + abs(place - number) for place, name in enumerate(NAMES)}
+    values: dict[str, Any] = {
+        "problem": PROBLEM,
+        "winner": NAMES[number],
+        "times_us": times,
+        "excluded": {},
+        "date": "2026-11-21T10:00:00+00:00",
+    }
+    return Record(**(values | changes))
+
+
+def forget() -> None:
+    """Look at devices, tables and measurements anew, as a new process does."""
+    for cached in (device.device_name, device.folder):
+        cached.cache_clear()
+    for cached in (tuned.shipped_device, tuned.shipped_table, tuned.shipped):
+        cached.cache_clear()
+    registry.reset()
+
+
+def ship(folder: Path, *records: Record, name: str = "NVIDIA H200") -> None:
+    """Let `records` come with jitgen."""
+    table = Table(device=name, arch=GPU, conditions={}, records=records)
+    path = folder / f"sm_90a_{device.slug(name)}.json"
+    path.write_text(json.dumps(table.to_json()))
+    forget()
+
+
+def the_file(root: Path, kind: str = "buckets") -> Path:
+    """Return the one file of its kind."""
+    (path,) = (root / "v1" / "tuned").glob(f"*/{kind}/*.json")
+    return path
