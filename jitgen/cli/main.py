@@ -41,6 +41,7 @@ _COMMANDS = {
     "verify": ("jitgen.cli.verify:verify", "Run GPU kernels without a GPU and check them."),
     "configs": ("jitgen.cli.configs:configs", "List the configs that a target can run."),
     "select": ("jitgen.cli.select:select", "Say which config serves a problem, and why."),
+    "tune": ("jitgen.cli.tune:tune", "Measure the kernels to choose from, and keep the winners."),
     "cache": ("jitgen.cli.cache:cache", "Look into the disk cache and clean it."),
     "bench": ("jitgen.cli.bench:bench", "Measure jitgen against its budgets."),
     "doctor": (

@@ -50,10 +50,7 @@ class Record:
         """Return the exact JSON form."""
         return {
             "schema": SCHEMA,
-            "problem": {
-                name: value if type(value) is int else str(value)
-                for name, value in dataclasses.asdict(self.problem).items()
-            },
+            "problem": problem_json(self.problem),
             "winner": self.winner,
             "times_us": dict(self.times_us),
             "excluded": dict(self.excluded),
@@ -83,7 +80,7 @@ class Record:
         if not isinstance(date, str):
             raise BadRecord(f"date must be a string (got {date!r})")
         return cls(
-            problem=_problem(document.get("problem")),
+            problem=parse_problem(document.get("problem")),
             winner=winner,
             times_us=MappingProxyType({name: float(time) for name, time in times.items()}),
             excluded=MappingProxyType(excluded),
@@ -169,7 +166,21 @@ def _mapping(document: dict[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
-def _problem(document: Any) -> Problem:
+def problem_json(problem: Problem) -> dict[str, Any]:
+    """Return the exact JSON form of `problem`: strings and integers."""
+    return {
+        name: value if type(value) is int else str(value)
+        for name, value in dataclasses.asdict(problem).items()
+    }
+
+
+def parse_problem(document: Any) -> Problem:
+    """
+    Return the problem that `problem_json` wrote.
+
+    Raises:
+        BadRecord: `document` is something else.
+    """
     if not isinstance(document, dict):
         raise BadRecord(f"problem must be a JSON object (got {document!r})")
     names = {spec.name for spec in dataclasses.fields(Problem)}

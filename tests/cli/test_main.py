@@ -38,7 +38,7 @@ ALL = commands(main.cli)
 
 
 def test_every_promised_command_is_there() -> None:
-    promised = ["demo", "prewarm", "show", "verify", "configs", "select", "bench", "doctor"]
+    promised = ["demo", "prewarm", "show", "verify", "configs", "select", "tune", "bench", "doctor"]
     cache = ["dir", "ls", "stats", "explain", "verify", "prune", "rm", "clear", "pin", "unpin"]
 
     assert {(name,) for name in promised} | {("cache", name) for name in cache} == set(ALL)

@@ -20,6 +20,7 @@ LAYERS = [
     {"ops"},
     {"emulator"},
     {"measure"},
+    {"tune"},
     {"bench", "cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

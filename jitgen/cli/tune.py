@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen tune``: measure what the selector may choose, on the device at hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from jitgen import plans
+from jitgen.cli.options import ARCH, with_output, with_sizes
+from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
+from jitgen.errors import ConfigError
+from jitgen.model import Arch, Problem
+from jitgen.select import default_arch
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+    from jitgen.runtime.prewarm import Row as CompiledRow
+    from jitgen.tune import Report, Row
+
+_SIZES = ("groups", "m", "n", "k")
+_WORDS = ("layout", "scale_granularity", "a_dtype", "out_dtype")
+_STANDARD_OUTPUT = Path("-")
+
+
+@click.command(
+    epilog=f"Shipped plans: {', '.join(plans.names())}. A plan of your own is a .toml file.",
+)
+@click.argument("names", metavar="[PLAN]...", nargs=-1)
+@with_sizes(is_required=False)
+@click.option("--arch", type=ARCH, help="Target; the GPU's, else cpu, if not given.")
+@click.option("--again", is_flag=True, help="Measure also what is recorded or was excluded.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(1),
+    default=60.0,
+    show_default=True,
+    help="Seconds after which a kernel counts as hung.",
+)
+@click.option(
+    "--export",
+    "export_to",
+    metavar="FILE",
+    type=click.Path(path_type=Path, allow_dash=True, dir_okay=False),
+    help="Write the measurements as a JSON table; -: to standard output.",
+)
+@click.option(
+    "--import",
+    "import_from",
+    metavar="FILE",
+    type=click.Path(path_type=Path, allow_dash=True, dir_okay=False),
+    help="Take over a table that --export wrote.",
+)
+@with_output
+def tune(
+    output: Output,
+    /,
+    names: tuple[str, ...],
+    arch: Arch | None,
+    again: bool,
+    time_limit: float,
+    export_to: Path | None,
+    import_from: Path | None,
+    **sizes: Any,
+) -> int:
+    """
+    Measure the kernels that the selector may choose, and let the fastest decide from now on.
+
+    A problem is given by a plan, or by its sizes as for `jitgen select`, and stands for all that
+    are chosen alike. Kernels are compiled if need be, proved, then timed in turn, in a process of
+    their own: one that hangs, fails or is wrong is excluded and not tried again. What was measured
+    is kept in the cache for this device and compiler, problem by problem, so that a run that was
+    broken off goes on where it was.
+
+    --export alone writes all that was measured here.
+    """
+    problems = _problems(names, sizes, arch)
+    if import_from is not None:
+        if problems or export_to is not None or again:
+            raise click.UsageError("--import goes alone: it measures and writes nothing")
+        return _import(output, import_from, arch)
+    if problems is None and export_to is None:
+        raise click.UsageError(
+            f"name a plan ({', '.join(plans.names())}), or give --groups, --m, --n and --k"
+        )
+    if output.is_json and export_to == _STANDARD_OUTPUT:
+        raise click.UsageError("--json and --export - both print a document: choose one")
+    from jitgen.cache import Store
+
+    store, target = Store.open(), arch or default_arch()
+    report = None
+    if problems is not None:
+        report = _run(output, store, target, problems, again=again, time_limit_s=time_limit)
+    if export_to is not None:
+        _export(output, store, target, export_to, report)
+    _tell(output, target, report, export_to)
+    return ExitCode.OK if report is None or report.ok else ExitCode.FAILED
+
+
+def _problems(
+    names: tuple[str, ...], sizes: dict[str, Any], arch: Arch | None
+) -> list[Problem] | None:
+    """Return what the command line asks to measure; None if it asks for nothing."""
+    source = click.get_current_context().get_parameter_source
+    given = [name for name in (*_SIZES, *_WORDS) if source(name) is ParameterSource.COMMANDLINE]
+    if given and names:
+        raise click.UsageError("give a plan or sizes, not both")
+    if given:
+        if missing := [name for name in _SIZES if sizes[name] is None]:
+            raise click.UsageError(f"a problem needs --{' and --'.join(missing)} too")
+        return [Problem(**sizes)]
+    if names:
+        loaded = [plans.load(name) for name in names]
+        return [problem for plan in loaded for problem in plan.problems(arch or default_arch())]
+    return None
+
+
+def _run(
+    output: Output,
+    store: Store,
+    arch: Arch,
+    problems: list[Problem],
+    *,
+    again: bool,
+    time_limit_s: float,
+) -> Report:
+    from jitgen.tune import State
+    from jitgen.tune import tune as run
+    from jitgen.tune.tuner import buckets_of
+
+    with output.progress(len(buckets_of(problems, arch)), "measuring") as progress:
+
+        def on_compile(row: CompiledRow, done: int, total: int) -> None:
+            if row.error:
+                progress.note(f"failed: {row.name}: {row.error}")
+            elif row.seconds:
+                progress.note(f"compiled {done}/{total}: {human_time(row.seconds)} {row.name}")
+
+        def on_progress(row: Row, _done: int, _total: int) -> None:
+            is_news = row.state is not State.RECORDED
+            for name, reason in _bad(row) if is_news else ():
+                progress.note(f"excluded for {_sizes(row.problem)}: {name}: {reason}")
+            for name, reason in row.missing.items():
+                progress.note(f"not tried for {_sizes(row.problem)}: {name}: {reason}")
+            progress.advance(_line(row) if is_news else "")
+
+        return run(
+            problems,
+            arch=arch,
+            again=again,
+            time_limit_s=time_limit_s,
+            on_compile=on_compile,
+            on_progress=on_progress,
+            store=store,
+        )
+
+
+def _export(output: Output, store: Store, arch: Arch, path: Path, report: Report | None) -> None:
+    from jitgen.tune import export_table
+
+    problems = None if report is None else [row.problem for row in report.rows]
+    table = export_table(store, arch, problems)
+    text = json.dumps(table.to_json(), indent=1) + "\n"
+    if path == _STANDARD_OUTPUT:
+        output.text(text)
+        return
+    try:
+        path.write_text(text, encoding="ascii")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
+    output.note(f"wrote {counted(len(table.records), 'record')} of {table.device} to {path}")
+
+
+def _import(output: Output, path: Path, arch: Arch | None) -> int:
+    from jitgen.cache import Store
+    from jitgen.tune import import_table
+
+    try:
+        text = click.open_file(str(path), encoding="utf-8").read()
+        document = json.loads(text)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is no JSON: {error}") from error
+    if arch is not None and isinstance(document, dict) and document.get("arch") != str(arch):
+        raise ConfigError(f"{path} is for {document.get('arch')}, not for {arch}")
+    found = import_table(Store.open(), document)
+
+    def human() -> None:
+        output.line(f"took over {counted(len(found.taken), 'record')} of {found.table.device}")
+        for name, (here, there) in found.differences.items():
+            output.note(f"measured with {name} {there}; here it is {here}")
+        for name, reason in found.skipped.items():
+            output.note(f"left out {name}: {reason}")
+
+    document = {
+        "device": found.table.device,
+        "arch": str(found.table.arch),
+        "taken": len(found.taken),
+        "skipped": dict(found.skipped),
+        "differences": {
+            name: {"here": here, "there": there}
+            for name, (here, there) in found.differences.items()
+        },
+    }
+    output.result("tune", document, human)
+    return ExitCode.OK
+
+
+def _tell(output: Output, arch: Arch, report: Report | None, export_to: Path | None) -> None:
+    """Print the result, unless a table went to standard output in its place."""
+    rows = () if report is None else report.rows
+
+    def human() -> None:
+        if report is None:
+            return
+        if export_to != _STANDARD_OUTPUT:
+            output.table(
+                [
+                    Column("STATE"),
+                    Column("TIME (us)", is_number=True),
+                    Column("AHEAD", is_number=True),
+                    Column("PROBLEM"),
+                    Column("KERNEL"),
+                ],
+                [tuple(_cells(row)) for row in rows],
+            )
+        output.note(_summary(report))
+
+    document = {
+        "ok": report is None or report.ok,
+        "arch": str(arch),
+        "device": None if report is None else report.device,
+        "wall_s": 0.0 if report is None else report.wall_s,
+        "exported": None if export_to is None else str(export_to),
+        "problems": [
+            {
+                "state": str(row.state),
+                "record": None if row.record is None else row.record.to_json(),
+                "problem": _sizes(row.problem),
+                "by_model": row.by_model,
+                "ahead": row.ahead,
+                "missing": dict(row.missing),
+                "seconds": row.seconds,
+                "error": row.error,
+            }
+            for row in rows
+        ],
+    }
+    output.result("tune", document, human)
+
+
+def _cells(row: Row) -> Iterator[str]:
+    yield str(row.state)
+    yield "" if row.record is None else f"{row.record.times_us[row.record.winner]:.1f}"
+    yield _ahead(row)
+    yield _sizes(row.problem)
+    yield row.error if row.record is None else row.record.winner
+
+
+def _line(row: Row) -> str:
+    """Return what is worth a line about a problem that was measured."""
+    if row.record is None:
+        return f"failed: {_sizes(row.problem)}: {row.error}"
+    time = row.record.times_us[row.record.winner]
+    ahead = _ahead(row)
+    text = f"{time:.1f} us {_sizes(row.problem)} {row.record.winner}"
+    return f"{text} ({ahead} ahead of the model's choice)" if ahead else text
+
+
+def _ahead(row: Row) -> str:
+    """Return how far ahead of the model's choice the winner is; empty where it is the same."""
+    if row.record is None or row.ahead is None or row.record.winner == row.by_model:
+        return ""
+    return f"{row.ahead * 100:.1f} %"
+
+
+def _bad(row: Row) -> Iterator[tuple[str, str]]:
+    if row.record is not None:
+        yield from row.record.excluded.items()
+
+
+def _sizes(problem: Problem) -> str:
+    """Return a problem as tables show it: ``ragged 8 x (512 x 4096 x 7168)``."""
+    rows = problem.rows_per_group
+    return f"{problem.layout} {problem.groups} x ({rows} x {problem.n} x {problem.k})"
+
+
+def _summary(report: Report) -> str:
+    """Return one line: counts, time, device."""
+    from jitgen.tune import State
+
+    parts = [f"{count} {state}" for state in State if (count := report.count(state))]
+    text = f"{counted(len(report.rows), 'problem')} on {report.device}: {', '.join(parts)}"
+    return f"{text} in {human_time(report.wall_s)}"

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker process does with a problem: prove kernels, then time them in turn."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.measure.clock import Call, compete
+from jitgen.measure.workload import Workload
+from jitgen.model import Arch, KernelConfig, Layout, Problem
+from jitgen.select.menu import GROUP_ALIGNMENT
+from jitgen.select.record import parse_problem
+
+SPREAD = 0.5
+"""Rows of a group lie between this part less and this part more than their mean: as in routing."""
+
+
+def row_counts(problem: Problem) -> tuple[int, ...]:
+    """
+    Return the rows of each group, the same for the same problem: spread around their mean, in the
+    contiguous layout whole blocks of 128.
+    """
+    groups, mean = problem.groups, problem.rows_per_group
+    if problem.layout is not Layout.CONTIGUOUS:
+        chance = random.Random(0)  # noqa: S311  # nobody has to be surprised
+        return tuple(
+            max(1, round(mean * chance.uniform(1 - SPREAD, 1 + SPREAD))) for _ in range(groups)
+        )
+    if mean < GROUP_ALIGNMENT:
+        return (mean,) * groups
+    blocks = problem.m // GROUP_ALIGNMENT
+    ends = [blocks * group // groups for group in range(groups + 1)]
+    return tuple((ends[i + 1] - ends[i]) * GROUP_ALIGNMENT for i in range(groups))
+
+
+class Trials:
+    """
+    The kernels of one problem at a time, on this process's device.
+
+    Every method takes and returns JSON values, for its caller is another process.
+    """
+
+    def __init__(self) -> None:
+        self._workload: Workload | None = None
+        self._proven: Tensor | None = None
+        self._configs: dict[str, KernelConfig] = {}  # launches are remembered by their identity
+        self._arch = Arch.CPU
+
+    def open(self, problem: dict[str, Any], arch: str) -> None:
+        """Make the operands of `problem`, a `Problem` in JSON form, in place of earlier ones."""
+        self._workload = self._proven = None
+        self._arch = Arch.parse(arch)
+        if self._arch.is_gpu:
+            torch.cuda.empty_cache()
+        sizes = parse_problem(problem)
+        device = "cuda" if self._arch.is_gpu else "cpu"
+        self._workload = Workload.random(sizes, row_counts(sizes), device=device)
+
+    def prove(self, name: str) -> None:
+        """
+        Run kernel `name` and check its result.
+
+        Raises:
+            WrongResult: It is wrong.
+            JitgenError: The kernel is not here, or refuses.
+        """
+        workload = self._opened()
+        # What an earlier kernel left there must not pass for this one's result.
+        workload.out.fill_(torch.nan)
+        self._call(name)()
+        bits = workload.out.view(torch.uint8)
+        if self._proven is not None and torch.equal(bits, self._proven):
+            return
+        workload.check("its result")
+        if self._proven is None:
+            self._proven = bits.clone()
+
+    def time(self, names: list[str]) -> list[float]:
+        """Return the microseconds of each kernel, timed in turn."""
+        times = compete([self._call(name) for name in names], on_gpu=self._arch.is_gpu)
+        return [each.median * 1e6 for each in times]
+
+    def _call(self, name: str) -> Call:
+        workload = self._opened()
+        if name not in self._configs:
+            self._configs[name] = KernelConfig.parse(name)[0]
+        config = self._configs[name]
+        return lambda: workload.call(config=config)
+
+    def _opened(self) -> Workload:
+        if self._workload is None:
+            raise RuntimeError("no problem is open")
+        return self._workload
