@@ -17,6 +17,7 @@ from typing import Any
 
 from jitgen.measure.errors import WrongResult
 from jitgen.runtime import registry
+from jitgen.select.device import cpu_name
 from jitgen.settings import settings
 
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
@@ -135,15 +136,3 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "not installed"
-
-
-def cpu_name() -> str:
-    """Return the processor's own name, else its family."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.machine()
-    for line in text.splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()

@@ -86,9 +86,9 @@ def demo(output: Output) -> int:
 
     import jitgen
     from jitgen.bench.moe import Layer, Sizes, relative_error
-    from jitgen.bench.protocol import cpu_name
     from jitgen.runtime import registry
     from jitgen.select import default_arch
+    from jitgen.select.device import cpu_name
 
     arch = default_arch()
     is_gpu = arch.is_gpu and torch.cuda.is_available()

@@ -177,7 +177,9 @@ def _runtime_library(section: str) -> Finding:
 
 def _devices() -> Iterator[Finding]:
     section = "target"
-    driver = _driver_version()
+    from jitgen.select.device import driver_version
+
+    driver = driver_version()
     yield Finding(section=section, name="driver", value=driver or "none")
     try:
         import torch
@@ -210,15 +212,6 @@ def _devices() -> Iterator[Finding]:
         yield Finding(section=section, name="arch", value=str(default_arch()))
     except JitgenError as error:
         yield Finding(section=section, name="arch", value=str(error), health=Health.FAIL)
-
-
-def _driver_version() -> str:
-    try:
-        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    words = text.splitlines()[0].split() if text else []
-    return next((word for word in words if word[0].isdigit() and "." in word), "unknown")
 
 
 def _settings() -> Iterator[Finding]:
@@ -267,6 +260,7 @@ def _cache() -> Iterator[Finding]:
         return
     entries = f"{counted(totals.entries, 'entry', 'entries')}, {human_size(totals.disk_bytes)}"
     yield Finding(section=section, name="entries", value=entries)
+    yield Finding(section=section, name="tuned", value=_tuned(totals.tuned))
     yield Finding(
         section=section,
         name="failures",
@@ -282,6 +276,20 @@ def _cache() -> Iterator[Finding]:
         advice="damaged entries were moved aside; a failing disk?" if totals.quarantined else "",
     )
     yield _writable(section, store.root)
+
+
+def _tuned(count: int) -> str:
+    """Return how many problems were measured, here and for the shipped table."""
+    from jitgen.select import default_arch, tuned
+
+    text = f"{counted(count, 'problem')} measured here"
+    try:
+        table = tuned.shipped_table(default_arch())
+    except JitgenError:
+        return text  # the target's own line says what is wrong with it
+    if table is None:
+        return text
+    return f"{text}, {len(table.records)} in the shipped table of {table.device}"
 
 
 def _access(root: Path) -> str:

@@ -181,8 +181,8 @@ def _import(output: Output, path: Path, arch: Arch | None) -> int:
     from jitgen.tune import import_table
 
     try:
-        text = click.open_file(str(path), encoding="utf-8").read()
-        document = json.loads(text)
+        with click.open_file(str(path), encoding="utf-8") as stream:
+            document = json.load(stream)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

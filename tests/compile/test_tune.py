@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tuning with kernels that are compiled, proved and timed: those of the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jitgen import grouped_gemm
+from jitgen.measure.errors import WrongResult
+from jitgen.measure.workload import Workload
+from jitgen.model import Arch, KernelConfig, Layout, Operands, Problem, Tile
+from jitgen.ops import dispatch
+from jitgen.select import menu, select
+from jitgen.select.record import problem_json
+from jitgen.tune import State, bench, tune
+from jitgen.tune.trials import Trials, row_counts
+
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
+PROBLEM = Problem(layout=Layout.RAGGED, groups=2, m=32, n=128, k=128)
+
+
+def name(rows: int, layout: Layout = Layout.RAGGED) -> str:
+    config = KernelConfig(layout=layout, tile=Tile(m=rows, n=128, k=128))
+    return config.name("cpu")
+
+
+def test_the_whole_way() -> None:
+    """From a problem to a choice that was measured, which the next call runs."""
+    (row,) = tune([PROBLEM], arch="cpu").rows
+    choice = select(PROBLEM, "cpu")
+    workload = Workload.random(PROBLEM, device="cpu")
+    workload.call(grouped_gemm)
+    workload.check("the chosen kernel")
+
+    assert row.state is State.MEASURED
+    assert row.record is not None
+    assert row.record.times_us.keys() == {name(rows) for rows in (8, 16, 32, 64)}
+    assert all(0.1 < time < 1e6 for time in row.record.times_us.values())
+    assert not row.record.excluded
+    assert choice.source == "tuned"
+    assert choice.config.name("cpu") == row.record.winner
+    assert [launch.config for launch in dispatch.memo.values()] == [choice.config]
+
+
+def test_kernels_that_crash_or_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An output that another kernel left there does not pass for theirs."""
+    monkeypatch.setattr(bench, "TRIALS", "tests.compile.tune_mistakes:Trials")
+    (row,) = tune([PROBLEM], arch="cpu", again=True).rows
+
+    assert row.record is not None
+    assert row.record.times_us.keys() == {name(32), name(64)}
+    assert row.record.excluded[name(8)] == "its process was killed by SIGABRT"
+    assert row.record.excluded[name(16)].startswith("its result is wrong by")
+    assert select(PROBLEM, "cpu").config.tile.m in (32, 64)
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_every_layout(layout: Layout) -> None:
+    trials = Trials()
+    problem = replace(PROBLEM, layout=layout)
+    config, *_ = menu(Arch.CPU, layout, Operands())
+    trials.open(problem_json(problem), "cpu")
+    trials.prove(config.name("cpu"))
+
+    assert trials.time([config.name("cpu")])[0] > 0
+
+
+def test_an_equal_result_needs_no_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+    real = Workload.check
+
+    def check(self: Workload, what: str) -> None:
+        checked.append(what)
+        real(self, what)
+
+    monkeypatch.setattr(Workload, "check", check)
+    trials = Trials()
+    trials.open(problem_json(PROBLEM), "cpu")
+    for _ in range(3):
+        trials.prove(name(8))
+
+    assert len(checked) == 1
+
+
+def test_a_different_result_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = Trials()
+    trials.open(problem_json(PROBLEM), "cpu")
+    trials.prove(name(8))
+    real = trials._call
+
+    def off(kernel: str) -> Any:
+        def call() -> None:
+            real(kernel)()
+            workload = trials._opened()
+            workload.out[3, 5] += 0.5 * float(workload.out.abs().max())
+
+        return call
+
+    monkeypatch.setattr(trials, "_call", off)
+    with pytest.raises(WrongResult, match="its result is wrong"):
+        trials.prove(name(8))
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("rows", [1, 8, 64, 128, 192, 500])
+def test_row_counts(layout: Layout, rows: int) -> None:
+    """About as many rows as the problem has, unequal, and in blocks where they must be."""
+    problem = Problem(layout=layout, groups=64, m=64 * rows, n=8, k=16)
+    counts = row_counts(problem)
+
+    assert counts == row_counts(problem)
+    assert len(counts) == 64
+    assert min(counts) >= 1
+    if layout is Layout.CONTIGUOUS and rows >= 128:
+        assert all(count % 128 == 0 for count in counts)
+        assert sum(counts) == problem.m // 128 * 128
+    else:
+        assert sum(counts) == pytest.approx(problem.m, rel=0.12)
+        assert max(counts) <= 1.5 * rows + 1
+    assert (len(set(counts)) > 1) == (
+        rows % 128 > 0 and rows > 128 if layout is Layout.CONTIGUOUS else rows > 1
+    )
+
+
+def test_nothing_is_open() -> None:
+    with pytest.raises(RuntimeError, match="no problem is open"):
+        Trials().prove(name(8))
