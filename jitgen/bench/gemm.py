@@ -8,20 +8,19 @@ budget.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from functools import partial
 
-import torch
-
 import jitgen
+from jitgen.bench.peers import find_all
 from jitgen.bench.protocol import Row
 from jitgen.measure.clock import compete, require_gpu
 from jitgen.measure.times import Times
 from jitgen.measure.workload import Workload
 from jitgen.model import Layout, Problem
+from jitgen.select.menu import GROUP_ALIGNMENT
 
-_PEER = "m_grouped_fp8_gemm_nt_contiguous"
+_PEER = "deep_gemm"
 
 CASES = tuple(
     Problem(layout=Layout.RAGGED, groups=groups, m=groups * rows, n=n, k=k)
@@ -69,16 +68,10 @@ def _words(problem: Problem) -> str:
 
 def _peer(workload: Workload) -> Callable[[], object] | None:
     """Return DeepGEMM's kernel on the same operands once its result is right; None without it."""
-    try:
-        function = getattr(importlib.import_module("deep_gemm"), _PEER, None)
-    except ImportError:
+    found, _ = find_all((_PEER,))
+    if not found or workload.problem.rows_per_group % GROUP_ALIGNMENT:
         return None
-    rows = workload.problem.rows_per_group
-    if function is None or rows % 128:
-        return None  # its groups start at multiples of 128 rows
-    groups = torch.arange(workload.problem.groups, dtype=torch.int32, device="cuda")
-    a, b = (workload.a, workload.a_scale), (workload.b, workload.b_scale)
-    call = partial(function, a, b, workload.out, groups.repeat_interleave(rows))
-    call()
-    workload.check(f"deep_gemm for {_words(workload.problem)}")
-    return call
+    prepared = found[0].prepare(workload, workload.problem.rows_per_group)
+    prepared.call()
+    prepared.check()
+    return prepared.call

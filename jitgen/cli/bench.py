@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import click
 
 from jitgen.bench import SUITES, run
@@ -11,46 +13,73 @@ from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output
 from jitgen.measure.errors import NoDevice
 
+_ALL = "all"
+_HOPPER = "hopper"
+_LINES = {
+    _HOPPER: "Grouped GEMMs from one token to prefill, beside peers; needs a GPU.",
+    _ALL: f"Every suite but {_HOPPER}, one after the other.",
+}
 
-class _BenchCommand(click.Command):
-    """A command whose help lists the suites."""
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+class _BenchGroup(click.Group):
+    """A group with a command for each suite."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the suites in the order in which `all` runs them."""
+        return [*SUITES, *_LINES]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """Return the command of a suite, or fail with the suites that there are."""
+        suites = self.list_commands(ctx)
+        if cmd_name not in suites:
+            ctx.fail(f"{cmd_name!r} is not one of {', '.join(suites)}")
+        if cmd_name == _HOPPER:
+            from jitgen.cli.bench_hopper import hopper
+
+            return hopper
+        return _command(cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write one line for each suite."""
         with formatter.section("Suites"):
-            formatter.write_dl([*SUITES.items(), ("all", "Every suite, one after the other.")])
+            formatter.write_dl([*SUITES.items(), *_LINES.items()])
 
 
-@click.command(cls=_BenchCommand)
-@click.argument("suite", type=click.Choice([*SUITES, "all"]))
-@with_output
-def bench(output: Output, suite: str) -> int:
+@click.group(cls=_BenchGroup, subcommand_metavar="SUITE [OPTIONS]")
+def bench() -> None:
     """
     Measure a suite and compare it with its budgets. Exits 1 if one is exceeded.
 
     Nothing is timed before its result was found right. Figures are medians.
     """
+
+
+def _command(suite: str) -> click.Command:
+    """Return the command that runs `suite`, which has no options but --json."""
+
+    @click.command(suite, help={**SUITES, **_LINES}[suite])
+    @with_output
+    @functools.wraps(_measure)
+    def command(output: Output) -> int:
+        return _measure(output, suite)
+
+    return command
+
+
+def _measure(output: Output, suite: str) -> int:
     rows: list[Row] = []
-    for name in SUITES if suite == "all" else [suite]:
+    for name in SUITES if suite == _ALL else [suite]:
         output.note(f"measuring {name}: {SUITES[name]}")
         try:
             rows += run(name)
         except NoDevice as error:
-            if suite != "all":
+            if suite != _ALL:
                 raise
             output.note(f"skipped: {error}")
     where = conditions()
 
     def human() -> None:
-        columns = [
-            Column("SUITE"),
-            Column("MEASURED", is_number=True),
-            Column("BUDGET", is_number=True),
-            Column("OK"),
-            Column("WHAT"),
-            Column("DETAIL"),
-        ]
-        output.table(columns, [_cells(row) for row in rows])
+        show_rows(output, rows)
         output.note(", ".join(f"{name} {value}" for name, value in where.items()))
 
     is_good = all(row.ok for row in rows)
@@ -62,6 +91,19 @@ def bench(output: Output, suite: str) -> int:
     }
     output.result("bench", document, human)
     return ExitCode.OK if is_good else ExitCode.FAILED
+
+
+def show_rows(output: Output, rows: list[Row]) -> None:
+    """Print a table of figures and their budgets."""
+    columns = [
+        Column("SUITE"),
+        Column("MEASURED", is_number=True),
+        Column("BUDGET", is_number=True),
+        Column("OK"),
+        Column("WHAT"),
+        Column("DETAIL"),
+    ]
+    output.table(columns, [_cells(row) for row in rows])
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -133,9 +133,21 @@ def compete_in_batches(
     return _on_device(replays, rounds, repetitions, warmup)
 
 
-def sustain(functions: Sequence[Call], *, seconds: float = 1.0, rounds: int = 3) -> list[Times]:
+def sustain(
+    functions: Sequence[Call],
+    *,
+    seconds: float = 1.0,
+    rounds: int = 3,
+    during: Call | None = None,
+) -> list[Times]:
     """
     Time `functions` in loops of about `seconds`, back to back: at the power limit, with a warm L2.
+
+    Args:
+        functions: What to time.
+        seconds: About how long each loop takes.
+        rounds: Loops of each, in turn.
+        during: Called while the device still works on a loop, for example to look at its clock.
 
     Returns:
         For each function its seconds a call, one figure for each loop.
@@ -154,6 +166,8 @@ def sustain(functions: Sequence[Call], *, seconds: float = 1.0, rounds: int = 3)
                 for _ in range(count):
                     function()
                 end.record()
+                if during is not None:
+                    during()
                 torch.cuda.synchronize()
                 each.append(start.elapsed_time(end) * 1e-3 / count)
     return [Times(seconds=tuple(each)) for each in found]

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The cases of the hopper suite: what a mixture-of-experts layer asks for, from one token to prefill.
+
+The public ones lie beside this file in ``hopper.json``, and any file of the same form may take
+their place.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from jitgen.errors import ConfigError
+from jitgen.model import Layout, Problem
+
+PUBLIC = Path(__file__).with_name("hopper.json")
+"""The public cases."""
+
+_HEADER = {"dtype": "e4m3", "scale_granularity": "block128", "out_dtype": "bf16"}
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """
+    Sizes of one measurement: FP8 operands, block128 scales, bfloat16 results.
+
+    Attributes:
+        layout: How rows belong to groups.
+        groups: Number of groups.
+        rows_per_group: Rows of each group, or their mean.
+        n: Columns of the output.
+        k: Length of the sums.
+        max_rows: Rows that a has for each group of the masked layout; None for the others.
+        spread: How unequal groups are: each has from 1 - spread to 1 + spread times the mean.
+    """
+
+    layout: Layout
+    groups: int
+    rows_per_group: int
+    n: int
+    k: int
+    max_rows: int | None = None
+    spread: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.groups, self.rows_per_group, self.n, self.k) < 1:
+            raise ConfigError(f"groups, rows_per_group, n and k must be at least 1 (got {self})")
+        if not 0 <= self.spread <= 1:
+            raise ConfigError(f"spread must be from 0 to 1 (got {self.spread})")
+        if (self.max_rows is not None) != (self.layout is Layout.MASKED):
+            raise ConfigError(
+                f"max_rows is for the masked layout, which needs it (got {self.max_rows} for "
+                f"{self.layout})"
+            )
+        if self.max_rows is not None and max(self.row_counts) > self.max_rows:
+            raise ConfigError(
+                f"max_rows must be at least {max(self.row_counts)}, which the largest group has "
+                f"(got {self.max_rows})"
+            )
+
+    @classmethod
+    def from_json(cls, document: object) -> Case:
+        """
+        Return the case that `document`, a JSON object, describes.
+
+        Raises:
+            ConfigError: A field is missing, unknown, or has a value that it may not have.
+        """
+        if not isinstance(document, dict):
+            raise ConfigError(f"a case must be an object (got {document!r})")
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(document.keys() - known):
+            raise ConfigError(
+                f"a case has no field {unknown[0]!r}; it may have {', '.join(sorted(known))}"
+            )
+        needed = ("layout", "groups", "rows_per_group", "n", "k")
+        if missing := [name for name in needed if name not in document]:
+            raise ConfigError(f"a case needs {missing[0]!r} (got {document})")
+        values = dict(document)
+        for name in known - {"layout", "spread"}:
+            if name in values and (name, values[name]) != ("max_rows", None):
+                _require(values[name], name, int)
+        _require(values.get("spread", 0), "spread", int, float)
+        if values["layout"] not in [*Layout]:
+            raise ConfigError(f"layout must be {', '.join(Layout)} (got {values['layout']!r})")
+        return cls(**{**values, "layout": Layout(values["layout"])})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the case as JSON values."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def problem(self) -> Problem:
+        """Sizes and types, for making operands."""
+        return Problem(
+            layout=self.layout,
+            groups=self.groups,
+            m=self.groups * self.rows_per_group,
+            n=self.n,
+            k=self.k,
+        )
+
+    @property
+    def row_counts(self) -> tuple[int, ...]:
+        """Rows of each group, always the same: drawn uniformly where there is a spread."""
+        if not self.spread:
+            return (self.rows_per_group,) * self.groups
+        chance = random.Random(_SEED)  # noqa: S311  # sizes, not secrets
+        low, high = ((1 + sign * self.spread) * self.rows_per_group for sign in (-1, 1))
+        return tuple(round(chance.uniform(low, high)) for _ in range(self.groups))
+
+    def __str__(self) -> str:
+        """Return the case as tables show it: ``masked 32 x 8 N4096 K7168``."""
+        return f"{self.layout} {self.groups} x {self.rows_per_group} N{self.n} K{self.k}"
+
+
+ONE_TOKEN = tuple(
+    Case(layout=Layout.RAGGED, groups=groups, rows_per_group=1, n=n, k=k)
+    for n, k in ((4096, 7168), (7168, 2048))
+    for groups in (1, 8)
+)
+"""One row for each group: all there is to do is to read the weights."""
+
+
+def load(path: Path = PUBLIC) -> tuple[Case, ...]:
+    """
+    Return the cases of a file in the order in which it lists them.
+
+    Raises:
+        ConfigError: The file cannot be read, or does not hold cases of FP8 operands with block128
+            scales and bfloat16 results.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} does not hold cases: {error}") from None
+    if not isinstance(document, Mapping) or not isinstance(document.get("cases"), list):
+        raise ConfigError(f"{path} does not hold cases: it needs an object with a list 'cases'")
+    for name, value in _HEADER.items():
+        if document.get(name, value) != value:
+            raise ConfigError(f"{path}: {name} must be {value!r} (got {document[name]!r})")
+    try:
+        return tuple(Case.from_json(case) for case in document["cases"])
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _require(value: object, name: str, *types: type) -> None:
+    if type(value) not in types:
+        words = " or ".join(each.__name__ for each in types)
+        raise ConfigError(f"{name} must be of type {words} (got {value!r})")

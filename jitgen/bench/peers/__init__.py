@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Other implementations of the same product, each in a module of its own with one class.
+
+No peer is needed to run jitgen: one that is not installed, or that cannot compute a case, is left
+out with a reason. A peer's operands are prepared before its clock starts, scales in the layout that
+it wants; what it must do at every call is in its time.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from jitgen.errors import JitgenError
+
+if TYPE_CHECKING:
+    from jitgen.measure.workload import Workload
+
+Call = Callable[[], object]
+
+
+class Unavailable(JitgenError):
+    """A peer is not installed, or has no kernel for a case; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """
+    A peer with the operands of one workload.
+
+    Attributes:
+        call: Enqueues the product.
+        check: Compares the result of the last `call` with the reference. Raises WrongResult.
+        padding: Enqueues what brings the operands into the form that `call` reads, where a caller
+            would have to do so for each product; None where there is nothing to do.
+    """
+
+    call: Call
+    check: Call
+    padding: Call | None = None
+
+
+class Peer(Protocol):
+    """
+    One implementation.
+
+    Attributes:
+        name: What tables and JSON call it.
+        note: What a reader must know of it, if anything.
+        has_same_numerics: Whether it computes the same as jitgen but for rounding.
+    """
+
+    name: str
+    note: str
+    has_same_numerics: bool
+
+    def prepare(self, workload: Workload, expected_m: int) -> Prepared:
+        """
+        Return the peer with the operands of `workload`.
+
+        Args:
+            workload: The operands.
+            expected_m: Rows that a group is expected to have.
+
+        Raises:
+            Unavailable: It cannot compute this case.
+        """
+        ...
+
+
+_CLASSES: Mapping[str, str] = {
+    "deep_gemm": "jitgen.bench.peers.deep_gemm:DeepGemm",
+    "cublaslt": "jitgen.bench.peers.cublaslt:CublasLt",
+    "torch_grouped": "jitgen.bench.peers.torch_grouped:TorchGrouped",
+    "triton": "jitgen.bench.peers.triton:Triton",
+}
+
+NAMES = tuple(_CLASSES)
+"""Every peer, the one that counts most first."""
+
+
+def find(name: str) -> Peer:
+    """
+    Return a peer.
+
+    Raises:
+        Unavailable: What it needs is not installed.
+    """
+    module, _, attribute = _CLASSES[name].partition(":")
+    peer: Peer = getattr(importlib.import_module(module), attribute)()
+    return peer
+
+
+def find_all(names: tuple[str, ...] = NAMES) -> tuple[list[Peer], dict[str, str]]:
+    """Return the peers among `names` that are here, and for the others why they are not."""
+    found: list[Peer] = []
+    missing: dict[str, str] = {}
+    for name in names:
+        try:
+            found.append(find(name))
+        except Unavailable as reason:
+            missing[name] = str(reason)
+    return found, missing

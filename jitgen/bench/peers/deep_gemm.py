@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepGEMM: the same numerics, for groups that start at multiples of 128 rows or are masked."""
+
+from __future__ import annotations
+
+import importlib
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.bench.peers import Call, Peer, Prepared, Unavailable
+from jitgen.measure.workload import Workload
+from jitgen.model import DType, Layout, ScaleGranularity
+from jitgen.ops.quantize import kernel_layout
+from jitgen.select.menu import GROUP_ALIGNMENT
+
+_CONTIGUOUS = ("m_grouped_fp8_gemm_nt_contiguous",)
+_MASKED = ("m_grouped_fp8_gemm_nt_masked", "m_grouped_fp8_fp4_gemm_nt_masked")
+"""The masked call's names, in releases before and after it learned FP4."""
+
+
+class DeepGemm(Peer):
+    """The module `deep_gemm`, which compiles a kernel at the first call with new sizes."""
+
+    name = "deep_gemm"
+    note = ""
+    has_same_numerics = True
+
+    def __init__(self) -> None:
+        try:
+            self._module = importlib.import_module("deep_gemm")
+        except ImportError as error:
+            raise Unavailable(f"deep_gemm cannot be imported: {error}") from None
+
+    def prepare(self, workload: Workload, expected_m: int) -> Prepared:
+        """
+        Return the grouped call of the workload's layout.
+
+        A ragged workload whose groups are no multiples of 128 rows is padded to them, which
+        `padding` does, and computed as a contiguous one.
+        """
+        problem = workload.problem
+        is_fp8 = problem.a_dtype is DType.E4M3 and problem.out_dtype is DType.BF16
+        if not is_fp8 or problem.scale_granularity is not ScaleGranularity.BLOCK128:
+            raise Unavailable("deep_gemm is called for FP8 operands with block128 scales alone")
+        check = partial(workload.check, "deep_gemm")
+        b = (workload.b, workload.b_scale)
+        if problem.layout is Layout.MASKED:
+            function = self._function(*_MASKED)
+            a = (workload.a, workload.a_scale)
+            call = partial(function, a, b, workload.out, workload.groups, expected_m)
+            return Prepared(call=call, check=check)
+        function = self._function(*_CONTIGUOUS)
+        if problem.layout is Layout.CONTIGUOUS:
+            a = (workload.a, workload.a_scale)
+            return Prepared(
+                call=partial(function, a, b, workload.out, workload.groups), check=check
+            )
+        return _padded(workload, function)
+
+    def _function(self, *names: str) -> Any:
+        for name in names:
+            if hasattr(self._module, name):
+                return getattr(self._module, name)
+        raise Unavailable(f"this deep_gemm has no {names[0]}")
+
+
+def _padded(workload: Workload, function: Any) -> Prepared:
+    """Return the contiguous call for a ragged workload."""
+    indices, places = _places(workload.row_counts)
+    device = workload.a.device
+    places, m_indices = places.to(device), indices.to(device)
+    rows, k = len(m_indices), workload.problem.k
+    a = torch.zeros(rows, k, dtype=torch.uint8, device=device)
+    a_scale = kernel_layout(torch.ones(rows, workload.a_scale.shape[1], device=device))
+    out = torch.empty(rows, workload.problem.n, dtype=workload.out.dtype, device=device)
+
+    def padding() -> None:
+        a.index_copy_(0, places, workload.a.view(torch.uint8))
+        a_scale.index_copy_(0, places, workload.a_scale)
+
+    def check() -> None:
+        workload.out.copy_(out[places])
+        workload.check("deep_gemm on padded rows")
+
+    padding()
+    operands = ((a.view(torch.float8_e4m3fn), a_scale), (workload.b, workload.b_scale))
+    call: Call = partial(function, *operands, out, m_indices)
+    is_aligned = all(count % GROUP_ALIGNMENT == 0 for count in workload.row_counts)
+    return Prepared(call=call, check=check, padding=None if is_aligned else padding)
+
+
+def _places(row_counts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return the group of each padded row, -1 for padding, and the padded place of each row."""
+    indices: list[int] = []
+    places: list[int] = []
+    for group, count in enumerate(row_counts):
+        places += range(len(indices), len(indices) + count)
+        indices += [group] * count + [-1] * (-count % GROUP_ALIGNMENT)
+    return torch.tensor(indices, dtype=torch.int32), torch.tensor(places)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Triton kernel of the fused-MoE kind, in the best of a few shapes: the same numerics."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.bench.peers import Call, Peer, Prepared, Unavailable
+from jitgen.measure.clock import compete
+from jitgen.measure.workload import Workload
+from jitgen.model import DType, Layout, ScaleGranularity
+from jitgen.model.dtypes import SCALE_BLOCK
+
+_SHAPES: tuple[dict[str, int], ...] = (
+    {"block_m": 16, "raster": 1, "num_warps": 4, "num_stages": 4},
+    {"block_m": 32, "raster": 1, "num_warps": 4, "num_stages": 4},
+    {"block_m": 64, "raster": 1, "num_warps": 4, "num_stages": 4},
+    {"block_m": 64, "raster": 16, "num_warps": 4, "num_stages": 3},
+    {"block_m": 128, "raster": 8, "num_warps": 8, "num_stages": 3},
+    {"block_m": 128, "raster": 16, "num_warps": 8, "num_stages": 4},
+)
+_ROUNDS = 2
+
+
+class Triton(Peer):
+    """
+    The kernel beside this file.
+
+    The table that says which rows a tile has is made beforehand, as a fused layer makes it once for
+    its two products.
+    """
+
+    name = "triton"
+    note = "own kernel, the best of a few shapes"
+    has_same_numerics = True
+
+    def __init__(self) -> None:
+        try:
+            self._kernel: Any = importlib.import_module("jitgen.bench.peers.triton_kernel")
+        except ImportError as error:
+            raise Unavailable(f"triton cannot be imported: {error}") from None
+        self._best: dict[tuple[object, ...], dict[str, int]] = {}
+
+    def prepare(self, workload: Workload, expected_m: int) -> Prepared:
+        """Return the fastest of the shapes that suit `expected_m`, found at the first workload."""
+        problem = workload.problem
+        if problem.a_dtype is not DType.E4M3:
+            raise Unavailable("the Triton kernel takes FP8 operands")
+        if problem.scale_granularity is not ScaleGranularity.BLOCK128 or problem.k % SCALE_BLOCK:
+            raise Unavailable("the Triton kernel wants block128 scales and K of a multiple of 128")
+        key = (problem, workload.row_counts)
+        if key not in self._best:
+            shapes = suited(expected_m)
+            calls = [self._call(workload, shape) for shape in shapes]
+            times = compete(calls, rounds=_ROUNDS, repetitions=2)
+            medians = [each.median for each in times]
+            self._best[key] = shapes[medians.index(min(medians))]
+        return Prepared(
+            call=self._call(workload, self._best[key]), check=partial(workload.check, self.name)
+        )
+
+    def _call(self, workload: Workload, shape: dict[str, int]) -> Call:
+        load = workload
+        tiles = tile_table(load, shape["block_m"]).to(load.a.device)
+        operands = (load.a, load.b, load.a_scale, load.b_scale, load.out)
+        return partial(self._kernel.launch, operands, tiles, load.a_scale.stride(-1), **shape)
+
+
+def suited(expected_m: int) -> list[dict[str, int]]:
+    """Return shapes worth trying: no more than one tile of rows where a group needs one."""
+    enough = min(
+        (shape["block_m"] for shape in _SHAPES if shape["block_m"] >= expected_m), default=128
+    )
+    return [shape for shape in _SHAPES if enough // 2 <= shape["block_m"] <= enough]
+
+
+def tile_table(workload: Workload, block_m: int) -> Tensor:
+    """Return group, first row, rows and offset of the first scale, of each tile: (T, 4) int32."""
+    is_masked = workload.problem.layout is Layout.MASKED
+    tiles: list[Sequence[int]] = []
+    for group, where in workload.valid_rows():
+        start = group * workload.a.shape[1] if is_masked else where.start
+        scale = group * workload.a_scale.stride(0) if is_masked else where.start
+        count = workload.row_counts[group]
+        tiles += [
+            (group, start + row, min(block_m, count - row), scale + row)
+            for row in range(0, count, block_m)
+        ]
+    return torch.tensor(tiles, dtype=torch.int32)

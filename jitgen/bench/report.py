@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What the hopper suite measured, as values that can be written and read again.
+
+Times are seconds of one call on the device, one for each round; ratios are a peer's time over
+jitgen's, so that more than 1 means that jitgen is faster.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from jitgen.bench.cases import Case
+from jitgen.errors import ConfigError
+from jitgen.measure.times import Times
+
+SCHEMA = 1
+OURS = "jitgen"
+PADDING = "padding"
+"""The pass that a peer needs before its product, in the place of a side."""
+
+
+class Section(StrEnum):
+    """What a measurement was for."""
+
+    PUBLIC = "public"
+    """A case of the suite, with a cold L2."""
+
+    ONE_TOKEN = "one_token"  # noqa: S105
+    """One row for each group, with a cold L2."""
+
+    SUSTAINED = "sustained"
+    """Back to back for about a second, sides in turn: at the power limit."""
+
+    HOST = "host"
+    """The host's time to enqueue one call on an idle GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """
+    One case, and how long every side took.
+
+    Attributes:
+        section: What it was for.
+        case: The sizes.
+        kernel: Name of the kernel that the selector chose; empty where that failed.
+        flop: Floating point operations of the valid rows.
+        num_bytes: Bytes of operands, scales and results of valid rows, each once.
+        launches: Calls that share a pair of events, each on operands of its own.
+        times: Times of `jitgen`, the peers, and a peer's padding.
+        missing: Sides that were not timed, and why.
+        detail: What else was seen, for example the clock.
+    """
+
+    section: Section
+    case: Case
+    kernel: str
+    flop: int
+    num_bytes: int
+    launches: int = 1
+    times: Mapping[str, Times]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    detail: str = ""
+
+    @property
+    def seconds(self) -> float | None:
+        """Median of jitgen's times; None where it was not timed."""
+        return self.median(OURS)
+
+    def median(self, side: str) -> float | None:
+        """Return the median of a side's times; None where it was not timed."""
+        return self.times[side].median if side in self.times else None
+
+    def ratio(self, peer: str) -> float | None:
+        """Return a peer's median over jitgen's; None where one was not timed."""
+        ours, theirs = self.median(OURS), self.median(peer)
+        return None if ours is None or theirs is None else theirs / ours
+
+    def is_slower(self, peer: str) -> bool:
+        """Say whether jitgen is slower than `peer` in every round: beyond the noise."""
+        if OURS not in self.times or peer not in self.times:
+            return False
+        pairs = zip(self.times[OURS].seconds, self.times[peer].seconds, strict=True)
+        return all(theirs < ours for ours, theirs in pairs)
+
+    def rate(self, amount: float, side: str = OURS) -> float | None:
+        """Return `amount` a second at a side's median, for example of `flop` or `num_bytes`."""
+        median = self.median(side)
+        return None if median is None else amount / median
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the measurement as JSON values, with what follows from it for readers."""
+        return {
+            "section": self.section,
+            "case": self.case.to_json(),
+            "kernel": self.kernel,
+            "flop": self.flop,
+            "bytes": self.num_bytes,
+            "launches": self.launches,
+            "seconds": {side: list(times.seconds) for side, times in self.times.items()},
+            "missing": dict(self.missing),
+            "detail": self.detail,
+            "median_us": {side: times.median * 1e6 for side, times in self.times.items()},
+            "ratio": {side: self.ratio(side) for side in self.times if side != OURS},
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Measured:
+        """Return what `to_json` wrote."""
+        return cls(
+            section=Section(document["section"]),
+            case=Case.from_json(document["case"]),
+            kernel=document["kernel"],
+            flop=document["flop"],
+            num_bytes=document["bytes"],
+            launches=document["launches"],
+            times={
+                side: Times(seconds=tuple(seconds)) for side, seconds in document["seconds"].items()
+            },
+            missing=document["missing"],
+            detail=document["detail"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """
+    Errors of one product against sums in float64.
+
+    Attributes:
+        case: The sizes.
+        errors: For each side the error in the Frobenius norm, as a part of the exact result's.
+        missing: Sides without a result, and why.
+    """
+
+    case: Case
+    errors: Mapping[str, float]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the errors as JSON values."""
+        return {
+            "case": self.case.to_json(),
+            "errors": dict(self.errors),
+            "missing": dict(self.missing),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Accuracy:
+        """Return what `to_json` wrote."""
+        case = Case.from_json(document["case"])
+        return cls(case=case, errors=document["errors"], missing=document["missing"])
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """
+    A run of the suite, which grows while it runs.
+
+    Attributes:
+        conditions: What figures depend on: device, versions, clocks seen.
+        copy_rate: Bytes a second of a copy within the device's memory, read and written ones; 0
+            where it was not measured.
+        measured: Every case.
+        accuracy: Errors.
+        notes: What a reader must know of a peer.
+    """
+
+    conditions: dict[str, str] = field(default_factory=dict)
+    copy_rate: float = 0.0
+    measured: list[Measured] = field(default_factory=list)
+    accuracy: list[Accuracy] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def of(self, section: Section) -> list[Measured]:
+        """Return the measurements of a section."""
+        return [each for each in self.measured if each.section is section]
+
+    @property
+    def peers(self) -> list[str]:
+        """Every peer that was timed, in the order in which they appeared."""
+        sides = (side for each in self.measured for side in each.times)
+        return [side for side in dict.fromkeys(sides) if side not in (OURS, PADDING)]
+
+    def geometric_mean(self, peer: str) -> float | None:
+        """Return the mean ratio to `peer` over the public cases; None where there is none."""
+        ratios = [each.ratio(peer) for each in self.of(Section.PUBLIC)]
+        return geometric_mean(ratio for ratio in ratios if ratio is not None)
+
+    @property
+    def noise(self) -> float | None:
+        """Median over the public cases of how far jitgen's rounds lie apart; None without any."""
+        found = [each.times[OURS].spread for each in self.of(Section.PUBLIC) if OURS in each.times]
+        return statistics.median(found) if found else None
+
+    @property
+    def failures(self) -> list[str]:
+        """What jitgen did not compute, or not right: one line each."""
+        found: list[Measured | Accuracy] = [*self.measured, *self.accuracy]
+        return [f"{each.case}: {each.missing[OURS]}" for each in found if OURS in each.missing]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {
+            "suite": "hopper",
+            "report_schema": SCHEMA,
+            "conditions": self.conditions,
+            "copy_bytes_per_s": self.copy_rate,
+            "measured": [each.to_json() for each in self.measured],
+            "accuracy": [each.to_json() for each in self.accuracy],
+            "notes": self.notes,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Report:
+        """
+        Return what `to_json` wrote.
+
+        Raises:
+            ConfigError: `document` is something else.
+        """
+        if document.get("suite") != "hopper" or document.get("report_schema") != SCHEMA:
+            raise ConfigError("it is no report of the hopper suite of this version")
+        try:
+            return cls(
+                conditions=dict(document["conditions"]),
+                copy_rate=document["copy_bytes_per_s"],
+                measured=[Measured.from_json(each) for each in document["measured"]],
+                accuracy=[Accuracy.from_json(each) for each in document["accuracy"]],
+                notes=dict(document["notes"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"the report is damaged: {error!r}") from None
+
+    def save(self, path: Path) -> None:
+        """Write the report to `path` in one step, so that a reader never sees half of it."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Report:
+        """
+        Return the report that `save`, or the command's ``--json``, wrote to `path`.
+
+        Raises:
+            ConfigError: The file cannot be read or is no such report.
+        """
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} does not hold a report: {error}") from None
+        if not isinstance(document, dict):
+            raise ConfigError(f"{path} does not hold a report: it is no object")
+        try:
+            return cls.from_json(document)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+
+
+def geometric_mean(ratios: Iterable[float]) -> float | None:
+    """Return the geometric mean; None of nothing."""
+    logarithms: Sequence[float] = [math.log(ratio) for ratio in ratios]
+    return math.exp(statistics.fmean(logarithms)) if logarithms else None

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""jitgen and its peers on the same operands, each with a right result before it is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import jitgen
+from jitgen.bench.cases import Case
+from jitgen.bench.peers import Call, Peer, Prepared
+from jitgen.bench.report import OURS, PADDING
+from jitgen.measure.clock import Batch
+from jitgen.measure.workload import Workload
+from jitgen.model import Layout
+from jitgen.select import default_arch
+
+_COPY_RATE = 4.2e12
+_FLOP_RATE = 1.2e15
+"""About what an H200 reaches: good enough to guess how long a call takes."""
+
+_ENOUGH_S = 480e-6
+"""Device time that calls between two events should take together."""
+
+_DEVICE = "cuda"
+_MOST_LAUNCHES = 8
+_MOST_BYTES = 16 * 2**30
+
+
+@dataclass(slots=True, kw_only=True)
+class Sides:
+    """
+    Who takes part in a case.
+
+    Attributes:
+        workloads: The operands, one set for each call between two events.
+        batches: For each side that computes the case right, its calls.
+        missing: The other sides, and why.
+    """
+
+    workloads: Sequence[Workload]
+    batches: dict[str, Batch] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+class Ours(Peer):
+    """jitgen itself, with the kernel that its selector chooses."""
+
+    name = OURS
+    note = ""
+    has_same_numerics = True
+
+    def prepare(self, workload: Workload, expected_m: int) -> Prepared:
+        """Return `grouped_gemm`, which is told what to expect where the layout does not say it."""
+        is_masked = workload.problem.layout is Layout.MASKED
+        options: dict[str, Any] = {"expected_m": expected_m} if is_masked else {}
+        return Prepared(
+            call=partial(workload.call, jitgen.grouped_gemm, **options),
+            check=partial(workload.check, OURS),
+        )
+
+
+def chosen(case: Case, workload: Workload) -> str:
+    """Return the name of the kernel that `grouped_gemm` chooses for the case."""
+    problem = workload.problem
+    if case.layout is Layout.MASKED:
+        problem = replace(problem, m=case.rows_per_group * case.groups)
+    arch = default_arch()
+    return jitgen.select(problem, arch).config.name(arch)
+
+
+def workloads(case: Case) -> list[Workload]:
+    """Return as many sets of operands as a measurable time takes calls."""
+    first = Workload.random(case.problem, case.row_counts, max_rows=case.max_rows, device=_DEVICE)
+    seconds = max(first.num_bytes / _COPY_RATE, first.flop / _FLOP_RATE)
+    held = sum(x.nbytes for x in (first.a, first.b, first.out))
+    count = max(1, min(round(_ENOUGH_S / seconds), _MOST_LAUNCHES, _MOST_BYTES // held))
+    return [first, *(first.copy() for _ in range(count - 1))]
+
+
+def prepare(case: Case, peers: Sequence[Peer], of: Sequence[Workload]) -> Sides:
+    """
+    Capture the calls of every side and check what they compute.
+
+    A side that fails in any way is left out with its reason: others' code, and kernels under test.
+    """
+    sides = Sides(workloads=of)
+    for peer in (Ours(), *peers):
+
+        def add(peer: Peer = peer) -> None:
+            prepared = [peer.prepare(workload, case.rows_per_group) for workload in of]
+            batch = Batch.capture([each.call for each in prepared])
+            of[0].out.fill_(float("nan"))
+            batch.replay()
+            prepared[0].check()
+            sides.batches[peer.name] = batch
+            passes = [each.padding for each in prepared if each.padding is not None]
+            if passes:
+                sides.batches[PADDING] = Batch.capture(passes)
+
+        attempt(peer.name, add, sides.missing)
+    return sides
+
+
+def attempt(name: str, step: Call | Callable[[], None], missing: dict[str, str]) -> bool:
+    """Do `step` and return whether it succeeded; if not, note under `name` why."""
+    try:
+        step()
+    except Exception as error:  # others' code may raise anything
+        text = " ".join(str(error).split())
+        missing[name] = f"{type(error).__name__}: {text[:300]}"
+        return False
+    return True

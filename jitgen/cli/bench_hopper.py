@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen bench hopper``: grouped GEMMs beside their peers, as a table, as JSON and as plots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from jitgen.bench import cases as sizes
+from jitgen.bench import peers as others
+from jitgen.bench import targets
+from jitgen.bench.protocol import Row
+from jitgen.bench.report import OURS, PADDING, Measured, Report, Section
+from jitgen.cli.options import with_output
+from jitgen.cli.output import Column, ExitCode, Output
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command()
+@click.option("--peers", "use_peers", is_flag=True, help="Time every peer that is installed, too.")
+@click.option("--cases", "cases_at", type=_FILE, help="Cases to use instead of the public ones.")
+@click.option(
+    "--only", multiple=True, metavar="TEXT", help="Measure only steps whose name has every TEXT."
+)
+@click.option("--save", "save_at", type=_FILE, help="Write the report here after every step.")
+@click.option("--from", "read_at", type=_FILE, help="Show a saved report; needs no GPU.")
+@click.option("--plot", "plot_at", type=_FOLDER, help="Draw plots into this folder.")
+@with_output
+def hopper(
+    output: Output,
+    *,
+    use_peers: bool,
+    cases_at: Path | None,
+    only: tuple[str, ...],
+    save_at: Path | None,
+    read_at: Path | None,
+    plot_at: Path | None,
+) -> int:
+    """
+    Measure grouped GEMMs from one token to prefill, with a cold L2.
+
+    Exits 1 if a result is wrong or a target is missed. Steps are called for example "public masked
+    32 x 8 N4096 K7168"; their first word is public, one_token, accuracy, host or sustained.
+    """
+    if read_at is None:
+        cases = sizes.load() if cases_at is None else sizes.load(cases_at)
+        report = _measure(output, cases, only, save_at, use_peers=use_peers)
+    elif use_peers or cases_at or only or save_at:
+        raise click.UsageError(
+            "--from measures nothing: leave out --peers, --cases, --only, --save"
+        )
+    else:
+        report = Report.read(read_at)
+    if plot_at is not None:
+        from jitgen.bench.plots import draw
+
+        for path in draw(report, plot_at):
+            output.note(f"wrote {path}")
+    rows = list(targets.rows(report))
+    is_good = not report.failures and all(row.ok for row in rows)
+    document = {
+        "ok": is_good,
+        **report.to_json(),
+        "geometric_mean": {peer: report.geometric_mean(peer) for peer in report.peers},
+        "noise": report.noise,
+        "targets": [row.to_json() for row in rows],
+    }
+    output.result("bench", document, lambda: _show(output, report, rows))
+    for failure in report.failures:
+        output.error("WrongResult", failure)
+    return ExitCode.OK if is_good else ExitCode.FAILED
+
+
+def _measure(
+    output: Output,
+    cases: tuple[sizes.Case, ...],
+    only: tuple[str, ...],
+    save_at: Path | None,
+    *,
+    use_peers: bool,
+) -> Report:
+    from jitgen.bench import hopper as suite
+    from jitgen.measure.clock import require_gpu
+
+    require_gpu("the hopper suite")
+    steps = suite.plan(cases, only)
+    if not steps:
+        words = " and ".join(map(repr, only))
+        raise click.UsageError(f"no step has {words} in its name")
+    found, missing = others.find_all() if use_peers else ([], {})
+    for name, reason in missing.items():
+        output.note(f"without {name}: {reason}")
+    report = Report(notes=dict(missing))
+    with output.progress(len(steps), "measuring") as progress:
+        for step in suite.run(report, steps, found):
+            progress.advance(str(step))
+            if save_at is not None:
+                report.save(save_at)
+    return report
+
+
+def _show(output: Output, report: Report, rows: list[Row]) -> None:
+    """Print every section, then the targets."""
+    for section in Section:
+        if found := report.of(section):
+            output.line(section, style="bold")
+            _show_section(output, report, found)
+            output.line()
+    for accuracy in report.accuracy:
+        errors = ", ".join(f"{side} {error:.3e}" for side, error in accuracy.errors.items())
+        output.line(f"error, {accuracy.case}: {errors}")
+    for peer in report.peers:
+        mean = report.geometric_mean(peer)
+        if mean is not None:
+            output.line(f"geometric mean of the ratio to {peer}: {mean:.3f}")
+    if report.noise is not None:
+        output.line(f"noise: rounds lie {report.noise:.1%} apart")
+    if report.copy_rate:
+        output.line(f"copy rate: {report.copy_rate * 1e-9:,.0f} GB/s")
+    if rows:
+        from jitgen.cli.bench import show_rows
+
+        output.line()
+        show_rows(output, rows)
+    for name, note in report.notes.items():
+        output.note(f"{name}: {note}")
+    output.note(", ".join(f"{name} {value}" for name, value in report.conditions.items() if value))
+
+
+def _show_section(output: Output, report: Report, found: list[Measured]) -> None:
+    peers = [peer for peer in report.peers if any(peer in each.times for each in found)]
+    has_padding = any(PADDING in each.times for each in found)
+    columns = [
+        Column("CASE"),
+        *(
+            Column(title, is_number=True)
+            for title in (
+                *("US", "NOISE", "TFLOPS", "GB/s", "OF COPY"),
+                *(f"{peer} / ours" for peer in peers),
+                *(["PADDING US"] if has_padding else []),
+            )
+        ),
+        Column("KERNEL"),
+        Column("DETAIL"),
+    ]
+    output.table(
+        columns,
+        [_cells(report, each, peers, has_padding=has_padding) for each in found],
+    )
+
+
+def _cells(
+    report: Report, each: Measured, peers: list[str], *, has_padding: bool
+) -> tuple[str, ...]:
+    """Return the cells of one case."""
+    is_host = each.section is Section.HOST
+    flop, num_bytes = (each.rate(amount) for amount in (each.flop, each.num_bytes))
+    share = num_bytes / report.copy_rate if num_bytes and report.copy_rate else None
+    padding = each.median(PADDING)
+    skipped = "; ".join(f"no {side}: {reason}" for side, reason in each.missing.items())
+    return (
+        str(each.case),
+        _cell(each.seconds, "{:.1f}", 1e6),
+        f"{each.times[OURS].spread:.1%}" if OURS in each.times else "",
+        "" if is_host else _cell(flop, "{:,.0f}", 1e-12),
+        "" if is_host else _cell(num_bytes, "{:,.0f}", 1e-9),
+        "" if is_host else _cell(share, "{:.1%}"),
+        *(_cell(each.ratio(peer), "{:.3f}") for peer in peers),
+        *([_cell(padding, "{:.1f}", 1e6)] if has_padding else []),
+        _short(each.kernel),
+        "; ".join(text for text in (each.detail, skipped[:120]) if text),
+    )
+
+
+def _cell(value: float | None, form: str, scale: float = 1.0) -> str:
+    return "" if value is None else form.format(value * scale)
+
+
+def _short(kernel: str) -> str:
+    """Return the part of a kernel's name that varies within the suite: tile, cluster, schedule."""
+    _, _, rest = kernel.partition("_bf16_")
+    return rest.removesuffix("_sm_90a") or kernel

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`jitgen bench hopper`, on saved reports and on machines without a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from jitgen.bench.hopper import Step
+from jitgen.bench.report import Report
+from tests.bench_report import SMALL, measured, report
+from tests.cli.conftest import Jitgen
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "report.json"
+    report().save(path)
+    return path
+
+
+def test_help_names_every_suite(jitgen: Jitgen) -> None:
+    done = jitgen("bench --help")
+
+    assert done.code == 0
+    for suite in ("dispatch", "gemm", "hopper", "all"):
+        assert f"\n  {suite} " in done.out
+    assert "--peers" in jitgen("bench hopper --help").out
+    assert "--json" in jitgen("bench load --help").out
+
+
+def test_an_unknown_suite(jitgen: Jitgen) -> None:
+    done = jitgen("bench nope")
+
+    assert (done.code, done.out) == (2, "")
+    assert "'nope' is not one of dispatch, start" in done.err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu(jitgen: Jitgen) -> None:
+    done = jitgen("bench hopper --peers")
+
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "error: the hopper suite needs a GPU that jitgen has kernels for\n"
+
+
+def test_a_saved_report_is_shown(jitgen: Jitgen, saved: Path) -> None:
+    done = jitgen("bench hopper --from", str(saved))
+
+    assert done.code == 0, done.err
+    assert "masked 32 x 8 N4096 K7168" in done.out
+    assert "t64x128x128_c1x2_acc1" in done.out
+    assert "geometric mean of the ratio to deep_gemm: 1.216" in done.out
+    assert "copy rate: 4,000 GB/s" in done.out
+    assert "no cublaslt: RuntimeError: not here" in done.out
+    assert "98 % copy" in done.out
+    assert "triton: own kernel" in done.err
+
+
+def test_the_json_document_is_a_report(jitgen: Jitgen, saved: Path, tmp_path: Path) -> None:
+    document = jitgen("bench hopper --json --from", str(saved)).document
+    again = tmp_path / "again.json"
+    again.write_text(json.dumps(document))
+
+    assert document["ok"]
+    assert document["geometric_mean"]["deep_gemm"] == pytest.approx(1.216, abs=1e-3)
+    assert Report.read(again) == report()
+
+
+def test_a_missed_target_and_a_wrong_result_fail(jitgen: Jitgen, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    Report(measured=[measured(SMALL, 60, 50)]).save(path)
+    missed = jitgen("bench hopper --from", str(path))
+    Report(measured=[measured(SMALL, 1, 1, times={}, missing={"jitgen": "it is wrong"})]).save(path)
+    wrong = jitgen("bench hopper --from", str(path))
+
+    assert missed.code == 1
+    assert "under" in missed.out
+    assert wrong.code == 1
+    assert "error: contiguous 8 x 64 N7168 K2048: it is wrong" in wrong.err
+
+
+def test_plots_of_a_saved_report(jitgen: Jitgen, saved: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = jitgen("bench hopper --from", str(saved), "--plot", str(tmp_path / "plots"))
+
+    assert done.code == 0
+    assert len(list((tmp_path / "plots").iterdir())) == 4
+
+
+def test_bad_words(jitgen: Jitgen, saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("{}")
+    for words, message in (
+        (f"--from {saved} --peers", "--from measures nothing"),
+        (f"--from {tmp_path / 'none.json'}", "does not hold a report"),
+        (f"--from {tmp_path / 'bad.json'}", "no report of the hopper suite"),
+        (f"--cases {tmp_path / 'bad.json'}", "does not hold cases"),
+    ):
+        done = jitgen("bench hopper", words)
+        assert (done.code, done.out) == (2, ""), words
+        assert message in done.err
+
+
+def test_a_run_is_saved_step_by_step(
+    jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.json"
+    seen: list[int] = []
+
+    def run(found: Report, steps: Sequence[Step], _: object) -> Iterator[Step]:
+        for step in steps:
+            seen.append(len(Report.read(path).measured) if path.exists() else 0)
+            found.measured.append(measured(step.case, 10, 12))
+            yield step
+
+    monkeypatch.setattr("jitgen.bench.hopper.run", run)
+    monkeypatch.setattr("jitgen.measure.clock.require_gpu", lambda _: None)
+    done = jitgen("bench hopper --save", str(path), "--only public --only contiguous")
+
+    assert done.code == 0, done.err
+    assert seen == list(range(17))
+    assert len(Report.read(path).measured) == 17
+    assert "[17/17] public contiguous 4 x 512 N7168 K7168" in done.err
+    none = jitgen("bench hopper --only nothing-like-it")
+    assert none.code == 2
+    assert "no step has 'nothing-like-it' in its name" in none.err

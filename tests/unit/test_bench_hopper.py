@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hopper suite without a GPU: cases, plan, reports, targets, and the run itself on a CPU."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from jitgen.bench import cases, gpu, hopper, peers, sides, targets
+from jitgen.bench.cases import Case
+from jitgen.bench.peers import Peer, Prepared, Unavailable
+from jitgen.bench.peers.deep_gemm import _places
+from jitgen.bench.peers.torch_grouped import _ends
+from jitgen.bench.peers.triton import suited, tile_table
+from jitgen.bench.report import Report, Section, geometric_mean
+from jitgen.errors import ConfigError
+from jitgen.measure import clock
+from jitgen.measure.clock import Batch, Call
+from jitgen.measure.times import Times
+from jitgen.measure.workload import Workload
+from jitgen.model import Layout
+from jitgen.ops import reference
+from tests.bench_report import DECODE, PREFILL, SMALL, measured, report
+
+TINY = Case(layout=Layout.RAGGED, groups=3, rows_per_group=6, n=128, k=256, spread=0.5)
+
+
+def test_public_cases() -> None:
+    found = cases.load()
+
+    assert len(found) == 41
+    assert len(set(found)) == 41
+    assert {case.layout for case in found} == {*Layout}
+    assert all(case.problem.groups == len(case.row_counts) for case in found)
+
+
+def test_rows_of_groups_vary_with_the_spread_and_never_between_runs() -> None:
+    loose = replace(DECODE, rows_per_group=100)
+
+    assert SMALL.row_counts == (64,) * 8
+    assert loose.row_counts == loose.row_counts
+    assert len(set(loose.row_counts)) > 10
+    assert min(loose.row_counts) >= 70
+    assert max(loose.row_counts) <= 130
+    assert 0 <= min(replace(loose, spread=1.0).row_counts) < 30
+    assert set(replace(DECODE, rows_per_group=1).row_counts) == {1}
+
+
+def test_a_case_survives_json() -> None:
+    for case in (*cases.load(), *cases.ONE_TOKEN):
+        assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": 3}, "a case has no field 'rows'"),
+        ({"k": None}, "k must be of type int"),
+        ({"k": 0}, "must be at least 1"),
+        ({"groups": True}, "groups must be of type int"),
+        ({"layout": "loose"}, "layout must be ragged, contiguous, masked"),
+        ({"layout": ["ragged"]}, "layout must be"),
+        ({"max_rows": 9}, "max_rows is for the masked layout"),
+        ({"layout": "masked", "max_rows": 2}, "max_rows must be at least 3"),
+        ({"layout": "masked"}, "max_rows is for the masked layout, which needs it"),
+        ({"spread": 1.5}, "spread must be from 0 to 1"),
+        ({"spread": "much"}, "spread must be of type int or float"),
+    ],
+)
+def test_bad_cases_are_refused(changes: dict[str, object], message: str) -> None:
+    document = {"layout": "ragged", "groups": 2, "rows_per_group": 3, "n": 128, "k": 128}
+
+    assert Case.from_json(document).groups == 2
+    with pytest.raises(ConfigError, match=message):
+        Case.from_json({**document, **changes})
+
+
+def test_bad_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cases.json"
+    for text, message in (
+        ("[", "does not hold cases"),
+        ("[]", "needs an object with a list 'cases'"),
+        ('{"cases": [], "dtype": "f16"}', "dtype must be 'e4m3'"),
+        ('{"cases": [{"n": 1}]}', "cases.json: a case needs 'layout'"),
+        ('{"cases": [7]}', "a case must be an object"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            cases.load(path)
+    with pytest.raises(ConfigError, match="No such file"):
+        cases.load(tmp_path / "none.json")
+
+
+def test_the_plan_and_what_only_leaves() -> None:
+    found = cases.load()
+    steps = hopper.plan(found)
+
+    kinds = [step.kind for step in steps]
+    assert kinds.count("public") == 41
+    assert kinds.count("one_token") == 4
+    assert kinds.count("accuracy") == 3
+    assert kinds.count("host") == 1
+    assert kinds.count("sustained") == 5
+    only = hopper.plan(found, ["masked", " 32 x 8 "])
+    assert [str(step) for step in only] == [
+        "public masked 32 x 8 N4096 K7168",
+        "public masked 32 x 8 N7168 K2048",
+    ]
+
+
+def test_ratios_and_means() -> None:
+    found = report()
+
+    assert found.measured[0].ratio("deep_gemm") == pytest.approx(1.2)
+    assert found.measured[0].ratio("triton") is None
+    assert found.geometric_mean("deep_gemm") == pytest.approx((1.2 * 1.2 * 1.25) ** (1 / 3))
+    assert found.geometric_mean("triton") is None
+    assert found.peers == ["deep_gemm"]
+    assert found.noise == pytest.approx(0.02)
+    assert geometric_mean([2.0, 0.5]) == pytest.approx(1.0)
+    assert geometric_mean([]) is None
+    assert found.measured[0].rate(3.0) == pytest.approx(3.0 / 100e-6)
+
+
+def test_slower_means_slower_in_every_round() -> None:
+    assert measured(SMALL, 100, 90).is_slower("deep_gemm")
+    assert not measured(
+        SMALL,
+        100,
+        99.9,
+        times={"jitgen": Times(seconds=(1.0, 1.0)), "deep_gemm": Times(seconds=(0.9, 1.1))},
+    ).is_slower("deep_gemm")
+    assert not measured(SMALL, 100, 90).is_slower("triton")
+
+
+def test_a_report_survives_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    report().save(path)
+
+    assert Report.read(path) == report()
+    assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_bad_reports_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    damaged = report().to_json()
+    damaged["measured"][0]["case"] = {}
+    missing = report().to_json()
+    del missing["measured"][0]["kernel"]
+    for document, message in (
+        ([], "does not hold a report"),
+        ({"suite": "gemm"}, "no report of the hopper suite"),
+        ({**report().to_json(), "report_schema": 0}, "of this version"),
+        (damaged, "a case needs 'layout'"),
+        (missing, "the report is damaged: KeyError"),
+    ):
+        path.write_text(json.dumps(document))
+        with pytest.raises(ConfigError, match=message):
+            Report.read(path)
+
+
+def test_targets_take_the_worst_case() -> None:
+    found = report()
+    found.measured.append(measured(replace(SMALL, n=4096, k=7168), 100, 110))
+    rows = {row.what: row for row in targets.rows(found)}
+
+    assert rows["contiguous, 8 groups of 64"].value == pytest.approx(1.1)
+    assert not rows["contiguous, 8 groups of 64"].ok
+    assert rows["decode of 32 groups, N4096 K7168"].value == pytest.approx(98)
+    assert rows["decode of 32 groups, N4096 K7168"].ok
+    assert rows["prefill, sustained"].value == pytest.approx(1.01)
+    assert rows["ragged groups beyond decode, the GEMM alone"].value == pytest.approx(1.25)
+    assert rows["cases slower than DeepGEMM in every round"].ok
+    assert rows["error over DeepGEMM's, ragged"].ok
+    assert rows["host time of a warm grouped_gemm(..., out=out)"].value == pytest.approx(7)
+    assert "contiguous, 8 groups of 128" not in rows
+    assert not list(targets.rows(Report()))
+
+
+def test_every_target_has_public_cases() -> None:
+    places = {
+        Section.PUBLIC: cases.load(),
+        Section.ONE_TOKEN: cases.ONE_TOKEN,
+        Section.SUSTAINED: cases.load(),
+    }
+    for target in targets.TARGETS:
+        assert any(target.matches(case) for case in places[target.section]), target.what
+
+
+def test_clocks_are_read_from_a_line() -> None:
+    state = gpu.State.parse("1395, 3201, 698.12, 61")
+
+    assert str(state) == "SM 1395 MHz, memory 3201 MHz, 698 W, 61 C"
+    assert gpu.State.parse("[N/A], 3201, 698.12, 61") is None
+    assert gpu.words([]) == ""
+    assert state is not None
+    assert gpu.words([state, replace(state, sm_mhz=1405), state]).startswith("SM 1395 MHz")
+
+
+def test_peers_that_are_not_here_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden: Any = None
+    monkeypatch.setitem(sys.modules, "deep_gemm", hidden)
+    found, missing = peers.find_all(("deep_gemm", "torch_grouped"))
+
+    assert [peer.name for peer in found] == ["torch_grouped"]
+    assert "deep_gemm cannot be imported:" in missing["deep_gemm"]
+
+
+def test_peers_refuse_what_they_cannot_compute() -> None:
+    load = Workload.random(replace(DECODE, n=128, k=128).problem, (2,) * 32, device="cpu")
+
+    with pytest.raises(Unavailable, match="no masked layout"):
+        peers.find("torch_grouped").prepare(load, 2)
+    with pytest.raises(Unavailable, match="K of a multiple of 512"):
+        peers.find("cublaslt").prepare(load, 2)
+
+
+def test_places_of_padded_rows() -> None:
+    indices, places = _places((2, 0, 130))
+
+    assert len(indices) == 128 + 256
+    assert indices[places].tolist() == [0, 0] + [2] * 130
+    assert int((indices < 0).sum()) == 126 + 126
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_tiles_cover_every_valid_row_once(layout: Layout) -> None:
+    problem = replace(TINY, layout=Layout.RAGGED).problem
+    load = Workload.random(replace(problem, layout=layout), (5, 0, 40), device="cpu")
+    rows = torch.arange(load.out.shape[:-1].numel()).view(load.out.shape[:-1])
+    flat_scales = torch.as_strided(
+        load.a_scale, (load.a_scale.untyped_storage().nbytes() // 4,), (1,)
+    )
+    found = []
+    for group, first, count, scale in tile_table(load, 16).tolist():
+        assert 0 < count <= 16
+        found += [(group, row) for row in range(first, first + count)]
+        where = (group, first % load.out.shape[-2]) if layout is Layout.MASKED else (first,)
+        assert flat_scales[scale] == load.a_scale[(*where, 0)]
+
+    expected = [(group, row) for group, where in load.valid_rows() for row in rows[where].tolist()]
+    assert found == expected
+    if layout is not Layout.MASKED:
+        assert _ends(load)[-1] == len(load.a)
+
+
+def test_triton_shapes_suit_the_rows() -> None:
+    assert {shape["block_m"] for shape in suited(1)} == {16}
+    assert {shape["block_m"] for shape in suited(64)} == {32, 64}
+    assert {shape["block_m"] for shape in suited(4096)} == {64, 128}
+
+
+class Reference(Peer):
+    """The reference, as a peer."""
+
+    name = "deep_gemm"
+    note = "slow"
+    has_same_numerics = True
+
+    def prepare(self, workload: Workload, expected_m: int) -> Prepared:
+        return Prepared(
+            call=lambda: workload.call(reference.grouped_gemm),
+            check=lambda: workload.check("the reference"),
+            padding=lambda: None,
+        )
+
+
+class Wrong(Reference):
+    """A peer that computes nothing."""
+
+    name = "wrong"
+
+    def prepare(self, workload: Workload, expected_m: int) -> Prepared:
+        return replace(super().prepare(workload, expected_m), call=lambda: None)
+
+
+class Broken(Reference):
+    """A peer that cannot compute the case."""
+
+    name = "broken"
+
+    def prepare(self, workload: Workload, expected_m: int) -> Prepared:
+        raise RuntimeError("no kernel\nfor this")
+
+
+@pytest.fixture
+def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the suite run on tensors in host memory, timed by the host."""
+
+    def capture(calls: Sequence[Call]) -> Batch:
+        return Batch(calls=tuple(calls), replay=lambda: [call() for call in calls])
+
+    def in_turn(batches: Sequence[Batch], **_: object) -> list[Times]:
+        return clock.compete_on_host([batch.replay for batch in batches], repetitions=2, warmup=0)
+
+    def back_to_back(functions: Sequence[Call], *, during: Call) -> list[Times]:
+        during()
+        return clock.compete_on_host(functions, repetitions=2, warmup=0)
+
+    def on_host(functions: Sequence[Call], **_: object) -> list[Times]:
+        return clock.compete_on_host(functions, repetitions=2, warmup=0)
+
+    monkeypatch.setenv("JITGEN_ARCH", "cpu")
+    monkeypatch.setattr(sides, "_DEVICE", "cpu")
+    monkeypatch.setattr(sides, "_MOST_LAUNCHES", 2)
+    monkeypatch.setattr(Batch, "capture", capture)
+    monkeypatch.setattr(hopper, "compete_in_batches", in_turn)
+    monkeypatch.setattr(hopper, "compete_on_host", on_host)
+    monkeypatch.setattr(hopper, "sustain", back_to_back)
+    monkeypatch.setattr(hopper, "_ACCURACY", (TINY,))
+    monkeypatch.setattr(hopper, "_HOST", replace(TINY, layout=Layout.MASKED, max_rows=16))
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_sides_take_part_if_they_are_right() -> None:
+    operands = sides.workloads(TINY)
+    found = sides.prepare(TINY, [Reference(), Wrong(), Broken()], operands)
+
+    assert len(operands) == 2
+    assert list(found.batches) == ["jitgen", "deep_gemm", "padding"]
+    assert len(found.batches["jitgen"].calls) == 2
+    assert found.missing["wrong"].startswith("WrongResult: the reference is wrong by nan")
+    assert found.missing["broken"] == "RuntimeError: no kernel for this"
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_every_kind_of_step() -> None:
+    found = hopper.cold(Section.PUBLIC, TINY, [Reference(), Wrong()])
+    assert found.kernel.endswith("_cpu")
+    assert found.launches == 2
+    assert {*found.times} == {"jitgen", "deep_gemm", "padding"}
+    assert found.flop == 2 * sum(TINY.row_counts) * 128 * 256
+    assert math.isfinite(found.ratio("deep_gemm") or math.nan)
+
+    errors = hopper.accuracy(TINY, [Reference(), Broken()])
+    assert 0 < errors.errors["jitgen"] < 2**-8
+    assert {*errors.missing} == {"broken"}
+
+    assert {*hopper.host(hopper._HOST, [Reference()]).times} == {"jitgen", "deep_gemm"}
+    assert {*hopper.sustained(TINY, [Broken()]).times} == {"jitgen"}
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_a_kernel_that_is_wrong_is_told_and_the_run_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("jitgen.bench.sides.jitgen.grouped_gemm", lambda *_, **__: None)
+    found = hopper.cold(Section.PUBLIC, TINY, [Reference()])
+
+    assert {*found.times} == {"deep_gemm", "padding"}
+    assert (found.kernel, found.seconds) == ("", None)
+    [failure] = Report(measured=[found]).failures
+    assert "ragged 3 x 6 N128 K256: WrongResult" in failure
+
+
+def test_prefill_is_what_the_sustained_steps_run() -> None:
+    steps = [step.case for step in hopper.plan([PREFILL, SMALL], ["sustained"])]
+
+    assert steps == [PREFILL]
