@@ -26,7 +26,7 @@ from typing import Any
 
 from jitgen.cache.area import discard, unique_name
 from jitgen.cache.root import Root
-from jitgen.errors import CacheError, UnsafeCacheRoot
+from jitgen.errors import CacheError
 from jitgen.events import warn_once
 
 MAX_BYTES = 2**20
@@ -37,7 +37,10 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Tuned:
-    """The measurements under one root; reading never raises for what the disk holds."""
+    """
+    The measurements under one root, which whoever opened the store has checked; reading never
+    raises for what the disk holds.
+    """
 
     def __init__(self, root: Root, *, is_writable: bool) -> None:
         self._root = root
@@ -55,13 +58,12 @@ class Tuned:
         """
         path = self._path(device, kind, name)
         try:
-            self._root.check()
             document = json.loads(_bytes(path))
             if not isinstance(document, dict):
                 raise ValueError("it holds no JSON object")
         except FileNotFoundError:
             return None
-        except (OSError, UnsafeCacheRoot, ValueError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             warn_once("tuned file", "ignoring the measurements in %s: %s", path, error)
             return None
         return document

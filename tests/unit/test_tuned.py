@@ -130,8 +130,10 @@ class TestExclusions:
 
         assert select(PROBLEM, GPU).source == "shipped"
         tuned.exclude(store, GPU, NAMES[0], "wrong")
-        assert select(PROBLEM, GPU).source == "model"
-        assert select(PROBLEM, GPU).config == BY_MODEL.candidates[1].config
+        choice = select(PROBLEM, GPU)
+        assert choice.source == "model"
+        assert choice.config == BY_MODEL.candidates[1].config
+        assert choice.times_us.keys() == {c.config for c in choice.candidates}
 
     def test_of_one_bucket(self) -> None:
         found = record(2, excluded={NAMES[0]: "wrong"}, times_us={NAMES[2]: 3.0})
