@@ -100,6 +100,7 @@ def run(report: Report, steps: Sequence[Step], peers: Sequence[Peer]) -> Iterato
         torch.cuda.empty_cache()
         yield step
     report.conditions["warm"] = gpu.words([state for state in (gpu.look(),) if state])
+    report.conditions["copy at the end"] = f"{copy_rate() * 1e-9:,.0f} GB/s"
 
 
 def copy_rate() -> float:

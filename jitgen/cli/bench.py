@@ -117,4 +117,6 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _figure(value: float, unit: str) -> str:
-    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
+    if value >= 1000:
+        return f"{value:,.0f} {unit}"
+    return f"{value:.4g} {unit}" if unit == "x" else f"{value:.3g} {unit}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ from jitgen.bench import targets
 from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS, PADDING, Measured, Report, Section
 from jitgen.cli.options import with_output
-from jitgen.cli.output import Column, ExitCode, Output
+from jitgen.cli.output import Column, ExitCode, Output, counted
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -125,9 +126,28 @@ def _show(output: Output, report: Report, rows: list[Row]) -> None:
 
         output.line()
         show_rows(output, rows)
+    _show_notes(output, report)
+
+
+def _show_notes(output: Output, report: Report) -> None:
+    """Say what figures depend on, and which are not there."""
+    if report.peers:
+        output.note("under a peer's name: its time over jitgen's, so above 1 jitgen is faster")
     for name, note in report.notes.items():
         output.note(f"{name}: {note}")
+    for (name, reason), count in _left_out(report).items():
+        output.note(f"{name} left out of {counted(count, 'case')}: {reason}")
     output.note(", ".join(f"{name} {value}" for name, value in report.conditions.items() if value))
+
+
+def _left_out(report: Report) -> Counter[tuple[str, str]]:
+    """Count the cases that a peer did not compute for the same reason."""
+    return Counter(
+        (side, reason)
+        for each in report.measured
+        for side, reason in each.missing.items()
+        if side != OURS
+    )
 
 
 def _show_section(output: Output, report: Report, found: list[Measured]) -> None:
@@ -139,7 +159,7 @@ def _show_section(output: Output, report: Report, found: list[Measured]) -> None
             Column(title, is_number=True)
             for title in (
                 *("US", "NOISE", "TFLOPS", "GB/s", "OF COPY"),
-                *(f"{peer} / ours" for peer in peers),
+                *(peer.upper() for peer in peers),
                 *(["PADDING US"] if has_padding else []),
             )
         ),
@@ -160,18 +180,18 @@ def _cells(
     flop, num_bytes = (each.rate(amount) for amount in (each.flop, each.num_bytes))
     share = num_bytes / report.copy_rate if num_bytes and report.copy_rate else None
     padding = each.median(PADDING)
-    skipped = "; ".join(f"no {side}: {reason}" for side, reason in each.missing.items())
+    spread = each.times[OURS].spread if OURS in each.times else None
     return (
         str(each.case),
         _cell(each.seconds, "{:.1f}", 1e6),
-        f"{each.times[OURS].spread:.1%}" if OURS in each.times else "",
+        "" if is_host or spread is None else f"{spread:.1%}",
         "" if is_host else _cell(flop, "{:,.0f}", 1e-12),
         "" if is_host else _cell(num_bytes, "{:,.0f}", 1e-9),
         "" if is_host else _cell(share, "{:.1%}"),
         *(_cell(each.ratio(peer), "{:.3f}") for peer in peers),
         *([_cell(padding, "{:.1f}", 1e6)] if has_padding else []),
         _short(each.kernel),
-        "; ".join(text for text in (each.detail, skipped[:120]) if text),
+        each.detail,
     )
 
 
