@@ -20,9 +20,10 @@ from jitgen.bench.cases import ONE_TOKEN, Case
 from jitgen.bench.peers import Peer
 from jitgen.bench.protocol import conditions
 from jitgen.bench.report import OURS, PADDING, Accuracy, Measured, Report, Section
-from jitgen.bench.sides import Ours, Sides, attempt, chosen, prepare, workloads
+from jitgen.bench.sides import Ours, Sides, attempt, chosen, prepare, workload
 from jitgen.bench.targets import PEER, PREFILL_ROWS
 from jitgen.measure.clock import compete, compete_in_batches, compete_on_host, require_gpu, sustain
+from jitgen.measure.rotation import rotation
 from jitgen.measure.times import Times
 from jitgen.measure.workload import Workload
 from jitgen.model import Layout
@@ -113,7 +114,7 @@ def copy_rate() -> float:
 
 def cold(section: Section, case: Case, peers: Sequence[Peer]) -> Measured:
     """Time a case with a cold L2."""
-    operands = workloads(case)
+    operands = rotation(workload(case))
     sides = prepare(case, peers, operands)
     times = compete_in_batches(
         list(sides.batches.values()), rounds=ROUNDS, repetitions=_REPETITIONS
@@ -125,7 +126,7 @@ def cold(section: Section, case: Case, peers: Sequence[Peer]) -> Measured:
 
 def sustained(case: Case, peers: Sequence[Peer]) -> Measured:
     """Time a case in loops of about a second, jitgen and the peer of the targets in turn."""
-    operands = workloads(case)[:1]
+    operands = [workload(case)]
     sides = _rivals(case, peers, operands)
     states: list[gpu.State] = []
 
@@ -142,7 +143,7 @@ def sustained(case: Case, peers: Sequence[Peer]) -> Measured:
 
 def host(case: Case, peers: Sequence[Peer]) -> Measured:
     """Time what a warm call costs the host; no group has rows, so that the GPU is always idle."""
-    operands = workloads(case)[:1]
+    operands = [workload(case)]
     sides = _rivals(case, peers, operands)
     operands[0].groups.zero_()
     calls = [batch.calls[0] for batch in sides.batches.values()]
@@ -155,17 +156,17 @@ def host(case: Case, peers: Sequence[Peer]) -> Measured:
 
 def accuracy(case: Case, peers: Sequence[Peer]) -> Accuracy:
     """Compare the results of jitgen, and of peers with its numerics, with sums in float64."""
-    workload = workloads(case)[0]
+    operands = workload(case)
     errors: dict[str, float] = {}
     missing: dict[str, str] = {}
     for peer in (Ours(), *(peer for peer in peers if peer.has_same_numerics)):
 
         def add(peer: Peer = peer) -> None:
-            prepared = peer.prepare(workload, case.rows_per_group)
-            workload.out.fill_(float("nan"))
+            prepared = peer.prepare(operands, case.rows_per_group)
+            operands.out.fill_(float("nan"))
             prepared.call()
             prepared.check()
-            errors[peer.name] = workload.errors(torch.float64)[0]
+            errors[peer.name] = operands.errors(torch.float64)[0]
 
         attempt(peer.name, add, missing)
     return Accuracy(case=case, errors=errors, missing=missing)

@@ -17,16 +17,7 @@ from jitgen.measure.workload import Workload
 from jitgen.model import Layout
 from jitgen.select import default_arch
 
-_COPY_RATE = 4.2e12
-_FLOP_RATE = 1.2e15
-"""About what an H200 reaches: good enough to guess how long a call takes."""
-
-_ENOUGH_S = 480e-6
-"""Device time that calls between two events should take together."""
-
 _DEVICE = "cuda"
-_MOST_LAUNCHES = 8
-_MOST_BYTES = 16 * 2**30
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,22 +53,18 @@ class Ours(Peer):
         )
 
 
-def chosen(case: Case, workload: Workload) -> str:
+def chosen(case: Case, operands: Workload) -> str:
     """Return the name of the kernel that `grouped_gemm` chooses for the case."""
-    problem = workload.problem
+    problem = operands.problem
     if case.layout is Layout.MASKED:
         problem = replace(problem, m=case.rows_per_group * case.groups)
     arch = default_arch()
     return jitgen.select(problem, arch).config.name(arch)
 
 
-def workloads(case: Case) -> list[Workload]:
-    """Return as many sets of operands as a measurable time takes calls."""
-    first = Workload.random(case.problem, case.row_counts, max_rows=case.max_rows, device=_DEVICE)
-    seconds = max(first.num_bytes / _COPY_RATE, first.flop / _FLOP_RATE)
-    held = sum(x.nbytes for x in (first.a, first.b, first.out))
-    count = max(1, min(round(_ENOUGH_S / seconds), _MOST_LAUNCHES, _MOST_BYTES // held))
-    return [first, *(first.copy() for _ in range(count - 1))]
+def workload(case: Case) -> Workload:
+    """Return random operands of the case."""
+    return Workload.random(case.problem, case.row_counts, max_rows=case.max_rows, device=_DEVICE)
 
 
 def prepare(case: Case, peers: Sequence[Peer], of: Sequence[Workload]) -> Sides:
@@ -90,7 +77,7 @@ def prepare(case: Case, peers: Sequence[Peer], of: Sequence[Workload]) -> Sides:
     for peer in (Ours(), *peers):
 
         def add(peer: Peer = peer) -> None:
-            prepared = [peer.prepare(workload, case.rows_per_group) for workload in of]
+            prepared = [peer.prepare(each, case.rows_per_group) for each in of]
             batch = Batch.capture([each.call for each in prepared])
             of[0].out.fill_(float("nan"))
             batch.replay()

@@ -24,6 +24,7 @@ from jitgen.bench.report import Report, Section, geometric_mean
 from jitgen.errors import ConfigError
 from jitgen.measure import clock
 from jitgen.measure.clock import Batch, Call
+from jitgen.measure.rotation import rotation
 from jitgen.measure.times import Times
 from jitgen.measure.workload import Workload
 from jitgen.model import Layout
@@ -310,7 +311,7 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("JITGEN_ARCH", "cpu")
     monkeypatch.setattr(sides, "_DEVICE", "cpu")
-    monkeypatch.setattr(sides, "_MOST_LAUNCHES", 2)
+    monkeypatch.setattr("jitgen.measure.rotation._MOST", 2)
     monkeypatch.setattr(Batch, "capture", capture)
     monkeypatch.setattr(hopper, "compete_in_batches", in_turn)
     monkeypatch.setattr(hopper, "compete_on_host", on_host)
@@ -321,7 +322,7 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("on_a_cpu")
 def test_sides_take_part_if_they_are_right() -> None:
-    operands = sides.workloads(TINY)
+    operands = rotation(sides.workload(TINY))
     found = sides.prepare(TINY, [Reference(), Wrong(), Broken()], operands)
 
     assert len(operands) == 2

@@ -13,6 +13,7 @@ import jitgen
 from jitgen.errors import ConfigError
 from jitgen.measure import clock
 from jitgen.measure.errors import NoDevice, WrongResult
+from jitgen.measure.rotation import rotation
 from jitgen.measure.times import Times
 from jitgen.measure.workload import Workload
 from jitgen.model import DType, Layout, Problem, ScaleGranularity
@@ -101,6 +102,18 @@ def test_copies_share_nothing_and_seeds_repeat() -> None:
     assert torch.equal(first.b_scale, other.b_scale)
     assert first.b.data_ptr() != other.b.data_ptr()
     assert other.a_scale.stride() == first.a_scale.stride()
+
+
+def test_the_shorter_a_call_the_more_sets_of_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Workload.random(problem(), device="cpu")
+    found = rotation(load)
+
+    assert found[0] is load
+    assert len(found) == len({each.b.data_ptr() for each in found}) == 8
+    monkeypatch.setattr("jitgen.measure.rotation._FLOP_RATE", 1.0)
+    assert len(rotation(load)) == 2
+    monkeypatch.setattr("jitgen.measure.rotation._MOST_BYTES", 1)
+    assert rotation(load) == [load]
 
 
 def test_a_workload_fits_grouped_gemm() -> None:
