@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -98,12 +99,51 @@ class Outcome:
     seconds: float = 0.0
 
 
+class Stop:
+    """
+    Ends a `run` from another thread than the one that iterates over it.
+
+    Called before the run begins, it ends that run as it begins.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._connection: socket.socket | None = None
+        self.is_set = False
+
+    def __call__(self) -> None:
+        """End the run; returns at once, and the iterator is exhausted soon after."""
+        with self._guard:
+            self.is_set = True
+            self._end()
+
+    def watch(self, connection: socket.socket) -> None:
+        """Take note of the run's connection to its processes, whose end is theirs."""
+        with self._guard:
+            self._connection = connection
+            if self.is_set:
+                self._end()
+
+    def disown(self) -> None:
+        """
+        Close this process's copy of the connection: for a forked child, whose parent's run it is.
+        """
+        if self._connection is not None and self._connection.fileno() >= 0:
+            os.close(self._connection.detach())  # close() would wait for whoever reads from it
+
+    def _end(self) -> None:
+        if self._connection is not None:
+            with suppress(OSError):  # it has ended by itself
+                self._connection.shutdown(socket.SHUT_RDWR)
+
+
 def run(
     function: str,
     tasks: Sequence[Any],
     *,
     jobs: int,
     timeout_s: float,
+    stop: Stop | None = None,
     preload: Sequence[str] = PRELOAD,
     without: Sequence[str] = WITHOUT,
 ) -> Iterator[Outcome]:
@@ -119,6 +159,7 @@ def run(
         tasks: JSON values.
         jobs: How many tasks run at a time, at least 1; see `default_jobs`.
         timeout_s: After so many seconds a task and all that it started are killed.
+        stop: What ends the run from another thread; tasks that it ends have no outcome.
         preload: Modules that are imported once, before the first task.
         without: Modules that tasks cannot import.
 
@@ -141,6 +182,8 @@ def run(
         return
     waiting = set(range(len(tasks)))
     with tempfile.TemporaryFile() as log, _Server(log) as server:
+        if stop is not None:
+            stop.watch(server.connection)
         for answer in server.answers(line):
             waiting.discard(answer["index"])
             yield Outcome(
@@ -152,7 +195,9 @@ def run(
                 log=answer["log"],
                 seconds=answer["seconds"],
             )
-        if waiting:
+            if not waiting:  # the end may never show, where a fork of this process holds a copy
+                break
+        if waiting and not (stop is not None and stop.is_set):
             error = f"the process that starts compile processes ended ({server.status()})"
             log.seek(0)
             text = log.read()[-4096:].decode("utf-8", "replace").strip()
@@ -166,7 +211,7 @@ class _Server:
     """The helper process, for the length of a with block."""
 
     def __init__(self, log: IO[bytes]) -> None:
-        self._socket, theirs = socket.socketpair()
+        self.connection, theirs = socket.socketpair()
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -191,8 +236,11 @@ class _Server:
 
     def answers(self, request: bytes) -> Iterator[dict[str, Any]]:
         """Send `request` and yield the answers until the other side ends."""
-        with suppress(BrokenPipeError, ConnectionResetError), self._socket.makefile("rb") as lines:
-            self._socket.sendall(request)
+        with (
+            suppress(BrokenPipeError, ConnectionResetError),
+            self.connection.makefile("rb") as lines,
+        ):
+            self.connection.sendall(request)
             for line in lines:
                 yield json.loads(line)
 
@@ -204,8 +252,8 @@ class _Server:
     def __exit__(self, *_: object) -> None:
         # shutdown, unlike close, also ends the connection where a fork of this process holds a copy
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
         try:
             self._process.wait(_GOODBYE_S)
         except subprocess.TimeoutExpired:
