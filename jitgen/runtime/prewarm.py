@@ -12,22 +12,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from jitgen import plans
 from jitgen.cache import Store
-from jitgen.errors import ConfigError, JitgenError
+from jitgen.errors import ConfigError
 from jitgen.model import Arch, KernelConfig, require
 from jitgen.plans import Plan
 from jitgen.runtime import registry
-from jitgen.runtime.entries import build, readable
+from jitgen.runtime.entries import readable
 from jitgen.runtime.key import key
+from jitgen.runtime.task import TASK, compile_task
 from jitgen.select import default_arch
 from jitgen.settings import settings
-
-TASK = "jitgen.runtime.prewarm:build_task"
 
 
 class State(StrEnum):
@@ -199,17 +196,7 @@ def _compile(
     """Compile `rows` in processes, and yield them as they are done."""
     from jitgen.build import workers
 
-    tasks = [
-        {
-            "root": str(store.root),
-            "mode": store.mode,
-            "config": row.config.to_json(),
-            "arch": str(arch),
-            "failure_ttl": settings.failure_ttl,
-            "lock_timeout": settings.lock_timeout,
-        }
-        for row in rows
-    ]
+    tasks = [compile_task(store, row.config, arch) for row in rows]
     for outcome in workers.run(TASK, tasks, jobs=jobs, timeout_s=timeout_s):
         row = replace(rows[outcome.index], seconds=outcome.seconds)
         error = outcome.error or (outcome.result or {}).get("error", "")
@@ -220,29 +207,3 @@ def _compile(
         else:
             lost = f"it was compiled, but {store.root} cannot be written (mode {store.mode})"
             yield replace(row, state=State.FAILED, error=error or lost)
-
-
-def build_task(task: dict[str, Any]) -> dict[str, str]:
-    """
-    Compile one kernel in a worker process.
-
-    Args:
-        task: ``root`` and ``mode`` of the store, ``config``, ``arch``, and the settings that the
-            caller's program may have changed: a worker sees the environment only.
-
-    Returns:
-        ``{"key": ...}``, or ``{"error": ...}`` with the message of an error that jitgen raised on
-        purpose.
-    """
-    config, arch = KernelConfig.from_json(task["config"]), Arch.parse(task["arch"])
-    with settings.scope(failure_ttl=task["failure_ttl"], lock_timeout=task["lock_timeout"]):
-        try:
-            return {"key": build(_store(task["root"], task["mode"]), config, arch).key}
-        except JitgenError as error:
-            return {"error": str(error)}
-
-
-@cache
-def _store(root: str, mode: Any) -> Store:
-    """Return the store of the tasks; a worker process opens it once."""
-    return Store.open(Path(root), mode=mode)

@@ -9,8 +9,9 @@ from pathlib import Path
 import jitgen
 from jitgen.cache import Store
 from jitgen.model import KernelConfig, Layout, Schedule, Tile
-from jitgen.runtime.prewarm import State, build_task, prewarm
+from jitgen.runtime.prewarm import State, prewarm
 from jitgen.runtime.registry import Registry
+from jitgen.runtime.task import build_task
 
 CONFIG = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))
 
