@@ -28,6 +28,7 @@ class EventKind(StrEnum):
     MISS = "miss"
     COMPILE = "compile"
     LOAD = "load"
+    FALLBACK = "fallback"
     EVICT = "evict"
     QUARANTINE = "quarantine"
     ERROR = "error"
@@ -40,11 +41,13 @@ class Event:
 
     Attributes:
         kind: What happened.
-        kernel: Name of the kernel, or of the entry where the name is not known.
+        kernel: Name of the kernel, or of the entry where the name is not known. Of a fallback: the
+            kernel that was wanted.
         key: Digest of the kernel's key document; empty where there is none.
         tier: Where a hit came from: ``memory``, ``disk`` or ``compiled``; else empty.
         seconds: How long it took; 0 where that has no meaning.
-        detail: The reason of a miss, eviction, quarantine or error.
+        detail: The reason of a miss, eviction, quarantine or error; of a fallback, the name of the
+            kernel that serves meanwhile.
     """
 
     kind: EventKind

@@ -122,10 +122,11 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="on_miss",
         default="compile",
-        parse=_choice("compile", "error"),
-        kind="`compile`, `error`",
+        parse=_choice("compile", "fallback", "error"),
+        kind="`compile`, `fallback`, `error`",
         shown_default="`compile`",
-        help="What a kernel does that is not compiled yet.",
+        help="What a call does whose kernel is not compiled: compile it; use the best compiled "
+        "neighbour while a worker process compiles it (where there is none, compile it); raise.",
     ),
     Setting(
         name="arch",

@@ -10,6 +10,8 @@ refuses before it runs.
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -19,13 +21,14 @@ import torch
 from torch import Tensor
 
 from jitgen.errors import InputError, UnsupportedConfig
-from jitgen.model import Arch, KernelConfig, Layout, Operands, Problem, ScaleGranularity, require
+from jitgen.model import KernelConfig, Layout, Operands, Problem, ScaleGranularity, require
 from jitgen.ops import standin
 from jitgen.ops.dtypes import TORCH
 from jitgen.ops.quantize import is_kernel_layout, kernel_layout
 from jitgen.ops.validate import Arguments, Facts, validate
-from jitgen.runtime import registry
-from jitgen.select import select
+from jitgen.runtime import fallback, registry
+from jitgen.select import Choice, select
+from jitgen.settings import settings
 
 MEMO_SIZE = 8192
 """Launches that are remembered; one more forgets all of them, and each is soon found again."""
@@ -44,8 +47,9 @@ class Launch:
         unit_scales: Scales of one, for operands that come without.
         out_shape: Shape of an output that the caller leaves to us.
         out_dtype: Its type.
-        config: The config that was asked for or chosen. The memo's key holds the identity of one
-            that was asked for, and this keeps that object alive.
+        config: The config that serves. The memo's key holds the identity of one that was asked for,
+            and this keeps that object alive.
+        awaited: The config that was chosen, where another serves until its kernel is compiled.
     """
 
     function: Callable[..., Any]
@@ -55,6 +59,7 @@ class Launch:
     out_shape: tuple[int, ...]
     out_dtype: torch.dtype
     config: KernelConfig
+    awaited: KernelConfig | None
 
     def new_out(self, a: Tensor) -> Tensor:
         """Return an output on the device of `a`, not initialised."""
@@ -63,6 +68,20 @@ class Launch:
 
 memo: dict[tuple[Any, ...], Launch] = {}
 registry.at_reset(memo.clear)
+_epoch = object()  # another one with each kernel that arrives
+
+
+def _switch(config: KernelConfig | None = None) -> None:
+    """Forget the launches that await `config`, or any: the next call looks for it again."""
+    global _epoch
+    _epoch = object()
+    for key, launch in list(memo.items()):
+        if launch.awaited is not None and config in (None, launch.awaited):
+            memo.pop(key, None)
+
+
+registry.at_arrival(_switch)
+os.register_at_fork(after_in_child=_switch)  # nobody would tell the child when it has arrived
 
 
 def run(given: Arguments, config: KernelConfig | None, key: tuple[Any, ...]) -> Tensor:
@@ -73,10 +92,15 @@ def run(given: Arguments, config: KernelConfig | None, key: tuple[Any, ...]) -> 
         InputError: An argument is wrong, or does not fit the forced config.
         JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`.
     """
+    epoch = _epoch
     launch = _prepare(given, config)
-    if len(memo) >= MEMO_SIZE:
-        memo.clear()
-    memo[key] = launch
+    # While a graph is captured nobody looks for what is awaited, so the next call must again.
+    if launch.awaited is None or not (given.a.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if len(memo) >= MEMO_SIZE:
+            memo.clear()
+        memo[key] = launch
+        if launch.awaited is not None and epoch is not _epoch:
+            memo.pop(key, None)  # it may have arrived after we looked and before we remembered
     out = launch.new_out(given.a) if given.out is None else given.out
     a_scale = given.a_scale
     if a_scale is not None and _has_blocks(launch.config):
@@ -87,35 +111,56 @@ def run(given: Arguments, config: KernelConfig | None, key: tuple[Any, ...]) -> 
 
 
 def _prepare(given: Arguments, config: KernelConfig | None) -> Launch:
-    """Validate `given`, choose a config unless one is forced, and get its kernel."""
+    """Validate `given`, choose a config unless one is forced, and get a kernel."""
     facts = validate(given)
-    config = _chosen(facts, given.expected_m) if config is None else _forced(facts, config)
-    _check_groups(facts, config)
+    choice = None
+    if config is None:
+        choice = _choice(facts, given.expected_m)
+        wanted = choice.config
+    else:
+        wanted = _forced(facts, config)
+    _check_groups(facts, wanted)
     device, a_scale = given.a.device, given.a_scale
+    function, served = _nothing, wanted
+    if 0 not in facts.shape:
+        function, served = _function(wanted, choice, facts, device)
     return Launch(
-        function=_nothing if 0 in facts.shape else _function(config, facts.arch, device),
+        function=function,
         tail=(_num_sms(device),) if facts.arch.is_gpu else (),
-        copies_scales=a_scale is not None and _has_blocks(config) and not is_kernel_layout(a_scale),
+        copies_scales=a_scale is not None and _has_blocks(served) and not is_kernel_layout(a_scale),
         unit_scales=_unit_scales(device, facts.groups) if given.b_scale is None else (),
         out_shape=facts.shape,
         out_dtype=TORCH[facts.out_dtype],
-        config=config,
+        config=served,
+        awaited=None if served == wanted else wanted,
     )
 
 
-def _function(config: KernelConfig, arch: Arch, device: torch.device) -> Callable[..., Any]:
-    """Return the entry of `config`, for tensors on `device`."""
+def _function(
+    wanted: KernelConfig, choice: Choice | None, facts: Facts, device: torch.device
+) -> tuple[Callable[..., Any], KernelConfig]:
+    """
+    Return an entry for tensors on `device`, and its config: `wanted`, or another that may serve.
+
+    One that was forced, and so is no choice, is never replaced.
+    """
     emulated = standin.current()
     if emulated is not None and device.type == "cpu":
-        return emulated.function(config)
-    function = registry.get_kernel(config, arch).function
-    if arch.is_gpu and torch.cuda.device_count() > 1:
-        return _on_device(function, device)
-    return function
+        return emulated.function(wanted), wanted
+    if choice is not None and settings.on_miss == "fallback":
+        neighbours = (c.config for c in choice.candidates if c.config != wanted)
+        usable = (config for config in neighbours if facts.groups <= _max_groups(config, facts))
+        kernel = fallback.serve(registry.default(), wanted, usable, facts.arch)
+    else:
+        kernel = registry.get_kernel(wanted, facts.arch)
+    served = wanted if kernel.config == wanted else kernel.config
+    if facts.arch.is_gpu and torch.cuda.device_count() > 1:
+        return _on_device(kernel.function, device), served
+    return kernel.function, served
 
 
-def _chosen(facts: Facts, expected_m: int | None) -> KernelConfig:
-    """Return the selector's config; unless told, groups share the rows and masked ones are full."""
+def _choice(facts: Facts, expected_m: int | None) -> Choice:
+    """Return the selector's choice; unless told, groups share the rows and masked ones are full."""
     is_masked = facts.layout is Layout.MASKED
     rows = facts.rows * facts.groups if is_masked else facts.rows
     problem = Problem(
@@ -129,7 +174,7 @@ def _chosen(facts: Facts, expected_m: int | None) -> KernelConfig:
         scale_granularity=facts.scale_granularity,
     )
     try:
-        return select(problem, facts.arch).config
+        return select(problem, facts.arch)
     except UnsupportedConfig as error:
         raise InputError("a", str(error)) from None
 
@@ -166,11 +211,15 @@ def _words(operands: Operands) -> str:
 
 
 def _check_groups(facts: Facts, config: KernelConfig) -> None:
-    most = getattr(require(config, facts.arch).derived, "max_groups", None)
-    if most is not None and facts.groups > most:
+    most = _max_groups(config, facts)
+    if facts.groups > most:
         raise InputError(
             "b", f"must have at most {most} groups on {facts.arch} (got {facts.groups})"
         )
+
+
+def _max_groups(config: KernelConfig, facts: Facts) -> float:
+    return getattr(require(config, facts.arch).derived, "max_groups", math.inf)
 
 
 def _nothing(*_: Any) -> None:

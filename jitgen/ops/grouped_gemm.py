@@ -34,8 +34,8 @@ def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
 
     ``out[m, n] = sum over k of a[m, k] * b[g, n, k]``, times the scales, where g is the group of
     row m. Products are added in float32, and with block128 scales promoted once per 128 of K. The
-    kernel is compiled at the first call that needs it, unless it was prewarmed; it runs on the
-    current stream of the tensors' device, and nothing waits.
+    kernel is compiled at the first call that needs it, unless it was prewarmed or JITGEN_ON_MISS
+    says otherwise; it runs on the current stream of the tensors' device, and nothing waits.
 
     Exactly one of `offs`, `m_indices` and `masked_m` says which rows belong to which group. Their
     values are read on the device and not checked.

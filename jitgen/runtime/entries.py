@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from jitgen.cache import Entry, Store
 
 
-def readable(store: Store, config: KernelConfig, arch: Arch) -> Entry | None:
+def readable(
+    store: Store, config: KernelConfig, arch: Arch, *, tells_miss: bool = True
+) -> Entry | None:
     """Return the verified entry that this CPU can run; None, told as a miss, if there is none."""
     entry, obstacle = _found(store, config, arch)
     if not obstacle:
         return entry
-    name = config.name(arch)
-    events.emit(Event(kind=EventKind.MISS, kernel=name, key=key(config, arch), detail=obstacle))
+    if tells_miss:
+        name = config.name(arch)
+        events.emit(Event(kind=EventKind.MISS, kernel=name, key=key(config, arch), detail=obstacle))
     return None
 
 

@@ -21,6 +21,7 @@ from jitgen.errors import ArtifactError, CaptureMiss, KernelMiss, SettingError
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.model import Arch, KernelConfig, require
 from jitgen.runtime import loader
+from jitgen.runtime.background import Background
 from jitgen.runtime.entries import build, readable
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.key import key
@@ -41,25 +42,32 @@ class Registry:
 
     Safe to use from any thread. After a fork the child keeps the kernels that its parent had
     loaded.
+
+    Attributes:
+        store: Where kernels are read from and published to.
+        background: Compiles kernels for `find` to return later.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._kernels: dict[tuple[KernelConfig, Arch], Kernel] = {}
+        self._arrived: dict[tuple[KernelConfig, Arch], Kernel] = {}  # not served yet
+        self.background = Background(store, self._arrive)
         self._guard = threading.Lock()
         self._flights: dict[str, threading.Lock] = {}
         self._frozen = False
         _registries.add(self)
 
-    def renew_locks(self) -> None:
+    def after_fork(self) -> None:
         """Start with free locks: in a forked child their holders do not exist any more."""
         self._guard = threading.Lock()
         self._flights = {}
+        self.background.after_fork()
 
     def freeze(self, mode: str = "error") -> None:
         """
         End compiling in this process: from now on a kernel that is neither in memory nor on disk
-        raises.
+        raises. What a worker is compiling in the background is still finished.
 
         Args:
             mode: ``error`` to freeze, ``off`` to thaw.
@@ -67,6 +75,11 @@ class Registry:
         if mode not in ("error", "off"):
             raise SettingError(f"freeze mode {mode!r} is not allowed: it must be error or off")
         self._frozen = mode == "error"
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether compiling has ended."""
+        return self._frozen
 
     def loaded(self) -> list[Kernel]:
         """Return the kernels in memory."""
@@ -90,23 +103,48 @@ class Registry:
         kernel = self._kernels.get((config, target))
         return kernel if kernel is not None else self._miss(config, target)
 
+    def find(self, config: KernelConfig, arch: Arch, *, tells_miss: bool = False) -> Kernel | None:
+        """
+        Return the kernel of a legal `config` if it is compiled; waits for nobody.
+
+        While a CUDA graph is captured only kernels that were served before count: the first launch
+        of any other would allocate. With `tells_miss`, None is told as an event.
+        """
+        kernel = self._kernels.get((config, arch))
+        if kernel is None and not is_capturing(arch):
+            kernel = self._arrived.get((config, arch)) or self._from_disk(
+                config, arch, tells_miss=tells_miss
+            )
+            if kernel is not None:  # several threads may have loaded it, and one of them was first
+                kernel = self._kernels.setdefault((config, arch), kernel)
+        return kernel
+
+    def _arrive(self, config: KernelConfig, arch: Arch, entry: Entry, tier: str) -> None:
+        """
+        Take a kernel that the background had compiled.
+
+        It is loaded on the background's thread, which touches no GPU, and served from the next
+        `find` on, by the thread that calls that.
+        """
+        self._arrived[config, arch] = _kernel(config, arch, entry, tier)
+        for switch in _at_arrival:
+            switch(config)
+
     def _miss(self, config: KernelConfig, arch: Arch) -> Kernel:
         require(config, arch)
-        if arch.is_gpu:
-            _refuse_while_capturing(config, arch)
+        _refuse_while_capturing(config, arch)
         name = key(config, arch)
         with self._guard:
             flight = self._flights.setdefault(name, threading.Lock())
         with flight:
-            kernel = self._kernels.get((config, arch))
+            kernel = self.find(config, arch, tells_miss=True)
             if kernel is None:
-                kernel = self._from_disk(config, arch) or self._compiled(config, arch)
-                self._kernels[config, arch] = kernel
+                kernel = self._kernels[config, arch] = self._compiled(config, arch)
         return kernel
 
-    def _from_disk(self, config: KernelConfig, arch: Arch) -> Kernel | None:
+    def _from_disk(self, config: KernelConfig, arch: Arch, *, tells_miss: bool) -> Kernel | None:
         start = time.perf_counter()
-        entry = readable(self.store, config, arch)
+        entry = readable(self.store, config, arch, tells_miss=tells_miss)
         if entry is None:
             return None
         try:
@@ -151,14 +189,21 @@ def _kernel(config: KernelConfig, arch: Arch, entry: Entry, tier: str) -> Kernel
     )
 
 
+def is_capturing(arch: Arch) -> bool:
+    """Return whether a CUDA graph is being captured from the current stream."""
+    if not arch.is_gpu:
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+
+
 def _refuse_while_capturing(config: KernelConfig, arch: Arch) -> None:
     """
     Loading a kernel allocates, which a captured stream must not do: say so instead of breaking the
     graph.
     """
-    import torch
-
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+    if is_capturing(arch):
         name = config.name(arch)
         raise CaptureMiss(
             name,
@@ -186,11 +231,12 @@ def _after_fork() -> None:
     global _default_guard
     _default_guard = threading.Lock()
     for registry in _registries:
-        registry.renew_locks()
+        registry.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 _at_reset: list[Callable[[], None]] = [forget_choices]
+_at_arrival: list[Callable[[KernelConfig], None]] = []
 
 
 def at_reset(forget: Callable[[], None]) -> None:
@@ -198,16 +244,26 @@ def at_reset(forget: Callable[[], None]) -> None:
     _at_reset.append(forget)
 
 
+def at_arrival(switch: Callable[[KernelConfig], None]) -> None:
+    """
+    Call `switch` with each config whose kernel the background had compiled, on the background's
+    thread: for whoever remembers another kernel in its place.
+    """
+    _at_arrival.append(switch)
+
+
 def reset() -> None:
     """
     Forget the registry of this process, so that the next call opens the store that the settings
-    name now.
+    name now. What it compiles in the background is ended.
     """
     global _default
     with _default_guard:
-        _default = None
+        forgotten, _default = _default, None
         for forget in _at_reset:
             forget()
+    if forgotten is not None:
+        forgotten.background.close()
 
 
 def get_kernel(config: KernelConfig, arch: Arch | str | None = None) -> Kernel:

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache that the tests of one file share, for those that call the same kernels."""
+"""Caches with kernels in them, and workers that wait."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import jitgen
+from jitgen.cache import Store
+from jitgen.events import Event
 from jitgen.ops import dispatch
-from jitgen.runtime import registry
+from jitgen.runtime import registry, task
+from jitgen.runtime.registry import Registry
+from tests.compile.fallback_calls import NEIGHBOUR
 
 
 @pytest.fixture(scope="module")
@@ -28,3 +34,46 @@ def shared_cache(
     dispatch.memo.clear()
     yield
     dispatch.memo.clear()
+
+
+@pytest.fixture(scope="session")
+def neighbour_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that holds the neighbour; tests copy it."""
+    root = tmp_path_factory.mktemp("warm") / "cache"
+    Registry(Store.open(root)).get(NEIGHBOUR, "cpu")
+    return root
+
+
+@pytest.fixture
+def fallback_root(neighbour_root: Path, cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the cache with the neighbour, which is this test's cache."""
+    shutil.copytree(neighbour_root, cache_root)
+    monkeypatch.setenv("JITGEN_ON_MISS", "fallback")
+    return cache_root
+
+
+@pytest.fixture
+def heard() -> Iterator[list[Event]]:
+    """Every event of the test."""
+    found: list[Event] = []
+    stop = jitgen.on_event(found.append)
+    yield found
+    stop()
+
+
+@pytest.fixture
+def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Workers do not compile before this file exists."""
+    gate = tmp_path / "gate"
+    (tmp_path / "patient_tasks.py").write_text(
+        "import os, time\n"
+        "from jitgen.runtime import task\n"
+        "def build(asked):\n"
+        f"    while not os.path.exists({str(gate)!r}):\n"
+        "        time.sleep(0.01)\n"
+        "    return task.build_task(asked)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(task, "TASK", "patient_tasks:build")
+    return gate

@@ -109,8 +109,10 @@ def test_a_fork_that_holds_the_other_end(monkeypatch: pytest.MonkeyPatch) -> Non
     run = workers.run("worker_tasks:double", [4], jobs=1, timeout_s=30, preload=())
     thread = threading.Thread(target=lambda: outcomes.extend(run), daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(5)
+    is_over = not thread.is_alive()
     for end in held:
         end.close()
 
+    assert is_over
     assert [outcome.result for outcome in outcomes] == [8]

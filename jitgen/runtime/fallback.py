@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A neighbour now, the chosen kernel later: what JITGEN_ON_MISS=fallback means for a call.
+
+Every candidate of a problem computes it rightly, and the best compiled one is rarely far from the
+chosen one. So it serves at once, while a worker process compiles the choice; whoever remembers the
+neighbour is told when that has arrived (`registry.at_arrival`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jitgen.events import Event, EventKind, events, warn_once
+from jitgen.model import Arch, KernelConfig
+from jitgen.runtime.kernel import Kernel
+from jitgen.runtime.key import key
+from jitgen.runtime.registry import Registry, is_capturing
+
+
+def serve(
+    registry: Registry, chosen: KernelConfig, neighbours: Iterable[KernelConfig], arch: Arch
+) -> Kernel:
+    """
+    Return the kernel of `chosen` if it is compiled, else that of the first neighbour that is.
+
+    In the latter case `chosen` is compiled in the background, unless the registry is frozen. Where
+    no neighbour is compiled either, this compiles `chosen` and the caller waits, with a warning.
+
+    Args:
+        registry: Where kernels come from.
+        chosen: What the selector wants.
+        neighbours: Other configs that compute the same, best first.
+        arch: The target.
+
+    Raises:
+        KernelMiss: Nothing is compiled, and the registry is frozen.
+        CaptureMiss: Nothing is loaded, and a CUDA graph is being captured.
+        CompileError: Nothing is compiled, and `chosen` cannot be.
+    """
+    kernel = registry.find(chosen, arch)
+    if kernel is not None:
+        return kernel
+    name = chosen.name(arch)
+    for config in neighbours:
+        kernel = registry.find(config, arch)
+        if kernel is None:
+            continue
+        events.emit(
+            Event(kind=EventKind.FALLBACK, kernel=name, key=key(chosen, arch), detail=kernel.name)
+        )
+        if not registry.is_frozen:
+            registry.background.want(chosen, arch)
+        return kernel
+    if not registry.is_frozen and not is_capturing(arch):
+        warn_once(
+            f"fallback {name}",
+            "nothing that could stand in for %s is compiled, so a call waits for the compiler; "
+            "prewarm it with: jitgen prewarm --config %s",
+            name,
+            name,
+        )
+    return registry.get(chosen, arch)

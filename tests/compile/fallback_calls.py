@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls whose chosen kernels differ, and what serves them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+
+import jitgen
+from jitgen.model import DType, KernelConfig, Layout, Problem, ScaleGranularity
+from jitgen.ops import dispatch
+from jitgen.runtime import registry
+
+N, K = 24, 40
+
+
+def ranked(rows: int) -> list[KernelConfig]:
+    """What may serve two groups of `rows` rows, best first."""
+    problem = Problem(
+        layout=Layout.RAGGED,
+        groups=2,
+        m=2 * rows,
+        n=N,
+        k=K,
+        a_dtype=DType.F32,
+        out_dtype=DType.F32,
+        scale_granularity=ScaleGranularity.TENSOR,
+    )
+    return [candidate.config for candidate in jitgen.select(problem, "cpu").candidates]
+
+
+FEW, MANY = 4, 60
+NEIGHBOUR, WANTED = ranked(FEW)[0], ranked(MANY)[0]
+
+
+@cache
+def tensors(rows: int) -> tuple[torch.Tensor, ...]:
+    """Operands of small integers, row ends, and the product: every bit of it must come out."""
+    torch.manual_seed(rows)
+    a = torch.randint(-4, 5, (2 * rows, K)).float()
+    b = torch.randint(-4, 5, (2, N, K)).float()
+    ends = torch.tensor([rows, 2 * rows], dtype=torch.int32)
+    return a, b, ends, torch.cat([a[:rows] @ b[0].mT, a[rows:] @ b[1].mT])
+
+
+def call(rows: int, *, config: KernelConfig | None = None) -> None:
+    """Multiply, and check the result."""
+    a, b, ends, product = tensors(rows)
+    out = jitgen.grouped_gemm(a, b, offs=ends, out_dtype=torch.float32, config=config)
+
+    assert torch.equal(out, product)
+
+
+def await_true(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+
+
+def settle() -> None:
+    """Wait until nothing is on its way."""
+    await_true(lambda: not registry.default().background._pending)
+
+
+def serving() -> set[KernelConfig]:
+    """The configs whose launches are remembered."""
+    return {launch.config for launch in dispatch.memo.values()}
+
+
+def children(pid: int) -> list[int]:
+    """The processes that `pid` started and that still run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = path.read_text("ascii").rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == pid and state not in "ZX":
+            found.append(int(path.parent.name))
+    return found

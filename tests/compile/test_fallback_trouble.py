@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong while a neighbour serves, and how it ends: kills, failures, exits, forks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jitgen
+from jitgen.cache import Store
+from jitgen.events import Event, EventKind
+from jitgen.runtime import registry, task
+from jitgen.runtime.key import key
+from tests.compile.fallback_calls import (
+    FEW,
+    MANY,
+    NEIGHBOUR,
+    WANTED,
+    await_true,
+    call,
+    children,
+    serving,
+    settle,
+)
+
+
+class TestTrouble:
+    def check_stays(self, caplog: pytest.LogCaptureFixture, reason: str) -> None:
+        """Assert that the neighbour keeps serving, and that the reason was told once."""
+        settle()
+        call(MANY)
+        call(MANY - 1)
+        settle()
+
+        assert serving() == {NEIGHBOUR}
+        assert caplog.text.count("could not be compiled in the background") == 1
+        assert reason in caplog.text
+
+    def test_a_worker_that_is_killed(
+        self, fallback_root: Path, patient: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The compile process dies: the neighbour keeps serving, with one warning."""
+        call(MANY)
+        await_true(lambda: any(children(pid) for pid in children(os.getpid())))
+        for server in children(os.getpid()):
+            for worker in children(server):
+                os.kill(worker, signal.SIGKILL)
+
+        self.check_stays(caplog, "was killed by SIGKILL")
+
+    def test_the_process_that_starts_workers_is_killed(
+        self, fallback_root: Path, patient: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        call(MANY)
+        await_true(lambda: any(children(pid) for pid in children(os.getpid())))
+        for server in children(os.getpid()):
+            os.kill(server, signal.SIGKILL)
+
+        self.check_stays(caplog, "signal 9")
+
+    def test_a_compile_that_takes_too_long(
+        self,
+        fallback_root: Path,
+        patient: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        monkeypatch.setenv("JITGEN_COMPILE_TIMEOUT", "0.1")
+        call(MANY)
+
+        self.check_stays(caplog, "the time limit was reached")
+
+    def test_a_compile_that_failed_before(
+        self,
+        fallback_root: Path,
+        heard: list[Event],
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """What the cache remembers is not tried again: no process is started."""
+        name = key(WANTED, jitgen.Arch.CPU)
+        registry.default().store.index.remember_failure(name, "it", "the compiler said no", 60)
+        monkeypatch.setattr(sys, "executable", "/nowhere")
+        call(MANY)
+
+        self.check_stays(caplog, "the compiler said no")
+        errors = [event for event in heard if event.kind == EventKind.ERROR]
+        assert [(event.key, event.detail) for event in errors] == [(name, "the compiler said no")]
+
+    def test_a_compile_that_fails(
+        self,
+        fallback_root: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """The compiler refuses it in the worker: that is remembered for every process."""
+        (tmp_path / "refusing_tasks.py").write_text(
+            "from jitgen.build import compiler\n"
+            "from jitgen.errors import CompileError\n"
+            "from jitgen.runtime import task\n"
+            "def refuse(source, *_, **__):\n"
+            "    raise CompileError(source.name, 'the compiler said no')\n"
+            "def build(asked):\n"
+            "    compiler.compile_source = refuse\n"
+            "    return task.build_task(asked)\n",
+            encoding="utf-8",
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(task, "TASK", "refusing_tasks:build")
+        call(MANY)
+
+        self.check_stays(caplog, "the compiler said no")
+        failure = Store.open(fallback_root).index.failure(key(WANTED, jitgen.Arch.CPU))
+        assert failure is not None
+        assert failure.reason == "the compiler said no"
+
+    @pytest.mark.parametrize("mode", ["ro", "off"])
+    def test_a_cache_that_is_not_written(
+        self, fallback_root: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+    ) -> None:
+        """The switch needs no cache: the worker's result comes through a private folder."""
+        monkeypatch.setenv("JITGEN_CACHE", mode)
+        call(FEW)
+        call(MANY)
+        assert serving() == {NEIGHBOUR}
+        settle()
+        call(MANY)
+
+        assert serving() == {NEIGHBOUR, WANTED}
+        assert len(list(fallback_root.rglob("kernel.so"))) == 1
+
+    def test_a_cache_that_cannot_be_written(
+        self, fallback_root: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The worker could not publish: its result comes through a private folder then."""
+        call(FEW)
+        shutil.rmtree(fallback_root / "v1" / "tmp")
+        (fallback_root / "v1" / "tmp").touch()
+        call(MANY)
+        settle()
+        call(MANY)
+
+        assert serving() == {NEIGHBOUR, WANTED}
+        assert "background" not in caplog.text
+        assert len(list(fallback_root.rglob("kernel.so"))) == 1
+
+
+ENDING = """
+import atexit, os, sys, time
+from jitgen.runtime import task
+from tests.compile import fallback_calls as t
+end = []
+atexit.register(lambda: print(time.monotonic() - end[0], flush=True))
+t.call(t.MANY)
+assert t.serving() == {t.NEIGHBOUR}
+t.await_true(lambda: any(map(t.children, t.children(os.getpid()))))
+pids = t.children(os.getpid())
+print(*pids, *[pid for server in pids for pid in t.children(server)], flush=True)
+end.append(time.monotonic())
+"""
+
+
+class TestEnding:
+    def test_exit_while_a_worker_compiles(self, fallback_root: Path, patient: Path) -> None:
+        """The program ends at once, and takes its processes along."""
+        code = f"import sys; sys.path.insert(0, {str(patient.parent)!r})\n{ENDING}".replace(
+            "end = []", "task.TASK = 'patient_tasks:build'; end = []"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        )
+        pids, seconds = done.stdout.splitlines()
+
+        assert float(seconds) < 1.5
+        assert len(pids.split()) == 2
+        await_true(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.split()), 5.0)
+        assert not done.stderr
+
+    def test_a_fork_starts_anew(self, fallback_root: Path, patient: Path) -> None:
+        """A child awaits nothing of its parent's, and its end does not disturb the parent's."""
+        call(MANY)
+        await_true(lambda: any(children(pid) for pid in children(os.getpid())))
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                assert serving() == set()
+                call(MANY)
+                registry.default().background.close()
+                code = 0
+            finally:
+                os._exit(code)
+
+        assert os.waitpid(child, 0)[1] == 0
+        patient.touch()
+        settle()
+        call(MANY)
+        assert serving() == {WANTED}
+
+    def test_a_forked_child_switches_too(self, fallback_root: Path) -> None:
+        """The neighbour was remembered before the fork; the child has a worker of its own."""
+        with jitgen.settings.scope(compile_timeout=0):
+            call(MANY)
+            settle()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                registry.default().background._failed.clear()
+                call(MANY)
+                settle()
+                call(MANY)
+                code = 0 if serving() == {WANTED} else 2
+            finally:
+                os._exit(code)
+
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert serving() == {NEIGHBOUR}
+
+    def test_reset_ends_the_worker(self, fallback_root: Path, patient: Path) -> None:
+        call(MANY)
+        await_true(lambda: any(children(pid) for pid in children(os.getpid())))
+        pids = children(os.getpid())
+        registry.reset()
+
+        assert not set(pids) & set(children(os.getpid()))
+        call(FEW)
+        assert serving() == {NEIGHBOUR}

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiling in the background, with workers that only pretend."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jitgen
+from jitgen.build import workers
+from jitgen.build.workers import Outcome, OutcomeKind
+from jitgen.cache import Store
+from jitgen.events import Event, EventKind
+from jitgen.model import Arch, KernelConfig, Layout, Tile
+from jitgen.runtime import background as module
+from jitgen.runtime.background import Background
+from jitgen.runtime.key import key
+
+CONFIG = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))
+OTHER = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=16, n=32, k=128))
+
+
+class Fake:
+    """Stands in for `workers.run`: each task ends as `answers` says, when `gate` is open."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.answers: list[Any] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def run(
+        self, function: str, tasks: Sequence[Any], *, jobs: int, timeout_s: float, stop: Any
+    ) -> Iterator[Outcome]:
+        (task,) = tasks
+        self.requests.append({**task, "jobs": jobs, "timeout_s": timeout_s})
+        assert self.gate.wait(10)
+        if stop.is_set:
+            return
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        yield Outcome(task=task, index=0, kind=OutcomeKind.OK, result=answer)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    found = Fake()
+    monkeypatch.setattr(workers, "run", found.run)
+    return found
+
+
+@pytest.fixture
+def subject(cache_root: Path) -> Background:
+    def deliver(*_: object) -> None:
+        pytest.fail("there is nothing to deliver")
+
+    return Background(Store.open(cache_root), deliver)
+
+
+def settle(subject: Background) -> None:
+    thread = subject._thread
+    if thread is not None:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def asked(fake: Fake) -> list[int]:
+    """Heights of the tiles that workers were asked for."""
+    return [KernelConfig.from_json(request["config"]).tile.m for request in fake.requests]
+
+
+def test_one_kernel_after_another(fake: Fake, subject: Background) -> None:
+    """In the order in which they were wanted, each once, by one process at a time."""
+    fake.answers = [{"error": "no"}, {"error": "no"}]
+    fake.gate.clear()
+    for config in (CONFIG, OTHER, CONFIG, OTHER):
+        subject.want(config, Arch.CPU)
+    assert asked(fake) in ([], [8])
+    fake.gate.set()
+    settle(subject)
+
+    assert asked(fake) == [8, 16]
+    assert {request["jobs"] for request in fake.requests} == {1}
+
+
+def test_settings_count_as_they_were(fake: Fake, subject: Background) -> None:
+    fake.answers = [{"error": "no"}]
+    with jitgen.settings.scope(compile_timeout=7):
+        fake.gate.clear()
+        subject.want(CONFIG, Arch.CPU)
+    fake.gate.set()
+    settle(subject)
+
+    assert fake.requests[0]["timeout_s"] == 7
+
+
+def test_a_failure_is_told_once_and_left_alone(
+    fake: Fake, subject: Background, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[Event] = []
+    stop = jitgen.on_event(heard.append)
+    fake.answers = [{"error": "the compiler said no"}]
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            subject.want(CONFIG, Arch.CPU)
+            settle(subject)
+    stop()
+
+    assert asked(fake) == [8]
+    assert caplog.text.count("the compiler said no") == 1
+    assert [(e.kind, e.key, e.detail) for e in heard] == [
+        (EventKind.ERROR, key(CONFIG, Arch.CPU), "the compiler said no")
+    ]
+
+
+def test_a_failure_expires(fake: Fake, subject: Background) -> None:
+    fake.answers = [{"error": "no"}, {"error": "no"}]
+    with jitgen.settings.scope(failure_ttl=0):
+        for _ in range(2):
+            subject.want(CONFIG, Arch.CPU)
+            settle(subject)
+
+    assert asked(fake) == [8, 8]
+
+
+def test_files_that_nobody_finds_are_a_failure(
+    fake: Fake, subject: Background, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What counts is what can be read: a second, private store is tried, and then it has failed."""
+    fake.answers = [{"key": "0" * 64, "is_new": True}] * 2
+    subject.want(CONFIG, Arch.CPU)
+    settle(subject)
+
+    assert len({request["root"] for request in fake.requests}) == 2
+    assert "its files were lost" in caplog.text
+
+
+def test_no_process_can_be_started(
+    fake: Fake, subject: Background, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.answers = [BlockingIOError(11, "Resource temporarily unavailable"), {"error": "no"}]
+    subject.want(CONFIG, Arch.CPU)
+    settle(subject)
+    subject.want(OTHER, Arch.CPU)
+    settle(subject)
+
+    assert "Resource temporarily unavailable" in caplog.text
+    assert asked(fake) == [8, 16], "the next one is tried"
+
+
+def test_no_thread_can_be_started(
+    fake: Fake,
+    subject: Background,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(module.threading, "Thread", NoThread)
+    subject.want(CONFIG, Arch.CPU)
+    monkeypatch.undo()
+
+    assert "can't start new thread" in caplog.text
+    assert not subject._pending
+    assert asked(fake) == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_surprise_does_not_end_it(fake: Fake, subject: Background) -> None:
+    """An error that nobody thought of is shown, and the next kernel is compiled by a new thread."""
+    fake.answers = [ZeroDivisionError(), {"error": "no"}]
+    subject.want(CONFIG, Arch.CPU)
+    settle(subject)
+    subject.want(OTHER, Arch.CPU)
+    settle(subject)
+
+    assert asked(fake) == [8, 16]
+    assert not subject._pending
+
+
+def test_closing_ends_what_is_under_way(
+    fake: Fake, subject: Background, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Silently: nobody waits for it any more."""
+    fake.gate.clear()
+    subject.want(CONFIG, Arch.CPU)
+    subject.want(OTHER, Arch.CPU)
+    threading.Timer(0.1, fake.gate.set).start()
+    subject.close()
+    subject.want(OTHER, Arch.CPU)
+
+    assert asked(fake) in ([], [8])
+    assert not subject._pending
+    assert not caplog.text

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernel serves, with kernels that are none; and what CUDA graphs change about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from jitgen.cache import Store
+from jitgen.errors import CaptureMiss, KernelMiss
+from jitgen.model import Arch, KernelConfig, Layout, Tile
+from jitgen.ops import dispatch
+from jitgen.ops.dispatch import Launch
+from jitgen.ops.validate import Arguments
+from jitgen.runtime import registry as registry_module
+from jitgen.runtime.fallback import serve
+from jitgen.runtime.kernel import Kernel
+from jitgen.runtime.registry import Registry
+
+ARCH = Arch.SM_90A
+CHOSEN, NEAR, FAR = (
+    KernelConfig(layout=Layout.RAGGED, tile=Tile(m=64, n=n, k=128)) for n in (64, 128, 192)
+)
+
+
+def kernel(config: KernelConfig) -> Kernel:
+    return Kernel(
+        config=config,
+        arch=ARCH,
+        key="",
+        tier="disk",
+        entry=cast(Any, None),
+        function=lambda *_: None,
+    )
+
+
+@pytest.fixture
+def wanted(monkeypatch: pytest.MonkeyPatch) -> list[KernelConfig]:
+    """What was asked of the background, which does nothing."""
+    found: list[KernelConfig] = []
+    monkeypatch.setattr(
+        registry_module.Background, "want", lambda _, config, __: found.append(config)
+    )
+    return found
+
+
+@pytest.fixture
+def registry(wanted: list[KernelConfig], cache_root: Path) -> Registry:
+    return Registry(Store.open(cache_root))
+
+
+@pytest.fixture
+def disk(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[KernelConfig]:
+    """Configs whose kernels are on the disk."""
+    found: list[KernelConfig] = []
+    monkeypatch.setattr(
+        registry,
+        "_from_disk",
+        lambda config, _, **__: kernel(config) if config in found else None,
+    )
+    return found
+
+
+def load(registry: Registry, *configs: KernelConfig) -> None:
+    for config in configs:
+        registry._kernels[config, ARCH] = kernel(config)
+
+
+@pytest.fixture
+def capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+
+
+class TestServe:
+    def test_the_chosen_one(
+        self, registry: Registry, disk: list[KernelConfig], wanted: list[KernelConfig]
+    ) -> None:
+        """From the disk too, even where a neighbour is in memory."""
+        load(registry, NEAR)
+        disk.append(CHOSEN)
+
+        assert serve(registry, CHOSEN, [NEAR, FAR], ARCH).config == CHOSEN
+        assert wanted == []
+
+    def test_the_first_neighbour_that_is_compiled(
+        self, registry: Registry, disk: list[KernelConfig], wanted: list[KernelConfig]
+    ) -> None:
+        """One on the disk is as good as one in memory."""
+        load(registry, FAR)
+
+        assert serve(registry, CHOSEN, [NEAR, FAR], ARCH).config == FAR
+        disk.append(NEAR)
+        assert serve(registry, CHOSEN, [NEAR, FAR], ARCH).config == NEAR
+        assert wanted == [CHOSEN, CHOSEN]
+
+    def test_neighbours_are_looked_at_only_where_they_are_needed(
+        self, registry: Registry, disk: list[KernelConfig]
+    ) -> None:
+        disk.append(CHOSEN)
+
+        def none() -> Any:
+            pytest.fail("the chosen kernel is there")
+            yield
+
+        assert serve(registry, CHOSEN, none(), ARCH).config == CHOSEN
+
+    def test_frozen(
+        self,
+        registry: Registry,
+        disk: list[KernelConfig],
+        wanted: list[KernelConfig],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """Nothing is compiled anywhere."""
+        registry.freeze()
+        with pytest.raises(KernelMiss, match="frozen"):
+            serve(registry, CHOSEN, [NEAR], ARCH)
+        load(registry, NEAR)
+
+        assert serve(registry, CHOSEN, [NEAR], ARCH).config == NEAR
+        assert wanted == []
+        assert not caplog.text
+
+
+@pytest.mark.usefixtures("capture")
+class TestCapture:
+    def test_only_loaded_kernels_serve(
+        self,
+        registry: Registry,
+        disk: list[KernelConfig],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """Loading would break the graph, so the disk does not count."""
+        disk += [CHOSEN, NEAR]
+        with pytest.raises(CaptureMiss, match="before the capture"):
+            serve(registry, CHOSEN, [NEAR, FAR], ARCH)
+        load(registry, FAR)
+
+        assert serve(registry, CHOSEN, [NEAR, FAR], ARCH).config == FAR
+        assert not caplog.text
+
+    def test_a_kernel_that_arrived_waits_for_the_end_of_the_capture(
+        self, registry: Registry, disk: list[KernelConfig], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first launch of a kernel allocates, though its library is loaded."""
+        load(registry, NEAR)
+        registry._arrived[CHOSEN, ARCH] = kernel(CHOSEN)
+
+        assert serve(registry, CHOSEN, [NEAR], ARCH).config == NEAR
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        assert serve(registry, CHOSEN, [NEAR], ARCH).config == CHOSEN
+
+
+class TestMemo:
+    """What the warm path remembers of a launch that awaits another kernel."""
+
+    KEY = ("key",)
+
+    def launch(self, awaited: KernelConfig | None) -> Launch:
+        return Launch(
+            function=lambda *_: None,
+            tail=(),
+            copies_scales=False,
+            unit_scales=(cast(Any, None),),
+            out_shape=(),
+            out_dtype=torch.float32,
+            config=NEAR,
+            awaited=awaited,
+        )
+
+    def run(
+        self, monkeypatch: pytest.MonkeyPatch, awaited: KernelConfig | None, arrives: Any = None
+    ) -> bool:
+        """Return whether a call with this launch is remembered."""
+
+        def prepare(*_: object) -> Launch:
+            if arrives is not None:
+                dispatch._switch(arrives)
+            return self.launch(awaited)
+
+        dispatch.memo.clear()
+        monkeypatch.setattr(dispatch, "_prepare", prepare)
+        given = SimpleNamespace(
+            a=SimpleNamespace(is_cuda=True), b=None, a_scale=None, out=0, groups=None
+        )
+        dispatch.run(cast(Arguments, given), None, self.KEY)
+        return self.KEY in dispatch.memo
+
+    @pytest.fixture(autouse=True)
+    def no_capture(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+
+    def test_until_it_arrives(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.run(monkeypatch, CHOSEN)
+        dispatch._switch(FAR)
+        assert self.KEY in dispatch.memo, "another kernel arrived"
+        dispatch._switch(CHOSEN)
+        assert self.KEY not in dispatch.memo
+
+    def test_not_if_it_arrived_since_we_looked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Between looking for the kernel and remembering its neighbour, the worker was done."""
+        assert not self.run(monkeypatch, CHOSEN, arrives=CHOSEN)
+
+    def test_others_are_not_concerned(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.run(monkeypatch, None, arrives=CHOSEN)
+        dispatch._switch()
+        assert self.KEY in dispatch.memo
+
+    def test_not_while_a_graph_is_captured(
+        self, monkeypatch: pytest.MonkeyPatch, capture: None
+    ) -> None:
+        assert not self.run(monkeypatch, CHOSEN)
+        assert self.run(monkeypatch, None)
