@@ -39,6 +39,7 @@ _SM90_CONFIG = ("cluster_m", "cluster_n", "raster", "stream_b", "use_pdl")
 _SM90_DERIVED = (
     *("math_warpgroups", "waves", "threads", "load_registers", "math_registers", "num_ab_stage"),
     *(
+        "part_m",
         "epilogue_n",
         "max_groups",
         "scale_chunk",

@@ -11,7 +11,7 @@ kb counts blocks of 128 along K. The tensor cores sum one block; then this parti
 scaled and added to its float32 total.
 
 Rows are contiguous: `groups` (M,) holds the group of each row, -1 for padding. A group's rows start
-at a multiple of TILE_M, so a tile meets one group at most. Padding may stand anywhere in it and is
+at a multiple of 128, so a tile meets one group at most. Padding may stand anywhere in it and is
 never written.
 
 A CTA walks over many tiles of TILE_M x TILE_N, and its warps over them with different tasks:
@@ -59,6 +59,7 @@ SCALE_COLUMNS = 128  # columns of a tile that certainly share a weight scale
 SCALE_VALUES = 1  # weight scales stored per k-block, one for each SCALE_COLUMNS
 SCALE_BOX = 128  # a_scales that one copy loads: those of the rows of one wave
 SCALE_PITCH = 128  # the same, rounded up so that copies start at whole 128 bytes
+GROUP_ROWS = 128  # rows that certainly have one group
 
 CLUSTER_SIZE = CLUSTER_M * CLUSTER_N
 WAVE_M = 64 * MATH_WARPGROUPS  # rows that all math warpgroups take in one wave
@@ -120,10 +121,10 @@ def clear_tiles(sTile, num_groups):
 
 @cute.jit
 def group_at(schedule, row):
-    """Return the group of the tile that starts at `row`, -1 if all is padding. Takes a warp."""
+    """Return the group of GROUP_ROWS rows from `row` on, -1 if all is padding. Takes a warp."""
     lane = cute.arch.lane_idx()
     group = Int32(-1)
-    for i in cutlass.range_constexpr(TILE_M // 32):
+    for i in cutlass.range_constexpr(GROUP_ROWS // 32):
         value = schedule.groups[cutlass.min(row + i * 32 + lane, schedule.num_rows - 1)]
         group = cutlass.max(group, value if value < schedule.num_groups else -1)
     for distance in (16, 8, 4, 2, 1):
@@ -132,9 +133,9 @@ def group_at(schedule, row):
 
 
 @cute.jit
-def extent(schedule, row, group):
+def extent(schedule, row, group, num_rows):
     """
-    Return up to where the tile from `row` on is known to be the group's, and its last row's end.
+    Return up to where `num_rows` from `row` on are known to be the group's, and its last row's end.
 
     The first is the end of its last whole block of 64 rows without others: these may be stored as
     they are, while the rows of other blocks are looked up one by one. Takes a warp.
@@ -145,6 +146,7 @@ def extent(schedule, row, group):
     for i in cutlass.range_constexpr(TILE_M // 32):
         place = i * 32 + lane
         is_own = schedule.groups[cutlass.min(row + place, schedule.num_rows - 1)] == group
+        is_own = is_own & (place < num_rows)
         filled = filled if is_own else cutlass.min(filled, place)
         live = place + 1 if is_own & (row + place < schedule.num_rows) else live
     for distance in (16, 8, 4, 2, 1):
@@ -190,6 +192,15 @@ class Source(NamedTuple):
     smem: cute.Tensor
 
 
+class Sources(NamedTuple):
+    """Everything that the load warp loads."""
+
+    a: Source
+    a_scale: Source
+    b_alone: Source  # b, where the other CTA of the cluster needs another tile of it
+    b: Source
+
+
 @cute.jit
 def from_row(tensor, row, group):
     """Return the matrix that a tile of `group` lies in, with `row` as its first row."""
@@ -225,7 +236,7 @@ def load_tiles(schedule, loads, sources):
     A stage is full when all its bytes have arrived, whoever sent them; it is free when the math
     warpgroups of every CTA that it was sent to have read it.
     """
-    a, b, a_scale, b_alone = sources
+    a, b = sources.a, sources.b
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
     receivers = Int16((1 << CLUSTER_SIZE) - 1)  # of a multicast; other copies ignore them
     b_policy = Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
@@ -236,9 +247,10 @@ def load_tiles(schedule, loads, sources):
         a_rows, b_rows = from_row(a.gmem, row, group), b.gmem[None, None, group]
         tAgA, tAsA = k_blocks(a, a_rows, (TILE_M, TILE_K), 0, schedule.rank_n, CLUSTER_N)
         tBgB, tBsB = k_blocks(b, b_rows, (TILE_N, TILE_K), tile_n, schedule.rank_m, CLUSTER_M)
+        b_alone = sources.b_alone
         alone_rows = b_alone.gmem[None, None, group]
         tBgB_alone, tBsB_alone = k_blocks(b_alone, alone_rows, (TILE_N, TILE_K), tile_n, 0, 1)
-        scale_copies = [scale_boxes(a_scale, row, group, wave) for wave in range(WAVES)]
+        scale_copies = [scale_boxes(sources.a_scale, row, group, wave) for wave in range(WAVES)]
         for k in cutlass.range(num_blocks, unroll=1):
             loads.producer_acquire(state)
             full = loads.producer_get_barrier(state)
@@ -265,7 +277,7 @@ def load_tiles(schedule, loads, sources):
             )
             for wave in cutlass.range_constexpr(WAVES):
                 tSgS, tSsS = scale_copies[wave]
-                cute.copy(a_scale.tma, tSgS[None, k], tSsS[None, stage], tma_bar_ptr=full)
+                cute.copy(sources.a_scale.tma, tSgS[None, k], tSsS[None, stage], tma_bar_ptr=full)
             loads.producer_commit(state)
             state.advance()
         index += schedule.step
@@ -400,8 +412,9 @@ def plan_tiles(schedule, plans, scales):
     index = schedule.begin
     while index < schedule.end:
         row, tile_n, group, _ = find_tile(schedule, index)
+        num_rows = TILE_M
         if group >= 0:
-            row_end, live_end = extent(schedule, row, group)
+            row_end, live_end = extent(schedule, row, group, num_rows)
             plan = hand_over_tile(plans, plan, row, tile_n, group, row_end, live_end)
             scale = hand_over_scales(schedule, scales, scale, row, tile_n, group)
         index += schedule.step
@@ -709,11 +722,11 @@ def grouped_gemm_kernel(
     else:
         cute.arch.setmaxregister_decrease(LOAD_REGISTERS)
         if warp_index == load_warp:
-            sources = (
-                Source(tma_a, mA, sA),
-                Source(tma_b, mB, sB),
-                Source(tma_a_scale, mAScale, sAScale),
-                Source(tma_b_alone, mB_alone, sB),
+            sources = Sources(
+                a=Source(tma_a, mA, sA),
+                b=Source(tma_b, mB, sB),
+                a_scale=Source(tma_a_scale, mAScale, sAScale),
+                b_alone=Source(tma_b_alone, mB_alone, sB),
             )
             load_tiles(schedule, loads, sources)
         if warp_index == load_warp + 1:

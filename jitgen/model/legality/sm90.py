@@ -55,6 +55,7 @@ class Sm90Derived:
             final ones.
         load_registers: Registers of a thread of the loading warpgroup (setmaxnreg).
         math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
+        part_m: Rows of a that one copy loads where a group does not fill its tile.
         epilogue_n: Columns of one store box.
         max_groups: Groups that one call may have.
         scale_chunk: k-blocks whose weight scales are handed over at once.
@@ -73,6 +74,7 @@ class Sm90Derived:
     acc_registers: int
     load_registers: int
     math_registers: int
+    part_m: int
     epilogue_n: int
     max_groups: int
     scale_chunk: int
@@ -120,6 +122,7 @@ class Sm90Target:
             acc_registers=acc_registers,
             load_registers=40,
             math_registers=248 if math_warpgroups == 1 else 232,
+            part_m=_part_m(config),
             epilogue_n=_epilogue_n(tile.n),
             max_groups=MAX_GROUPS,
             scale_chunk=SCALE_CHUNK,
@@ -182,6 +185,12 @@ class Sm90Target:
             f"the chip at once "
             "and halved the speed; allowed: 1x1, 2x1, 1x2",
         )
+        refuse_unless(
+            config.layout is not Layout.CONTIGUOUS or config.tile.m < 256 or config.cluster.m == 1,
+            "E_CLUSTER",
+            "a contiguous tile of 256 rows may meet two groups, one after the other, so that the "
+            "CTAs of a cluster 2x1 would not keep step; allowed: 1x1, 1x2",
+        )
 
     def _stages(self, config: KernelConfig) -> tuple[int, int]:
         """Return the operand stages and the bytes of the kernel's struct of shared memory."""
@@ -228,6 +237,16 @@ def _math_warpgroups(tile_m: int) -> int:
 def _waves(tile_m: int) -> int:
     """Return the blocks of 64 rows that each math warpgroup takes."""
     return tile_m // (64 * _math_warpgroups(tile_m))
+
+
+def _part_m(config: KernelConfig) -> int:
+    """
+    Return the rows of a that one copy loads where a group does not fill its tile.
+
+    Groups of decoding have a few rows, of which 64 would be loaded; elsewhere one block of 64 is
+    what a warpgroup can leave out.
+    """
+    return 16 if config.tile.m == 64 else 64
 
 
 def _scale_box(config: KernelConfig) -> int:
