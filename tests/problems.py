@@ -10,6 +10,7 @@ import torch
 
 import jitgen
 from jitgen.model import DType, Layout, ScaleGranularity
+from jitgen.select.menu import GROUP_ALIGNMENT
 
 POISON = float("nan")
 
@@ -43,7 +44,6 @@ def make(
     dtype: DType = DType.E4M3,
     out_dtype: DType = DType.BF16,
     is_exact: bool = False,
-    alignment: int = 128,
     seed: int = 0,
 ) -> Case:
     """
@@ -59,7 +59,6 @@ def make(
         dtype: Type of a and b.
         out_dtype: Type of the output.
         is_exact: Small integers and power-of-two scales: every sum is exact in float32.
-        alignment: Rows at whose multiples groups of the contiguous layout start.
         seed: Of the random numbers.
     """
     layout, scales = Layout(layout), ScaleGranularity(scales)
@@ -78,7 +77,7 @@ def make(
             return (2.0 ** torch.randint(-2, 3, shape, generator=chance)).to(device)
         return (torch.rand(shape, generator=chance) * 2 + 0.5).to(device)
 
-    which, lead, groups_argument = _rows(layout, rows, alignment)
+    which, lead, groups_argument = _rows(layout, rows)
     a, b = values(*lead, k), values(groups, n, k)
     if scales is ScaleGranularity.BLOCK128:
         padded = -(-lead[-1] // 4) * 4
@@ -113,7 +112,7 @@ def make(
 
 
 def _rows(
-    layout: Layout, rows: list[int], alignment: int
+    layout: Layout, rows: list[int]
 ) -> tuple[torch.Tensor, tuple[int, ...], dict[str, torch.Tensor]]:
     """Return which rows are owned, the leading shape of a, and the argument that says so."""
     counts = torch.tensor(rows, dtype=torch.int32)
@@ -128,9 +127,9 @@ def _rows(
         return owned, (len(rows), most), {"masked_m": counts}
     ids = []
     for group, count in enumerate(rows):
-        ids += [group] * count + [-1] * (-count % alignment)
+        ids += [group] * count + [-1] * (-count % GROUP_ALIGNMENT)
         if group % 3 == 1:
-            ids += [-1] * alignment  # a whole tile of padding between two groups
+            ids += [-1] * GROUP_ALIGNMENT  # a whole tile of padding between two groups
     indices = torch.tensor(ids or [-1], dtype=torch.int32)
     return indices >= 0, (len(indices),), {"m_indices": indices}
 

@@ -60,7 +60,7 @@ class Sizes:
         stages = getattr(require(config, arch).derived, "num_ab_stage", 1)
         height = tile.m * cluster.m
         return cls(
-            rows=(height + 1, 0, 3, *[0] * WARP, height - 1),
+            rows=(3, 0, height + 1, *[0] * WARP, height - 1),
             n=2 * tile.n * cluster.n + 8,
             k=max(stages, _UNROLLED) * tile.k + tile.k + 16,
             num_sms=_NUM_CLUSTERS * cluster.size,
@@ -219,10 +219,9 @@ def _rows(config: KernelConfig, rows: tuple[int, ...]) -> tuple[Tensor, dict[str
         counts = torch.tensor(rows, dtype=torch.int32)
         owned = torch.arange(max(rows) + 3)[None, :] < counts[:, None]
         return owned, {"masked_m": counts}
-    step = max(GROUP_ALIGNMENT, config.tile.m)
     indices: list[int] = []
     for group, count in enumerate(rows):
-        indices += [group] * count + [-1] * (-count % step)
-    indices += [-1] * step  # a whole tile of padding
+        indices += [group] * count + [-1] * (-count % GROUP_ALIGNMENT)
+    indices += [-1] * GROUP_ALIGNMENT  # a whole tile of padding
     m_indices = torch.tensor(indices, dtype=torch.int32)
     return m_indices >= 0, {"m_indices": m_indices}

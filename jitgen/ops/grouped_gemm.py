@@ -65,7 +65,7 @@ def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
         offs: (G,) int32, the ragged layout: the row behind the last of each group, non-decreasing,
             as torch's grouped GEMMs take it. Rows from ``offs[-1]`` on belong to no group.
         m_indices: (M,) int32, the contiguous layout: the group of each row, -1 for padding. Each
-            group starts at a multiple of 128 rows (of ``tile.m`` with a forced config).
+            group starts at a multiple of 128 rows.
         masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
         alpha: Reserved for nv16 scales.
         out: (M, N) or (G, M, N), N contiguous: where the result goes. Rows of no group are not

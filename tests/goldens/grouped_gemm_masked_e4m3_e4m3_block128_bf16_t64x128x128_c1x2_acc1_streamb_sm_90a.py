@@ -520,7 +520,7 @@ def compute_tiles(schedule, plans, scales, loads, sA, sB, mmas, store):
                     schedule, mmas, operands, load, scales, scale, total, acc, scale_row, count
                 )
         if waves > 0:
-            store_tile(store, total, acc.layout, row, tile_n, group, row_end)
+            store_tile(store, total, acc.layout, row, tile_n, group, row_end, live_end)
         plan, row, tile_n, group, row_end, live_end = take_tile(plans, plan)
     cute.arch.cp_async_bulk_wait_group(0, read=True)
 
@@ -536,7 +536,7 @@ class Store(NamedTuple):
 
 
 @cute.jit
-def store_tile(store, total, wave_layout, row, tile_n, group, row_end):
+def store_tile(store, total, wave_layout, row, tile_n, group, row_end, live_end):
     """
     Store the 64-row blocks of one math warpgroup.
 
@@ -576,7 +576,7 @@ def store_tile(store, total, wave_layout, row, tile_n, group, row_end):
                         store.tma, tOsO[None, block * boxes_n + i], tOgO[None, tile_n * boxes_n + i]
                     )
         else:
-            store_rows(store, block * boxes_n, block_row, tile_n, group, row_end, thread)
+            store_rows(store, block * boxes_n, block_row, tile_n, group, live_end, thread)
     cute.arch.cp_async_bulk_commit_group()
 
 
@@ -606,13 +606,13 @@ def stage_block(sOut, sums, first_box, thread):
 
 
 @cute.jit
-def store_rows(store, first_box, row, tile_n, group, row_end, thread):
+def store_rows(store, first_box, row, tile_n, group, live_end, thread):
     """Copy the rows of a block that are the group's, 16 bytes per thread, a row by neighbours."""
     vectors = TILE_N // 8  # in a row
     copy = cute.make_copy_atom(CopyUniversalOp(), BFloat16, num_bits_per_copy=128)
     out = from_row(store.out, row, group)
     num_columns = cute.size(store.out, mode=[1])
-    rows = cutlass.min(row_end - row, 64)
+    rows = cutlass.min(live_end - row, 64)
     for i in cutlass.range(thread, rows * vectors, 128, unroll=1):
         r = i // vectors
         column = i % vectors * 8

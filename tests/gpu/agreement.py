@@ -51,7 +51,6 @@ class Problem:
             self.n,
             self.k,
             device=device,
-            alignment=max(128, self.config.tile.m),
             is_exact=self.is_exact,
         )
 

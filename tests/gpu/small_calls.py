@@ -31,7 +31,6 @@ def main() -> None:
             72,
             400,
             device="cuda",
-            alignment=max(128, tile),
         )
         out = jitgen.grouped_gemm(**case.arguments, config=config)
         torch.cuda.synchronize()

@@ -26,10 +26,6 @@ def edge_rows(tile: int) -> list[int]:
     return [0, 1, tile - 1, 0, tile, tile + 1, 2 * tile + 3, 0]
 
 
-def alignment(config: KernelConfig) -> int:
-    return max(128, config.tile.m)
-
-
 @pytest.mark.parametrize("config", CONFIGS, ids=names)
 class TestEveryKernel:
     @pytest.mark.parametrize(("n", "k"), [(512, 1024), (200, 272), (8, 16)])
@@ -42,7 +38,6 @@ class TestEveryKernel:
             n,
             k,
             device="cuda",
-            alignment=alignment(config),
         )
 
         verify(
@@ -58,7 +53,6 @@ class TestEveryKernel:
             328,
             656,
             device="cuda",
-            alignment=alignment(config),
             is_exact=True,
         )
 
@@ -73,7 +67,6 @@ class TestEveryKernel:
             264,
             8192 + 400,
             device="cuda",
-            alignment=alignment(config),
         )
 
         verify(
@@ -89,7 +82,6 @@ class TestEveryKernel:
             2048,
             640,
             device="cuda",
-            alignment=alignment(config),
         )
         first = jitgen.grouped_gemm(**case.arguments, config=config).clone()
         verify(case, first, accumulator_bits=FP8_BITS)
