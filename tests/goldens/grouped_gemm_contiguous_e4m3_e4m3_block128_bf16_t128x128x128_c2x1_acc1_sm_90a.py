@@ -245,8 +245,9 @@ def load_tiles(schedule, loads, sources):
         row, tile_n, group, is_shared = find_tile(schedule, index)
         num_blocks = schedule.num_k_blocks if group >= 0 else 0
         a_rows, b_rows = from_row(a.gmem, row, group), b.gmem[None, None, group]
-        tAgA, tAsA = k_blocks(a, a_rows, (TILE_M, TILE_K), 0, schedule.rank_n, CLUSTER_N)
-        tBgB, tBsB = k_blocks(b, b_rows, (TILE_N, TILE_K), tile_n, schedule.rank_m, CLUSTER_M)
+        a_rank, a_ranks, b_rank = schedule.rank_n, CLUSTER_N, schedule.rank_m
+        tAgA, tAsA = k_blocks(a, a_rows, (TILE_M, TILE_K), 0, a_rank, a_ranks)
+        tBgB, tBsB = k_blocks(b, b_rows, (TILE_N, TILE_K), tile_n, b_rank, CLUSTER_M)
         b_alone = sources.b_alone
         alone_rows = b_alone.gmem[None, None, group]
         tBgB_alone, tBsB_alone = k_blocks(b_alone, alone_rows, (TILE_N, TILE_K), tile_n, 0, 1)
@@ -694,7 +695,8 @@ def grouped_gemm_kernel(
 
     num_rows = cute.size(mOut, mode=[0])
     num_k_blocks = cute.ceil_div(cute.size(mA, mode=[1]), TILE_K)
-    tiles_n = cute.ceil_div(cute.size(mB, mode=[0]), TILE_N * CLUSTER_N)
+    num_columns = cute.size(mB, mode=[0])
+    tiles_n = cute.ceil_div(num_columns, TILE_N * CLUSTER_N)
     rank = Int32(0)
     if cutlass.const_expr(CLUSTER_SIZE > 1):
         rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())

@@ -83,16 +83,16 @@ class Schedule(NamedTuple):
     """What the order of tiles depends on; every warp of a CTA sees the same."""
 
     groups: cute.Tensor
-    first_tile: cute.Tensor  # cluster tiles along M in all groups before this one
+    first_tile: cute.Tensor  # tiles along M in all groups before this one
     num_groups: Int32
     num_rows: Int32  # of a, or of one of its matrices
     num_k_blocks: Int32
     tiles_n: Int32  # cluster tiles along N
+    rank_n: Int32  # place of this CTA in its cluster
+    last_tile_n: Int32
     begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
     end: Int32
     step: Int32
-    rank_m: Int32  # place of this CTA in its cluster
-    rank_n: Int32
 
 
 @cute.jit
@@ -106,12 +106,11 @@ def rows_of(groups, group, num_rows):
 def fill_tile_table(groups, num_groups, num_rows, first_tile):
     """Fill first_tile[0..G]: the threads count the tiles of a group each, one warp adds them up."""
     thread, _, _ = cute.arch.thread_idx()
-    rows = CLUSTER_M * TILE_M
     if thread == 0:
         first_tile[0] = 0
     for group in cutlass.range(thread, num_groups, THREADS, unroll=1):
         start, end = rows_of(groups, group, num_rows)
-        first_tile[group + 1] = (end - start + (rows - 1)) // rows
+        first_tile[group + 1] = (end - start + (TILE_M - 1)) // TILE_M
     cute.arch.sync_threads()
     if thread < 32:
         before = Int32(0)
@@ -134,12 +133,11 @@ def find_tile(schedule, index):
     Return what this CTA does in cluster tile `index`: first row, tile along N, group, and two ends.
 
     Whole blocks of 64 rows up to the first end may be stored as they are, and the second is that of
-    the group.
+    the group. Groups come one after the other. In a group M runs fastest, over RASTER tiles, so
+    that clusters at work at the same time share tiles of b.
 
-    Groups come one after the other. In a group M runs fastest, over RASTER cluster tiles, so that
-    clusters at work at the same time share tiles of b. A tile may lie beyond its group's rows or
-    beyond N: it is loaded all the same, because the other CTA of the cluster waits for its half of
-    the loads, and nothing of it is stored.
+    A tile may lie beyond N: the last one is loaded in its place, because the other CTA of the
+    cluster waits for its half of the loads, and nothing is computed or stored.
     """
     first_tile = schedule.first_tile
     position = index // schedule.tiles_n
@@ -152,12 +150,13 @@ def find_tile(schedule, index):
     first = first_tile[group]
     tiles_m = first_tile[group + 1] - first
     tile_m, tile_n = raster(index - first * schedule.tiles_n, tiles_m, schedule.tiles_n)
+    tile_n = tile_n * CLUSTER_N + schedule.rank_n
     start, end = rows_of(schedule.groups, group, schedule.num_rows)
-    row = start + (tile_m * CLUSTER_M + schedule.rank_m) * TILE_M
+    row = start + tile_m * TILE_M
     # The TMA unit clips at the end of the tensor: there, a short tile may be stored as a whole one.
     is_clipped = (end == schedule.num_rows) & (row < end)
     row_end = row + TILE_M if is_clipped else end
-    return row, tile_n * CLUSTER_N + schedule.rank_n, group, row_end, end
+    return row, tile_n, group, row_end, end
 
 
 @cute.jit
@@ -241,16 +240,16 @@ def load_tiles(schedule, loads, sources):
     while index < schedule.end:
         row, tile_n, group, _, end = find_tile(schedule, index)
         num_blocks = schedule.num_k_blocks
+        tile_n = cutlass.min(tile_n, schedule.last_tile_n)
         a_rows, b_rows = from_row(a.gmem, row, group), b.gmem[None, None, group]
         num_parts = cutlass.min((cutlass.max(end - row, 0) + (PART_M - 1)) // PART_M, A_PARTS)
         stage_bytes = STAGE_BYTES - (A_PARTS - num_parts) * (PART_M * TILE_K)
-        part_rows = from_row(sources.a_part.gmem, row, group)
-        parts = [
-            k_blocks(sources.a_part, part_rows, (PART_M, TILE_K), part, schedule.rank_n, CLUSTER_N)
-            for part in range(A_PARTS - 1)
-        ]
-        tAgA, tAsA = k_blocks(a, a_rows, (TILE_M, TILE_K), 0, schedule.rank_n, CLUSTER_N)
-        tBgB, tBsB = k_blocks(b, b_rows, (TILE_N, TILE_K), tile_n, schedule.rank_m, CLUSTER_M)
+        a_part, part_tile = sources.a_part, (PART_M, TILE_K)
+        part_rows = from_row(a_part.gmem, row, group)
+        a_rank, a_ranks, b_rank = schedule.rank_n, CLUSTER_N, 0
+        parts = [k_blocks(a_part, part_rows, part_tile, i, a_rank, a_ranks) for i in range(A_PARTS)]
+        tAgA, tAsA = k_blocks(a, a_rows, (TILE_M, TILE_K), 0, a_rank, a_ranks)
+        tBgB, tBsB = k_blocks(b, b_rows, (TILE_N, TILE_K), tile_n, b_rank, CLUSTER_M)
         for k in cutlass.range(num_blocks, unroll=1):
             full = loads.producer_get_barrier(state)
             loads.sync_object_empty.wait(state.index, state.phase)
@@ -274,7 +273,7 @@ def load_tiles(schedule, loads, sources):
                     if part < num_parts:
                         tPgA, tPsA = parts[part]
                         cute.copy(
-                            sources.a_part.tma,
+                            a_part.tma,
                             tPgA[None, k],
                             tPsA[None, stage * A_PARTS + part],
                             tma_bar_ptr=full,
@@ -405,7 +404,8 @@ def plan_tiles(schedule, plans, scales):
     scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, SCALE_SLOTS)
     index = schedule.begin
     while index < schedule.end:
-        row, tile_n, group, row_end, live_end = find_tile(schedule, index)
+        row, tile_n, group, row_end, end = find_tile(schedule, index)
+        live_end = end if tile_n <= schedule.last_tile_n else row
         plan = hand_over_tile(plans, plan, row, tile_n, group, row_end, live_end)
         scale = hand_over_scales(schedule, scales, scale, row, tile_n, group)
         index += schedule.step
@@ -685,7 +685,8 @@ def grouped_gemm_kernel(
 
     num_rows = cute.size(mOut, mode=[0])
     num_k_blocks = cute.ceil_div(cute.size(mA, mode=[1]), TILE_K)
-    tiles_n = cute.ceil_div(cute.size(mB, mode=[0]), TILE_N * CLUSTER_N)
+    num_columns = cute.size(mB, mode=[0])
+    tiles_n = cute.ceil_div(num_columns, TILE_N * CLUSTER_N)
     rank = Int32(0)
     if cutlass.const_expr(CLUSTER_SIZE > 1):
         rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
@@ -704,8 +705,8 @@ def grouped_gemm_kernel(
         tiles_n=tiles_n,
         begin=block // CLUSTER_SIZE,
         step=num_blocks // CLUSTER_SIZE,
-        rank_m=rank % CLUSTER_M,
-        rank_n=rank // CLUSTER_M,
+        last_tile_n=cute.ceil_div(num_columns, TILE_N) - 1,
+        rank_n=rank,
     )
 
     if warp_index < load_warp:
