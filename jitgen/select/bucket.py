@@ -17,7 +17,10 @@ from jitgen.model import Arch, Problem
 
 EDGES: dict[Arch, tuple[int, ...]] = {
     Arch.CPU: (8, 16, 32, 64),
-    Arch.SM_90A: (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192),
+    Arch.SM_90A: (
+        *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512),
+        *(640, 768, 1024, 1280, 1536, 2048, 4096, 8192),
+    ),
 }
 """Largest mean rows of a group of each bucket; the last one also takes everything above it."""
 

@@ -2,10 +2,12 @@
 """
 The few configs that the selector may choose: what prewarming compiles, so it stays short.
 
-The entries for sm_90a are the winners of measurements on an H200 (FP8 operands with block scales).
-Three facts shape them: a cluster (2, 1) that shares b wins where a group has many tiles of rows,
-(1, 2) where it has one or two; rasters of about 2048 rows keep a weight tile in L2 while it is
-used; and weights that are read once are best streamed past L2.
+The entries for sm_90a are what is left of 15 a layout when those are dropped, one after the other,
+that 145 measured problems miss least (an H200, FP8 operands with block scales; docs/hopper.md).
+Three facts shape them. A cluster (2, 1) that shares b wins where a group has several tiles of rows:
+two CTAs that read the same weights on their own drift apart, until L2 no longer holds what the
+first has read. A tile of 256 rows needs no cluster for that. And weights that are read once are
+best streamed past L2.
 """
 
 from __future__ import annotations
@@ -25,28 +27,29 @@ from jitgen.model import (
 from jitgen.model.dtypes import SCALE_BLOCK
 
 GROUP_ALIGNMENT = 128
-"""
-Rows at whose multiples the groups of the contiguous layout start.
-
-A tile of that layout must hold one group only, so its height divides this: 256-row tiles, which win
-at 512 rows a group, are for the other layouts.
-"""
+"""Rows at whose multiples the groups of the contiguous layout start."""
 
 _STREAM = Schedule(raster=1, stream_b=True)
 
 _SM90_ALIGNED = (
-    (128, 192, Cluster(m=2), Schedule()),
-    (128, 192, Cluster(n=2), Schedule()),
-    (128, 128, Cluster(m=2), Schedule()),
-    (128, 128, Cluster(n=2), _STREAM),
+    (64, 64, Cluster(), _STREAM),
     (64, 128, Cluster(n=2), _STREAM),
-    (64, 64, Cluster(n=2), _STREAM),
+    (128, 64, Cluster(n=2), _STREAM),
+    (128, 96, Cluster(n=2), _STREAM),
+    (128, 128, Cluster(n=2), _STREAM),
+    (128, 128, Cluster(n=2), Schedule()),
+    (128, 192, Cluster(m=2), Schedule()),
+    (256, 128, Cluster(), Schedule(raster=4)),
 )
 _SM90_ANYWHERE = (
-    *_SM90_ALIGNED,
-    # Where a cluster (2, 1) may not reach into the next group, it pads the last tiles to two.
-    (128, 128, Cluster(n=2), Schedule()),
-    (256, 128, Cluster(m=2), Schedule(raster=4)),
+    (64, 64, Cluster(), _STREAM),
+    (64, 128, Cluster(), _STREAM),
+    (128, 96, Cluster(n=2), _STREAM),
+    (128, 128, Cluster(m=2), _STREAM),
+    (128, 128, Cluster(m=2), Schedule()),
+    (128, 160, Cluster(m=2), Schedule()),
+    (128, 192, Cluster(m=2), Schedule()),
+    (256, 128, Cluster(), Schedule(raster=4)),
 )
 # Of equally good ones the first is taken: on a CPU the one that needs the least memory.
 _CPU = tuple((rows, 128, Cluster(), Schedule()) for rows in (8, 16, 32, 64))

@@ -2,62 +2,96 @@
 """
 The rule that ranks configs: an estimate of the time of a call, in microseconds.
 
-On a GPU a call takes as long as the slowest of three things, and a little of the others that does
-not overlap:
+A persistent GPU kernel is done when its busiest CTA is, so a call takes whole waves of tiles. Each
+takes as long as the slower of two things, and a little of the other that does not overlap:
 
-    multiply   waves x the tensor cores' time for one tile
-    fetch      waves x the time to bring one tile's operands from L2 to shared memory
-    stream     all bytes that cross DRAM, stretched by the CTAs that idle in the last wave
+    multiply   k-blocks x the time of one, and what starts and ends a tile; it includes promotion
+               and the way of the operands from L2, and shrinks where a group lacks rows
+    stream     the wave's share of the bytes that cross DRAM
 
-Padding shows in `multiply` and in the waves, because tiles are counted, not rows; waves are whole,
-because a persistent kernel is done when its busiest CTA is. On a CPU only work counts. The
-constants are measured; each says where.
+Padding shows in the number of tiles, rows that are left out in the time of a k-block. A last wave
+of few tiles streams little and multiplies as long as any. On a CPU only work counts. The constants
+are fitted to measurements; each says which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jitgen.model import Arch, KernelConfig, Layout, Problem
+from jitgen.model.dtypes import SCALE_BLOCK
 
 NUM_SMS = 132
 """SMs of an H100 SXM, H200 and GH200; what is assumed unless the caller names a number."""
 
-CLOCK_MHZ = 1_400.0
-"""SM clock of an H200 that multiplies FP8 for long: 1.30 to 1.41 GHz at its 700 W limit."""
+CALL_US = 3.5
+"""What a call takes besides its waves: its launch, the table of tiles, the first loads."""
 
-FLOP_PER_CYCLE = 8_192
-"""Dense FP8 multiply-adds of one sm_90 SM and cycle, times two."""
+DRAM_BYTES_PER_US = 4.64e6
+"""Rate at which the waves of a long call read."""
 
-L2_BYTES_PER_CYCLE = 42.0
-"""Bytes that one SM receives from L2 in a cycle when all do: about 5.5 KB for an H100's 132."""
+OVERLAP = 2.9
+"""
+Exponent of the mean of multiply and stream: at 1 they would add up, without bound the slower of
+them would be all. At 2.9 two equal ones take 27 % longer than each.
+"""
 
-DRAM_BYTES_PER_US = 4.2e6
-"""Device-to-device copy rate of an H200, bytes read and written together."""
+BEYOND_US = 0.0023
+"""What the TMA unit takes for a row beyond the end of the tensor, each k-block."""
 
-OVERLAP_LOSS = 0.05
-"""Share of the two faster things that adds to the slowest one; also what decides between equals."""
 
-_UTILISATION = {
-    (256, 128, 2, 1): 0.88,
-    (128, 192, 2, 1): 0.92,
-    (128, 192, 1, 2): 0.86,
-    (128, 128, 2, 1): 0.85,
-    (128, 128, 1, 2): 0.80,
-    (64, 128, 1, 2): 0.55,
-    (64, 64, 1, 2): 0.40,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """
+    How fast one tile and cluster is.
+
+    Attributes:
+        k_block_us: One k-block of a full tile while all SMs are at work, in microseconds.
+        tile_us: What starts and ends a tile, as far as nothing hides it.
+        skipped: Share of a k-block's time that is saved where all rows are left out.
+        stream: Rate of reading as a part of DRAM_BYTES_PER_US.
+    """
+
+    k_block_us: float
+    tile_us: float
+    skipped: float
+    stream: float
+
+
+def _speed(k_block_us: float, tile_us: float, skipped: float, stream: float) -> Speed:
+    return Speed(k_block_us=k_block_us, tile_us=tile_us, skipped=skipped, stream=stream)
+
+
+_SPEEDS = {
+    (64, 64, 1, 1, True): _speed(0.180, 0.29, 0.61, 1.15),
+    (64, 128, 1, 1, True): _speed(0.297, 0.41, 0.50, 1.07),
+    (64, 128, 1, 2, True): _speed(0.390, 0.18, 0.68, 1.15),
+    (128, 64, 1, 2, True): _speed(0.305, 0.53, 0.32, 1.15),
+    (128, 96, 1, 2, True): _speed(0.374, 0.52, 0.76, 1.01),
+    (128, 128, 1, 2, False): _speed(0.437, 0.65, 0.39, 1.03),
+    (128, 128, 1, 2, True): _speed(0.445, 0.74, 0.46, 1.03),
+    (128, 128, 2, 1, False): _speed(0.479, 0.51, 0.99, 0.98),
+    (128, 128, 2, 1, True): _speed(0.493, 0.43, 1.00, 0.99),
+    (128, 160, 2, 1, False): _speed(0.527, 0.73, 0.49, 1.09),
+    (128, 192, 2, 1, False): _speed(0.643, 0.76, 0.75, 0.97),
+    (256, 128, 1, 1, False): _speed(0.880, 0.89, 0.87, 0.87),
 }
 """
-Share of cycles that the tensor cores are busy in the steady state, by tile and cluster.
+By tile, cluster and whether b is streamed.
 
-Performance counters of an H200 at 8 x 4096 rows, N=4096, K=7168; for (1, 2) and 64x128, which one
-math warpgroup computes alone, scaled by the ratio of the times. 64x64 is an estimate: it is chosen
-only where DRAM is the limit.
+Fitted to 1,102 times of an H200 (2026-11-21; 145 problems: the public suite, single tokens and 100
+random ones; FP8 with block scales, L2 cold): the error of the logarithm is 6 %, weighted towards
+kernels that are near the best.
 """
 
-_UTILISATION_ELSE = 0.7
-"""An estimate for tiles that are in no menu."""
+_FLOP_PER_US = 8_192 * 1_400 * 0.75
+"""For tiles that no menu has: operations of an SM at 1.4 GHz, three quarters of its peak."""
+
+_SHORT_BLOCKS, _SHORT_US = 8, 0.45
+"""
+A ring of three stages does not hide the way of the first operands behind a shorter main loop: what
+each missing k-block of a 256-row tile costs.
+"""
 
 _CPU_MULTIPLY_US = 2.2e-3
 """One k of a block of 4 x 16 partial sums, on one core of a cloud x86-64 server with AVX-512."""
@@ -76,11 +110,11 @@ class Candidate:
 
     Attributes:
         config: The config.
-        cost: Predicted time of the call in microseconds, without the launch.
+        cost: Predicted time of the call in microseconds.
         waste: Rows computed over rows needed; 1.0 pads nothing. Columns beyond N count as well.
         waves: Tiles that the busiest CTA computes.
         traffic_bytes: Bytes that cross DRAM.
-        bound: The slowest of ``multiply``, ``fetch`` and ``stream``.
+        bound: The slower of ``multiply`` and ``stream``.
     """
 
     config: KernelConfig
@@ -96,74 +130,100 @@ def rank(
 ) -> tuple[Candidate, ...]:
     """Return the candidates for `problem`, best first; equals stay in the order of `configs`."""
     if arch is Arch.CPU:
-        found = (_on_cpu(problem, config) for config in configs)
+        found = [_on_cpu(problem, config) for config in configs]
     else:
-        usable = [config for config in configs if _may_stream(problem, config)]
-        found = (_on_gpu(problem, config, num_sms) for config in usable)
+        found = [_on_gpu(problem, config, num_sms) for config in configs]
     return tuple(sorted(found, key=lambda candidate: candidate.cost))
 
 
-def _may_stream(problem: Problem, config: KernelConfig) -> bool:
-    """Weights that several tiles of rows read must stay in L2: streaming cost up to 23 % there."""
-    return not config.schedule.stream_b or _tiles_a_group(problem, config.tile.m) <= 1
-
-
-def _rows(problem: Problem) -> Iterator[float]:
+def _sizes(problem: Problem) -> tuple[float, ...]:
     """
-    Yield rows that a group may have, all equally likely.
+    Return rows that a group may have, all equally likely.
 
-    Routing is never even, so a ragged or masked group has from half the mean to one and a half. The
-    rows of a contiguous problem are counted with their padding: each group has whole tiles already.
+    Routing is never even, so each of many ragged or masked groups has from half the mean to one and
+    a half; a single one has all rows. The rows of a contiguous problem are counted with their
+    padding: each group has whole blocks already.
     """
     mean = problem.rows_per_group
-    if problem.layout is Layout.CONTIGUOUS:
-        yield float(mean)
-    else:
-        yield from (mean * part for part in _SPREAD)
+    if problem.layout is Layout.CONTIGUOUS or problem.groups == 1:
+        return (float(mean),)
+    width = 1 - 1 / problem.groups
+    return tuple(mean * (1 + width * (part - 1)) for part in _SPREAD)
 
 
-def _tiles_a_group(problem: Problem, height: int) -> float:
-    """Return how many blocks of `height` rows a group has on average."""
-    counts = [-(-rows // height) for rows in _rows(problem)]
-    return sum(counts) / len(counts)
+def _tiles(problem: Problem, height: int) -> tuple[float, float]:
+    """Return how many tiles of `height` rows all groups have, and the part of them with rows."""
+    # A contiguous group begins at any block of 128 rows and its tiles at any, too.
+    unit = SCALE_BLOCK if problem.layout is Layout.CONTIGUOUS else 1
+    count = blocks = 0.0
+    sizes = _sizes(problem)
+    for rows in sizes:
+        count += max(1, -(-max(rows, unit) // height))
+        blocks += -(-max(rows, unit) // 64)
+    groups = problem.groups / len(sizes)
+    return count * groups, min(1.0, blocks * 64 / (count * height))
 
 
 def _on_gpu(problem: Problem, config: KernelConfig, num_sms: int) -> Candidate:
     tile, cluster = config.tile, config.cluster
-    # A cluster of two tiles of rows pads every group to both, except in the contiguous layout,
-    # where the second one may belong to the next group.
-    is_free = problem.layout is Layout.CONTIGUOUS
-    height = tile.m if is_free else tile.m * cluster.m
-    a_group = _tiles_a_group(problem, height)
-    pairs = problem.groups * a_group / (cluster.m if is_free else 1)
-    columns = -(-problem.n // (tile.n * cluster.n))
-    clusters = pairs * columns
+    speed = _speed_of(config)
+    tiles, filled = _tiles(problem, tile.m)
+    columns = -(-problem.n // tile.n)
+    if problem.layout is Layout.CONTIGUOUS:
+        clusters = -(-tiles // cluster.m) * -(-columns // cluster.n)
+    else:
+        clusters = tiles * -(-columns // cluster.size)  # whichever side of a pair is along M
     slots = max(1, num_sms // cluster.size)
-    waves = max(1, int(-(-clusters // slots)))
+    k_blocks = -(-problem.k // tile.k)
+    tile_us = k_blocks * (
+        speed.k_block_us * (1 - speed.skipped * (1 - filled)) + BEYOND_US * _beyond(problem, tile.m)
+    )
+    tile_us += speed.tile_us
+    if tile.m == 256:
+        tile_us += _SHORT_US * max(0, _SHORT_BLOCKS - k_blocks)
 
-    shares_b = cluster.m if _tiles_a_group(problem, tile.m) > 1 else 1
-    operand_bytes = tile.m / cluster.n + tile.n / shares_b
-    out_bytes = tile.m * tile.n * 2
-    fetched = operand_bytes * problem.k * problem.a_dtype.bits / 8 + out_bytes
     traffic = _traffic(problem)
-    busy = _UTILISATION.get((tile.m, tile.n, cluster.m, cluster.n), _UTILISATION_ELSE)
-    idle = waves * slots / clusters if clusters > slots else 1.0
-    flop = 2 * tile.m * tile.n * problem.k
-    times = {
-        "multiply": waves * flop / FLOP_PER_CYCLE / busy / CLOCK_MHZ,
-        "fetch": waves * fetched / L2_BYTES_PER_CYCLE / CLOCK_MHZ,
-        "stream": traffic / DRAM_BYTES_PER_US * idle,
-    }
-    bound = max(times, key=lambda name: times[name])
-    computed = pairs * cluster.m * tile.m * columns * cluster.n * tile.n
+    stream_us = traffic / clusters / DRAM_BYTES_PER_US / speed.stream
+    full, rest = divmod(clusters, slots)
+    cost = CALL_US + full * _overlapped(tile_us, slots * stream_us)
+    if rest:
+        cost += _overlapped(tile_us, rest * stream_us)
+    waves = int(full) + (rest > 0)
+    computed = clusters * cluster.size * tile.m * tile.n
     return Candidate(
         config=config,
-        cost=times[bound] + OVERLAP_LOSS * (sum(times.values()) - times[bound]),
+        cost=cost,
         waste=computed / (max(1, problem.m) * problem.n),
         waves=waves,
         traffic_bytes=traffic,
-        bound=bound,
+        bound="multiply" if waves * tile_us > clusters * stream_us else "stream",
     )
+
+
+def _speed_of(config: KernelConfig) -> Speed:
+    tile, cluster = config.tile, config.cluster
+    key = (tile.m, tile.n, cluster.m, cluster.n, config.schedule.stream_b)
+    if key in _SPEEDS:
+        return _SPEEDS[key]
+    flop = 2 * tile.m * tile.n * SCALE_BLOCK
+    return Speed(k_block_us=flop / _FLOP_PER_US, tile_us=0.6, skipped=0.5, stream=1.0)
+
+
+def _overlapped(one: float, other: float) -> float:
+    """Return the time of two things that overlap."""
+    return float((one**OVERLAP + other**OVERLAP) ** (1 / OVERLAP))
+
+
+def _beyond(problem: Problem, height: int) -> float:
+    """
+    Return how many rows beyond the end of a the loads of a ragged tile cover, on average.
+
+    Tiles that a group does not fill are loaded in parts of 64 rows, short ones of 16.
+    """
+    if problem.layout is not Layout.RAGGED:
+        return 0.0
+    part, rows = 16 if height == 64 else 64, max(1, problem.m)
+    return part - rows / 2 if part > rows else part * part / (2 * rows)
 
 
 def _traffic(problem: Problem) -> int:
@@ -181,8 +241,7 @@ def _on_cpu(problem: Problem, config: KernelConfig) -> Candidate:
     Rows are computed in blocks of four, so a tall tile wastes nothing.
     """
     tile = config.tile
-    tiles = problem.groups * _tiles_a_group(problem, tile.m)
-    blocks = problem.groups * _tiles_a_group(problem, 4)
+    tiles, blocks = (_whole(problem, height) for height in (tile.m, 4))
     columns = -(-problem.n // tile.n)
     decoded = tiles * problem.n * problem.k + problem.m * problem.k * columns
     multiplied = blocks * -(-problem.n // 16) * problem.k
@@ -194,3 +253,9 @@ def _on_cpu(problem: Problem, config: KernelConfig) -> Candidate:
         traffic_bytes=_traffic(problem),
         bound="multiply",
     )
+
+
+def _whole(problem: Problem, height: int) -> float:
+    """Return how many blocks of `height` rows all groups have."""
+    sizes = _sizes(problem)
+    return problem.groups / len(sizes) * sum(-(-rows // height) for rows in sizes)
