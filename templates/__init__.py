@@ -34,7 +34,10 @@ class Template:
     parameters: frozenset[str]
 
 
-_COMMON = ("name", "layout", "scale_granularity", "tile_m", "tile_n", "tile_k")
+_COMMON = (
+    *("name", "layout", "a_dtype", "out_dtype", "scale_granularity"),
+    *("tile_m", "tile_n", "tile_k"),
+)
 _SM90_CONFIG = ("cluster_m", "cluster_n", "raster", "stream_b", "use_pdl")
 _SM90_DERIVED = (
     *("math_warpgroups", "waves", "threads", "load_registers", "math_registers", "num_ab_stage"),
@@ -53,7 +56,7 @@ _SM90_DERIVED = (
 TEMPLATES = {
     "cpu": Template(
         entry="cpu/grouped_gemm.py.jinja",
-        parameters=frozenset((*_COMMON, "a_dtype", "out_dtype")),
+        parameters=frozenset(_COMMON),
     ),
     "sm90": Template(
         entry="sm90/grouped_gemm.py.jinja",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import jitgen
-from jitgen.model import DType, Layout, ScaleGranularity
+from jitgen.model import DType, KernelConfig, Layout, ScaleGranularity
 from jitgen.select.menu import GROUP_ALIGNMENT
 
 POISON = float("nan")
@@ -108,6 +108,21 @@ def make(
         expected=jitgen.reference.grouped_gemm(**{**arguments, "out": None}, **kinds),
         magnitude=jitgen.reference.grouped_gemm(**absolute, **kinds),
         is_written=which.to(device).unsqueeze(-1).expand(*lead, n),
+    )
+
+
+def make_for(config: KernelConfig, rows: list[int], n: int, k: int, **options: Any) -> Case:
+    """Return the problem that `make` returns for the layout, scales and types of `config`."""
+    types = config.operands
+    return make(
+        config.layout,
+        types.scale_granularity,
+        rows,
+        n,
+        k,
+        dtype=types.a_dtype,
+        out_dtype=types.out_dtype,
+        **options,
     )
 
 

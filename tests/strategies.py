@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ from jitgen.model import (
     check,
 )
 from jitgen.model.legality import target
+from jitgen.model.legality.rules import candidates
 
 positive = st.integers(min_value=1, max_value=4096)
 
@@ -45,32 +47,23 @@ configs = st.builds(
 
 
 def legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
-    """Yield every legal config of a broad sweep over a target's space."""
+    """
+    Yield every legal config of a broad sweep over a target's space.
+
+    On a GPU, other stages and schedules than the default are tried with one pair of types: nothing
+    that they change depends on types.
+    """
     space = target(arch).space
-    schedules = [Schedule()]
-    stages: list[int | None] = [None]
+    variants: list[tuple[Schedule, int | None]] = [(Schedule(), None)]
     if arch.is_gpu:
-        schedules += [Schedule(raster=1, stream_b=True), Schedule(use_pdl=False)]
-        stages += [3, 4, 6]
-    for layout, (operand, out), scale, m, n, cluster, stage, schedule in itertools.product(
-        Layout,
-        space.operands,
-        space.scale_granularity,
-        space.tile_m,
-        space.tile_n,
-        space.cluster,
-        stages,
-        schedules,
-    ):
-        config = KernelConfig(
-            layout=layout,
-            operands=Operands(
-                a_dtype=operand, b_dtype=operand, out_dtype=out, scale_granularity=scale
-            ),
-            tile=Tile(m=m, n=n, k=128),
-            cluster=Cluster(m=cluster[0], n=cluster[1]),
-            pipeline=Pipeline(num_ab_stage=stage),
-            schedule=schedule,
-        )
-        if check(config, arch):
-            yield config
+        schedules = (Schedule(), Schedule(raster=1, stream_b=True), Schedule(use_pdl=False))
+        variants = list(itertools.product(schedules, (None, 3, 4, 6)))
+    for layout, (schedule, stages) in itertools.product(Layout, variants):
+        start = KernelConfig(layout=layout, tile=Tile(m=1, n=1, k=1), schedule=schedule)
+        is_default = (schedule, stages) == variants[0]
+        few = replace(space, operands=space.operands[:1])
+        for config in candidates(start, space if is_default else few):
+            pipeline = replace(config.pipeline, num_ab_stage=stages)
+            varied = replace(config, pipeline=pipeline)
+            if check(varied, arch):
+                yield varied

@@ -28,6 +28,9 @@ _NUM_CLUSTERS = 2
 _UNROLLED = 8
 """Blocks of K that kernels do in one pass of their loop."""
 
+VECTOR_BITS = 128
+"""What rows of operands and results have in multiples."""
+
 WARP = 32
 """Lanes that look at groups together."""
 
@@ -54,15 +57,15 @@ class Sizes:
         """
         Return sizes that test `config`: two clusters share a dozen tiles, each deeper than the ring
         of operands and than an unrolled loop over K; more groups than lanes, which are empty, tiny,
-        one row short of a tile and one row beyond it; and tails of N and K.
+        one row short of a tile and one row beyond it; and tails of N and K, of 16 bytes each.
         """
-        tile, cluster = config.tile, config.cluster
+        tile, cluster, types = config.tile, config.cluster, config.operands
         stages = getattr(require(config, arch).derived, "num_ab_stage", 1)
         height = tile.m * cluster.m
         return cls(
             rows=(3, 0, height + 1, *[0] * WARP, height - 1),
-            n=2 * tile.n * cluster.n + 8,
-            k=max(stages, _UNROLLED) * tile.k + tile.k + 16,
+            n=2 * tile.n * cluster.n + VECTOR_BITS // types.out_dtype.bits,
+            k=max(stages, _UNROLLED) * tile.k + tile.k + VECTOR_BITS // types.a_dtype.bits,
             num_sms=_NUM_CLUSTERS * cluster.size,
         )
 

@@ -41,10 +41,11 @@ def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
     values are read on the device and not checked.
 
     Args:
-        a: (M, K), or (G, M, K) with `masked_m`: float8_e4m3fn, on a CPU also bfloat16 or float32. K
-            contiguous. On sm_90a K is a multiple of 16, and addresses and strides are multiples of
-            16 bytes, as for b and out.
-        b: (G, N, K), type and device of `a`, K contiguous. On sm_90a N is a multiple of 8.
+        a: (M, K), or (G, M, K) with `masked_m`: float8_e4m3fn or bfloat16, on a CPU also float32. K
+            contiguous. On sm_90a K values are a multiple of 16 bytes, and so are addresses and
+            strides, as for b and out.
+        b: (G, N, K), type and device of `a`, K contiguous. On sm_90a N values of the output's type
+            are a multiple of 16 bytes.
         a_scale: float32 on the same device. Its shape follows from the granularity, which the
             number of dimensions of `b_scale` names:
 
@@ -59,7 +60,8 @@ def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
             with KB = ceil(K / 128). So K up to 128 is not ambiguous: block scales keep their last
             dimension of 1. Kernels read block scales of `a` with M contiguous and the stride of KB
             a multiple of 4, which `jitgen.quantize` returns; any other order costs a copy at each
-            call, on the device and about 15 us on the host.
+            call, on the device and about 15 us on the host. On sm_90a bfloat16 operands have
+            scales of tensors or rows.
         b_scale: float32 on the same device, last dimension contiguous. Both scales may be left out
             for bfloat16 and float32 operands, where they count as 1.
         offs: (G,) int32, the ragged layout: the row behind the last of each group, non-decreasing,
@@ -70,8 +72,7 @@ def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
         alpha: Reserved for nv16 scales.
         out: (M, N) or (G, M, N), N contiguous: where the result goes. Rows of no group are not
             written.
-        out_dtype: Type of the result where `out` is None: bfloat16 by default, on a CPU also
-            float16 and float32.
+        out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
         expected_m: How many rows a group is expected to have, for choosing a kernel; any value
             gives right results. Without it groups count as equally large, and masked ones as full.
         config: A config to use instead of the selector's.

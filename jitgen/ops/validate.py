@@ -24,9 +24,6 @@ from jitgen.ops.dtypes import OF_TORCH, TORCH, ceil_div
 ALIGNMENT = 16
 """Bytes that addresses and strides are multiples of on a GPU: the TMA unit's grain."""
 
-_MULTIPLE_OF_K = 16
-_MULTIPLE_OF_N = 8
-
 _GROUPS_OF = {
     Layout.RAGGED: "offs",
     Layout.CONTIGUOUS: "m_indices",
@@ -113,11 +110,15 @@ def validate(given: Arguments) -> Facts:
         raise InputError("b", "must have at least one group: the group list is empty")
     wanted = (num_groups, a.shape[1], k) if layout is Layout.MASKED else (a.shape[0], k)
     _require_shape("a", a, wanted, f"as b has shape {tuple(b.shape)}")
-    _check_sizes(n, k, arch)
+    for name, size in (("K", k), ("N", n)):
+        if size == 0:
+            raise InputError("b", f"must have {name} of at least 1 (got 0)")
+    _check_whole_vectors("K", k, OF_TORCH[a.dtype], arch)
     length = a.shape[0] if layout is Layout.CONTIGUOUS else num_groups
     _check_groups(_GROUPS_OF[layout], groups, length, a.device)
     granularity = _check_scales(given, n, k)
     out_dtype = _check_out(given, (*a.shape[:-1], n), arch)
+    _check_whole_vectors("N", n, out_dtype, arch)
     for name, tensor in (("a", a), ("b", b), ("out", given.out)):
         if tensor is not None:
             _check_memory(name, tensor, a.device, arch)
@@ -179,14 +180,15 @@ def _arch(device: torch.device) -> Arch:
     return arch
 
 
-def _check_sizes(n: int, k: int, arch: Arch) -> None:
-    for name, size, multiple in (("K", k, _MULTIPLE_OF_K), ("N", n, _MULTIPLE_OF_N)):
-        if size == 0:
-            raise InputError("b", f"must have {name} of at least 1 (got 0)")
-        if arch.is_gpu and size % multiple:
-            raise InputError(
-                "b", f"must have {name} a multiple of {multiple} on {arch} (got {size})"
-            )
+def _check_whole_vectors(name: str, size: int, dtype: DType, arch: Arch) -> None:
+    """Require that a row of a tensor with `size` values of `dtype` ends with a whole vector."""
+    multiple = ALIGNMENT * 8 // dtype.bits
+    if arch.is_gpu and size % multiple:
+        raise InputError(
+            "b",
+            f"must have {name} a multiple of {multiple} on {arch}, {ALIGNMENT} bytes of {dtype} "
+            f"(got {size})",
+        )
 
 
 def _check_groups(name: str, groups: Tensor, length: int, device: torch.device) -> None:

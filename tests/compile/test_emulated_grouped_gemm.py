@@ -12,8 +12,8 @@ import torch
 import jitgen
 from jitgen.emulator import device
 from jitgen.errors import InputError
-from jitgen.model import Cluster, KernelConfig, Layout, Operands, ScaleGranularity, Tile
-from tests.problems import POISON, make, verify, verify_exact
+from jitgen.model import Cluster, DType, KernelConfig, Layout, Operands, ScaleGranularity, Tile
+from tests.problems import POISON, make, make_for, verify, verify_exact
 
 pytest.importorskip("cutlass")
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
@@ -60,6 +60,55 @@ class TestEveryLayoutAndScale:
         case = make(layout, scales, [3, 0, TILE + 5], 136, 656)
 
         verify(case, jitgen.grouped_gemm(**case.arguments, config=config(layout, scales)))
+
+
+@pytest.mark.parametrize(
+    ("layout", "dtype", "scales", "out_dtype"),
+    [
+        (Layout.RAGGED, DType.E4M3, "block128", DType.F32),
+        (Layout.MASKED, DType.E4M3, "row", DType.F32),
+        (Layout.CONTIGUOUS, DType.E4M3, "block128", DType.F16),
+        (Layout.RAGGED, DType.BF16, "row", DType.F32),
+        (Layout.CONTIGUOUS, DType.BF16, "tensor", DType.BF16),
+        (Layout.MASKED, DType.BF16, "tensor", DType.F16),
+    ],
+)
+def test_other_types(layout: Layout, dtype: DType, scales: str, out_dtype: DType) -> None:
+    """K and N end with 16 bytes more than whole MMAs and tiles."""
+    forced = KernelConfig(
+        layout=layout,
+        operands=Operands(
+            a_dtype=dtype, b_dtype=dtype, out_dtype=out_dtype, scale_granularity=scales
+        ),
+        tile=Tile(m=TILE, n=48, k=1024 // dtype.bits),
+        cluster=Cluster(n=2),
+    )
+    n, k = 96 + 128 // out_dtype.bits, 256 + 128 // dtype.bits
+    exact = make_for(forced, ROWS[0], n, k, is_exact=True)
+    case = make_for(forced, [3, 0, TILE + 5], n, k)
+
+    verify_exact(exact, jitgen.grouped_gemm(**exact.arguments, config=forced))
+    verify(case, jitgen.grouped_gemm(**case.arguments, config=forced))
+
+
+def test_bf16_without_scales() -> None:
+    """They count as one."""
+    types = Operands(a_dtype="bf16", b_dtype="bf16", scale_granularity="tensor")
+    forced = KernelConfig(layout="ragged", operands=types, tile=Tile(m=TILE, n=64, k=64))
+    case = make_for(forced, [3, 0, 60], 72, 136)
+    ones = {name: torch.ones_like(case.arguments[name]) for name in ("a_scale", "b_scale")}
+    scaled = jitgen.grouped_gemm(**{**case.arguments, **ones}, config=forced).clone()
+    without = {**case.arguments, "a_scale": None, "b_scale": None}
+    plain = jitgen.grouped_gemm(**without, config=forced)
+
+    assert torch.equal(plain[case.is_written], scaled[case.is_written])
+
+
+@pytest.mark.parametrize("out_dtype", [DType.F16, DType.F32])
+def test_the_selector_knows_other_results(out_dtype: DType) -> None:
+    case = make("ragged", "block128", [40, 0, 7], 136, 272, out_dtype=out_dtype)
+
+    verify(case, jitgen.grouped_gemm(**case.arguments))
 
 
 def test_more_than_one_chunk_of_weight_scales() -> None:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from jitgen.build import inspect
 from jitgen.cache import Store
-from jitgen.model import Arch, Cluster, KernelConfig, Layout, Tile, check
+from jitgen.model import Arch, Cluster, DType, KernelConfig, Layout, Operands, Tile, check
 from jitgen.runtime.key import key
 from jitgen.runtime.prewarm import prewarm
 from tests.strategies import legal_sweep
@@ -26,15 +27,51 @@ LARGEST = [
         (Layout.CONTIGUOUS, 128, 128),
         (Layout.CONTIGUOUS, 256, 128),
     ]
+] + [
+    KernelConfig(
+        layout=layout,
+        operands=Operands(a_dtype=dtype, b_dtype=dtype, out_dtype=out, scale_granularity=scales),
+        tile=Tile(m=m, n=n, k=1024 // dtype.bits),
+        cluster=Cluster(m=2),
+    )
+    for layout, dtype, scales, out, m, n in [
+        (Layout.RAGGED, DType.E4M3, "block128", DType.F32, 128, 192),
+        (Layout.MASKED, DType.BF16, "tensor", DType.BF16, 256, 144),
+        (Layout.CONTIGUOUS, DType.BF16, "row", DType.F16, 128, 256),
+        (Layout.RAGGED, DType.BF16, "row", DType.F32, 64, 240),
+    ]
 ]
 """The tiles with the most accumulator registers and shared memory, and those that once spilled."""
 
 
+PARTS: tuple[Callable[[KernelConfig], object], ...] = (
+    lambda config: config.layout,
+    lambda config: config.operands,
+    lambda config: config.tile.m,
+    lambda config: config.tile.n,
+    lambda config: config.cluster,
+    lambda config: config.pipeline.num_ab_stage,
+    lambda config: config.schedule.use_pdl,
+    lambda config: config.schedule.stream_b,
+)
+"""What every value of is in the sample."""
+
+
 def sample(arch: Arch) -> list[KernelConfig]:
-    """Return configs spread evenly over the sweep; the step is prime to the sweep's inner loops."""
+    """
+    Return configs spread evenly over the sweep, and the first one with each value that they miss;
+    the step is prime to the sweep's inner loops.
+    """
     configs = list(legal_sweep(arch))
     step = len(configs) // NUM_SAMPLES[arch]
-    return configs[:: step - (step % 2 == 0)][: NUM_SAMPLES[arch]]
+    found = configs[:: step - (step % 2 == 0)][: NUM_SAMPLES[arch]]
+    for part in PARTS:
+        values = {part(config) for config in found}
+        for config in configs:
+            if part(config) not in values:
+                values.add(part(config))
+                found.append(config)
+    return found
 
 
 def compiled(configs: list[KernelConfig], arch: Arch, root: Path) -> Store:
@@ -51,17 +88,8 @@ def test_the_samples_are_spread() -> None:
     assert sum(NUM_SAMPLES.values()) >= 150
     for arch in Arch:
         everything, some = list(legal_sweep(arch)), sample(arch)
-        assert len(set(some)) == NUM_SAMPLES[arch]
-        for part in (
-            lambda config: config.layout,
-            lambda config: config.operands,
-            lambda config: config.tile.m,
-            lambda config: config.tile.n,
-            lambda config: config.cluster,
-            lambda config: config.pipeline.num_ab_stage,
-            lambda config: config.schedule.use_pdl,
-            lambda config: config.schedule.stream_b,
-        ):
+        assert len(set(some)) == len(some) >= NUM_SAMPLES[arch]
+        for part in PARTS:
             assert {part(config) for config in some} == {part(config) for config in everything}
 
 

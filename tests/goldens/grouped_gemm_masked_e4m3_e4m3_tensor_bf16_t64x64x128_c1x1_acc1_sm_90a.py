@@ -3,7 +3,7 @@
 #
 # grouped_gemm_masked_e4m3_e4m3_tensor_bf16_t64x64x128_c1x1_acc1_sm_90a
 """
-Grouped GEMM on Hopper: FP8 (e4m3) operands, float32 sums, bf16 result.
+Grouped GEMM on Hopper: e4m3 operands, float32 sums, bf16 result.
 
     out[m, n] = (a[m, :] . b[g, n, :]) * a_scale[0] * b_scale[g]
 
@@ -26,13 +26,15 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import cutlass.utils.hopper_helpers as hopper
-from cutlass import BFloat16, Float8E4M3FN, Float32, Int16, Int32, Int64
+from cutlass import Float32, Int16, Int32, Int64
 from cutlass.cute.nvgpu import CopyUniversalOp, OperandMajorMode, cpasync, warp, warpgroup
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 from cutlass.memory import SmemAllocator
 from cutlass.tensor_utils import LayoutEnum
 
 # The config.
+AB_DTYPE = cutlass.Float8E4M3FN
+OUT_DTYPE = cutlass.BFloat16
 TILE_M = 64
 TILE_N = 64
 TILE_K = 128
@@ -56,8 +58,11 @@ MAX_GROUPS = 512  # groups that the table of tiles has room for
 
 CLUSTER_SIZE = CLUSTER_M * CLUSTER_N
 WAVE_M = 64 * MATH_WARPGROUPS  # rows that all math warpgroups take in one wave
-MMA_K = 32
-STAGE_BYTES = (TILE_M + TILE_N) * TILE_K
+AB_VECTOR = 128 // AB_DTYPE.width  # values of a or b in 16 bytes: the grain of the TMA unit
+OUT_VECTOR = 128 // OUT_DTYPE.width  # and of out
+MMA_K = 2 * AB_VECTOR
+ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
+STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES
 PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
 SCALE_SLOTS = 2  # and the same for scales
@@ -68,9 +73,9 @@ EVICT_FIRST = 0x12F0000000000000  # L2 policy, as the TMA unit encodes it
 class SharedStorage:
     """Shared memory of a CTA. Swizzled tiles start at a multiple of the swizzle's 1024 bytes."""
 
-    out: cute.struct.Align[cute.struct.MemRange[BFloat16, TILE_M * TILE_N], 1024]
-    a: cute.struct.Align[cute.struct.MemRange[Float8E4M3FN, TILE_M * TILE_K * NUM_STAGES], 1024]
-    b: cute.struct.Align[cute.struct.MemRange[Float8E4M3FN, TILE_N * TILE_K * NUM_STAGES], 1024]
+    out: cute.struct.Align[cute.struct.MemRange[OUT_DTYPE, TILE_M * TILE_N], 1024]
+    a: cute.struct.Align[cute.struct.MemRange[AB_DTYPE, TILE_M * TILE_K * NUM_STAGES], 1024]
+    b: cute.struct.Align[cute.struct.MemRange[AB_DTYPE, TILE_N * TILE_K * NUM_STAGES], 1024]
     scale: cute.struct.Align[cute.struct.MemRange[Float32, SCALE_SLOTS], 16]
     tile: cute.struct.Align[cute.struct.MemRange[Int32, TILE_WORDS * PLAN_SLOTS], 16]
     load_barriers: cute.struct.MemRange[Int64, 2 * NUM_STAGES]
@@ -209,7 +214,7 @@ def k_blocks(source, matrix, tile, tile_index, rank, num_ranks):
 def clear_a(sA):
     """Clear the stages of a, of which parts may be multiplied before any load has filled them."""
     thread, _, _ = cute.arch.thread_idx()
-    num_vectors = TILE_M * TILE_K * NUM_STAGES // 16
+    num_vectors = TILE_M * ROW_BYTES * NUM_STAGES // 16
     words = cute.make_tensor(
         cute.recast_ptr(sA.iterator, dtype=Int32), cute.make_layout(num_vectors * 4)
     )
@@ -243,7 +248,7 @@ def load_tiles(schedule, loads, sources):
         tile_n = cutlass.min(tile_n, schedule.last_tile_n)
         a_rows, b_rows = from_row(a.gmem, row, group), b.gmem[None, None, group]
         num_parts = cutlass.min((cutlass.max(end - row, 0) + (PART_M - 1)) // PART_M, A_PARTS)
-        stage_bytes = STAGE_BYTES - (A_PARTS - num_parts) * (PART_M * TILE_K)
+        stage_bytes = STAGE_BYTES - (A_PARTS - num_parts) * (PART_M * ROW_BYTES)
         a_part, part_tile = sources.a_part, (PART_M, TILE_K)
         part_rows = from_row(a_part.gmem, row, group)
         a_rank, a_ranks, b_rank = schedule.rank_n, CLUSTER_N, 0
@@ -423,8 +428,8 @@ class Operands(NamedTuple):
 def tiled_mma(warpgroups):
     """Return the WGMMA of `warpgroups` warpgroups, 64 rows each."""
     return hopper.make_trivial_tiled_mma(
-        Float8E4M3FN,
-        Float8E4M3FN,
+        AB_DTYPE,
+        AB_DTYPE,
         OperandMajorMode.K,
         OperandMajorMode.K,
         Float32,
@@ -555,9 +560,32 @@ def sync_warpgroup(math_warpgroup):
 
 
 @cute.jit
+def store_rows(store, first_box, row, tile_n, group, live_end, thread):
+    """Copy the rows of a block that are the group's, 16 bytes per thread, a row by neighbours."""
+    vectors = TILE_N // OUT_VECTOR  # in a row
+    copy = cute.make_copy_atom(CopyUniversalOp(), OUT_DTYPE, num_bits_per_copy=128)
+    out = from_row(store.out, row, group)
+    num_columns = cute.size(store.out, mode=[1])
+    rows = cutlass.min(live_end - row, 64)
+    for i in cutlass.range(thread, rows * vectors, 128, unroll=1):
+        r = i // vectors
+        column = i % vectors * OUT_VECTOR
+        is_own = tile_n * TILE_N + column < num_columns
+        if is_own:
+            box = store.smem[None, None, first_box + column // EPILOGUE_N]
+            place = (r, column % EPILOGUE_N // OUT_VECTOR)
+            source = cute.local_tile(box, (1, OUT_VECTOR), place)[0, None]
+            place = (r, (tile_n * TILE_N + column) // OUT_VECTOR)
+            target = cute.local_tile(out, (1, OUT_VECTOR), place)[0, None]
+            vector = cute.make_rmem_tensor(OUT_VECTOR, OUT_DTYPE)
+            cute.copy(copy, source, vector)
+            cute.copy(copy, vector, cute.make_tensor(target.iterator.align(16), target.layout))
+
+
+@cute.jit
 def stage_block(sOut, sums, first_box, thread):
-    """Round a wave's sums to bf16 and write them to shared memory, box after box."""
-    st_matrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(False, 4), BFloat16)
+    """Round a wave's sums and write them to shared memory, box after box."""
+    st_matrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(False, 4), OUT_DTYPE)
     to_smem = cute.make_tiled_copy_S(
         st_matrix, cute.make_tiled_copy_C_atom(st_matrix, tiled_mma(1))
     )
@@ -565,33 +593,12 @@ def stage_block(sOut, sums, first_box, thread):
     tRS_sOut = to_smem_of_thread.partition_D(sOut)
     tRS_rSums = to_smem.retile(sums)
     box = cute.make_rmem_tensor(cute.shape(to_smem_of_thread.partition_S(sOut))[:3], Float32)
-    rounded = cute.make_rmem_tensor(box.layout, BFloat16)
+    rounded = cute.make_rmem_tensor(box.layout, OUT_DTYPE)
     for i in cutlass.range_constexpr(TILE_N // EPILOGUE_N):
         for v in cutlass.range_constexpr(cute.size(box)):
             box[v] = tRS_rSums[i * cute.size(box) + v]
-        rounded.store(box.load().to(BFloat16))
+        rounded.store(box.load().to(OUT_DTYPE))
         cute.copy(to_smem, rounded, tRS_sOut[None, None, None, first_box + i])
-
-
-@cute.jit
-def store_rows(store, first_box, row, tile_n, group, live_end, thread):
-    """Copy the rows of a block that are the group's, 16 bytes per thread, a row by neighbours."""
-    vectors = TILE_N // 8  # in a row
-    copy = cute.make_copy_atom(CopyUniversalOp(), BFloat16, num_bits_per_copy=128)
-    out = from_row(store.out, row, group)
-    num_columns = cute.size(store.out, mode=[1])
-    rows = cutlass.min(live_end - row, 64)
-    for i in cutlass.range(thread, rows * vectors, 128, unroll=1):
-        r = i // vectors
-        column = i % vectors * 8
-        is_own = tile_n * TILE_N + column < num_columns
-        if is_own:
-            box = store.smem[None, None, first_box + column // EPILOGUE_N]
-            source = cute.local_tile(box, (1, 8), (r, column % EPILOGUE_N // 8))[0, None]
-            target = cute.local_tile(out, (1, 8), (r, (tile_n * TILE_N + column) // 8))[0, None]
-            vector = cute.make_rmem_tensor(8, BFloat16)
-            cute.copy(copy, source, vector)
-            cute.copy(copy, vector, cute.make_tensor(target.iterator.align(16), target.layout))
 
 
 def shared_layouts():
@@ -599,16 +606,16 @@ def shared_layouts():
     tile = (TILE_M, TILE_N, TILE_K)
     boxes = TILE_M // 64 * (TILE_N // EPILOGUE_N)
     return (
-        hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, Float8E4M3FN, NUM_STAGES),
-        hopper.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, Float8E4M3FN, NUM_STAGES),
-        hopper.make_smem_layout_epi(BFloat16, LayoutEnum.ROW_MAJOR, (64, EPILOGUE_N), boxes),
+        hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, NUM_STAGES),
+        hopper.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, NUM_STAGES),
+        hopper.make_smem_layout_epi(OUT_DTYPE, LayoutEnum.ROW_MAJOR, (64, EPILOGUE_N), boxes),
     )
 
 
 def parts_of_a():
     """Return how the parts of a lie in shared memory; last mode: all of a stage, then the next."""
     tile = (PART_M, TILE_N, TILE_K)
-    return hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, Float8E4M3FN, A_PARTS * NUM_STAGES)
+    return hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, A_PARTS * NUM_STAGES)
 
 
 def ring(kind, barriers, num_slots, num_producers, num_consumers, **options):
@@ -808,7 +815,7 @@ def arguments():
     alignment to 16 bytes where the TMA unit reads or writes.
     """
     m, g = cute.sym_int(), cute.sym_int()
-    n, k = cute.sym_int(divisibility=8), cute.sym_int(divisibility=16)
+    n, k = cute.sym_int(divisibility=OUT_VECTOR), cute.sym_int(divisibility=AB_VECTOR)
 
     def stride(divisor):
         return cute.sym_int64(divisibility=divisor)
@@ -816,10 +823,10 @@ def arguments():
     def tensor(dtype, shape, stride, align=16):
         return make_fake_tensor(dtype, shape, stride, assumed_align=align)
 
-    a = tensor(Float8E4M3FN, (g, m, k), (stride(16), stride(16), 1))
-    out = tensor(BFloat16, (g, m, n), (stride(8), stride(8), 1))
+    a = tensor(AB_DTYPE, (g, m, k), (stride(AB_VECTOR), stride(AB_VECTOR), 1))
+    out = tensor(OUT_DTYPE, (g, m, n), (stride(OUT_VECTOR), stride(OUT_VECTOR), 1))
     groups = tensor(Int32, (g,), (1,), 4)
-    b = tensor(Float8E4M3FN, (g, n, k), (stride(16), stride(16), 1))
+    b = tensor(AB_DTYPE, (g, n, k), (stride(AB_VECTOR), stride(AB_VECTOR), 1))
     a_scale = tensor(Float32, (1,), (1,), 4)
     b_scale = tensor(Float32, (g,), (1,), 4)
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)

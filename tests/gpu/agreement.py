@@ -21,7 +21,8 @@ import jitgen
 from jitgen.model import Arch, KernelConfig, Layout, Operands
 from jitgen.select.menu import menu
 from jitgen.settings import settings
-from tests.problems import Case, make
+from tests.gpu.configs import OF_OTHER_TYPES
+from tests.problems import Case, make_for
 
 PER_LAYOUT = 10
 SIZES = [(512, 1024), (328, 656), (200, 272), (8, 16), (264, 2048 + 400)]
@@ -44,30 +45,28 @@ class Problem:
         return f"{self.config.name('sm_90a')} rows {rows} n {self.n} k {self.k} {kind}"
 
     def case(self, device: str) -> Case:
-        return make(
-            self.config.layout,
-            self.config.operands.scale_granularity,
-            self.rows,
-            self.n,
-            self.k,
-            device=device,
-            is_exact=self.is_exact,
+        return make_for(
+            self.config, self.rows, self.n, self.k, device=device, is_exact=self.is_exact
         )
 
 
 def problems() -> Iterator[Problem]:
-    """Yield ten problems for each layout, each with exact and with random values."""
+    """
+    Yield ten problems for each layout, and one for each kernel of other types; each of them with
+    exact and with random values.
+    """
     chance = random.Random(7)
+    configs = []
     for layout in Layout:
-        configs = menu(Arch.SM_90A, layout, Operands())
-        for index in range(PER_LAYOUT):
-            config = configs[index % len(configs)]
-            tile = config.tile.m
-            edges = [0, 1, tile - 1, tile, tile + 1, 2 * tile + 3, 7]
-            rows = [chance.choice(edges) for _ in range(5)]
-            n, k = SIZES[index % len(SIZES)]
-            for is_exact in (True, False):
-                yield Problem(config, rows, n, k, is_exact)
+        of_menu = menu(Arch.SM_90A, layout, Operands())
+        configs += [of_menu[index % len(of_menu)] for index in range(PER_LAYOUT)]
+    for index, config in enumerate([*configs, *OF_OTHER_TYPES]):
+        tile = config.tile.m
+        edges = [0, 1, tile - 1, tile, tile + 1, 2 * tile + 3, 7]
+        rows = [chance.choice(edges) for _ in range(5)]
+        n, k = SIZES[index % PER_LAYOUT % len(SIZES)]
+        for is_exact in (True, False):
+            yield Problem(config, rows, n, k, is_exact)
 
 
 def digest(case: Case) -> str:

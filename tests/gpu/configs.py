@@ -3,7 +3,16 @@
 
 from __future__ import annotations
 
-from jitgen.model import Cluster, KernelConfig, Layout, Operands, ScaleGranularity, Schedule, Tile
+from jitgen.model import (
+    Cluster,
+    DType,
+    KernelConfig,
+    Layout,
+    Operands,
+    ScaleGranularity,
+    Schedule,
+    Tile,
+)
 
 SHAPES = [
     (64, 16, 1, 1),
@@ -16,7 +25,28 @@ SHAPES = [
     (256, 128, 1, 2),
 ]
 
-CONFIGS = [
+ACCUMULATOR_BITS = {DType.E4M3: 12, DType.BF16: 16}
+"""
+What `verify` allows for. Hopper's FP8 tensor cores keep about 13 bits beside the largest product of
+a step. Sums of bf16 stay there over all of K, and each step of 16 may round: this allows for the
+537 steps of the longest test, and one product left out of its sums would still show.
+"""
+
+OTHER_TYPES = [
+    ("e4m3", "block128", "f16", (128, 192, 2, 1)),
+    ("e4m3", "block128", "f32", (128, 128, 2, 1)),
+    ("e4m3", "row", "f32", (64, 16, 1, 2)),
+    ("e4m3", "tensor", "f32", (256, 48, 1, 1)),
+    ("bf16", "tensor", "bf16", (64, 64, 1, 2)),
+    ("bf16", "tensor", "bf16", (128, 128, 2, 1)),
+    ("bf16", "tensor", "bf16", (128, 256, 2, 1)),
+    ("bf16", "tensor", "bf16", (256, 128, 1, 2)),
+    ("bf16", "row", "f16", (64, 16, 1, 1)),
+    ("bf16", "row", "f32", (128, 192, 1, 2)),
+]
+"""Types of a and b, scales, type of the output, tile rows and columns, cluster."""
+
+OF_FP8_TO_BF16 = [
     KernelConfig(
         layout=layout,
         operands=Operands(scale_granularity=scales),
@@ -28,6 +58,21 @@ CONFIGS = [
     for scales in ScaleGranularity
     for m, n, cluster_m, cluster_n in SHAPES
 ]
+
+OF_OTHER_TYPES = [
+    KernelConfig(
+        layout=layout,
+        operands=Operands(
+            a_dtype=dtype, b_dtype=dtype, out_dtype=out_dtype, scale_granularity=scales
+        ),
+        tile=Tile(m=m, n=n, k=1024 // DType(dtype).bits),
+        cluster=Cluster(m=cluster_m, n=cluster_n),
+    )
+    for layout in Layout
+    for dtype, scales, out_dtype, (m, n, cluster_m, cluster_n) in OTHER_TYPES
+]
+
+CONFIGS = [*OF_FP8_TO_BF16, *OF_OTHER_TYPES]
 
 if __name__ == "__main__":
     import jitgen

@@ -11,13 +11,12 @@ import torch
 
 import jitgen
 from jitgen.errors import CaptureMiss
-from jitgen.model import KernelConfig, Layout, ScaleGranularity
+from jitgen.model import DType, KernelConfig, Layout, ScaleGranularity
 from jitgen.runtime import registry
-from tests.gpu.configs import CONFIGS
-from tests.problems import make, verify, verify_exact
+from tests.gpu.configs import ACCUMULATOR_BITS, CONFIGS
+from tests.problems import Case, make, make_for, verify, verify_exact
 
-FP8_BITS = 12
-"""Hopper's FP8 tensor cores keep about 13 bits beside the largest product of a step."""
+FP8_BITS = ACCUMULATOR_BITS[DType.E4M3]
 
 names = [config.name("sm_90a") for config in CONFIGS]
 
@@ -26,65 +25,35 @@ def edge_rows(tile: int) -> list[int]:
     return [0, 1, tile - 1, 0, tile, tile + 1, 2 * tile + 3, 0]
 
 
+def check(config: KernelConfig, case: Case) -> torch.Tensor:
+    """Compute `case` with `config` and return the result, once it is verified."""
+    out = jitgen.grouped_gemm(**case.arguments, config=config)
+    verify(case, out, accumulator_bits=ACCUMULATOR_BITS[config.operands.a_dtype])
+    return out
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=names)
 class TestEveryKernel:
     @pytest.mark.parametrize(("n", "k"), [(512, 1024), (200, 272), (8, 16)])
     def test_edges(self, config: KernelConfig, n: int, k: int) -> None:
         """Empty groups, rows around the tile, tails of N and K; unowned rows keep their NaN."""
-        case = make(
-            config.layout,
-            config.operands.scale_granularity,
-            edge_rows(config.tile.m),
-            n,
-            k,
-            device="cuda",
-        )
-
-        verify(
-            case, jitgen.grouped_gemm(**case.arguments, config=config), accumulator_bits=FP8_BITS
-        )
+        check(config, make_for(config, edge_rows(config.tile.m), n, k, device="cuda"))
 
     def test_exact(self, config: KernelConfig) -> None:
         """Small integers and power-of-two scales: the result is right to the bit."""
-        case = make(
-            config.layout,
-            config.operands.scale_granularity,
-            edge_rows(config.tile.m),
-            328,
-            656,
-            device="cuda",
-            is_exact=True,
-        )
+        rows = edge_rows(config.tile.m)
+        case = make_for(config, rows, 328, 656, device="cuda", is_exact=True)
 
         verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=config))
 
     def test_large_k(self, config: KernelConfig) -> None:
         """More than 64 k-blocks, which is more than one chunk of weight scales."""
-        case = make(
-            config.layout,
-            config.operands.scale_granularity,
-            [3, 0, config.tile.m + 5],
-            264,
-            8192 + 400,
-            device="cuda",
-        )
-
-        verify(
-            case, jitgen.grouped_gemm(**case.arguments, config=config), accumulator_bits=FP8_BITS
-        )
+        check(config, make_for(config, [3, 0, config.tile.m + 5], 264, 8192 + 400, device="cuda"))
 
     def test_many_tiles(self, config: KernelConfig) -> None:
         """More tiles than SMs, so that every ring and barrier wraps; twice, with equal results."""
-        case = make(
-            config.layout,
-            config.operands.scale_granularity,
-            [700, 0, 1300, 60, 900],
-            2048,
-            640,
-            device="cuda",
-        )
-        first = jitgen.grouped_gemm(**case.arguments, config=config).clone()
-        verify(case, first, accumulator_bits=FP8_BITS)
+        case = make_for(config, [700, 0, 1300, 60, 900], 2048, 640, device="cuda")
+        first = check(config, case).clone()
         second = jitgen.grouped_gemm(**case.arguments, config=config)
 
         assert torch.equal(first[case.is_written], second[case.is_written])
@@ -109,6 +78,38 @@ def test_the_selected_kernel(layout: Layout, rows: list[int]) -> None:
     case = make(layout, ScaleGranularity.BLOCK128, rows, 1024, 768, device="cuda")
 
     verify(case, jitgen.grouped_gemm(**case.arguments), accumulator_bits=FP8_BITS)
+
+
+@pytest.mark.parametrize("out_dtype", [DType.F16, DType.F32])
+@pytest.mark.parametrize("layout", Layout)
+def test_the_selected_kernel_of_other_types(layout: Layout, out_dtype: DType) -> None:
+    """N and K of 16 bytes more than a multiple of every tile; with out given, and not."""
+    n = 512 + 128 // out_dtype.bits
+    case = make(layout, "block128", [40, 0, 200], n, 528, device="cuda", out_dtype=out_dtype)
+    new = {**case.arguments, "out": None, "out_dtype": case.arguments["out"].dtype}
+    verify(case, jitgen.grouped_gemm(**case.arguments), accumulator_bits=FP8_BITS)
+    made = jitgen.grouped_gemm(**new)
+
+    assert torch.equal(made[case.is_written], case.arguments["out"][case.is_written])
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_bf16_without_scales(layout: Layout) -> None:
+    """Operands that come without scales have scales of one; N and K end with 16 bytes more."""
+    config = next(
+        config
+        for config in CONFIGS
+        if (config.layout, config.operands.a_dtype) == (layout, DType.BF16)
+        and config.operands.scale_granularity is ScaleGranularity.TENSOR
+    )
+    case = make_for(config, [65, 0, 3], 264, 520, device="cuda")
+    ones = {name: torch.ones_like(case.arguments[name]) for name in ("a_scale", "b_scale")}
+    scaled = jitgen.grouped_gemm(**{**case.arguments, **ones}, config=config).clone()
+    plain = jitgen.grouped_gemm(
+        **{**case.arguments, "a_scale": None, "b_scale": None}, config=config
+    )
+
+    assert torch.equal(plain[case.is_written], scaled[case.is_written])
 
 
 @pytest.mark.parametrize("layout", Layout)

@@ -27,19 +27,31 @@ def config(m: int = 128, n: int = 128, k: int = 128, **changes: object) -> Kerne
     return KernelConfig(layout="ragged", tile=Tile(m=m, n=n, k=k), **changes)
 
 
+def bf16(m: int = 128, n: int = 128, k: int = 64) -> KernelConfig:
+    return config(
+        m, n, k, operands=Operands(a_dtype="bf16", b_dtype="bf16", scale_granularity="tensor")
+    )
+
+
 class TestSm90:
     @pytest.mark.parametrize(
         ("refused", "code", "number"),
         [
-            (config(operands=Operands(a_dtype="bf16", b_dtype="bf16")), "E_MMA", "bf16"),
-            (config(operands=Operands(out_dtype="f32")), "E_MMA", "f32"),
+            (config(operands=Operands(a_dtype="bf16")), "E_MMA", "bf16 x e4m3"),
+            (config(operands=Operands(a_dtype="f16", b_dtype="f16")), "E_MMA", "f16"),
+            (config(operands=Operands(out_dtype="e4m3")), "E_MMA", "-> e4m3"),
+            (config(k=64, operands=Operands(a_dtype="bf16", b_dtype="bf16")), "E_SCALES", "tensor"),
             (config(k=256), "E_TILE_K", "256"),
+            (bf16(k=128), "E_TILE_K", "64"),
             (config(m=96), "E_WGMMA_M", "96"),
             (config(n=8), "E_WGMMA_N", "8"),
             (config(n=136), "E_WGMMA_N", "136"),
             (config(n=256), "E_WGMMA_N", "256"),
             (config(n=176), "E_SFB_SPAN", "176"),
+            (bf16(n=272), "E_WGMMA_N", "256"),
             (config(m=256, n=144), "E_REGS", "216"),
+            (bf16(m=256, n=224), "E_REGS", "224"),
+            (config(m=256, operands=Operands(out_dtype="f32")), "E_STAGES", "2"),
             (config(cluster=Cluster(m=2, n=2)), "E_CLUSTER", "2x2"),
             (config(cluster=Cluster(m=3, n=1)), "E_CLUSTER", "3x1"),
             (config(pipeline=Pipeline(num_acc_stage=2)), "E_ACC_STAGE", "2"),
@@ -72,7 +84,8 @@ class TestSm90:
             derived = check(legal, "sm_90a").derived
 
             assert derived.smem_bytes <= SMEM_BYTES
-            assert derived.acc_registers <= 192
+            is_promoted = legal.operands.a_dtype == "e4m3"
+            assert derived.acc_registers <= (192 if is_promoted else 208)
             assert derived.threads == 128 * (derived.math_warpgroups + 1)
             registers = derived.load_registers + derived.math_warpgroups * derived.math_registers
             assert registers <= 512, "setmaxnreg: 65536 registers / 128 threads"
@@ -85,6 +98,30 @@ class TestSm90:
     def test_stages_of_known_tiles(self, m: int, n: int, stages: int) -> None:
         """The stages are those that were measured to be fast."""
         assert check(config(m, n), "sm_90a").derived.num_ab_stage == stages
+
+    @pytest.mark.parametrize(
+        ("tile_n", "out_dtype", "width"),
+        [
+            (192, "bf16", 64),
+            (160, "f16", 32),
+            (48, "bf16", 16),
+            (192, "f32", 32),
+            (48, "f32", 16),
+        ],
+    )
+    def test_store_boxes_are_as_wide_as_a_swizzle(
+        self, tile_n: int, out_dtype: str, width: int
+    ) -> None:
+        """128 bytes, or the largest smaller one that divides the tile."""
+        legal = config(n=tile_n, operands=Operands(out_dtype=out_dtype))
+
+        assert check(legal, "sm_90a").derived.epilogue_n == width
+
+    def test_bytes_of_the_types_count(self) -> None:
+        """A bf16 stage is as large as an FP8 one of twice the depth; float32 results take more."""
+        assert check(bf16(), "sm_90a").derived.num_ab_stage == 6
+        for_f32 = config(operands=Operands(out_dtype="f32"))
+        assert check(for_f32, "sm_90a").derived.num_ab_stage == 4
 
 
 class TestCpu:

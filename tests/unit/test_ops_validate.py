@@ -36,7 +36,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
 
     def get_kernel(config: KernelConfig, arch: Arch) -> Any:
         kernel.config = config
-        return SimpleNamespace(function=kernel.function, arch=arch)
+        return SimpleNamespace(function=kernel.function, arch=arch, config=config)
 
     monkeypatch.setattr(dispatch.registry, "get_kernel", get_kernel)
     monkeypatch.setattr(dispatch, "memo", dispatch.memo)
@@ -194,19 +194,46 @@ def misaligned(*shape: int) -> Tensor:
             wrong(out=torch.empty(M, N + 4, dtype=torch.bfloat16)[:, :N]),
             r"out: must have strides that are multiples of 16 bytes, 8 elements",
         ),
-        (wrong(out=torch.empty(M, N)), r"out: must be bfloat16 on sm_90a \(got torch.float32\)"),
-        (wrong(out_dtype=torch.float32), r"out_dtype: must be bfloat16 on sm_90a"),
+        (
+            wrong(out=torch.empty(M, N + 2)[:, :N]),
+            r"out: must have strides that are multiples of 16 bytes, 4 elements",
+        ),
+        (
+            wrong(out=torch.empty(M, N, dtype=torch.int32)),
+            r"out: must be bfloat16 or float16 or float32 on sm_90a \(got torch.int32\)",
+        ),
+        (wrong(out_dtype=E4M3), r"out_dtype: must be bfloat16 or float16 or float32 on sm_90a"),
         (
             wrong(a=torch.ones(M, K), b=torch.ones(G, N, K), a_scale=None, b_scale=None),
-            r"a: must be float8_e4m3fn on sm_90a \(got torch.float32\)",
+            r"a: must be bfloat16 or float8_e4m3fn on sm_90a \(got torch.float32\)",
+        ),
+        (
+            wrong(a=torch.ones(M, K).bfloat16(), b=torch.ones(G, N, K).bfloat16()),
+            r"a: sm_90a has no kernel for bf16 x bf16 -> bf16 with block128 scales",
         ),
         (
             wrong(a=torch.ones(M, 24).to(E4M3), b=torch.ones(G, N, 24).to(E4M3)),
-            r"b: must have K a multiple of 16 on sm_90a \(got 24\)",
+            r"b: must have K a multiple of 16 on sm_90a, 16 bytes of e4m3 \(got 24\)",
         ),
         (
-            wrong(b=torch.ones(G, 12, K).to(E4M3)),
-            r"b: must have N a multiple of 8 on sm_90a \(got 12\)",
+            {
+                "a": torch.ones(M, 12).bfloat16(),
+                "b": torch.ones(G, N, 12).bfloat16(),
+                "offs": int32(8, 8, 24),
+            },
+            r"b: must have K a multiple of 8 on sm_90a, 16 bytes of bf16 \(got 12\)",
+        ),
+        (
+            wrong(b=torch.ones(G, 12, K).to(E4M3), b_scale=torch.ones(G, 1, 3)),
+            r"b: must have N a multiple of 8 on sm_90a, 16 bytes of bf16 \(got 12\)",
+        ),
+        (
+            wrong(
+                b=torch.ones(G, 10, K).to(E4M3),
+                b_scale=torch.ones(G, 1, 3),
+                out_dtype=torch.float32,
+            ),
+            r"b: must have N a multiple of 4 on sm_90a, 16 bytes of f32 \(got 10\)",
         ),
     ],
 )

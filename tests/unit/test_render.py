@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import shutil
 import subprocess
 import sys
@@ -36,17 +37,17 @@ def test_declared_parameters_are_the_used_ones(family: str) -> None:
 
 
 @pytest.mark.parametrize("arch", Arch)
-def test_every_legal_config_renders(arch: Arch) -> None:
-    """A broad sweep renders to Python that ends in one newline."""
+def test_legal_configs_render(arch: Arch) -> None:
+    """Every fifth config of a broad sweep renders to Python that ends in one newline."""
     count = 0
-    for config in legal_sweep(arch):
+    for config in itertools.islice(legal_sweep(arch), 0, None, 5):
         text = render(config, arch).text
         count += 1
 
         assert text.endswith("\n")
         assert not text.endswith("\n\n")
 
-    assert count > 500
+    assert count > 250
 
 
 @pytest.mark.parametrize("arch", Arch)

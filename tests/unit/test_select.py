@@ -21,7 +21,6 @@ from jitgen.model import (
 )
 from jitgen.select import Choice, bucket, buckets, menu, select
 from jitgen.select.bucket import EDGES
-from jitgen.select.menu import GROUP_ALIGNMENT
 from jitgen.settings import settings
 
 MATRICES = [(4096, 7168), (7168, 2048)]
@@ -51,12 +50,6 @@ def test_block_scaled_menus_are_short_together() -> None:
     assert sum(len(menu(Arch.SM_90A, layout, Operands())) for layout in Layout) <= 24
 
 
-def test_contiguous_tiles_hold_one_group() -> None:
-    for arch in Arch:
-        for config in menu(arch, Layout.CONTIGUOUS, Operands()):
-            assert GROUP_ALIGNMENT % config.tile.m == 0
-
-
 @pytest.mark.parametrize("layout", Layout)
 def test_every_entry_of_a_menu_is_the_best_for_some_problem(layout: Layout) -> None:
     """What nothing chooses has no place in a menu: it would be compiled for nobody."""
@@ -71,35 +64,29 @@ def test_every_entry_of_a_menu_is_the_best_for_some_problem(layout: Layout) -> N
 @pytest.mark.parametrize(
     ("layout", "groups", "rows", "n", "k", "expected"),
     [
-        ("contiguous", 8, 4096, 4096, 7168, (128, 192, 2, 1)),
-        ("contiguous", 4, 8192, 6144, 7168, (128, 192, 2, 1)),
-        ("contiguous", 8, 4096, 7168, 2048, (128, 192, 2, 1)),
+        ("contiguous", 8, 512, 4096, 7168, (256, 128, 1, 1)),
         ("contiguous", 8, 128, 4096, 7168, (128, 128, 1, 2)),
         ("contiguous", 8, 128, 7168, 2048, (128, 128, 1, 2)),
-        ("contiguous", 8, 64, 4096, 7168, (64, 128, 1, 2)),
-        ("contiguous", 8, 64, 7168, 2048, (64, 64, 1, 2)),
-        ("masked", 32, 8, 4096, 7168, (64, 128, 1, 2)),
-        ("masked", 32, 8, 7168, 2048, (64, 128, 1, 2)),
-        ("masked", 32, 150, 4096, 7168, (128, 192, 1, 2)),
-        ("ragged", 8, 4096, 4096, 7168, (128, 192, 2, 1)),
-        ("ragged", 32, 4, 4096, 7168, (64, 128, 1, 2)),
+        ("masked", 32, 8, 4096, 7168, (64, 128, 1, 1)),
+        ("masked", 32, 8, 7168, 2048, (64, 128, 1, 1)),
+        ("masked", 32, 64, 4096, 7168, (128, 128, 2, 1)),
+        ("ragged", 256, 150, 4096, 7168, (128, 192, 2, 1)),
+        ("ragged", 8, 300, 4096, 7168, (128, 192, 2, 1)),
+        ("ragged", 32, 4, 4096, 7168, (64, 128, 1, 1)),
+        ("ragged", 1, 1, 4096, 7168, (64, 64, 1, 1)),
     ],
 )
 def test_measured_winners_are_chosen(
     layout: str, groups: int, rows: int, n: int, k: int, expected: tuple[int, ...]
 ) -> None:
     """What was fastest on an H200 is what the rule picks."""
-    config = choose(layout, groups, rows, n, k).config
-
-    assert shape(config) == expected
-    assert config.schedule.stream_b == (rows <= 128)
+    assert shape(choose(layout, groups, rows, n, k).config) == expected
 
 
 @pytest.mark.parametrize("layout", Layout)
-def test_weights_are_streamed_only_where_they_are_read_once(layout: Layout) -> None:
-    for rows in (129, 300, 1000, 5000):
-        for candidate in choose(layout, 8, rows, 4096, 7168).candidates:
-            assert not candidate.config.schedule.stream_b
+def test_weights_are_streamed_where_they_are_read_once(layout: Layout) -> None:
+    assert choose(layout, 32, 128, 512, 7168).config.schedule.stream_b
+    assert not choose(layout, 8, 4096, 4096, 7168).config.schedule.stream_b
 
 
 @pytest.mark.parametrize("arch", Arch)
@@ -139,7 +126,7 @@ def test_candidates_come_best_first_and_explain_themselves() -> None:
     assert costs == sorted(costs)
     assert choice.candidates[0].config == choice.config
     assert all(candidate.waste >= 1 and candidate.waves >= 1 for candidate in choice.candidates)
-    assert {candidate.bound for candidate in choice.candidates} <= {"multiply", "fetch", "stream"}
+    assert {candidate.bound for candidate in choice.candidates} <= {"multiply", "stream"}
     assert "us" in choice.why
     assert "wave" in choice.why
     assert choice.arch is Arch.SM_90A
@@ -148,10 +135,12 @@ def test_candidates_come_best_first_and_explain_themselves() -> None:
 def test_predictions_are_near_the_measured_times() -> None:
     """Within 15 % of an H200, so that a wrong unit or a lost factor shows."""
     measured = {
-        ("contiguous", 8, 4096, 4096, 7168): 1561,
-        ("contiguous", 8, 128, 4096, 7168): 66,
-        ("contiguous", 8, 64, 7168, 2048): 35,
-        ("masked", 32, 8, 4096, 7168): 229,
+        ("contiguous", 8, 4096, 4096, 7168): 1541,
+        ("contiguous", 8, 128, 4096, 7168): 65,
+        ("contiguous", 8, 512, 7168, 2048): 107,
+        ("masked", 32, 8, 4096, 7168): 212,
+        ("ragged", 256, 128, 4096, 7168): 2559,
+        ("ragged", 1, 1, 4096, 7168): 15,
     }
     for problem, us in measured.items():
         assert choose(*problem).candidates[0].cost == pytest.approx(us, rel=0.15)

@@ -28,7 +28,7 @@ class CpuTarget:
     space = Space(
         tile_m=(8, 16, 32, 64),
         tile_n=(16, 32, 64, 128),
-        tile_k=(SCALE_BLOCK,),
+        tile_k=dict.fromkeys((DType.E4M3, DType.BF16, DType.F32), (SCALE_BLOCK,)),
         cluster=((1, 1),),
         num_acc_stage=(1,),
         operands=tuple(
@@ -63,8 +63,9 @@ class CpuTarget:
             "E_STAGES",
             "num_ab_stage: a cpu kernel has no operand stages to count",
         )
-        for side in ("m", "n", "k"):
-            have, allowed = getattr(tile, side), getattr(space, f"tile_{side}")
+        sides = {"m": space.tile_m, "n": space.tile_n, "k": space.tile_k[types.a_dtype]}
+        for side, allowed in sides.items():
+            have = getattr(tile, side)
             refuse_unless(
                 have in allowed,
                 f"E_TILE_{side.upper()}",

@@ -6,8 +6,9 @@ What every target's rules are made of: refusals, verdicts, and the search for a 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Protocol
 
 from jitgen.model.config import Cluster, KernelConfig, Operands, Pipeline, Tile
@@ -60,12 +61,13 @@ class Space:
     """
     Every value that a target can take for a field: what proposals are searched in.
 
-    `operands` pairs the type of a and b with one of the output; `cluster` is (m, n).
+    `operands` pairs the type of a and b with one of the output; `tile_k` has the depths of tiles
+    for each type of a and b; `cluster` is (m, n).
     """
 
     tile_m: tuple[int, ...]
     tile_n: tuple[int, ...]
-    tile_k: tuple[int, ...]
+    tile_k: Mapping[DType, tuple[int, ...]]
     cluster: tuple[tuple[int, int], ...]
     num_acc_stage: tuple[int, ...]
     operands: tuple[tuple[DType, DType], ...]
@@ -76,6 +78,10 @@ class Target(Protocol):
     """The rules of one target."""
 
     space: Space
+
+    def __hash__(self) -> int:
+        """Targets are told apart by what they are: their proposals are remembered."""
+        ...
 
     def derive(self, config: KernelConfig) -> Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
@@ -90,20 +96,42 @@ def refuse_unless(condition: bool, code: str, reason: str) -> None:
 
 def candidates(config: KernelConfig, space: Space) -> Iterator[KernelConfig]:
     """Yield the configs of `space` that share layout and schedule with `config`."""
+    for types in _operands(space):
+        yield from _of_types(config, types, space)
+
+
+def _operands(space: Space) -> Iterator[Operands]:
     for (a_dtype, out_dtype), scale in itertools.product(space.operands, space.scale_granularity):
-        types = Operands(
+        yield Operands(
             a_dtype=a_dtype, b_dtype=a_dtype, out_dtype=out_dtype, scale_granularity=scale
         )
-        for m, n, k, cluster, stages in itertools.product(
-            space.tile_m, space.tile_n, space.tile_k, space.cluster, space.num_acc_stage
-        ):
-            yield replace(
-                config,
-                operands=types,
-                tile=Tile(m=m, n=n, k=k),
-                cluster=Cluster(m=cluster[0], n=cluster[1]),
-                pipeline=Pipeline(num_acc_stage=stages),
-            )
+
+
+def _of_types(config: KernelConfig, types: Operands, space: Space) -> Iterator[KernelConfig]:
+    for m, n, k, cluster, stages in itertools.product(
+        space.tile_m, space.tile_n, space.tile_k[types.a_dtype], space.cluster, space.num_acc_stage
+    ):
+        yield replace(
+            config,
+            operands=types,
+            tile=Tile(m=m, n=n, k=k),
+            cluster=Cluster(m=cluster[0], n=cluster[1]),
+            pipeline=Pipeline(num_acc_stage=stages),
+        )
+
+
+@lru_cache(maxsize=256)
+def _legal(start: KernelConfig, target: Target) -> tuple[KernelConfig, ...]:
+    """Return the legal configs that share layout, schedule and types with `start`."""
+
+    def is_legal(config: KernelConfig) -> bool:
+        try:
+            target.derive(config)
+        except Refusal:
+            return False
+        return True
+
+    return tuple(filter(is_legal, _of_types(start, start.operands, target.space)))
 
 
 def nearest(config: KernelConfig, target: Target) -> KernelConfig | None:
@@ -114,25 +142,31 @@ def nearest(config: KernelConfig, target: Target) -> KernelConfig | None:
     the ratio of its sides: 128 is as far from 64 as from 256.
     """
 
+    def differing(types: Operands) -> int:
+        return sum(
+            getattr(types, name) != getattr(config.operands, name)
+            for name in ("a_dtype", "b_dtype", "out_dtype", "scale_granularity")
+        )
+
     def distance(other: KernelConfig) -> tuple[float, ...]:
         def ratio(have: int, want: int) -> float:
             return max(have, want) / min(have, want)
 
-        types = sum(
-            getattr(other.operands, name) != getattr(config.operands, name)
-            for name in ("a_dtype", "b_dtype", "out_dtype", "scale_granularity")
-        )
         cluster = other.cluster != config.cluster
         stages = abs(other.pipeline.num_acc_stage - config.pipeline.num_acc_stage)
         tile = sum(
             ratio(getattr(other.tile, side), getattr(config.tile, side)) for side in ("m", "n", "k")
         )
-        return types, stages, cluster, tile, -other.tile.m, -other.tile.n
+        return stages, cluster, tile, -other.tile.m, -other.tile.n
 
-    for candidate in sorted(candidates(config, target.space), key=distance):
-        try:
-            target.derive(candidate)
-        except Refusal:
-            continue
-        return candidate
+    start = replace(config, tile=Tile(m=1, n=1, k=1), cluster=Cluster(), pipeline=Pipeline())
+    in_order = sorted(_operands(target.space), key=differing)
+    for _, equally_near in itertools.groupby(in_order, key=differing):
+        legal = [
+            each
+            for types in equally_near
+            for each in _legal(replace(start, operands=types), target)
+        ]
+        if legal:
+            return min(legal, key=distance)
     return None

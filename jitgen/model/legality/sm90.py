@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The rules of sm_90a (H100, H200): FP8 WGMMA, accumulators in registers, promotion once per 128 of K.
+The rules of sm_90a (H100, H200): WGMMA with accumulators in registers.
+
+FP8 operands are promoted once per 128 of K, for the tensor cores keep fewer bits of their sums than
+float32 has; bf16 operands are not.
 
 Every limit was checked by compiling: beyond it the compiler spills, serialises WGMMA, or builds a
 kernel that cannot launch.
@@ -20,6 +23,15 @@ SMEM_BYTES = 232_448
 
 MAX_PROMOTED_REGISTERS = 192
 """Accumulator registers of a thread, partial and final together, above which ptxas spills."""
+
+MAX_PLAIN_REGISTERS = 208
+"""The same without promotion, where there are final ones only."""
+
+MAX_N = {DType.E4M3: 192, DType.BF16: 256}
+"""Columns of a tile: with promotion those whose accumulators fit, else those of one WGMMA."""
+
+ROW_BYTES = 128
+"""Bytes of one row of an operand's stage: what its swizzle spans."""
 
 MAX_STAGES = 10
 """More operand stages than this never made a kernel faster."""
@@ -51,8 +63,8 @@ class Sm90Derived:
         threads: Threads of a CTA.
         num_ab_stage: Operand stages in shared memory.
         smem_bytes: Shared memory of a CTA.
-        acc_registers: Accumulator registers of a thread: one wave's partial sums and all waves'
-            final ones.
+        acc_registers: Accumulator registers of a thread: all waves' final sums and, where they are
+            promoted, one wave's partial ones.
         load_registers: Registers of a thread of the loading warpgroup (setmaxnreg).
         math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
         part_m: Rows of a that one copy loads where a group does not fill its tile.
@@ -89,11 +101,15 @@ class Sm90Target:
 
     space = Space(
         tile_m=(64, 128, 256),
-        tile_n=tuple(range(16, 193, 16)),
-        tile_k=(SCALE_BLOCK,),
+        tile_n=tuple(range(16, 257, 16)),
+        tile_k={DType.E4M3: (ROW_BYTES,), DType.BF16: (ROW_BYTES // 2,)},
         cluster=((1, 1), (2, 1), (1, 2)),
         num_acc_stage=(1,),
-        operands=((DType.E4M3, DType.BF16),),
+        operands=tuple(
+            (operand, out)
+            for operand in (DType.E4M3, DType.BF16)
+            for out in (DType.BF16, DType.F16, DType.F32)
+        ),
         scale_granularity=tuple(ScaleGranularity),
     )
 
@@ -103,15 +119,7 @@ class Sm90Target:
         self._check_cluster(config)
         tile = config.tile
         math_warpgroups, waves = _math_warpgroups(tile.m), _waves(tile.m)
-        acc_registers = tile.n // 2 * (waves + 1)
-        refuse_unless(
-            acc_registers <= MAX_PROMOTED_REGISTERS,
-            "E_REGS",
-            f"a {tile.m}x{tile.n} tile takes {acc_registers} accumulator registers a thread "
-            f"(tile_n / 2 partial and {waves} x tile_n / 2 final); above {MAX_PROMOTED_REGISTERS} "
-            f"they "
-            f"spill",
-        )
+        acc_registers = self._accumulators(config)
         num_ab_stage, smem_bytes = self._stages(config)
         return Sm90Derived(
             math_warpgroups=math_warpgroups,
@@ -123,7 +131,7 @@ class Sm90Target:
             load_registers=40,
             math_registers=248 if math_warpgroups == 1 else 232,
             part_m=_part_m(config),
-            epilogue_n=_epilogue_n(tile.n),
+            epilogue_n=_epilogue_n(tile.n, config.operands.out_dtype),
             max_groups=MAX_GROUPS,
             scale_chunk=SCALE_CHUNK,
             scale_columns=_scale_columns(tile.n),
@@ -135,17 +143,24 @@ class Sm90Target:
     def _check_instruction(self, config: KernelConfig) -> None:
         tile, types = config.tile, config.operands
         refuse_unless(
-            (types.a_dtype, types.b_dtype) == (DType.E4M3, DType.E4M3)
-            and types.out_dtype is DType.BF16,
+            types.a_dtype == types.b_dtype
+            and (types.a_dtype, types.out_dtype) in self.space.operands,
             "E_MMA",
-            f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no sm_90a kernel; "
-            "allowed: e4m3 x e4m3 -> bf16",
+            f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no sm_90a kernel; a and b "
+            "share one of e4m3, bf16 and the output is bf16, f16 or f32",
         )
         refuse_unless(
-            tile.k == SCALE_BLOCK,
+            _is_promoted(config) or types.scale_granularity is not ScaleGranularity.BLOCK128,
+            "E_SCALES",
+            f"{types.a_dtype} operands have no block128 scales: their sums stay in the tensor "
+            "cores over all of K; allowed: tensor, row",
+        )
+        (depth,) = self.space.tile_k[types.a_dtype]
+        refuse_unless(
+            tile.k == depth,
             "E_TILE_K",
-            f"tile_k={tile.k}: sums are promoted once per {SCALE_BLOCK} of K, so tile_k must be "
-            f"{SCALE_BLOCK}",
+            f"tile_k={tile.k}: a stage's rows are {ROW_BYTES} bytes, which the swizzle spans, so "
+            f"{types.a_dtype} operands have tile_k {depth}",
         )
         refuse_unless(
             tile.m in self.space.tile_m,
@@ -155,12 +170,12 @@ class Sm90Target:
             "64, 128 or 256",
         )
         refuse_unless(
-            tile.n in self.space.tile_n,
+            tile.n in self.space.tile_n and tile.n <= MAX_N[types.a_dtype],
             "E_WGMMA_N",
-            f"tile_n={tile.n}: stores write 16 columns at once and accumulators fit up to 192: "
-            "a multiple of 16 from 16 to 192",
+            f"tile_n={tile.n}: stores write 16 columns at once and accumulators fit up to "
+            f"{MAX_N[types.a_dtype]}: a multiple of 16 from 16 to {MAX_N[types.a_dtype]}",
         )
-        beyond = tile.n - SCALE_BLOCK
+        beyond = tile.n - SCALE_BLOCK if _is_promoted(config) else 0
         refuse_unless(
             beyond <= 0 or tile.n % beyond == 0 or SCALE_BLOCK % beyond == 0,
             "E_SFB_SPAN",
@@ -192,12 +207,29 @@ class Sm90Target:
             "CTAs of a cluster 2x1 would not keep step; allowed: 1x1, 1x2",
         )
 
+    def _accumulators(self, config: KernelConfig) -> int:
+        """Return the accumulator registers of a thread."""
+        tile, waves = config.tile, _waves(config.tile.m)
+        registers, most, kinds = tile.n // 2 * waves, MAX_PLAIN_REGISTERS, ""
+        if _is_promoted(config):
+            registers, most = registers + tile.n // 2, MAX_PROMOTED_REGISTERS
+            kinds = "tile_n / 2 partial and "
+        refuse_unless(
+            registers <= most,
+            "E_REGS",
+            f"a {tile.m}x{tile.n} tile takes {registers} accumulator registers a thread "
+            f"({kinds}{waves} x tile_n / 2 final); above {most} they spill",
+        )
+        return registers
+
     def _stages(self, config: KernelConfig) -> tuple[int, int]:
         """Return the operand stages and the bytes of the kernel's struct of shared memory."""
-        tile = config.tile
-        stage = (tile.m + tile.n) * tile.k + _RING_SLOT_BYTES
-        fixed = tile.m * tile.n * 2 + 2 * (_TILE_INFO_BYTES + 2 * _RING_SLOT_BYTES)
-        match config.operands.scale_granularity:
+        tile, types = config.tile, config.operands
+        stage = (tile.m + tile.n) * tile.k * types.a_dtype.bits // 8 + _RING_SLOT_BYTES
+        fixed = tile.m * tile.n * types.out_dtype.bits // 8 + 2 * (
+            _TILE_INFO_BYTES + 2 * _RING_SLOT_BYTES
+        )
+        match types.scale_granularity:
             case ScaleGranularity.BLOCK128:
                 stage += _waves(tile.m) * _align(_scale_box(config), 32) * 4
                 fixed += 2 * SCALE_CHUNK * _scale_values(tile.n) * 4
@@ -227,6 +259,11 @@ class Sm90Target:
 
 def _align(size: int, to: int) -> int:
     return -(-size // to) * to
+
+
+def _is_promoted(config: KernelConfig) -> bool:
+    """Return whether partial sums are added up outside of the tensor cores."""
+    return config.operands.a_dtype is DType.E4M3
 
 
 def _math_warpgroups(tile_m: int) -> int:
@@ -260,9 +297,10 @@ def _scale_box(config: KernelConfig) -> int:
     return rows + 4 if config.layout is Layout.RAGGED else rows
 
 
-def _epilogue_n(tile_n: int) -> int:
-    """Return the columns of one store box: as wide as the swizzle allows."""
-    return next(width for width in (64, 32, 16) if tile_n % width == 0)
+def _epilogue_n(tile_n: int, out_dtype: DType) -> int:
+    """Return the columns of one store box: as wide as a swizzle of 128, 64 or 32 bytes allows."""
+    widths = (size * 8 // out_dtype.bits for size in (128, 64, 32))
+    return next(width for width in widths if tile_n % width == 0)
 
 
 def _scale_columns(tile_n: int) -> int:
