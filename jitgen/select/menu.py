@@ -17,6 +17,7 @@ from functools import lru_cache
 from jitgen.model import (
     Arch,
     Cluster,
+    DType,
     KernelConfig,
     Layout,
     Operands,
@@ -51,15 +52,32 @@ _SM90_ANYWHERE = (
     (128, 192, Cluster(m=2), Schedule()),
     (256, 128, Cluster(), Schedule(raster=4)),
 )
+_SM90_BF16 = (
+    # Without promotion accumulators leave room for 256 columns. Not tuned: what the FP8 winners and
+    # the size of a stage suggest.
+    (64, 64, Cluster(), _STREAM),
+    (64, 128, Cluster(), _STREAM),
+    (128, 128, Cluster(n=2), Schedule()),
+    (128, 256, Cluster(m=2), Schedule()),
+)
 # Of equally good ones the first is taken: on a CPU the one that needs the least memory.
 _CPU = tuple((rows, 128, Cluster(), Schedule()) for rows in (8, 16, 32, 64))
 
 
-def _shapes(arch: Arch, layout: Layout) -> tuple[tuple[int, int, Cluster, Schedule], ...]:
+def _shapes(
+    arch: Arch, layout: Layout, operands: Operands
+) -> tuple[tuple[int, int, Cluster, Schedule], ...]:
     """Return tile rows, tile columns, cluster and schedule of each config."""
     if arch is Arch.CPU:
         return _CPU
+    if operands.a_dtype is not DType.E4M3:
+        return _SM90_BF16
     return _SM90_ALIGNED if layout is Layout.CONTIGUOUS else _SM90_ANYWHERE
+
+
+def _depth(arch: Arch, operands: Operands) -> int:
+    """Return the depth of a tile: on a GPU 128 bytes, as wide as the swizzle of shared memory."""
+    return 8 * SCALE_BLOCK // operands.a_dtype.bits if arch.is_gpu else SCALE_BLOCK
 
 
 @lru_cache(maxsize=256)
@@ -69,10 +87,10 @@ def menu(arch: Arch, layout: Layout, operands: Operands) -> tuple[KernelConfig, 
         KernelConfig(
             layout=layout,
             operands=operands,
-            tile=Tile(m=rows, n=columns, k=SCALE_BLOCK),
+            tile=Tile(m=rows, n=columns, k=_depth(arch, operands)),
             cluster=cluster,
             schedule=schedule,
         )
-        for rows, columns, cluster, schedule in _shapes(arch, layout)
+        for rows, columns, cluster, schedule in _shapes(arch, layout, operands)
     )
     return tuple(config for config in configs if check(config, arch))
