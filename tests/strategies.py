@@ -40,7 +40,13 @@ configs = st.builds(
     pipeline=st.builds(
         Pipeline, num_acc_stage=positive, num_ab_stage=st.one_of(st.none(), positive)
     ),
-    schedule=st.builds(Schedule, raster=positive, use_pdl=st.booleans(), stream_b=st.booleans()),
+    schedule=st.builds(
+        Schedule,
+        raster=positive,
+        use_pdl=st.booleans(),
+        stream_b=st.booleans(),
+        split_k=st.one_of(st.integers(min_value=1, max_value=4), positive),
+    ),
 )
 
 
@@ -51,6 +57,7 @@ def legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
     stages: list[int | None] = [None]
     if arch.is_gpu:
         schedules += [Schedule(raster=1, stream_b=True), Schedule(use_pdl=False)]
+        schedules += [Schedule(split_k=split_k) for split_k in space.split_k if split_k > 1]
         stages += [3, 4, 6]
     for layout, (operand, out), scale, m, n, cluster, stage, schedule in itertools.product(
         Layout,

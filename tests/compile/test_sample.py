@@ -9,7 +9,7 @@ import pytest
 
 from jitgen.build import inspect
 from jitgen.cache import Store
-from jitgen.model import Arch, Cluster, KernelConfig, Layout, Tile, check
+from jitgen.model import Arch, Cluster, KernelConfig, Layout, Schedule, Tile, check
 from jitgen.runtime.key import key
 from jitgen.runtime.prewarm import prewarm
 from tests.strategies import legal_sweep
@@ -26,6 +26,9 @@ LARGEST = [
         (Layout.CONTIGUOUS, 128, 128),
         (Layout.CONTIGUOUS, 256, 128),
     ]
+] + [
+    KernelConfig(layout=layout, tile=Tile(m=m, n=128, k=128), schedule=Schedule(split_k=split_k))
+    for layout, m, split_k in [(Layout.RAGGED, 64, 2), (Layout.CONTIGUOUS, 128, 2)]
 ]
 """The tiles with the most accumulator registers and shared memory, and those that once spilled."""
 
@@ -61,6 +64,7 @@ def test_the_samples_are_spread() -> None:
             lambda config: config.pipeline.num_ab_stage,
             lambda config: config.schedule.use_pdl,
             lambda config: config.schedule.stream_b,
+            lambda config: config.schedule.split_k,
         ):
             assert {part(config) for config in some} == {part(config) for config in everything}
 

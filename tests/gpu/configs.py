@@ -16,6 +16,8 @@ SHAPES = [
     (256, 128, 1, 2),
 ]
 
+SPLIT_SHAPES = [(64, 32, 2), (64, 64, 2), (64, 128, 4), (128, 64, 2)]
+
 CONFIGS = [
     KernelConfig(
         layout=layout,
@@ -27,6 +29,16 @@ CONFIGS = [
     for layout in Layout
     for scales in ScaleGranularity
     for m, n, cluster_m, cluster_n in SHAPES
+] + [
+    KernelConfig(
+        layout=layout,
+        operands=Operands(scale_granularity=scales),
+        tile=Tile(m=m, n=n, k=128),
+        schedule=Schedule(raster=1, stream_b=True, split_k=split_k),
+    )
+    for layout in Layout
+    for scales in ScaleGranularity
+    for m, n, split_k in SPLIT_SHAPES
 ]
 
 if __name__ == "__main__":

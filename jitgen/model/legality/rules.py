@@ -68,6 +68,7 @@ class Space:
     tile_k: tuple[int, ...]
     cluster: tuple[tuple[int, int], ...]
     num_acc_stage: tuple[int, ...]
+    split_k: tuple[int, ...]
     operands: tuple[tuple[DType, DType], ...]
     scale_granularity: tuple[ScaleGranularity, ...]
 
@@ -89,13 +90,18 @@ def refuse_unless(condition: bool, code: str, reason: str) -> None:
 
 
 def candidates(config: KernelConfig, space: Space) -> Iterator[KernelConfig]:
-    """Yield the configs of `space` that share layout and schedule with `config`."""
+    """Yield the configs of `space` with the layout, raster and hints of `config`."""
     for (a_dtype, out_dtype), scale in itertools.product(space.operands, space.scale_granularity):
         types = Operands(
             a_dtype=a_dtype, b_dtype=a_dtype, out_dtype=out_dtype, scale_granularity=scale
         )
-        for m, n, k, cluster, stages in itertools.product(
-            space.tile_m, space.tile_n, space.tile_k, space.cluster, space.num_acc_stage
+        for m, n, k, cluster, stages, split_k in itertools.product(
+            space.tile_m,
+            space.tile_n,
+            space.tile_k,
+            space.cluster,
+            space.num_acc_stage,
+            space.split_k,
         ):
             yield replace(
                 config,
@@ -103,6 +109,7 @@ def candidates(config: KernelConfig, space: Space) -> Iterator[KernelConfig]:
                 tile=Tile(m=m, n=n, k=k),
                 cluster=Cluster(m=cluster[0], n=cluster[1]),
                 pipeline=Pipeline(num_acc_stage=stages),
+                schedule=replace(config.schedule, split_k=split_k),
             )
 
 
@@ -110,8 +117,8 @@ def nearest(config: KernelConfig, target: Target) -> KernelConfig | None:
     """
     Return the legal config that is nearest to `config`.
 
-    Types count most, then the accumulator stages, the cluster, and last the tile, whose distance is
-    the ratio of its sides: 128 is as far from 64 as from 256.
+    Types count most, then the accumulator stages, the parts of K, the cluster, and last the tile,
+    whose distance is the ratio of its sides: 128 is as far from 64 as from 256.
     """
 
     def distance(other: KernelConfig) -> tuple[float, ...]:
@@ -124,10 +131,11 @@ def nearest(config: KernelConfig, target: Target) -> KernelConfig | None:
         )
         cluster = other.cluster != config.cluster
         stages = abs(other.pipeline.num_acc_stage - config.pipeline.num_acc_stage)
+        split_k = ratio(other.schedule.split_k, config.schedule.split_k)
         tile = sum(
             ratio(getattr(other.tile, side), getattr(config.tile, side)) for side in ("m", "n", "k")
         )
-        return types, stages, cluster, tile, -other.tile.m, -other.tile.n
+        return types, stages, split_k, cluster, tile, -other.tile.m, -other.tile.n
 
     for candidate in sorted(candidates(config, target.space), key=distance):
         try:

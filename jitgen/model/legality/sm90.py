@@ -52,10 +52,11 @@ class Sm90Derived:
         num_ab_stage: Operand stages in shared memory.
         smem_bytes: Shared memory of a CTA.
         acc_registers: Accumulator registers of a thread: one wave's partial sums and all waves'
-            final ones.
+            final ones; with split_k also its share of those of all parts of K.
         load_registers: Registers of a thread of the loading warpgroup (setmaxnreg).
         math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
         part_m: Rows of a that one copy loads where a group does not fill its tile.
+        out_n: Columns of a tile that one CTA stores.
         epilogue_n: Columns of one store box.
         max_groups: Groups that one call may have.
         scale_chunk: k-blocks whose weight scales are handed over at once.
@@ -75,6 +76,7 @@ class Sm90Derived:
     load_registers: int
     math_registers: int
     part_m: int
+    out_n: int
     epilogue_n: int
     max_groups: int
     scale_chunk: int
@@ -93,6 +95,7 @@ class Sm90Target:
         tile_k=(SCALE_BLOCK,),
         cluster=((1, 1), (2, 1), (1, 2)),
         num_acc_stage=(1,),
+        split_k=(1, 2, 4),
         operands=((DType.E4M3, DType.BF16),),
         scale_granularity=tuple(ScaleGranularity),
     )
@@ -101,16 +104,18 @@ class Sm90Target:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         self._check_instruction(config)
         self._check_cluster(config)
+        self._check_split_k(config)
         tile = config.tile
         math_warpgroups, waves = _math_warpgroups(tile.m), _waves(tile.m)
         acc_registers = tile.n // 2 * (waves + 1)
+        if config.schedule.split_k > 1:
+            acc_registers += _out_n(config) // 2
         refuse_unless(
             acc_registers <= MAX_PROMOTED_REGISTERS,
             "E_REGS",
             f"a {tile.m}x{tile.n} tile takes {acc_registers} accumulator registers a thread "
-            f"(tile_n / 2 partial and {waves} x tile_n / 2 final); above {MAX_PROMOTED_REGISTERS} "
-            f"they "
-            f"spill",
+            f"(tile_n / 2 partial and {waves} x tile_n / 2 final, and with split_k the "
+            f"tile_n / 2 / split_k that it stores); above {MAX_PROMOTED_REGISTERS} they spill",
         )
         num_ab_stage, smem_bytes = self._stages(config)
         return Sm90Derived(
@@ -123,7 +128,8 @@ class Sm90Target:
             load_registers=40,
             math_registers=248 if math_warpgroups == 1 else 232,
             part_m=_part_m(config),
-            epilogue_n=_epilogue_n(tile.n),
+            out_n=_out_n(config),
+            epilogue_n=_epilogue_n(_out_n(config)),
             max_groups=MAX_GROUPS,
             scale_chunk=SCALE_CHUNK,
             scale_columns=_scale_columns(tile.n),
@@ -192,11 +198,42 @@ class Sm90Target:
             "CTAs of a cluster 2x1 would not keep step; allowed: 1x1, 1x2",
         )
 
+    def _check_split_k(self, config: KernelConfig) -> None:
+        tile, split_k = config.tile, config.schedule.split_k
+        refuse_unless(
+            split_k in self.space.split_k,
+            "E_SPLIT_K",
+            f"split_k={split_k}: the CTAs of one tile are a cluster of 1, 2 or 4",
+        )
+        if split_k == 1:
+            return
+        refuse_unless(
+            config.cluster.size == 1,
+            "E_SPLIT_K",
+            f"split_k={split_k} makes the cluster itself, so the cluster of operands must be 1x1 "
+            f"(got {config.cluster.m}x{config.cluster.n})",
+        )
+        refuse_unless(
+            _waves(tile.m) == 1,
+            "E_SPLIT_K",
+            f"split_k={split_k} is for few rows: tile_m must be 64 or 128 (got {tile.m})",
+        )
+        refuse_unless(
+            tile.n % (16 * split_k) == 0,
+            "E_SPLIT_K",
+            f"split_k={split_k}: each of as many CTAs stores a multiple of 16 columns of the tile, "
+            f"so tile_n must be a multiple of {16 * split_k} (got {tile.n})",
+        )
+
     def _stages(self, config: KernelConfig) -> tuple[int, int]:
         """Return the operand stages and the bytes of the kernel's struct of shared memory."""
         tile = config.tile
         stage = (tile.m + tile.n) * tile.k + _RING_SLOT_BYTES
-        fixed = tile.m * tile.n * 2 + 2 * (_TILE_INFO_BYTES + 2 * _RING_SLOT_BYTES)
+        split_k = config.schedule.split_k
+        fixed = tile.m * _out_n(config) * 2 + 2 * (_TILE_INFO_BYTES + 2 * _RING_SLOT_BYTES)
+        if split_k > 1:
+            sums = (split_k - 1) * tile.m * _out_n(config) * 4
+            fixed += sums + _math_warpgroups(tile.m) * _RING_SLOT_BYTES
         match config.operands.scale_granularity:
             case ScaleGranularity.BLOCK128:
                 stage += _waves(tile.m) * _align(_scale_box(config), 32) * 4
@@ -260,9 +297,14 @@ def _scale_box(config: KernelConfig) -> int:
     return rows + 4 if config.layout is Layout.RAGGED else rows
 
 
-def _epilogue_n(tile_n: int) -> int:
+def _out_n(config: KernelConfig) -> int:
+    """Return the columns that one CTA stores: those of a tile, or its share of them."""
+    return config.tile.n // config.schedule.split_k
+
+
+def _epilogue_n(out_n: int) -> int:
     """Return the columns of one store box: as wide as the swizzle allows."""
-    return next(width for width in (64, 32, 16) if tile_n % width == 0)
+    return next(width for width in (64, 32, 16) if out_n % width == 0)
 
 
 def _scale_columns(tile_n: int) -> int:
