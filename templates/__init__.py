@@ -38,11 +38,12 @@ _COMMON = (
     *("name", "layout", "a_dtype", "out_dtype", "scale_granularity"),
     *("tile_m", "tile_n", "tile_k"),
 )
-_SM90_CONFIG = ("cluster_m", "cluster_n", "raster", "stream_b", "use_pdl")
+_SM90_CONFIG = ("cluster_m", "cluster_n", "raster", "stream_b", "use_pdl", "split_k")
 _SM90_DERIVED = (
     *("math_warpgroups", "waves", "threads", "load_registers", "math_registers", "num_ab_stage"),
     *(
         "part_m",
+        "out_n",
         "epilogue_n",
         "max_groups",
         "scale_chunk",

@@ -42,7 +42,13 @@ configs = st.builds(
     pipeline=st.builds(
         Pipeline, num_acc_stage=positive, num_ab_stage=st.one_of(st.none(), positive)
     ),
-    schedule=st.builds(Schedule, raster=positive, use_pdl=st.booleans(), stream_b=st.booleans()),
+    schedule=st.builds(
+        Schedule,
+        raster=positive,
+        use_pdl=st.booleans(),
+        stream_b=st.booleans(),
+        split_k=st.one_of(st.integers(min_value=1, max_value=4), positive),
+    ),
 )
 
 
@@ -56,13 +62,17 @@ def legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
     space = target(arch).space
     variants: list[tuple[Schedule, int | None]] = [(Schedule(), None)]
     if arch.is_gpu:
-        schedules = (Schedule(), Schedule(raster=1, stream_b=True), Schedule(use_pdl=False))
+        schedules = (
+            *(Schedule(), Schedule(raster=1, stream_b=True), Schedule(use_pdl=False)),
+            *(Schedule(split_k=split_k) for split_k in space.split_k if split_k > 1),
+        )
         variants = list(itertools.product(schedules, (None, 3, 4, 6)))
     for layout, (schedule, stages) in itertools.product(Layout, variants):
         start = KernelConfig(layout=layout, tile=Tile(m=1, n=1, k=1), schedule=schedule)
         is_default = (schedule, stages) == variants[0]
         few = replace(space, operands=space.operands[:1])
-        for config in candidates(start, space if is_default else few):
+        few = replace(few, split_k=(schedule.split_k,))
+        for config in candidates(start, replace(space, split_k=(1,)) if is_default else few):
             pipeline = replace(config.pipeline, num_ab_stage=stages)
             varied = replace(config, pipeline=pipeline)
             if check(varied, arch):

@@ -66,7 +66,7 @@ class Sizes:
             rows=(3, 0, height + 1, *[0] * WARP, height - 1),
             n=2 * tile.n * cluster.n + VECTOR_BITS // types.out_dtype.bits,
             k=max(stages, _UNROLLED) * tile.k + tile.k + VECTOR_BITS // types.a_dtype.bits,
-            num_sms=_NUM_CLUSTERS * cluster.size,
+            num_sms=_NUM_CLUSTERS * cluster.size * config.schedule.split_k,
         )
 
     @classmethod
@@ -83,7 +83,8 @@ class Sizes:
             raise ConfigError(f"problem {text!r} is not G:M:N:K: groups, rows in all, N, K")
         ends = [m * (i * i) // (groups * groups) for i in range(1, groups + 1)]
         rows = tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
-        return cls(rows=rows, n=n, k=k, num_sms=_NUM_CLUSTERS * config.cluster.size)
+        num_sms = _NUM_CLUSTERS * config.cluster.size * config.schedule.split_k
+        return cls(rows=rows, n=n, k=k, num_sms=num_sms)
 
     def __str__(self) -> str:
         """Return the sizes in words."""

@@ -158,11 +158,14 @@ class Schedule(_Part):
             L2.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch).
         stream_b: Mark b as read once, so that it does not push a out of L2.
+        split_k: CTAs of a cluster that take consecutive parts of K of the same tile; then each adds
+            up and stores its share of the columns. For fewer tiles than SMs.
     """
 
     raster: int = _of(int, default=8)
     use_pdl: bool = _of(bool, default=True)
     stream_b: bool = _of(bool, default=False)
+    split_k: int = _of(int, default=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +208,8 @@ class KernelConfig(_Part):
             parts.append("nopdl")
         if schedule.stream_b:
             parts.append("streamb")
+        if schedule.split_k != Schedule().split_k:
+            parts.append(f"splitk{schedule.split_k}")
         return "_".join([*parts, str(arch)])
 
     @classmethod
@@ -236,6 +241,7 @@ class KernelConfig(_Part):
                 "raster": int(part["raster"] or Schedule().raster),
                 "use_pdl": part["nopdl"] is None,
                 "stream_b": part["streamb"] is not None,
+                "split_k": int(part["split_k"] or Schedule().split_k),
             },
         }
         config = cls.from_json(document)
@@ -247,7 +253,7 @@ _NAME = re.compile(
     r"_(?P<scale_granularity>[a-z0-9]+)_(?P<out_dtype>[a-z0-9]+)"
     r"_t(?P<tile_m>\d+)x(?P<tile_n>\d+)x(?P<tile_k>\d+)_c(?P<cluster_m>\d+)x(?P<cluster_n>\d+)"
     r"_acc(?P<num_acc_stage>\d+)(_ab(?P<num_ab_stage>\d+))?(_raster(?P<raster>\d+))?"
-    r"(?P<nopdl>_nopdl)?(?P<streamb>_streamb)?_(?P<arch>cpu|sm_\d+a?)"
+    r"(?P<nopdl>_nopdl)?(?P<streamb>_streamb)?(_splitk(?P<split_k>\d+))?_(?P<arch>cpu|sm_\d+a?)"
 )
 
 

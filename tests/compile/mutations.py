@@ -124,3 +124,13 @@ WAIT = "mbarrier.try_wait...bra.uni LAB_WAIT;"
 
 LOAD, STORE = "cp.async.bulk.tensor", "cp.async.bulk.tensor.2d.global"
 """Opcodes of copies by the TMA unit."""
+
+_SOME_WARPS = """{
+.reg .pred some;
+.reg .b32 thread;
+mov.u32 thread, %tid.x;
+setp.OF.u32 some, thread, 31;
+@some \\1
+}"""
+FIRST_WARP, OTHER_WARPS = _SOME_WARPS.replace("OF", "le"), _SOME_WARPS.replace("OF", "gt")
+"""What `swap` replaces an instruction by, to leave it to the first warp, or to others."""

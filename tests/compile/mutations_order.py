@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from tests.compile.mutations import (
+    FIRST_WARP,
     LOAD,
+    OTHER_WARPS,
     STORE,
     WAIT,
     contiguous,
@@ -14,15 +16,6 @@ from tests.compile.mutations import (
     ragged_of_many,
     swap,
 )
-
-_SOME_WARPS = """{
-.reg .pred some;
-.reg .b32 thread;
-mov.u32 thread, %tid.x;
-setp.OF.u32 some, thread, 31;
-@some \\1
-}"""
-_FIRST_WARP, _OTHER_WARPS = _SOME_WARPS.replace("OF", "le"), _SOME_WARPS.replace("OF", "gt")
 
 WAITS = (
     masked(
@@ -221,7 +214,7 @@ FENCES = (
     ),
     ragged(
         "only the warp that stores executes the proxy fence",
-        swap("(fence.proxy.async.shared::cta;)", _FIRST_WARP),
+        swap("(fence.proxy.async.shared::cta;)", FIRST_WARP),
         "proxy",
         "stmatrix",
         STORE,
@@ -235,7 +228,7 @@ FENCES = (
     ),
     masked(
         "one warp keeps its registers",
-        swap("(setmaxnreg.inc.sync.aligned.u32 #;)", _OTHER_WARPS),
+        swap("(setmaxnreg.inc.sync.aligned.u32 #;)", OTHER_WARPS),
         "exit",
         "setmaxnreg differs within a warpgroup",
     ),

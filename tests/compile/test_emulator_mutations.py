@@ -21,12 +21,13 @@ from jitgen.errors import Deadlock, MachineFault
 from jitgen.model import KernelConfig
 from tests.compile.mutations import Mutation
 from tests.compile.mutations_order import FENCES, WAITS
+from tests.compile.mutations_split_k import EXCHANGE
 from tests.compile.mutations_values import ADDRESSES, TRANSACTIONS
 
 pytest.importorskip("cutlass")
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
 
-MUTATIONS = (*TRANSACTIONS, *ADDRESSES, *WAITS, *FENCES)
+MUTATIONS = (*TRANSACTIONS, *ADDRESSES, *WAITS, *FENCES, *EXCHANGE)
 
 _RAGGED = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
 PROGRAMS = {
@@ -45,6 +46,10 @@ PROGRAMS = {
     "masked": (
         "grouped_gemm_masked_e4m3_e4m3_row_bf16_t64x64x128_c1x2_acc1_sm_90a",
         Sizes(rows=(66, 0, 30), n=136, k=400, num_sms=2),
+    ),
+    "split K": (
+        "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x32x128_c1x1_acc1_splitk2_sm_90a",
+        Sizes(rows=(66, 0, 30), n=72, k=400, num_sms=2),
     ),
 }
 """Kernels, and problems that wrap every ring and give each CTA several tiles."""

@@ -10,37 +10,48 @@ import pytest
 
 from jitgen.build import inspect
 from jitgen.cache import Store
-from jitgen.model import Arch, Cluster, DType, KernelConfig, Layout, Operands, Tile, check
+from jitgen.model import Arch, Cluster, DType, KernelConfig, Layout, Operands, Schedule, Tile, check
 from jitgen.runtime.key import key
 from jitgen.runtime.prewarm import prewarm
 from tests.strategies import legal_sweep
 
 NUM_SAMPLES = {Arch.CPU: 64, Arch.SM_90A: 96}
 
-LARGEST = [
-    KernelConfig(layout=layout, tile=Tile(m=m, n=n, k=128), cluster=Cluster(m=2))
-    for layout, m, n in [
-        (Layout.RAGGED, 64, 192),
-        (Layout.RAGGED, 128, 192),
-        (Layout.MASKED, 256, 128),
-        (Layout.CONTIGUOUS, 128, 144),
-        (Layout.CONTIGUOUS, 128, 128),
-        (Layout.CONTIGUOUS, 256, 128),
+LARGEST = (
+    [
+        KernelConfig(layout=layout, tile=Tile(m=m, n=n, k=128), cluster=Cluster(m=2))
+        for layout, m, n in [
+            (Layout.RAGGED, 64, 192),
+            (Layout.RAGGED, 128, 192),
+            (Layout.MASKED, 256, 128),
+            (Layout.CONTIGUOUS, 128, 144),
+            (Layout.CONTIGUOUS, 128, 128),
+            (Layout.CONTIGUOUS, 256, 128),
+        ]
     ]
-] + [
-    KernelConfig(
-        layout=layout,
-        operands=Operands(a_dtype=dtype, b_dtype=dtype, out_dtype=out, scale_granularity=scales),
-        tile=Tile(m=m, n=n, k=1024 // dtype.bits),
-        cluster=Cluster(m=2),
-    )
-    for layout, dtype, scales, out, m, n in [
-        (Layout.RAGGED, DType.E4M3, "block128", DType.F32, 128, 192),
-        (Layout.MASKED, DType.BF16, "tensor", DType.BF16, 256, 144),
-        (Layout.CONTIGUOUS, DType.BF16, "row", DType.F16, 128, 256),
-        (Layout.RAGGED, DType.BF16, "row", DType.F32, 64, 240),
+    + [
+        KernelConfig(
+            layout=layout,
+            operands=Operands(
+                a_dtype=dtype, b_dtype=dtype, out_dtype=out, scale_granularity=scales
+            ),
+            tile=Tile(m=m, n=n, k=1024 // dtype.bits),
+            cluster=Cluster(m=2),
+        )
+        for layout, dtype, scales, out, m, n in [
+            (Layout.RAGGED, DType.E4M3, "block128", DType.F32, 128, 192),
+            (Layout.MASKED, DType.BF16, "tensor", DType.BF16, 256, 144),
+            (Layout.CONTIGUOUS, DType.BF16, "row", DType.F16, 128, 256),
+            (Layout.RAGGED, DType.BF16, "row", DType.F32, 64, 240),
+        ]
     ]
-]
+    + [
+        KernelConfig(
+            layout=layout, tile=Tile(m=m, n=128, k=128), schedule=Schedule(split_k=split_k)
+        )
+        for layout, m, split_k in [(Layout.RAGGED, 64, 2), (Layout.CONTIGUOUS, 128, 2)]
+    ]
+)
 """The tiles with the most accumulator registers and shared memory, and those that once spilled."""
 
 

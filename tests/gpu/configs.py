@@ -32,6 +32,8 @@ a step. Sums of bf16 stay there over all of K, and each step of 16 may round: th
 537 steps of the longest test, and one product left out of its sums would still show.
 """
 
+SPLIT_SHAPES = [(64, 32, 2), (64, 64, 2), (64, 128, 4), (128, 64, 2)]
+
 OTHER_TYPES = [
     ("e4m3", "block128", "f16", (128, 192, 2, 1)),
     ("e4m3", "block128", "f32", (128, 128, 2, 1)),
@@ -57,6 +59,16 @@ OF_FP8_TO_BF16 = [
     for layout in Layout
     for scales in ScaleGranularity
     for m, n, cluster_m, cluster_n in SHAPES
+] + [
+    KernelConfig(
+        layout=layout,
+        operands=Operands(scale_granularity=scales),
+        tile=Tile(m=m, n=n, k=128),
+        schedule=Schedule(raster=1, stream_b=True, split_k=split_k),
+    )
+    for layout in Layout
+    for scales in ScaleGranularity
+    for m, n, split_k in SPLIT_SHAPES
 ]
 
 OF_OTHER_TYPES = [

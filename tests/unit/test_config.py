@@ -60,6 +60,7 @@ class TestName:
             {"schedule": Schedule(raster=4)},
             {"schedule": Schedule(use_pdl=False)},
             {"schedule": Schedule(stream_b=True)},
+            {"schedule": Schedule(split_k=2)},
         ],
     )
     def test_every_field_shows(self, changed: dict[str, object]) -> None:

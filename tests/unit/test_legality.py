@@ -15,6 +15,7 @@ from jitgen.model import (
     KernelConfig,
     Operands,
     Pipeline,
+    Schedule,
     Tile,
     check,
     require,
@@ -57,6 +58,11 @@ class TestSm90:
             (config(pipeline=Pipeline(num_acc_stage=2)), "E_ACC_STAGE", "2"),
             (config(pipeline=Pipeline(num_ab_stage=9)), "E_SMEM", "9"),
             (config(pipeline=Pipeline(num_ab_stage=2)), "E_STAGES", "2"),
+            (config(schedule=Schedule(split_k=3)), "E_SPLIT_K", "3"),
+            (config(schedule=Schedule(split_k=2), cluster=Cluster(m=2)), "E_SPLIT_K", "2x1"),
+            (config(m=256, schedule=Schedule(split_k=2)), "E_SPLIT_K", "256"),
+            (config(n=96, schedule=Schedule(split_k=4)), "E_SPLIT_K", "64"),
+            (config(m=64, n=192, schedule=Schedule(split_k=4)), "E_REGS", "216"),
         ],
     )
     def test_refusals(self, refused: KernelConfig, code: str, number: str) -> None:
@@ -100,6 +106,15 @@ class TestSm90:
         assert check(config(m, n), "sm_90a").derived.num_ab_stage == stages
 
     @pytest.mark.parametrize(
+        ("split_k", "out_n", "epilogue_n"), [(1, 128, 64), (2, 64, 64), (4, 32, 32)]
+    )
+    def test_parts_of_k_share_the_columns(self, split_k: int, out_n: int, epilogue_n: int) -> None:
+        """Each CTA of a tile stores as many columns, in boxes that divide them."""
+        derived = check(config(64, 128, schedule=Schedule(split_k=split_k)), "sm_90a").derived
+
+        assert (derived.out_n, derived.epilogue_n) == (out_n, epilogue_n)
+
+    @pytest.mark.parametrize(
         ("tile_n", "out_dtype", "width"),
         [
             (192, "bf16", 64),
@@ -134,6 +149,7 @@ class TestCpu:
             (config(m=16, cluster=Cluster(m=2, n=1)), "E_CLUSTER"),
             (config(m=16, pipeline=Pipeline(num_acc_stage=2)), "E_ACC_STAGE"),
             (config(m=16, pipeline=Pipeline(num_ab_stage=4)), "E_STAGES"),
+            (config(m=16, schedule=Schedule(split_k=2)), "E_SPLIT_K"),
             (config(m=16, operands=Operands(a_dtype="f16", b_dtype="f16")), "E_MMA"),
             (config(m=16, operands=Operands(a_dtype="bf16")), "E_MMA"),
         ],

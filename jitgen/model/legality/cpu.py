@@ -31,6 +31,7 @@ class CpuTarget:
         tile_k=dict.fromkeys((DType.E4M3, DType.BF16, DType.F32), (SCALE_BLOCK,)),
         cluster=((1, 1),),
         num_acc_stage=(1,),
+        split_k=(1,),
         operands=tuple(
             (operand, out)
             for operand in (DType.E4M3, DType.BF16, DType.F32)
@@ -62,6 +63,11 @@ class CpuTarget:
             config.pipeline.num_ab_stage is None,
             "E_STAGES",
             "num_ab_stage: a cpu kernel has no operand stages to count",
+        )
+        refuse_unless(
+            config.schedule.split_k == 1,
+            "E_SPLIT_K",
+            f"split_k={config.schedule.split_k}: a cpu kernel is one thread, which takes all of K",
         )
         sides = {"m": space.tile_m, "n": space.tile_n, "k": space.tile_k[types.a_dtype]}
         for side, allowed in sides.items():

@@ -70,6 +70,7 @@ class Space:
     tile_k: Mapping[DType, tuple[int, ...]]
     cluster: tuple[tuple[int, int], ...]
     num_acc_stage: tuple[int, ...]
+    split_k: tuple[int, ...]
     operands: tuple[tuple[DType, DType], ...]
     scale_granularity: tuple[ScaleGranularity, ...]
 
@@ -95,7 +96,7 @@ def refuse_unless(condition: bool, code: str, reason: str) -> None:
 
 
 def candidates(config: KernelConfig, space: Space) -> Iterator[KernelConfig]:
-    """Yield the configs of `space` that share layout and schedule with `config`."""
+    """Yield the configs of `space` with the layout, raster and hints of `config`."""
     for types in _operands(space):
         yield from _of_types(config, types, space)
 
@@ -108,8 +109,13 @@ def _operands(space: Space) -> Iterator[Operands]:
 
 
 def _of_types(config: KernelConfig, types: Operands, space: Space) -> Iterator[KernelConfig]:
-    for m, n, k, cluster, stages in itertools.product(
-        space.tile_m, space.tile_n, space.tile_k[types.a_dtype], space.cluster, space.num_acc_stage
+    for m, n, k, cluster, stages, split_k in itertools.product(
+        space.tile_m,
+        space.tile_n,
+        space.tile_k[types.a_dtype],
+        space.cluster,
+        space.num_acc_stage,
+        space.split_k,
     ):
         yield replace(
             config,
@@ -117,12 +123,13 @@ def _of_types(config: KernelConfig, types: Operands, space: Space) -> Iterator[K
             tile=Tile(m=m, n=n, k=k),
             cluster=Cluster(m=cluster[0], n=cluster[1]),
             pipeline=Pipeline(num_acc_stage=stages),
+            schedule=replace(config.schedule, split_k=split_k),
         )
 
 
 @lru_cache(maxsize=256)
 def _legal(start: KernelConfig, target: Target) -> tuple[KernelConfig, ...]:
-    """Return the legal configs that share layout, schedule and types with `start`."""
+    """Return the legal configs that share layout, hints and types with `start`."""
 
     def is_legal(config: KernelConfig) -> bool:
         try:
@@ -138,8 +145,8 @@ def nearest(config: KernelConfig, target: Target) -> KernelConfig | None:
     """
     Return the legal config that is nearest to `config`.
 
-    Types count most, then the accumulator stages, the cluster, and last the tile, whose distance is
-    the ratio of its sides: 128 is as far from 64 as from 256.
+    Types count most, then the accumulator stages, the parts of K, the cluster, and last the tile,
+    whose distance is the ratio of its sides: 128 is as far from 64 as from 256.
     """
 
     def differing(types: Operands) -> int:
@@ -154,10 +161,11 @@ def nearest(config: KernelConfig, target: Target) -> KernelConfig | None:
 
         cluster = other.cluster != config.cluster
         stages = abs(other.pipeline.num_acc_stage - config.pipeline.num_acc_stage)
+        split_k = ratio(other.schedule.split_k, config.schedule.split_k)
         tile = sum(
             ratio(getattr(other.tile, side), getattr(config.tile, side)) for side in ("m", "n", "k")
         )
-        return stages, cluster, tile, -other.tile.m, -other.tile.n
+        return stages, split_k, cluster, tile, -other.tile.m, -other.tile.n
 
     start = replace(config, tile=Tile(m=1, n=1, k=1), cluster=Cluster(), pipeline=Pipeline())
     in_order = sorted(_operands(target.space), key=differing)

@@ -63,11 +63,12 @@ class Sm90Derived:
         threads: Threads of a CTA.
         num_ab_stage: Operand stages in shared memory.
         smem_bytes: Shared memory of a CTA.
-        acc_registers: Accumulator registers of a thread: all waves' final sums and, where they are
-            promoted, one wave's partial ones.
+        acc_registers: Accumulator registers of a thread: all waves' final sums, where they are
+            promoted one wave's partial ones, and with split_k its share of those of all parts of K.
         load_registers: Registers of a thread of the loading warpgroup (setmaxnreg).
         math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
         part_m: Rows of a that one copy loads where a group does not fill its tile.
+        out_n: Columns of a tile that one CTA stores.
         epilogue_n: Columns of one store box.
         max_groups: Groups that one call may have.
         scale_chunk: k-blocks whose weight scales are handed over at once.
@@ -87,6 +88,7 @@ class Sm90Derived:
     load_registers: int
     math_registers: int
     part_m: int
+    out_n: int
     epilogue_n: int
     max_groups: int
     scale_chunk: int
@@ -105,6 +107,7 @@ class Sm90Target:
         tile_k={DType.E4M3: (ROW_BYTES,), DType.BF16: (ROW_BYTES // 2,)},
         cluster=((1, 1), (2, 1), (1, 2)),
         num_acc_stage=(1,),
+        split_k=(1, 2, 4),
         operands=tuple(
             (operand, out)
             for operand in (DType.E4M3, DType.BF16)
@@ -117,6 +120,7 @@ class Sm90Target:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         self._check_instruction(config)
         self._check_cluster(config)
+        self._check_split_k(config)
         tile = config.tile
         math_warpgroups, waves = _math_warpgroups(tile.m), _waves(tile.m)
         acc_registers = self._accumulators(config)
@@ -131,7 +135,8 @@ class Sm90Target:
             load_registers=40,
             math_registers=248 if math_warpgroups == 1 else 232,
             part_m=_part_m(config),
-            epilogue_n=_epilogue_n(tile.n, config.operands.out_dtype),
+            out_n=_out_n(config),
+            epilogue_n=_epilogue_n(_out_n(config), config.operands.out_dtype),
             max_groups=MAX_GROUPS,
             scale_chunk=SCALE_CHUNK,
             scale_columns=_scale_columns(tile.n),
@@ -207,6 +212,39 @@ class Sm90Target:
             "CTAs of a cluster 2x1 would not keep step; allowed: 1x1, 1x2",
         )
 
+    def _check_split_k(self, config: KernelConfig) -> None:
+        tile, split_k = config.tile, config.schedule.split_k
+        refuse_unless(
+            split_k in self.space.split_k,
+            "E_SPLIT_K",
+            f"split_k={split_k}: the CTAs of one tile are a cluster of 1, 2 or 4",
+        )
+        if split_k == 1:
+            return
+        refuse_unless(
+            _is_promoted(config),
+            "E_SPLIT_K",
+            f"split_k={split_k}: a part of K may be empty, which only sums that are promoted start "
+            "from; it needs e4m3 operands",
+        )
+        refuse_unless(
+            config.cluster.size == 1,
+            "E_SPLIT_K",
+            f"split_k={split_k} makes the cluster itself, so the cluster of operands must be 1x1 "
+            f"(got {config.cluster.m}x{config.cluster.n})",
+        )
+        refuse_unless(
+            _waves(tile.m) == 1,
+            "E_SPLIT_K",
+            f"split_k={split_k} is for few rows: tile_m must be 64 or 128 (got {tile.m})",
+        )
+        refuse_unless(
+            tile.n % (16 * split_k) == 0,
+            "E_SPLIT_K",
+            f"split_k={split_k}: each of as many CTAs stores a multiple of 16 columns of the tile, "
+            f"so tile_n must be a multiple of {16 * split_k} (got {tile.n})",
+        )
+
     def _accumulators(self, config: KernelConfig) -> int:
         """Return the accumulator registers of a thread."""
         tile, waves = config.tile, _waves(config.tile.m)
@@ -214,21 +252,27 @@ class Sm90Target:
         if _is_promoted(config):
             registers, most = registers + tile.n // 2, MAX_PROMOTED_REGISTERS
             kinds = "tile_n / 2 partial and "
+        shares = ""
+        if config.schedule.split_k > 1:
+            registers, shares = registers + _out_n(config) // 2, ", and those that it stores"
         refuse_unless(
             registers <= most,
             "E_REGS",
             f"a {tile.m}x{tile.n} tile takes {registers} accumulator registers a thread "
-            f"({kinds}{waves} x tile_n / 2 final); above {most} they spill",
+            f"({kinds}{waves} x tile_n / 2 final{shares}); above {most} they spill",
         )
         return registers
 
     def _stages(self, config: KernelConfig) -> tuple[int, int]:
         """Return the operand stages and the bytes of the kernel's struct of shared memory."""
-        tile, types = config.tile, config.operands
+        tile, types, split_k = config.tile, config.operands, config.schedule.split_k
         stage = (tile.m + tile.n) * tile.k * types.a_dtype.bits // 8 + _RING_SLOT_BYTES
-        fixed = tile.m * tile.n * types.out_dtype.bits // 8 + 2 * (
+        fixed = tile.m * _out_n(config) * types.out_dtype.bits // 8 + 2 * (
             _TILE_INFO_BYTES + 2 * _RING_SLOT_BYTES
         )
+        if split_k > 1:
+            sums = (split_k - 1) * tile.m * _out_n(config) * 4
+            fixed += sums + _math_warpgroups(tile.m) * _RING_SLOT_BYTES
         match types.scale_granularity:
             case ScaleGranularity.BLOCK128:
                 stage += _waves(tile.m) * _align(_scale_box(config), 32) * 4
@@ -297,10 +341,15 @@ def _scale_box(config: KernelConfig) -> int:
     return rows + 4 if config.layout is Layout.RAGGED else rows
 
 
-def _epilogue_n(tile_n: int, out_dtype: DType) -> int:
+def _out_n(config: KernelConfig) -> int:
+    """Return the columns that one CTA stores: those of a tile, or its share of them."""
+    return config.tile.n // config.schedule.split_k
+
+
+def _epilogue_n(out_n: int, out_dtype: DType) -> int:
     """Return the columns of one store box: as wide as a swizzle of 128, 64 or 32 bytes allows."""
     widths = (size * 8 // out_dtype.bits for size in (128, 64, 32))
-    return next(width for width in widths if tile_n % width == 0)
+    return next(width for width in widths if out_n % width == 0)
 
 
 def _scale_columns(tile_n: int) -> int:
