@@ -4,10 +4,10 @@ The few configs that the selector may choose: what prewarming compiles, so it st
 
 The entries for sm_90a are what is left of 15 a layout when those are dropped, one after the other,
 that 145 measured problems miss least (an H200, FP8 operands with block scales; docs/hopper.md).
-Three facts shape them. A cluster (2, 1) that shares b wins where a group has several tiles of rows:
+Four facts shape them. A cluster (2, 1) that shares b wins where a group has several tiles of rows:
 two CTAs that read the same weights on their own drift apart, until L2 no longer holds what the
-first has read. A tile of 256 rows needs no cluster for that. And weights that are read once are
-best streamed past L2.
+first has read. A tile of 256 rows needs no cluster for that. Where one group leaves SMs without a
+tile, two CTAs take half of K each. And weights that are read once are best streamed past L2.
 """
 
 from __future__ import annotations
@@ -31,27 +31,43 @@ GROUP_ALIGNMENT = 128
 """Rows at whose multiples the groups of the contiguous layout start."""
 
 _STREAM = Schedule(raster=1, stream_b=True)
+_SPLIT = Schedule(raster=1, stream_b=True, split_k=2)
 
-_SM90_ALIGNED = (
+_SM90_CONTIGUOUS = (
     (64, 64, Cluster(), _STREAM),
     (64, 128, Cluster(n=2), _STREAM),
-    (128, 64, Cluster(n=2), _STREAM),
     (128, 96, Cluster(n=2), _STREAM),
+    (128, 128, Cluster(), _SPLIT),
     (128, 128, Cluster(n=2), _STREAM),
     (128, 128, Cluster(n=2), Schedule()),
     (128, 192, Cluster(m=2), Schedule()),
     (256, 128, Cluster(), Schedule(raster=4)),
 )
-_SM90_ANYWHERE = (
+_SM90_RAGGED = (
     (64, 64, Cluster(), _STREAM),
+    (64, 64, Cluster(), _SPLIT),
     (64, 128, Cluster(), _STREAM),
     (128, 96, Cluster(n=2), _STREAM),
+    (128, 128, Cluster(m=2), _STREAM),
+    (128, 128, Cluster(m=2), Schedule()),
+    (128, 192, Cluster(m=2), Schedule()),
+    (256, 128, Cluster(), Schedule(raster=4)),
+)
+_SM90_MASKED = (
+    (64, 64, Cluster(), _STREAM),
+    (64, 64, Cluster(), _SPLIT),
+    (64, 128, Cluster(), _STREAM),
     (128, 128, Cluster(m=2), _STREAM),
     (128, 128, Cluster(m=2), Schedule()),
     (128, 160, Cluster(m=2), Schedule()),
     (128, 192, Cluster(m=2), Schedule()),
     (256, 128, Cluster(), Schedule(raster=4)),
 )
+_SM90 = {
+    Layout.CONTIGUOUS: _SM90_CONTIGUOUS,
+    Layout.RAGGED: _SM90_RAGGED,
+    Layout.MASKED: _SM90_MASKED,
+}
 _SM90_BF16 = (
     # Without promotion accumulators leave room for 256 columns. Not tuned: what the FP8 winners and
     # the size of a stage suggest.
@@ -72,7 +88,7 @@ def _shapes(
         return _CPU
     if operands.a_dtype is not DType.E4M3:
         return _SM90_BF16
-    return _SM90_ALIGNED if layout is Layout.CONTIGUOUS else _SM90_ANYWHERE
+    return _SM90[layout]
 
 
 def _depth(arch: Arch, operands: Operands) -> int:
