@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from jitgen.model import (
+    Arch,
     Cluster,
     DType,
     KernelConfig,
@@ -13,6 +14,7 @@ from jitgen.model import (
     Schedule,
     Tile,
 )
+from jitgen.select import menu
 
 SHAPES = [
     (64, 16, 1, 1),
@@ -86,8 +88,15 @@ OF_OTHER_TYPES = [
 
 CONFIGS = [*OF_FP8_TO_BF16, *OF_OTHER_TYPES]
 
+OF_MENUS = {
+    (layout, out_dtype): menu(Arch.SM_90A, layout, Operands(out_dtype=out_dtype))[0]
+    for layout in Layout
+    for out_dtype in (DType.F16, DType.F32)
+}
+"""One kernel for each layout and type of result that the selector can choose as well."""
+
 if __name__ == "__main__":
     import jitgen
 
-    report = jitgen.prewarm(CONFIGS, arch="sm_90a")
+    report = jitgen.prewarm([*CONFIGS, *OF_MENUS.values()], arch="sm_90a")
     print(report)
