@@ -13,7 +13,7 @@ import jitgen
 from jitgen.errors import CaptureMiss
 from jitgen.model import DType, KernelConfig, Layout, ScaleGranularity
 from jitgen.runtime import registry
-from tests.gpu.configs import ACCUMULATOR_BITS, CONFIGS
+from tests.gpu.configs import ACCUMULATOR_BITS, CONFIGS, OF_MENUS
 from tests.problems import Case, make, make_for, verify, verify_exact
 
 FP8_BITS = ACCUMULATOR_BITS[DType.E4M3]
