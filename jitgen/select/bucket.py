@@ -19,7 +19,7 @@ EDGES: dict[Arch, tuple[int, ...]] = {
     Arch.CPU: (8, 16, 32, 64),
     Arch.SM_90A: (
         *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512),
-        *(640, 768, 1024, 1280, 1536, 2048, 4096, 8192),
+        *(640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 6144, 8192),
     ),
 }
 """Largest mean rows of a group of each bucket; the last one also takes everything above it."""
