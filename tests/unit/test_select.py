@@ -66,7 +66,6 @@ def test_every_entry_of_a_menu_is_the_best_for_some_problem(layout: Layout) -> N
     [
         ("contiguous", 1, 128, 7168, 7168, (128, 128, 1, 1)),
         ("contiguous", 8, 128, 4096, 7168, (128, 128, 1, 2)),
-        ("contiguous", 8, 128, 7168, 2048, (128, 128, 1, 2)),
         ("masked", 32, 8, 4096, 7168, (64, 128, 1, 1)),
         ("masked", 32, 8, 7168, 2048, (64, 128, 1, 1)),
         ("masked", 32, 64, 4096, 7168, (128, 128, 2, 1)),
