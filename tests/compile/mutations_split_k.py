@@ -16,7 +16,7 @@ def _split_k(name: str, edit: Edit, kind: str, *names: str) -> Mutation:
 EXCHANGE = (
     _split_k(
         "sums overwrite such as are not read",
-        drop(f"({WAIT})...expect_tx...{_SUM}"),
+        drop(f"expect_tx...({WAIT})...{_SUM}"),
         "race",
         _SUM,
         _SUM,
@@ -24,8 +24,8 @@ EXCHANGE = (
     _split_k(
         "nobody waits for the sums of the other CTA",
         drop(f"{_SUM}...({WAIT})...ld.shared.v4"),
-        "deadlock",
-        "every thread waits",
+        "fault",
+        "gets 1 arrivals",
         "before that, uninitialised",
         "ld.shared.v4",
     ),
@@ -37,7 +37,7 @@ EXCHANGE = (
     ),
     _split_k(
         "sums are expected that nobody sends",
-        swap("shl.b32 %r#, %r#, (#);...expect_tx...st.async", "11"),
+        swap("shl.b32 %r#, %r#, (#);\nmbarrier.arrive.expect_tx", "11"),
         "deadlock",
         "every thread waits",
         "bytes pending",

@@ -19,14 +19,14 @@ NUM_SAMPLES = {Arch.CPU: 64, Arch.SM_90A: 96}
 
 LARGEST = (
     [
-        KernelConfig(layout=layout, tile=Tile(m=m, n=n, k=128), cluster=Cluster(m=2))
-        for layout, m, n in [
-            (Layout.RAGGED, 64, 192),
-            (Layout.RAGGED, 128, 192),
-            (Layout.MASKED, 256, 128),
-            (Layout.CONTIGUOUS, 128, 144),
-            (Layout.CONTIGUOUS, 128, 128),
-            (Layout.CONTIGUOUS, 256, 128),
+        KernelConfig(layout=layout, tile=Tile(m=m, n=n, k=128), cluster=Cluster(m=cluster_m))
+        for layout, m, n, cluster_m in [
+            (Layout.RAGGED, 64, 192, 2),
+            (Layout.RAGGED, 128, 192, 2),
+            (Layout.MASKED, 256, 128, 2),
+            (Layout.CONTIGUOUS, 128, 144, 2),
+            (Layout.CONTIGUOUS, 128, 128, 2),
+            (Layout.CONTIGUOUS, 256, 128, 1),
         ]
     ]
     + [
@@ -64,6 +64,7 @@ PARTS: tuple[Callable[[KernelConfig], object], ...] = (
     lambda config: config.pipeline.num_ab_stage,
     lambda config: config.schedule.use_pdl,
     lambda config: config.schedule.stream_b,
+    lambda config: config.schedule.split_k,
 )
 """What every value of is in the sample."""
 

@@ -520,10 +520,10 @@ def add_up(exchange, phase, total, own, num_rows):
     is_live = cute.arch.make_warp_uniform(thread % 128 // 32) < live_warps
     bits = cute.recast_tensor(total, Int32)
 
-    if is_live:  # the others may miss a phase, for nobody waits for them
-        cute.arch.mbarrier_wait(free, phase ^ 1)
     if thread % 128 == 0:
         cute.arch.mbarrier_arrive_and_expect_tx(full, live_warps * SUM_BYTES)
+    if is_live:  # the others may miss a phase, for nobody waits for them
+        cute.arch.mbarrier_wait(free, phase ^ 1)
     for rank in cutlass.range_constexpr(SPLIT_K):
         share = rank * (OUT_N // 2)  # a thread has OUT_N / 2 sums of each
         if exchange.rank == rank:
