@@ -576,7 +576,7 @@ def store_rows(store, first_box, row, tile_n, group, live_end, thread):
     copy = cute.make_copy_atom(CopyUniversalOp(), OUT_DTYPE, num_bits_per_copy=128)
     out = from_row(store.out, row, group)
     num_columns = cute.size(store.out, mode=[1])
-    # Rows of others are told by their group; with live_end ptxas takes 18 instructions a k-block more.
+    # With live_end, ptxas takes 18 more instructions a k-block; groups tell which rows count.
     rows = cutlass.min(cute.size(store.out, mode=[0]) - row, 64)
     for i in cutlass.range(thread, rows * vectors, 128, unroll=1):
         r = i // vectors
