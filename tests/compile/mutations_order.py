@@ -21,16 +21,14 @@ WAITS = (
     masked(
         "nobody waits until a stage is full",
         drop(f"({WAIT})...wgmma.fence"),
-        "race",
-        LOAD,
-        "wgmma.mma_async",
+        "deadlock",
+        "load_tiles",
     ),
     masked(
         "a stage that is not full is asked for once",
         drop("mbarrier.try_wait...(@P1 bra.uni DONE;\nbra.uni LAB_WAIT;)...wgmma.fence"),
-        "race",
-        LOAD,
-        LOAD,
+        "deadlock",
+        "load_tiles",
     ),
     masked(
         "nobody waits until a stage is empty", drop(f"({WAIT})...expect_tx"), "fault", "load_tiles"

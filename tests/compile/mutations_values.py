@@ -15,19 +15,20 @@ from tests.compile.mutations import (
 )
 
 _COPY_OF_A = "multicast::cluster.L2::cache_hint [%r#+#], [%rd#, {(%r#), (%r#), (%r#)}]"
+_BYTES = "shl.b32 %r#, %r#, 11;\nadd.s32 %r#, %r#, (#);"  # of the parts of a, and of the rest
 _ACCUMULATE = "mov.b32 %r#, (#);\n{\n.reg .pred p;\nsetp.ne.b32 p, %r#, 0;\nwgmma"
 
 TRANSACTIONS = (
     masked(
         "too few bytes are expected",
-        swap("mov.b32 %r#, (#);\nmbarrier.arrive.expect_tx", plus(-128)),
+        swap(_BYTES, plus(-128)),
         "deadlock",
         "-128 bytes pending",
         "try_wait",
     ),
     masked(
         "too many bytes are expected",
-        swap("mov.b32 %r#, (#);\nmbarrier.arrive.expect_tx", plus(128)),
+        swap(_BYTES, plus(128)),
         "deadlock",
         "128 bytes pending",
         "try_wait",
@@ -167,7 +168,7 @@ ADDRESSES = (
     masked("a wrong group", swap(_COPY_OF_A, "\\1", "\\2", "0"), "wrong"),
     ragged(
         "an inner coordinate that is no multiple of 16 bytes",
-        swap("and.b32 %r#, %r#, (-4);\nadd.s32 %r#, %r#, %r#;", "-1"),
+        swap("shl.b32 %r#, %r#, (2);\nmin.s32 %r#, %r#, 2;", "0"),
         "fault",
         "illegal instruction",
         "load_tiles",
