@@ -33,7 +33,7 @@ _RAGGED = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm
 PROGRAMS = {
     "ragged": (
         _RAGGED,
-        Sizes(rows=(130, 0, 70), n=136, k=400, num_sms=2),
+        Sizes(rows=(133, 0, 70), n=136, k=400, num_sms=2),
     ),
     "ragged, many groups": (
         _RAGGED,
