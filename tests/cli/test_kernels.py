@@ -41,7 +41,7 @@ def test_configs_all_gives_code_and_reason(jitgen: Jitgen) -> None:
     assert refused
     assert all(config["code"].startswith("E_") and config["reason"] for config in refused)
     assert all(config["derived"] for config in document["configs"] if config["ok"])
-    assert f"{len(refused)} refused" in done.err
+    assert f"{len(refused):,} refused" in done.err
     assert len(done.out.splitlines()) == len(document["configs"]) + 1
     assert REFUSED in done.out
 
