@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from jitgen import grouped_gemm
+from jitgen.measure.clock import Call
 from jitgen.measure.errors import WrongResult
 from jitgen.measure.workload import Workload
 from jitgen.model import Arch, KernelConfig, Layout, Operands, Problem, Tile
@@ -92,10 +92,9 @@ def test_a_different_result_is_compared(monkeypatch: pytest.MonkeyPatch) -> None
     trials.prove(name(8))
     real = trials._call
 
-    def off(kernel: str) -> Any:
+    def off(kernel: str, workload: Workload) -> Call:
         def call() -> None:
-            real(kernel)()
-            workload = trials._opened()
+            real(kernel, workload)()
             workload.out[3, 5] += 0.5 * float(workload.out.abs().max())
 
         return call
