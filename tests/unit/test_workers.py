@@ -306,7 +306,10 @@ class TestEnding:
         path = tmp_path / "pids"
         script = tmp_path / "script.py"
         script.write_text(
+            "import signal\n"
             "from jitgen.build import workers\n"
+            # A shell's background jobs, this test among them, inherit a SIGINT that is ignored.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             f"run = workers.run('worker_tasks:linger', [{str(path)!r}], jobs=1, timeout_s=60,"
             " preload=())\n"
             "print(list(run))\n",
