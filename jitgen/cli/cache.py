@@ -18,7 +18,7 @@ import click
 from jitgen.cli.lazy import LazyGroup
 from jitgen.cli.lookup import Named, find
 from jitgen.cli.options import ARCH, with_output
-from jitgen.cli.output import Column, ExitCode, Output, counted
+from jitgen.cli.output import Column, ExitCode, Output, counted, human_size
 from jitgen.model import Arch
 from jitgen.settings import settings
 
@@ -92,7 +92,7 @@ def ls(output: Output, arch: Arch | None, sort: str, failures: bool) -> None:
                 Column("NAME"),
             ]
             output.table(columns, [_line(output, info) for info in found])
-        size = output.size(sum(info.size_bytes for info in found))
+        size = human_size(sum(info.size_bytes for info in found))
         output.note(f"{counted(len(found), 'entry', 'entries')}, {size}, in {store.root}")
 
     output.result("cache ls", {"entries": [_entry_json(info) for info in found]}, human)

@@ -11,7 +11,7 @@ import click
 from jitgen.cli.cache import KEY_DIGITS
 from jitgen.cli.lookup import find_key
 from jitgen.cli.options import SIZE, confirm, with_output
-from jitgen.cli.output import Column, ExitCode, Output, counted
+from jitgen.cli.output import Column, ExitCode, Output, counted, human_size
 from jitgen.errors import CacheError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def prune(output: Output, size: int | None, dry_run: bool) -> None:
         entries = counted(len(pruned.removed), "entry", "entries")
         output.note(
             f"{verb} {entries} and {counted(len(pruned.swept), 'leftover')}: "
-            f"{output.size(pruned.freed_bytes)} freed, {output.size(pruned.kept_bytes)} kept"
+            f"{human_size(pruned.freed_bytes)} freed, {human_size(pruned.kept_bytes)} kept"
         )
 
     document = {
@@ -134,7 +134,7 @@ def clear(output: Output, yes: bool, dry_run: bool) -> int:
     entries = list(store.entries())
     tuned = store.tuned.count("buckets")
     size = sum(info.disk_bytes for info in entries)
-    what = f"{counted(len(entries), 'entry', 'entries')} ({output.size(size)})"
+    what = f"{counted(len(entries), 'entry', 'entries')} ({human_size(size)})"
     if tuned:
         what += f" and the measurements of {counted(tuned, 'problem')}"
     what += f" from {store.root}"

@@ -165,6 +165,8 @@ def _export(output: Output, store: Store, arch: Arch, path: Path, report: Report
 
     problems = None if report is None else [row.problem for row in report.rows]
     table = export_table(store, arch, problems)
+    if report is None and not table.records:
+        raise ConfigError(f"nothing was measured for {arch} here; run: jitgen tune PLAN")
     text = json.dumps(table.to_json(), indent=1) + "\n"
     if path == _STANDARD_OUTPUT:
         output.text(text)

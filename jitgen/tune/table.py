@@ -48,7 +48,7 @@ def export_table(store: Store, arch: Arch, problems: Iterable[Problem] | None = 
     """
     records = tuned.all_recorded(store, arch)
     if problems is not None:
-        wanted = set(problems)
+        wanted = {bucket(problem, arch) for problem in problems}
         records = [record for record in records if record.problem in wanted]
     return Table(
         device=device.device_name(arch),

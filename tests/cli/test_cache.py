@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def test_ls(jitgen: Jitgen, keys: list[str]) -> None:
 
     assert len(done.out.splitlines()) == 4
     assert done.out.count(NAME) == 3
+    assert re.match(r"3 entries, [\d.]+ KiB, in /", done.err)
     assert sorted(entry["key"] for entry in entries) == keys
     assert {entry["name"] for entry in entries} == {NAME}
     assert all(

@@ -209,6 +209,13 @@ class TestTables:
         assert "cannot be read: No such file" in read.err
         assert "cannot be written: No such file" in written.err
 
+    def test_nothing_to_export(self, jitgen: Jitgen, tmp_path: Path) -> None:
+        done = jitgen(f"tune --arch sm_90a --export {tmp_path / 'table'}")
+
+        assert done.code == 2
+        assert done.err == "error: nothing was measured for sm_90a here; run: jitgen tune PLAN\n"
+        assert not list(tmp_path.glob("table"))
+
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
