@@ -21,6 +21,9 @@ from jitgen.model import Layout, Problem
 PUBLIC = Path(__file__).with_name("hopper.json")
 """The public cases."""
 
+MATRICES = UP, DOWN = ((4096, 7168), (7168, 2048))
+"""N and K of the two projections of an expert of DeepSeek-V3."""
+
 _HEADER = {"dtype": "e4m3", "scale_granularity": "block128", "out_dtype": "bf16"}
 _SEED = 0
 
@@ -122,7 +125,7 @@ class Case:
 
 ONE_TOKEN = tuple(
     Case(layout=Layout.RAGGED, groups=groups, rows_per_group=1, n=n, k=k)
-    for n, k in ((4096, 7168), (7168, 2048))
+    for n, k in MATRICES
     for groups in (1, 8)
 )
 """One row for each group: all there is to do is to read the weights."""
@@ -138,7 +141,7 @@ def load(path: Path = PUBLIC) -> tuple[Case, ...]:
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} does not hold cases: {error}") from None
     if not isinstance(document, Mapping) or not isinstance(document.get("cases"), list):
         raise ConfigError(f"{path} does not hold cases: it needs an object with a list 'cases'")

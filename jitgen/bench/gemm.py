@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import jitgen
+from jitgen.bench.cases import MATRICES
 from jitgen.bench.peers import find_all
 from jitgen.bench.protocol import Row
+from jitgen.bench.targets import PEER
 from jitgen.measure.clock import compete, require_gpu
 from jitgen.measure.times import Times
 from jitgen.measure.workload import Workload
 from jitgen.model import Layout, Problem
 from jitgen.select.menu import GROUP_ALIGNMENT
 
-_PEER = "deep_gemm"
-
 CASES = tuple(
     Problem(layout=Layout.RAGGED, groups=groups, m=groups * rows, n=n, k=k)
     for groups, rows in ((8, 128), (8, 1024), (8, 4096), (32, 64), (32, 512))
-    for n, k in ((4096, 7168), (7168, 2048))
+    for n, k in MATRICES
 )
 
 
@@ -46,7 +46,7 @@ def rows() -> Iterator[Row]:
             "jitgen": partial(workload.call, jitgen.grouped_gemm)
         }
         if (peer := _peer(workload)) is not None:
-            functions["deep_gemm"] = peer
+            functions[PEER] = peer
         for name, times in zip(functions, compete(list(functions.values())), strict=True):
             yield _row(name, workload, times)
 
@@ -68,7 +68,7 @@ def _words(problem: Problem) -> str:
 
 def _peer(workload: Workload) -> Callable[[], object] | None:
     """Return DeepGEMM's kernel on the same operands once its result is right; None without it."""
-    found, _ = find_all((_PEER,))
+    found, _ = find_all((PEER,))
     if not found or workload.problem.rows_per_group % GROUP_ALIGNMENT:
         return None
     prepared = found[0].prepare(workload, workload.problem.rows_per_group)

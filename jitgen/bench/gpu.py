@@ -56,11 +56,6 @@ def look() -> State | None:
     return None if text is None else State.parse(text)
 
 
-def driver() -> str:
-    """Return the version of the driver; empty where nvidia-smi cannot tell."""
-    return _ask("driver_version") or ""
-
-
 def words(states: Sequence[State]) -> str:
     """Return the medians of several looks in words; empty for none."""
     if not states:
@@ -79,11 +74,14 @@ def _ask(fields: str) -> str | None:
     if program is None or not torch.cuda.is_available():
         return None
     uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
-    done = subprocess.run(
-        [program, f"--id=GPU-{uuid}", f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
-    return done.stdout.strip() if done.returncode == 0 else None
+    try:
+        done = subprocess.run(
+            [program, f"--id=GPU-{uuid}", f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

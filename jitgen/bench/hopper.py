@@ -27,6 +27,7 @@ from jitgen.measure.rotation import rotation
 from jitgen.measure.times import Times
 from jitgen.measure.workload import Workload
 from jitgen.model import Layout
+from jitgen.select.device import driver_version
 
 ROUNDS = 7
 _REPETITIONS = 5
@@ -82,7 +83,7 @@ def run(report: Report, steps: Sequence[Step], peers: Sequence[Peer]) -> Iterato
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     report.conditions.update(
         conditions(),
-        driver=gpu.driver(),
+        driver=driver_version(),
         cuda=str(torch.version.cuda),
         sms=str(properties.multi_processor_count),
         idle=gpu.words([state for state in (gpu.look(),) if state]),

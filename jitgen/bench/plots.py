@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jitgen.bench.cases import MATRICES
 from jitgen.bench.report import OURS, Measured, Report, Section
 from jitgen.bench.targets import PEER
-from jitgen.errors import JitgenError
+from jitgen.errors import ConfigError, JitgenError
 
 if TYPE_CHECKING:
     from jitgen.bench.cases import Case
-
-MATRICES = ((4096, 7168), (7168, 2048))
-"""N and K of the two projections that times are plotted for."""
 
 PEAKS = {"H100": 1979e12, "H200": 1979e12}
 """Dense FP8 operations a second that the data sheets name, by a word of the GPU's name."""
@@ -32,6 +30,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
 
     Raises:
         JitgenError: matplotlib is not installed, or the report has nothing to plot.
+        ConfigError: The folder cannot be made.
     """
     try:
         from matplotlib import rc_context
@@ -40,7 +39,10 @@ def draw(report: Report, folder: Path) -> list[Path]:
         raise JitgenError("plots need matplotlib: pip install 'jitgen[plots]'") from None
     if not any(each.seconds for each in report.of(Section.PUBLIC)):
         raise JitgenError("the report has no public case that was timed: there is nothing to plot")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be made: {error.strerror or error}") from error
     written: list[Path] = []
     for name, fill in (("time", _fill_times), ("roofline", _fill_roofline)):
         # a fixed salt and no date, so that the same report gives the same file
@@ -140,10 +142,13 @@ def _label(case: Case) -> str:
     return f"{case.layout}, {case.groups} groups"
 
 
-def _steps(span: tuple[float, float], count: int = 200) -> list[float]:
-    """Return `count` values from one end of `span` to the other, evenly on a log scale."""
+_STEPS = 200
+
+
+def _steps(span: tuple[float, float]) -> list[float]:
+    """Return values from one end of `span` to the other, evenly on a log scale."""
     low, high = span
-    return [low * (high / low) ** (step / (count - 1)) for step in range(count)]
+    return [low * (high / low) ** (step / (_STEPS - 1)) for step in range(_STEPS)]
 
 
 def _title(report: Report, what: str) -> str:

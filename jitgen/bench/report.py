@@ -92,10 +92,9 @@ class Measured:
         pairs = zip(self.times[OURS].seconds, self.times[peer].seconds, strict=True)
         return all(theirs < ours for ours, theirs in pairs)
 
-    def rate(self, amount: float, side: str = OURS) -> float | None:
-        """Return `amount` a second at a side's median, for example of `flop` or `num_bytes`."""
-        median = self.median(side)
-        return None if median is None else amount / median
+    def rate(self, amount: float) -> float | None:
+        """Return `amount` a second at jitgen's median, for example of `flop` or `num_bytes`."""
+        return None if self.seconds is None else amount / self.seconds
 
     def to_json(self) -> dict[str, Any]:
         """Return the measurement as JSON values, with what follows from it for readers."""
@@ -115,7 +114,20 @@ class Measured:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Measured:
-        """Return what `to_json` wrote."""
+        """
+        Return what `to_json` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: It did not write `document`.
+        """
+        times = {
+            side: Times(seconds=tuple(map(float, seconds)))
+            for side, seconds in document["seconds"].items()
+        }
+        if len({len(each.seconds) for each in times.values()}) > 1:
+            raise ValueError("the sides of a case have unequal numbers of rounds")
+        if not all(min(each.seconds, default=0.0) > 0 for each in times.values()):
+            raise ValueError("times are positive, and there is one for each round")
         return cls(
             section=Section(document["section"]),
             case=Case.from_json(document["case"]),
@@ -123,9 +135,7 @@ class Measured:
             flop=document["flop"],
             num_bytes=document["bytes"],
             launches=document["launches"],
-            times={
-                side: Times(seconds=tuple(seconds)) for side, seconds in document["seconds"].items()
-            },
+            times=times,
             missing=document["missing"],
             detail=document["detail"],
         )
@@ -233,7 +243,7 @@ class Report:
         try:
             return cls(
                 conditions=dict(document["conditions"]),
-                copy_rate=document["copy_bytes_per_s"],
+                copy_rate=float(document["copy_bytes_per_s"]),
                 measured=[Measured.from_json(each) for each in document["measured"]],
                 accuracy=[Accuracy.from_json(each) for each in document["accuracy"]],
                 notes=dict(document["notes"]),
@@ -242,10 +252,18 @@ class Report:
             raise ConfigError(f"the report is damaged: {error!r}") from None
 
     def save(self, path: Path) -> None:
-        """Write the report to `path` in one step, so that a reader never sees half of it."""
+        """
+        Write the report to `path` in one step, so that a reader never sees half of it.
+
+        Raises:
+            ConfigError: The file cannot be written.
+        """
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        try:
+            temporary.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+            temporary.replace(path)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
 
     @classmethod
     def read(cls, path: Path) -> Report:
@@ -257,7 +275,7 @@ class Report:
         """
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{path} does not hold a report: {error}") from None
         if not isinstance(document, dict):
             raise ConfigError(f"{path} does not hold a report: it is no object")

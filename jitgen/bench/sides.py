@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import jitgen
 from jitgen.bench.cases import Case
-from jitgen.bench.peers import Call, Peer, Prepared
+from jitgen.bench.peers import Peer, Prepared
 from jitgen.bench.report import OURS, PADDING
-from jitgen.measure.clock import Batch
+from jitgen.measure.clock import Batch, Call
 from jitgen.measure.workload import Workload
 from jitgen.model import Layout
 from jitgen.select import default_arch
@@ -26,12 +26,10 @@ class Sides:
     Who takes part in a case.
 
     Attributes:
-        workloads: The operands, one set for each call between two events.
         batches: For each side that computes the case right, its calls.
         missing: The other sides, and why.
     """
 
-    workloads: Sequence[Workload]
     batches: dict[str, Batch] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -73,7 +71,7 @@ def prepare(case: Case, peers: Sequence[Peer], of: Sequence[Workload]) -> Sides:
 
     A side that fails in any way is left out with its reason: others' code, and kernels under test.
     """
-    sides = Sides(workloads=of)
+    sides = Sides()
     for peer in (Ours(), *peers):
 
         def add(peer: Peer = peer) -> None:
@@ -82,16 +80,17 @@ def prepare(case: Case, peers: Sequence[Peer], of: Sequence[Workload]) -> Sides:
             of[0].out.fill_(float("nan"))
             batch.replay()
             prepared[0].check()
-            sides.batches[peer.name] = batch
+            found = {peer.name: batch}
             passes = [each.padding for each in prepared if each.padding is not None]
             if passes:
-                sides.batches[PADDING] = Batch.capture(passes)
+                found[PADDING] = Batch.capture(passes)
+            sides.batches.update(found)
 
         attempt(peer.name, add, sides.missing)
     return sides
 
 
-def attempt(name: str, step: Call | Callable[[], None], missing: dict[str, str]) -> bool:
+def attempt(name: str, step: Call, missing: dict[str, str]) -> bool:
     """Do `step` and return whether it succeeded; if not, note under `name` why."""
     try:
         step()

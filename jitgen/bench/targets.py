@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from jitgen.bench.cases import Case
+from jitgen.bench.cases import DOWN, UP, Case
 from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS, Measured, Report, Section
 from jitgen.model import Layout
@@ -20,8 +20,6 @@ PREFILL_ROWS = 4096
 HOST_US = 9.0
 ACCURACY = 1.001
 """Error over the peer's; both round to bfloat16, so equal sums differ by less."""
-
-_UP, _DOWN = (4096, 7168), (7168, 2048)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +64,13 @@ TARGETS = (
     Target(
         what="decode of 32 groups, N4096 K7168",
         least=97.0,
-        matches=lambda case: _is_decode(case) and (case.n, case.k) == _UP,
+        matches=lambda case: _is_decode(case) and (case.n, case.k) == UP,
         is_copy_share=True,
     ),
     Target(
         what="decode of 32 groups, N7168 K2048",
         least=94.0,
-        matches=lambda case: _is_decode(case) and (case.n, case.k) == _DOWN,
+        matches=lambda case: _is_decode(case) and (case.n, case.k) == DOWN,
         is_copy_share=True,
     ),
     Target(what="contiguous, 8 groups of 64", least=1.15, matches=_contiguous(64)),

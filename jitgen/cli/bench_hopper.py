@@ -95,11 +95,17 @@ def _measure(
     for name, reason in missing.items():
         output.note(f"without {name}: {reason}")
     report = Report(notes=dict(missing))
+
+    def save() -> None:
+        if save_at is not None:
+            report.save(save_at)
+
+    save()  # where it cannot be, better known before anything is measured
     with output.progress(len(steps), "measuring") as progress:
         for step in suite.run(report, steps, found):
             progress.advance(str(step))
-            if save_at is not None:
-                report.save(save_at)
+            save()
+    save()  # with what is known at the end alone: clocks, the copy rate
     return report
 
 

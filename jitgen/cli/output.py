@@ -99,7 +99,9 @@ class Output:
             return
         self.has_document = True
         content = {"schema": SCHEMA, "command": command, **document}
-        self._stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        # Half a surrogate pair, which names from outside may hold, is no UTF-8: escape it again.
+        self._stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
 
     def line(self, text: str = "", *, style: str = "") -> None:
         """Print one line of data; `style` is a rich style, used on a terminal only."""

@@ -99,6 +99,7 @@ def test_bad_words(jitgen: Jitgen, saved: Path, tmp_path: Path) -> None:
         (f"--from {tmp_path / 'none.json'}", "does not hold a report"),
         (f"--from {tmp_path / 'bad.json'}", "no report of the hopper suite"),
         (f"--cases {tmp_path / 'bad.json'}", "does not hold cases"),
+        (f"--from {saved} --plot {saved}/plots", "cannot be made: Not a directory"),
     ):
         done = jitgen("bench hopper", words)
         assert (done.code, done.out) == (2, ""), words
@@ -113,9 +114,10 @@ def test_a_run_is_saved_step_by_step(
 
     def run(found: Report, steps: Sequence[Step], _: object) -> Iterator[Step]:
         for step in steps:
-            seen.append(len(Report.read(path).measured) if path.exists() else 0)
+            seen.append(len(Report.read(path).measured))
             found.measured.append(measured(step.case, 10, 12))
             yield step
+        found.conditions["warm"] = "SM 1400 MHz"
 
     monkeypatch.setattr("jitgen.bench.hopper.run", run)
     monkeypatch.setattr("jitgen.measure.clock.require_gpu", lambda _: None)
@@ -124,6 +126,10 @@ def test_a_run_is_saved_step_by_step(
     assert done.code == 0, done.err
     assert seen == list(range(17))
     assert len(Report.read(path).measured) == 17
+    assert Report.read(path).conditions == {"warm": "SM 1400 MHz"}
+    lost = jitgen("bench hopper --save", str(tmp_path / "none" / "report.json"))
+    assert lost.code == 2
+    assert "cannot be written: No such file" in lost.err
     assert "[17/17] public contiguous 4 x 512 N7168 K7168" in done.err
     none = jitgen("bench hopper --only nothing-like-it")
     assert none.code == 2

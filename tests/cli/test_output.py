@@ -49,6 +49,13 @@ def test_json_prints_one_document_and_no_human_text() -> None:
     assert err.getvalue() == "talk\n"
 
 
+def test_json_of_names_that_are_no_utf8() -> None:
+    output, out, _ = plain(is_json=True)
+    output.result("tune", {"device": "\ud800 \u00e9"}, output.line)
+
+    assert json.loads(out.getvalue().encode("utf-8"))["device"] == "\ud800 \u00e9"
+
+
 def test_sizes_are_bytes_unless_people_read_them() -> None:
     assert plain()[0].size(69222) == "69222"
     assert Output(is_json=False, stdout=Terminal(), stderr=Terminal()).size(69222) == "67.6 KiB"

@@ -156,12 +156,19 @@ def test_bad_reports_are_refused(tmp_path: Path) -> None:
     damaged["measured"][0]["case"] = {}
     missing = report().to_json()
     del missing["measured"][0]["kernel"]
+    uneven, empty, slow = report().to_json(), report().to_json(), report().to_json()
+    uneven["measured"][0]["seconds"]["jitgen"] = [1.0]
+    empty["measured"][0]["seconds"] = {"jitgen": []}
+    slow["copy_bytes_per_s"] = "slow"
     for document, message in (
         ([], "does not hold a report"),
         ({"suite": "gemm"}, "no report of the hopper suite"),
         ({**report().to_json(), "report_schema": 0}, "of this version"),
         (damaged, "a case needs 'layout'"),
         (missing, "the report is damaged: KeyError"),
+        (uneven, "unequal numbers of rounds"),
+        (empty, "one for each round"),
+        (slow, "the report is damaged: ValueError"),
     ):
         path.write_text(json.dumps(document))
         with pytest.raises(ConfigError, match=message):
@@ -213,6 +220,12 @@ def test_peers_that_are_not_here_are_left_out(monkeypatch: pytest.MonkeyPatch) -
 
     assert [peer.name for peer in found] == ["torch_grouped"]
     assert "deep_gemm cannot be imported:" in missing["deep_gemm"]
+
+    def fail(_: str) -> Any:
+        raise AssertionError("no CUDA_HOME")
+
+    monkeypatch.setattr("importlib.import_module", fail)
+    assert peers.find_all(("triton",)) == ([], {"triton": "AssertionError: no CUDA_HOME"})
 
 
 def test_peers_refuse_what_they_cannot_compute() -> None:

@@ -10,16 +10,15 @@ it wants; what it must do at every call is in its time.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from jitgen.errors import JitgenError
+from jitgen.measure.clock import Call
 
 if TYPE_CHECKING:
     from jitgen.measure.workload import Workload
-
-Call = Callable[[], object]
 
 
 class Unavailable(JitgenError):
@@ -103,4 +102,6 @@ def find_all(names: tuple[str, ...] = NAMES) -> tuple[list[Peer], dict[str, str]
             found.append(find(name))
         except Unavailable as reason:
             missing[name] = str(reason)
+        except Exception as error:  # others' code may raise anything, when it is imported too
+            missing[name] = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return found, missing

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.bench.peers import Call, Peer, Prepared, Unavailable
+from jitgen.bench.peers import Peer, Prepared, Unavailable
 from jitgen.measure.workload import Workload
 from jitgen.model import DType, Layout, ScaleGranularity
 from jitgen.ops.quantize import kernel_layout
@@ -87,7 +87,7 @@ def _padded(workload: Workload, function: Any) -> Prepared:
 
     padding()
     operands = ((a.view(torch.float8_e4m3fn), a_scale), (workload.b, workload.b_scale))
-    call: Call = partial(function, *operands, out, m_indices)
+    call = partial(function, *operands, out, m_indices)
     is_aligned = all(count % GROUP_ALIGNMENT == 0 for count in workload.row_counts)
     return Prepared(call=call, check=check, padding=None if is_aligned else padding)
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.bench.peers import Call, Peer, Prepared, Unavailable
-from jitgen.measure.clock import compete
+from jitgen.bench.peers import Peer, Prepared, Unavailable
+from jitgen.measure.clock import Call, compete
 from jitgen.measure.workload import Workload
 from jitgen.model import DType, Layout, ScaleGranularity
 from jitgen.model.dtypes import SCALE_BLOCK
@@ -66,10 +66,9 @@ class Triton(Peer):
         )
 
     def _call(self, workload: Workload, shape: dict[str, int]) -> Call:
-        load = workload
-        tiles = tile_table(load, shape["block_m"]).to(load.a.device)
-        operands = (load.a, load.b, load.a_scale, load.b_scale, load.out)
-        return partial(self._kernel.launch, operands, tiles, load.a_scale.stride(-1), **shape)
+        tiles = tile_table(workload, shape["block_m"]).to(workload.a.device)
+        operands = (workload.a, workload.b, workload.a_scale, workload.b_scale, workload.out)
+        return partial(self._kernel.launch, operands, tiles, workload.a_scale.stride(-1), **shape)
 
 
 def suited(expected_m: int) -> list[dict[str, int]]:
