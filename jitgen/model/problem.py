@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from jitgen.errors import ConfigError
 from jitgen.model.dtypes import DType, Layout, ScaleGranularity
 
+MAX_SIZE = 2**48
+"""Beyond any memory, and small enough that products of sizes are floats."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -41,6 +44,9 @@ class Problem:
                 raise ConfigError(f"{name} must be at least 1 (got {getattr(self, name)})")
         if self.m < 0:
             raise ConfigError(f"m must not be negative (got {self.m})")
+        for name in ("groups", "m", "n", "k"):
+            if getattr(self, name) > MAX_SIZE:
+                raise ConfigError(f"{name} must be at most {MAX_SIZE:,}")
 
     @property
     def rows_per_group(self) -> int:

@@ -240,7 +240,7 @@ _at_arrival: list[Callable[[KernelConfig], None]] = []
 
 
 def at_reset(forget: Callable[[], None]) -> None:
-    """Call `forget` whenever the registry is forgotten: for whoever remembers its kernels."""
+    """Call `forget` whenever choices are forgotten: for whoever remembers kernels for problems."""
     _at_reset.append(forget)
 
 
@@ -252,6 +252,12 @@ def at_arrival(switch: Callable[[KernelConfig], None]) -> None:
     _at_arrival.append(switch)
 
 
+def choose_anew() -> None:
+    """Forget what was chosen and who serves it; the kernels that are loaded stay."""
+    for forget in _at_reset:
+        forget()
+
+
 def reset() -> None:
     """
     Forget the registry of this process, so that the next call opens the store that the settings
@@ -260,8 +266,7 @@ def reset() -> None:
     global _default
     with _default_guard:
         forgotten, _default = _default, None
-        for forget in _at_reset:
-            forget()
+        choose_anew()
     if forgotten is not None:
         forgotten.background.close()
 

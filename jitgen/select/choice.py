@@ -28,8 +28,8 @@ class Choice:
         source: What decided: measurements made here (``tuned``) or shipped with jitgen
             (``shipped``), or the ``model``.
         why: The reason in one sentence.
-        candidates: Everything that may be chosen, best first: by the measured time where there is
-            one, else by the predicted one.
+        candidates: Everything that may be chosen: first `config`, then by the measured time where
+            there is one, else by the predicted one.
         times_us: Measured microseconds of the candidates that were measured.
         excluded: What may not be chosen, and why: it failed, hung or was wrong when measured.
     """
@@ -145,15 +145,18 @@ def _combine(by_model: Choice, known: Known) -> Choice:
         )
     times = {name: time for name, time in known.times_us.items() if name in usable}
     # What the menu has no longer, or what failed since, decides nothing.
-    believed = next((m for m in known.measured if m.record.winner in usable), None)
-    winner = believed.record.winner if believed else next(iter(usable))
+    believed, winner = None, next(iter(usable))
+    for measured in known.measured:
+        if fastest := measured.record.fastest(usable.keys()):
+            believed, winner = measured, fastest
+            break
     best = usable.pop(winner)
     others = sorted(usable.items(), key=lambda item: times.get(item[0], item[1].cost))
     candidates = (best, *(candidate for _, candidate in others))
     if believed is None:
         why = _prediction((best, *(usable[name] for name in usable)))
     else:
-        why = _comparison(best, by_model, believed)
+        why = _comparison(best, by_model, believed, winner)
     if by_model.config in excluded:
         why += f"; the model's choice, {_shape(by_model.candidates[0])}, is excluded: "
         why += excluded[by_model.config]
@@ -168,10 +171,10 @@ def _combine(by_model: Choice, known: Known) -> Choice:
     )
 
 
-def _comparison(best: Candidate, by_model: Choice, measured: Measured) -> str:
+def _comparison(best: Candidate, by_model: Choice, measured: Measured, winner: str) -> str:
     """Return the reason where something was measured: the time, and how far ahead that is."""
     record, first = measured.record, by_model.candidates[0]
-    time = record.times_us[record.winner]
+    time = record.times_us[winner]
     text = f"{_shape(best)} took {time:.1f} us on {measured.device} on {record.date[:10]}"
     if measured.source is Source.SHIPPED:
         text += " (shipped table)"

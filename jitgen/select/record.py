@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
@@ -14,6 +14,9 @@ from jitgen.model import Arch, DType, Layout, Problem, ScaleGranularity
 
 SCHEMA = 1
 """Version of records and tables; another one is not read."""
+
+_MOST_US = 1e12
+"""Eleven days; what takes longer was not measured."""
 
 _KINDS: dict[str, type] = {
     "layout": Layout,
@@ -46,6 +49,17 @@ class Record:
     excluded: Mapping[str, str] = field(hash=False)
     date: str
 
+    def fastest(self, usable: Set[str]) -> str | None:
+        """
+        Return the winner; if it may not be used, the fastest of `usable`; None if one of those was
+        never measured.
+        """
+        if self.winner in usable:
+            return self.winner
+        if not self.times_us.keys() >= usable:
+            return None
+        return min(usable, key=self.times_us.__getitem__, default=None)
+
     def to_json(self) -> dict[str, Any]:
         """Return the exact JSON form."""
         return {
@@ -69,7 +83,7 @@ class Record:
             raise BadRecord(f"a record must be a JSON object of schema {SCHEMA}")
         times = _mapping(document, "times_us")
         for name, time in times.items():
-            if type(time) not in (int, float) or not 0 < time < float("inf"):
+            if type(time) not in (int, float) or not 0 < time < _MOST_US:
                 raise BadRecord(f"times_us of {name} must be microseconds (got {time!r})")
         excluded = _mapping(document, "excluded")
         if not all(isinstance(reason, str) for reason in excluded.values()):

@@ -164,7 +164,7 @@ def _record(store: Store, name: str, arch: Arch, problem: Problem | None = None)
         if name != slug(record.problem) or problem not in (None, record.problem):
             raise BadRecord("it belongs to another problem")
     except BadRecord as error:
-        warn_once("tuned record", "ignoring what was measured for %s: %s", name, error)
+        warn_once(f"tuned record {name}", "ignoring what was measured for %s: %s", name, error)
         return None
     return record
 

@@ -80,7 +80,8 @@ class Bench:
 
     def measure(self, problem: Problem, names: list[str]) -> Measurements:
         """
-        Prove every kernel of `names` on `problem`, then time those that are right, in turn.
+        Prove every kernel of `names`, of which there is one, on `problem`, then time those that are
+        right, in turn.
 
         One that fails in either counts as faulty, but only once others were timed after it: where
         nothing works any more, the device is to blame and not the kernel.
@@ -103,19 +104,20 @@ class Bench:
                 times = self._ask("time", right, limit_s=self._limit_s * len(right))
             except (Lost, Refused) as error:
                 self._end()
-                guilty = {name: str(e) for name in right if (e := self._failure("time", [name]))}
+                guilty = {name: e for name in right if (e := self._failure("time", [name]))}
                 if not guilty:
                     raise NotMeasured(
                         f"timing all kernels in turn failed, each alone did not: {error}"
                     ) from None
-                found.faulty.update(guilty)
+                for name, failure in guilty.items():
+                    _reasons(found, failure)[name] = str(failure)
                 right = [name for name in right if name not in guilty]
             else:
                 found.times_us.update(zip(right, times, strict=True))
                 return found
         reasons = {**found.missing, **found.unfit, **found.faulty}
-        name = next(iter(reasons), "")
-        raise NotMeasured(f"no kernel works; {name}: {reasons.get(name, 'there is none')}")
+        name, reason = next(iter(reasons.items()))
+        raise NotMeasured(f"no kernel works; {name}: {reason}")
 
     def _failure(self, method: str, argument: Any) -> Lost | Refused | None:
         """Ask, and return how it failed; then the next question gets a new process."""

@@ -79,6 +79,7 @@ class Worker:
 
     def __enter__(self) -> Self:
         self._buffer = b""
+        self._is_stuck = False
         self._log = tempfile.TemporaryFile()  # __exit__ closes it
         self._socket, theirs = socket.socketpair()
         path = json.dumps([str(folder) for folder in sys.path])
@@ -159,6 +160,7 @@ class Worker:
         try:
             self._process.wait(_KILL_S)
         except subprocess.TimeoutExpired:
+            self._is_stuck = True
             raise Stuck(
                 f"process {self._process.pid} hangs in the driver and cannot be ended; "
                 "the GPU has to be reset before anything else can be measured"
@@ -169,7 +171,7 @@ class Worker:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._log.close()
-        if self._process.poll() is None:
+        if self._process.poll() is None and not self._is_stuck:
             try:
                 self._process.wait(_GOODBYE_S)
             except subprocess.TimeoutExpired:

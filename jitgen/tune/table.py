@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jitgen._version import __version__
 from jitgen.errors import ConfigError
 from jitgen.model import Arch, Problem
+from jitgen.runtime import registry
 from jitgen.select import bucket, device, select, tuned
 from jitgen.select.record import Record, Table, slug
 
@@ -87,6 +88,7 @@ def import_table(store: Store, document: Any) -> Imported:
             continue
         tuned.record(store, table.arch, record)
         taken.append(record.problem)
+    registry.choose_anew()
     own = _conditions(table.arch)
     differences = {
         name: (str(value), str(table.conditions[name]))

@@ -31,15 +31,15 @@ SPREAD = 0.5
 
 def row_counts(problem: Problem) -> tuple[int, ...]:
     """
-    Return the rows of each group, the same for the same problem: spread around their mean, in the
-    contiguous layout whole blocks of 128.
+    Return the rows of each group, the same for the same problem: together about as many as it has,
+    spread around their mean; in the contiguous layout whole blocks of 128, or fewer rows alike.
     """
     groups, mean = problem.groups, problem.rows_per_group
     if problem.layout is not Layout.CONTIGUOUS:
         chance = random.Random(0)  # noqa: S311  # nobody has to be surprised
-        return tuple(
-            max(1, round(mean * chance.uniform(1 - SPREAD, 1 + SPREAD))) for _ in range(groups)
-        )
+        parts = [chance.uniform(1 - SPREAD, 1 + SPREAD) for _ in range(groups)]
+        share = groups * mean / sum(parts)  # few draws do not meet their mean, the bucket's rows
+        return tuple(max(1, round(part * share)) for part in parts)
     if mean < GROUP_ALIGNMENT:
         return (mean,) * groups
     blocks = problem.m // GROUP_ALIGNMENT

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -80,7 +79,7 @@ def tune(
                 if on_progress is not None:
                     on_progress(rows[-1], len(rows), len(places))
     finally:
-        _forget_launches()
+        registry.choose_anew()
     return Report(
         arch=target,
         device=device.device_name(target),
@@ -118,7 +117,7 @@ class _Run:
     def known(self, problem: Problem) -> Record | None:
         """Return the record of `problem` if it need not be measured: all its kernels are known."""
         record = tuned.recorded(self.store, problem, self._arch)
-        if record is None or self._again:
+        if record is None or self._again or record.winner in self._excluded:
             return None
         known = {*record.times_us, *record.excluded, *self._excluded}
         return record if known.issuperset(self._names(problem)) else None
@@ -174,6 +173,9 @@ class _Run:
         wanted = [name for name in names if name not in missing and name not in untried]
         state, record, error = State.MEASURED, None, ""
         try:
+            if not wanted:
+                name, why = next(iter({**missing, **untried}.items()))
+                raise NotMeasured(f"no kernel can be tried; {name}: {why}")
             found = bench.measure(problem, wanted)
         except NotMeasured as reason:
             state, error = State.FAILED, str(reason)
@@ -214,10 +216,3 @@ class _Run:
         """Return the names of all that may be chosen for `problem`, the model's choice first."""
         candidates = select(problem, self._arch, use_measured=False).candidates
         return [candidate.config.name(self._arch) for candidate in candidates]
-
-
-def _forget_launches() -> None:
-    """Let calls that this process made before be chosen for anew."""
-    dispatch = sys.modules.get("jitgen.ops.dispatch")
-    if dispatch is not None:
-        dispatch.memo.clear()

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jitgen.cache import Store
 from jitgen.model import Arch
+from jitgen.ops import dispatch
 from jitgen.runtime import prewarm as compiling
 from jitgen.runtime import registry
 from jitgen.select import device, tuned
@@ -117,16 +119,20 @@ class TestTables:
         assert jitgen(TUNE, "--export", str(path)).code == 0
         return dict(json.loads(path.read_text()))
 
-    def test_there_and_back(self, jitgen: Jitgen, tmp_path: Path) -> None:
+    def test_there_and_back(
+        self, jitgen: Jitgen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         path = tmp_path / "table.json"
         table = self.table(jitgen, path)
         before = tuned.all_recorded(Store.open(), Arch.CPU)
         jitgen("cache clear --yes")
         registry.reset()
         assert jitgen(f"select {SIZES} --json").document["source"] == "model"
+        monkeypatch.setitem(dispatch.memo, ("key",), SimpleNamespace())
         done = jitgen("tune --import", str(path))
 
         assert done.code == 0
+        assert not dispatch.memo, "launches are chosen anew"
         assert done.out == f"took over 1 record of {device.cpu_name()}\n"
         assert tuned.all_recorded(Store.open(), Arch.CPU) == before
         assert table["device"] == device.cpu_name()

@@ -118,11 +118,20 @@ def test_row_counts(layout: Layout, rows: int) -> None:
         assert all(count % 128 == 0 for count in counts)
         assert sum(counts) == problem.m // 128 * 128
     else:
-        assert sum(counts) == pytest.approx(problem.m, rel=0.12)
-        assert max(counts) <= 1.5 * rows + 1
+        assert sum(counts) == pytest.approx(problem.m, rel=0.02)
+        assert max(counts) <= 1.6 * rows + 1
     assert (len(set(counts)) > 1) == (
         rows % 128 > 0 and rows > 128 if layout is Layout.CONTIGUOUS else rows > 1
     )
+
+
+@pytest.mark.parametrize("layout", [Layout.RAGGED, Layout.MASKED])
+@pytest.mark.parametrize("groups", [1, 2, 3, 8])
+def test_few_groups_have_the_rows_of_the_problem(layout: Layout, groups: int) -> None:
+    """So that what is timed falls into the bucket that it is recorded for."""
+    problem = Problem(layout=layout, groups=groups, m=groups * 1536, n=8, k=16)
+
+    assert sum(row_counts(problem)) == pytest.approx(problem.m, abs=groups)
 
 
 def test_nothing_is_open() -> None:

@@ -16,6 +16,10 @@ VARIABLE = "FAKE_TRIALS"
 """Names the folder of `script.json`, what to do, and `calls`, what was done."""
 
 
+class OutOfMemoryError(RuntimeError):
+    """Named as torch's."""
+
+
 class Trials:
     """Does what the script says: ``{"METHOD NAME": action}``, ``{"us NAME": microseconds}``."""
 
@@ -53,6 +57,8 @@ class Trials:
                 raise ValueError("an odd\nvalue")
             case "miss":
                 raise KernelMiss(name, f"no compiled kernel {name}")
+            case "full":
+                raise OutOfMemoryError("7 sets of operands")
             case "refuse":
                 raise InputError("b", "must have at most 4 groups")
             case None:

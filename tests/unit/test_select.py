@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.errors import UnsupportedConfig
+from jitgen.errors import ConfigError, UnsupportedConfig
 from jitgen.model import (
     Arch,
     DType,
@@ -156,6 +156,15 @@ def test_fewer_sms_take_more_waves() -> None:
 def test_no_rows_are_a_problem_too() -> None:
     for arch in Arch:
         assert select(Problem(layout=Layout.RAGGED, groups=4, m=0, n=64, k=64), arch).config
+
+
+@pytest.mark.parametrize("name", ["groups", "m", "n", "k"])
+def test_sizes_have_an_end(name: str) -> None:
+    sizes = {"groups": 8, "m": 64, "n": 64, "k": 64}
+    with pytest.raises(ConfigError, match=f"{name} must be at most 281,474,976,710,656"):
+        Problem(layout=Layout.RAGGED, **{**sizes, name: 10**400})
+    if name != "groups":
+        assert select(Problem(layout=Layout.RAGGED, **{**sizes, name: 2**48}), Arch.SM_90A)
 
 
 def test_cpu_tiles_grow_with_the_rows() -> None:

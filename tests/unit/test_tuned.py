@@ -128,12 +128,22 @@ class TestExclusions:
         tuned.record(store, GPU, record(2))
         tuned.exclude(store, GPU, NAMES[2], "wrong")
 
-        assert select(PROBLEM, GPU).source == "shipped"
-        tuned.exclude(store, GPU, NAMES[0], "wrong")
         choice = select(PROBLEM, GPU)
-        assert choice.source == "model"
-        assert choice.config == BY_MODEL.candidates[1].config
+        assert choice.source == "tuned"
+        assert choice.config.name(GPU) == NAMES[1]
+        assert "took 101.0 us" in choice.why
         assert choice.times_us.keys() == {c.config for c in choice.candidates}
+
+    def test_none_of_a_record_is_left(self, tables: Path) -> None:
+        store = Store.open()
+        ship(tables, record(1))
+        tuned.record(store, GPU, record(2, times_us={NAMES[2]: 3.0, NAMES[0]: 4.0}))
+        for name in (NAMES[2], NAMES[0]):
+            tuned.exclude(store, GPU, name, "wrong")
+        choice = select(PROBLEM, GPU)
+
+        assert choice.source == "shipped"
+        assert choice.config.name(GPU) == NAMES[1]
 
     def test_of_one_bucket(self) -> None:
         found = record(2, excluded={NAMES[0]: "wrong"}, times_us={NAMES[2]: 3.0})

@@ -44,6 +44,7 @@ class TestRecords:
             ("times_us", []),
             ("times_us", {NAMES[2]: "fast"}),
             ("times_us", {NAMES[2]: -1.0}),
+            ("times_us", {NAMES[2]: 10**400}),
             ("times_us", {NAMES[2]: float("nan")}),
             ("times_us", {NAMES[2]: True}),
             ("excluded", None),

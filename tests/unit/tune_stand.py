@@ -8,14 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from jitgen.cache import Store
 from jitgen.model import Arch, KernelConfig, Layout, Problem
 from jitgen.runtime import prewarm as compiling
 from jitgen.runtime.key import key
-from jitgen.select import select
+from jitgen.select import select, tuned
+from jitgen.tune import Report, bench, tune
+from tests.unit.fake_trials import VARIABLE
 
 TRIALS = "tests.unit.fake_trials:Trials"
 SMALL = Problem(layout=Layout.RAGGED, groups=2, m=16, n=64, k=64)
 LARGE = replace(SMALL, m=128)
+LIMIT_S = 1.0
 NAMES = [c.config.name("cpu") for c in select(SMALL, "cpu", use_measured=False).candidates]
 
 
@@ -66,3 +72,29 @@ def compiled(
         for config in configs
     )
     return compiling.Report(arch=arch, rows=rows, wall_s=0, jobs=0)
+
+
+def set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
+    """Have everything measured by what the returned stand says, and nothing compiled."""
+    monkeypatch.setattr(bench, "TRIALS", TRIALS)
+    monkeypatch.setattr(compiling, "prewarm", compiled)
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    return Stand(tmp_path)
+
+
+def run(*problems: Problem, **options: Any) -> Report:
+    return tune(problems or (SMALL,), arch="cpu", time_limit_s=LIMIT_S, **options)
+
+
+def exclusions() -> dict[int, str]:
+    """Return why kernels are excluded, by their places in the menu."""
+    found = tuned.exclusions(Store.open(), Arch.CPU)
+    return {NAMES.index(name): reason for name, reason in found.items()}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] != "Z"
