@@ -64,7 +64,7 @@ class Tuned:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
-            warn_once("tuned file", "ignoring the measurements in %s: %s", path, error)
+            warn_once(f"tuned {path}", "ignoring what %s holds: %s", path, error)
             return None
         return document
 

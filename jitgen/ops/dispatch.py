@@ -94,8 +94,10 @@ def run(given: Arguments, config: KernelConfig | None, key: tuple[Any, ...]) -> 
     """
     epoch = _epoch
     launch = _prepare(given, config)
-    # While a graph is captured nobody looks for what is awaited, so the next call must again.
-    if launch.awaited is None or not (given.a.is_cuda and torch.cuda.is_current_stream_capturing()):
+    # While a graph is captured nobody looks for what is awaited, and scales may be the graph's own:
+    # the next call prepares again.
+    is_capturing = given.a.is_cuda and torch.cuda.is_current_stream_capturing()
+    if not (is_capturing and (launch.awaited is not None or launch.unit_scales)):
         if len(memo) >= MEMO_SIZE:
             memo.clear()
         memo[key] = launch
@@ -252,6 +254,17 @@ def _num_sms_of_gpu(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-@cache
+_kept_scales: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}
+
+
 def _unit_scales(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:
-    return torch.ones(1, device=device), torch.ones(groups, device=device)
+    """Return scales of one: the same ones for every call, but for a call that a graph captures."""
+    place = (device, groups)
+    if place not in _kept_scales:
+        scales = torch.ones(1, device=device), torch.ones(groups, device=device)
+        if device.type == "cuda":
+            if torch.cuda.is_current_stream_capturing():
+                return scales  # nothing but a replay of that graph fills them
+            torch.cuda.current_stream(device).synchronize()  # other streams read them, too
+        _kept_scales[place] = scales
+    return _kept_scales[place]

@@ -118,7 +118,7 @@ class Background:
         return ""
 
     def close(self) -> None:
-        """End what is under way, and compile nothing more; takes half a second at most."""
+        """End what is under way, and compile nothing more; waits for that, but not for long."""
         with self._guard:
             self._is_closed = True
             thread, stop = self._thread, self._stop
@@ -145,11 +145,9 @@ class Background:
                 want = self._queue.popleft()
             try:
                 self._compile(want)
-            except (OSError, JitgenError) as error:
+            except Exception as error:  # whoever is told of a kernel may raise anything
                 if not self._is_closed:
-                    self._fail(
-                        want, error.reason if isinstance(error, CompileError) else str(error)
-                    )
+                    self._fail(want, _words(error))
             finally:
                 with self._guard:
                     self._pending.discard(want.key)
@@ -233,6 +231,14 @@ class Background:
             reason,
         )
         events.emit(Event(kind=EventKind.ERROR, kernel=name, key=want.key, detail=reason))
+
+
+def _words(error: Exception) -> str:
+    """Return the reason of a failure; an error of a kind that nobody foresaw is named."""
+    if isinstance(error, CompileError):
+        return error.reason
+    is_foreseen = isinstance(error, (OSError, JitgenError))
+    return str(error) if is_foreseen else f"{type(error).__name__}: {error}"
 
 
 def _private_store() -> Store:

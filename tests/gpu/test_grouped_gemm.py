@@ -95,15 +95,19 @@ def test_results_of_other_types(layout: Layout, out_dtype: DType) -> None:
     assert torch.equal(made[case.is_written], case.arguments["out"][case.is_written])
 
 
-@pytest.mark.parametrize("layout", Layout)
-def test_bf16_without_scales(layout: Layout) -> None:
-    """Operands that come without scales have scales of one; N and K end with 16 bytes more."""
-    config = next(
+def config_without_scales(layout: Layout) -> KernelConfig:
+    return next(
         config
         for config in CONFIGS
         if (config.layout, config.operands.a_dtype) == (layout, DType.BF16)
         and config.operands.scale_granularity is ScaleGranularity.TENSOR
     )
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_bf16_without_scales(layout: Layout) -> None:
+    """Operands that come without scales have scales of one; N and K end with 16 bytes more."""
+    config = config_without_scales(layout)
     case = make_for(config, [65, 0, 3], 264, 520, device="cuda")
     ones = {name: torch.ones_like(case.arguments[name]) for name in ("a_scale", "b_scale")}
     scaled = jitgen.grouped_gemm(**{**case.arguments, **ones}, config=config).clone()
@@ -158,6 +162,28 @@ def test_a_cuda_graph() -> None:
     torch.cuda.synchronize()
 
     verify(other, case.arguments["out"], accumulator_bits=FP8_BITS)
+
+
+def test_scales_that_a_capture_makes() -> None:
+    """They are filled by replays of its graph: a call before the first one has others."""
+    config = config_without_scales(Layout.RAGGED)
+    plain = {"a_scale": None, "b_scale": None}
+    loads = make_for(config, [65], 264, 520, device="cuda")
+    jitgen.grouped_gemm(**{**loads.arguments, **plain}, config=config)
+    case = make_for(config, [3, 0, 65, 1, 7, 0, 2], 264, 520, device="cuda")
+    ones = {name: torch.ones_like(case.arguments[name]) for name in ("a_scale", "b_scale")}
+    expected = jitgen.grouped_gemm(**{**case.arguments, **ones}, config=config).clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        jitgen.grouped_gemm(**{**case.arguments, **plain}, config=config)
+    for call in (
+        lambda: jitgen.grouped_gemm(**{**case.arguments, **plain}, config=config),
+        graph.replay,
+    ):
+        case.arguments["out"].fill_(float("nan"))
+        call()
+
+        assert torch.equal(case.arguments["out"][case.is_written], expected[case.is_written])
 
 
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")

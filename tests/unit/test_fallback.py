@@ -161,12 +161,12 @@ class TestMemo:
 
     KEY = ("key",)
 
-    def launch(self, awaited: KernelConfig | None) -> Launch:
+    def launch(self, awaited: KernelConfig | None, *scales: Any) -> Launch:
         return Launch(
             function=lambda *_: None,
             tail=(),
             copies_scales=False,
-            unit_scales=(cast(Any, None),),
+            unit_scales=scales,
             out_shape=(),
             out_dtype=torch.float32,
             config=NEAR,
@@ -174,19 +174,28 @@ class TestMemo:
         )
 
     def run(
-        self, monkeypatch: pytest.MonkeyPatch, awaited: KernelConfig | None, arrives: Any = None
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        awaited: KernelConfig | None,
+        *scales: Any,
+        arrives: Any = None,
     ) -> bool:
         """Return whether a call with this launch is remembered."""
 
         def prepare(*_: object) -> Launch:
             if arrives is not None:
                 dispatch._switch(arrives)
-            return self.launch(awaited)
+            return self.launch(awaited, *scales)
 
         dispatch.memo.clear()
         monkeypatch.setattr(dispatch, "_prepare", prepare)
         given = SimpleNamespace(
-            a=SimpleNamespace(is_cuda=True), b=None, a_scale=None, out=0, groups=None
+            a=SimpleNamespace(is_cuda=True),
+            b=None,
+            a_scale=None,
+            b_scale=None,
+            out=0,
+            groups=None,
         )
         dispatch.run(cast(Arguments, given), None, self.KEY)
         return self.KEY in dispatch.memo
@@ -215,4 +224,5 @@ class TestMemo:
         self, monkeypatch: pytest.MonkeyPatch, capture: None
     ) -> None:
         assert not self.run(monkeypatch, CHOSEN)
+        assert not self.run(monkeypatch, None, "filled by that graph alone")
         assert self.run(monkeypatch, None)
