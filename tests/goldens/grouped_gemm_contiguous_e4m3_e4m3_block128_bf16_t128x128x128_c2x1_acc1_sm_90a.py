@@ -20,8 +20,8 @@ A CTA walks over many tiles of TILE_M x TILE_N, and its warps over them with dif
     plan warp        finds the next tile and hands it, then its scales, to the math warpgroups
     math warpgroups  multiply, promote, round and store; a store overlaps the next tile
 
-The two CTAs of a cluster take neighbouring tiles along M. Both need the same tile of b: each loads
-half of it for both, by multicast.
+The two CTAs of a cluster take neighbouring tiles along M. Where both belong to one group they need
+the same tile of b: each loads half of it for both, by multicast.
 """
 
 from typing import NamedTuple
@@ -72,7 +72,7 @@ ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + WAVES * SCALE_BOX * 4
 PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
-SCALE_SLOTS = 2  # and the same for scales
+SCALE_SLOTS = 2  # scales of tiles, or chunks of them, that it may be ahead
 EVICT_FIRST = 0x12F0000000000000  # L2 policy, as the TMA unit encodes it
 
 
@@ -727,7 +727,13 @@ def grouped_gemm_kernel(
 
     if warp_index < load_warp:
         cute.arch.setmaxregister_increase(MATH_REGISTERS)
-        store = Store(tma_out, mOut_boxes, mOut, sOut, groups)
+        store = Store(
+            tma_out,
+            mOut_boxes,
+            mOut,
+            sOut,
+            groups,
+        )
         compute_tiles(schedule, plans, scales, loads, sA, sB, (start, go_on), store)
     else:
         cute.arch.setmaxregister_decrease(LOAD_REGISTERS)

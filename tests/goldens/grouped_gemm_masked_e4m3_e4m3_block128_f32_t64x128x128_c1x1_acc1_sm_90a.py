@@ -70,7 +70,7 @@ ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + WAVES * SCALE_BOX * 4
 PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
-SCALE_SLOTS = 2  # and the same for scales
+SCALE_SLOTS = 2  # scales of tiles, or chunks of them, that it may be ahead
 EVICT_FIRST = 0x12F0000000000000  # L2 policy, as the TMA unit encodes it
 
 
@@ -148,9 +148,6 @@ def find_tile(schedule, index):
     Whole blocks of 64 rows up to the first end may be stored as they are, and the second is that of
     the group. Groups come one after the other. In a group M runs fastest, over RASTER tiles, so
     that clusters at work at the same time share tiles of b.
-
-    A tile may lie beyond N: the last one is loaded in its place, because the other CTA of the
-    cluster waits for its half of the loads, and nothing is computed or stored.
     """
     first_tile = schedule.first_tile
     position = index // schedule.tiles_n
@@ -534,7 +531,6 @@ class Store(NamedTuple):
     boxes: cute.Tensor  # out, as the TMA unit sees it
     out: cute.Tensor
     smem: cute.Tensor  # boxes of 64 x EPILOGUE_N; those of a block of 64 rows follow each other
-    groups: cute.Tensor
 
 
 @cute.jit
@@ -752,7 +748,12 @@ def grouped_gemm_kernel(
 
     if warp_index < load_warp:
         cute.arch.setmaxregister_increase(MATH_REGISTERS)
-        store = Store(tma_out, mOut_boxes, mOut, sOut, groups)
+        store = Store(
+            tma_out,
+            mOut_boxes,
+            mOut,
+            sOut,
+        )
         compute_tiles(schedule, plans, scales, loads, sA, sB, (start, go_on), store)
     else:
         cute.arch.setmaxregister_decrease(LOAD_REGISTERS)

@@ -19,8 +19,8 @@ A CTA walks over many tiles of TILE_M x TILE_N, and its warps over them with dif
     plan warp        finds the next tile and hands it, then its scales, to the math warpgroups
     math warpgroups  multiply, scale, round and store; a store overlaps the next tile
 
-The two CTAs of a cluster take neighbouring tiles along M. Both need the same tile of b: each loads
-half of it for both, by multicast.
+The two CTAs of a cluster take two tiles along M and share b, or two along N and share a. Of what
+they share each loads a part for both, by multicast.
 """
 
 from typing import NamedTuple
@@ -43,7 +43,7 @@ TILE_N = 128
 TILE_K = 64
 CLUSTER_M = 2  # CTAs that share a tile of b
 CLUSTER_N = 1  # CTAs that share a tile of a
-RASTER = 8  # cluster tiles along M that take one tile of b before the next one
+RASTER = 8  # tiles along M that take two tiles of b before the next ones
 STREAM_B = False  # let b leave L2 first: for weights that are read once
 USE_PDL = True  # start while the kernel before on the stream drains
 
@@ -68,7 +68,7 @@ ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES
 PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
-SCALE_SLOTS = 2  # and the same for scales
+SCALE_SLOTS = 2  # scales of tiles, or chunks of them, that it may be ahead
 EVICT_FIRST = 0x12F0000000000000  # L2 policy, as the TMA unit encodes it
 
 
@@ -324,11 +324,7 @@ def hand_over_scales(schedule, scales, state, row, tile_n, group):
 
 @cute.jit
 def accumulate(schedule, mmas, operands, load, scales, scale, total, acc, row, waves):
-    """
-    Math warpgroup: sum up the first `waves` of a tile; return both rings' states.
-
-    `row` is the thread's first.
-    """
+    """Math warpgroup: sum up the first `waves` of a tile; return both rings' states."""
     scales.ring.consumer_wait(scale)
     factor = scales.sScale[scale.index]
     give_back(scales.ring, scale)
@@ -532,7 +528,6 @@ class Store(NamedTuple):
     boxes: cute.Tensor  # out, as the TMA unit sees it
     out: cute.Tensor
     smem: cute.Tensor  # boxes of 64 x EPILOGUE_N; those of a block of 64 rows follow each other
-    groups: cute.Tensor
 
 
 @cute.jit
@@ -747,7 +742,12 @@ def grouped_gemm_kernel(
 
     if warp_index < load_warp:
         cute.arch.setmaxregister_increase(MATH_REGISTERS)
-        store = Store(tma_out, mOut_boxes, mOut, sOut, groups)
+        store = Store(
+            tma_out,
+            mOut_boxes,
+            mOut,
+            sOut,
+        )
         compute_tiles(schedule, plans, scales, loads, sA, sB, (start, go_on), store)
     else:
         cute.arch.setmaxregister_decrease(LOAD_REGISTERS)
