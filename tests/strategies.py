@@ -22,6 +22,7 @@ from jitgen.model import (
     Tile,
     check,
 )
+from jitgen.model.config import MAX_RASTER
 from jitgen.model.legality import target
 from jitgen.model.legality.rules import candidates
 
@@ -44,7 +45,7 @@ configs = st.builds(
     ),
     schedule=st.builds(
         Schedule,
-        raster=positive,
+        raster=st.integers(min_value=1, max_value=MAX_RASTER),
         use_pdl=st.booleans(),
         stream_b=st.booleans(),
         split_k=st.one_of(st.integers(min_value=1, max_value=4), positive),

@@ -37,8 +37,9 @@ def configs(
     """
     List the configs that a target can run, one name a line.
 
-    Every name is good for `jitgen show` and `jitgen prewarm --config`. The list has the default
-    schedule; rasters and hints of other schedules are legal wherever the same tile is.
+    Every name is good for `jitgen show` and `jitgen prewarm --config`. The list has every
+    split_k and else the default schedule; other rasters and hints are legal wherever the same tile
+    is.
     """
     chosen = arch or default_arch()
     wanted = {"scale_granularity": scales, "a_dtype": dtype, "out_dtype": out_dtype}

@@ -19,6 +19,9 @@ from jitgen.errors import ConfigError
 from jitgen.model.arch import Arch
 from jitgen.model.dtypes import DType, Layout, Op, ScaleGranularity
 
+MAX_RASTER = 1024
+"""More is no order of use, and raster x tiles along N has 32 bits in a kernel."""
+
 
 class _Part:
     """What all parts of a config share: type checks at construction and an exact JSON form."""
@@ -30,6 +33,9 @@ class _Part:
             value = getattr(self, spec.name)
             if value is not None or not spec.metadata["is_optional"]:
                 value = _checked(spec.name, spec.metadata["type"], value)
+                most = spec.metadata["most"]
+                if most is not None and value > most:
+                    raise ConfigError(f"{spec.name} must be at most {most} (got {value})")
                 object.__setattr__(self, spec.name, value)
 
     def to_json(self) -> dict[str, Any]:
@@ -91,9 +97,12 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
         raise ConfigError(f"{name} must be one of {', '.join(kind)} (got {value!r})") from None
 
 
-def _of(kind: type, *, is_optional: bool = False, **options: Any) -> Any:
-    """A dataclass field whose value is checked to be a `kind` (or None where `is_optional`)."""
-    return field(metadata={"type": kind, "is_optional": is_optional}, **options)
+def _of(kind: type, *, is_optional: bool = False, most: int | None = None, **options: Any) -> Any:
+    """
+    A dataclass field whose value is checked to be a `kind` (or None where `is_optional`), at most
+    `most`.
+    """
+    return field(metadata={"type": kind, "is_optional": is_optional, "most": most}, **options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +150,8 @@ class Pipeline(_Part):
     Attributes:
         num_acc_stage: Accumulator buffers; on sm_90a 1 is cooperative (all math warpgroups on one
             tile).
-        num_ab_stage: Operand stages in shared memory; None takes as many as fit.
+        num_ab_stage: Operand stages in shared memory; None takes as many as fit, up to what was
+            ever of use.
     """
 
     num_acc_stage: int = _of(int, default=1)
@@ -155,14 +165,14 @@ class Schedule(_Part):
 
     Attributes:
         raster: Cluster tiles along M that are computed before N advances, so that they share b in
-            L2.
+            L2; at most 1024.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch).
         stream_b: Mark b as read once, so that it does not push a out of L2.
         split_k: CTAs of a cluster that take consecutive parts of K of the same tile; then each adds
             up and stores its share of the columns. For fewer tiles than SMs.
     """
 
-    raster: int = _of(int, default=8)
+    raster: int = _of(int, most=MAX_RASTER, default=8)
     use_pdl: bool = _of(bool, default=True)
     stream_b: bool = _of(bool, default=False)
     split_k: int = _of(int, default=1)
@@ -176,8 +186,8 @@ class KernelConfig(_Part):
     Example::
 
         config = KernelConfig(layout="ragged", operands=Operands(), tile=Tile(m=128, n=128, k=128))
-        config.name("sm_90a")  #
-        'grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a'
+        config.name("sm_90a")
+        # 'grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a'
     """
 
     op: Op = _of(Op, default=Op.GROUPED_GEMM)

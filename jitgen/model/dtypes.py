@@ -60,7 +60,7 @@ class Layout(StrEnum):
     """Groups lie one after the other without padding; ``offs`` holds their cumulative ends."""
 
     CONTIGUOUS = "contiguous"
-    """One group id for each row; a group starts at a multiple of the tile, -1 marks padding."""
+    """One group id for each row; a group starts at a multiple of 128 rows, -1 marks padding."""
 
     MASKED = "masked"
     """Every group owns M_max rows, of which the first ``masked_m[g]`` are valid."""

@@ -116,6 +116,12 @@ class TestConstruction:
         with pytest.raises(ConfigError, match="m must be an integer of at least 1"):
             Tile(m=value, n=1, k=1)
 
+    def test_rasters_have_an_end(self) -> None:
+        """A raster whose product with the tiles along N left 32 bits gave wrong results."""
+        assert Schedule(raster=1024).raster == 1024
+        with pytest.raises(ConfigError, match=r"raster must be at most 1024 \(got 1025\)"):
+            Schedule(raster=1025)
+
     def test_flags_are_booleans(self) -> None:
         """A number is no flag."""
         with pytest.raises(ConfigError, match="use_pdl must be a bool"):

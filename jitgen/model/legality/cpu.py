@@ -48,8 +48,7 @@ class CpuTarget:
             types.a_dtype == types.b_dtype and pair in space.operands,
             "E_MMA",
             f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no cpu kernel; a and b "
-            f"share one of "
-            "e4m3, bf16, f32 and the output is bf16, f16 or f32",
+            "share one of e4m3, bf16, f32 and the output is bf16, f16 or f32",
         )
         refuse_unless(
             config.cluster.size == 1, "E_CLUSTER", "a cpu has no clusters: cluster must be 1x1"

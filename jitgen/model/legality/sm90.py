@@ -25,7 +25,7 @@ MAX_PROMOTED_REGISTERS = 192
 """Accumulator registers of a thread, partial and final together, above which ptxas spills."""
 
 MAX_PLAIN_REGISTERS = 208
-"""The same without promotion, where there are final ones only."""
+"""The same without promotion, where there are final ones only; memory ends there, too."""
 
 MAX_N = {DType.E4M3: 192, DType.BF16: 256}
 """Columns of a tile: with promotion those whose accumulators fit, else those of one WGMMA."""
@@ -171,8 +171,7 @@ class Sm90Target:
             tile.m in self.space.tile_m,
             "E_WGMMA_M",
             f"tile_m={tile.m}: one WGMMA has 64 rows, and one or two warpgroups take one or two "
-            f"each: "
-            "64, 128 or 256",
+            "each: 64, 128 or 256",
         )
         refuse_unless(
             tile.n in self.space.tile_n and tile.n <= MAX_N[types.a_dtype],
@@ -180,20 +179,19 @@ class Sm90Target:
             f"tile_n={tile.n}: stores write 16 columns at once and accumulators fit up to "
             f"{MAX_N[types.a_dtype]}: a multiple of 16 from 16 to {MAX_N[types.a_dtype]}",
         )
-        beyond = tile.n - SCALE_BLOCK if _is_promoted(config) else 0
+        has_blocks = types.scale_granularity is ScaleGranularity.BLOCK128
+        beyond = tile.n - SCALE_BLOCK if has_blocks else 0
         refuse_unless(
             beyond <= 0 or tile.n % beyond == 0 or SCALE_BLOCK % beyond == 0,
             "E_SFB_SPAN",
             f"tile_n={tile.n} would meet three blocks of b_scale; above {SCALE_BLOCK} only 144, "
-            f"160 and 192 "
-            "meet two at most",
+            "160 and 192 meet two at most",
         )
         refuse_unless(
             config.pipeline.num_acc_stage == 1,
             "E_ACC_STAGE",
             f"num_acc_stage={config.pipeline.num_acc_stage}: two partial accumulators in one "
-            f"warpgroup make "
-            "ptxas serialise WGMMA (C7514), so sm_90a has 1",
+            "warpgroup make ptxas serialise WGMMA (C7514), so sm_90a has 1",
         )
 
     def _check_cluster(self, config: KernelConfig) -> None:
@@ -202,8 +200,7 @@ class Sm90Target:
             cluster in self.space.cluster,
             "E_CLUSTER",
             f"cluster {cluster[0]}x{cluster[1]}: clusters of more than 2 CTAs do not all fit on "
-            f"the chip at once "
-            "and halved the speed; allowed: 1x1, 2x1, 1x2",
+            "the chip at once and halved the speed; allowed: 1x1, 2x1, 1x2",
         )
         refuse_unless(
             config.layout is not Layout.CONTIGUOUS or config.tile.m < 256 or config.cluster.m == 1,
@@ -284,8 +281,8 @@ class Sm90Target:
         if config.layout is not Layout.CONTIGUOUS:
             fixed += 4 * (MAX_GROUPS + 1)
         minimum = 3 if tile.m * tile.n >= 128 * 192 else 4
-        most = min(MAX_STAGES, (SMEM_BYTES - fixed) // stage)
-        stages = config.pipeline.num_ab_stage or most
+        most = (SMEM_BYTES - fixed) // stage
+        stages = config.pipeline.num_ab_stage or min(MAX_STAGES, most)
         refuse_unless(
             stages <= most,
             "E_SMEM",
