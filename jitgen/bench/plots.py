@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ PEAKS = {"H100": 1979e12, "H200": 1979e12}
 
 _FORMATS = ("svg", "png")
 _DOTS_PER_INCH = 144
+_STEPS = 200
 _STYLE = {OURS: ("-", "o"), PEER: (":", "x")}
 _LABELS = {OURS: "jitgen", PEER: "DeepGEMM"}
 
@@ -30,20 +32,26 @@ def draw(report: Report, folder: Path) -> list[Path]:
 
     Raises:
         JitgenError: matplotlib is not installed, or the report has nothing to plot.
-        ConfigError: The folder cannot be made.
+        ConfigError: The folder cannot be made, or a file in it cannot be written.
     """
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise JitgenError("plots need matplotlib: pip install 'jitgen[plots]'") from None
+    if importlib.util.find_spec("matplotlib") is None:
+        raise JitgenError("plots need matplotlib: pip install 'jitgen[plots]'")
     if not any(each.seconds for each in report.of(Section.PUBLIC)):
         raise JitgenError("the report has no public case that was timed: there is nothing to plot")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        return list(_write(report, folder))
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be made: {error.strerror or error}") from error
-    written: list[Path] = []
+        raise ConfigError(
+            f"plots cannot be written to {folder}: {error.strerror or error}"
+        ) from error
+
+
+def _write(report: Report, folder: Path) -> Iterator[Path]:
+    """Draw one plot after the other and yield its files."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     for name, fill in (("time", _fill_times), ("roofline", _fill_roofline)):
         # a fixed salt and no date, so that the same report gives the same file
         with rc_context({"svg.hashsalt": "jitgen", "font.size": 9}):
@@ -53,8 +61,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
                 path = folder / f"hopper-{name}.{kind}"
                 metadata = {"Date": None} if kind == "svg" else {}
                 figure.savefig(path, dpi=_DOTS_PER_INCH, metadata=metadata)
-                written.append(path)
-    return written
+                yield path
 
 
 def _fill_times(report: Report, figure: Any) -> None:
@@ -140,9 +147,6 @@ def series(report: Report, n: int, k: int) -> Iterator[tuple[str, Sequence[Measu
 
 def _label(case: Case) -> str:
     return f"{case.layout}, {case.groups} groups"
-
-
-_STEPS = 200
 
 
 def _steps(span: tuple[float, float]) -> list[float]:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import click
 
 from jitgen.bench import SUITES, run
@@ -59,7 +57,6 @@ def _command(suite: str) -> click.Command:
 
     @click.command(suite, help={**SUITES, **_LINES}[suite])
     @with_output
-    @functools.wraps(_measure)
     def command(output: Output) -> int:
         return _measure(output, suite)
 

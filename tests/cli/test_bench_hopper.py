@@ -99,7 +99,7 @@ def test_bad_words(jitgen: Jitgen, saved: Path, tmp_path: Path) -> None:
         (f"--from {tmp_path / 'none.json'}", "does not hold a report"),
         (f"--from {tmp_path / 'bad.json'}", "no report of the hopper suite"),
         (f"--cases {tmp_path / 'bad.json'}", "does not hold cases"),
-        (f"--from {saved} --plot {saved}/plots", "cannot be made: Not a directory"),
+        (f"--from {saved} --plot {saved}/plots", "/plots: Not a directory"),
     ):
         done = jitgen("bench hopper", words)
         assert (done.code, done.out) == (2, ""), words

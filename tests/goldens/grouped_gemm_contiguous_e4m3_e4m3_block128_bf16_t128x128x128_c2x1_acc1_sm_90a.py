@@ -728,11 +728,11 @@ def grouped_gemm_kernel(
     if warp_index < load_warp:
         cute.arch.setmaxregister_increase(MATH_REGISTERS)
         store = Store(
-            tma_out,
-            mOut_boxes,
-            mOut,
-            sOut,
-            groups,
+            tma=tma_out,
+            boxes=mOut_boxes,
+            out=mOut,
+            smem=sOut,
+            groups=groups,
         )
         compute_tiles(schedule, plans, scales, loads, sA, sB, (start, go_on), store)
     else:

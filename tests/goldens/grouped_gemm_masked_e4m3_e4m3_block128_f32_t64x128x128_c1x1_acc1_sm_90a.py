@@ -271,6 +271,7 @@ def load_tiles(schedule, loads, sources):
         tBgB, tBsB = k_blocks(b, b_rows, (TILE_N, TILE_K), tile_n, b_rank, CLUSTER_M)
         scale_copies = [scale_boxes(sources.a_scale, row, group, wave) for wave in range(WAVES)]
         for k in cutlass.range(num_blocks, unroll=1):
+            # As producer_acquire(), which would announce the bytes of all parts of a.
             full = loads.producer_get_barrier(state)
             loads.sync_object_empty.wait(state.index, state.phase)
             with cute.arch.elect_one():
@@ -749,10 +750,10 @@ def grouped_gemm_kernel(
     if warp_index < load_warp:
         cute.arch.setmaxregister_increase(MATH_REGISTERS)
         store = Store(
-            tma_out,
-            mOut_boxes,
-            mOut,
-            sOut,
+            tma=tma_out,
+            boxes=mOut_boxes,
+            out=mOut,
+            smem=sOut,
         )
         compute_tiles(schedule, plans, scales, loads, sA, sB, (start, go_on), store)
     else:

@@ -253,6 +253,7 @@ def load_tiles(schedule, loads, sources):
         tAgA, tAsA = k_blocks(a, a_rows, (TILE_M, TILE_K), 0, a_rank, a_ranks)
         tBgB, tBsB = k_blocks(b, b_rows, (TILE_N, TILE_K), tile_n, b_rank, CLUSTER_M)
         for k in cutlass.range(num_blocks, unroll=1):
+            # As producer_acquire(), which would announce the bytes of all parts of a.
             full = loads.producer_get_barrier(state)
             loads.sync_object_empty.wait(state.index, state.phase)
             with cute.arch.elect_one():
@@ -711,10 +712,10 @@ def grouped_gemm_kernel(
     if warp_index < load_warp:
         cute.arch.setmaxregister_increase(MATH_REGISTERS)
         store = Store(
-            tma_out,
-            mOut_boxes,
-            mOut,
-            sOut,
+            tma=tma_out,
+            boxes=mOut_boxes,
+            out=mOut,
+            smem=sOut,
         )
         compute_tiles(schedule, plans, scales, loads, sA, sB, (start, go_on), store)
     else:

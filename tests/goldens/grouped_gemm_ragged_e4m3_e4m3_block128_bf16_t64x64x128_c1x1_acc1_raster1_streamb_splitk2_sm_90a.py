@@ -288,6 +288,7 @@ def load_tiles(schedule, loads, sources):
         scale_copies = [scale_boxes(sources.a_scale, row, group, wave) for wave in range(WAVES)]
         for k in cutlass.range(num_blocks, unroll=1):
             k += schedule.first_k_block
+            # As producer_acquire(), which would announce the bytes of all parts of a.
             full = loads.producer_get_barrier(state)
             loads.sync_object_empty.wait(state.index, state.phase)
             with cute.arch.elect_one():
@@ -872,11 +873,11 @@ def grouped_gemm_kernel(
     if warp_index < load_warp:
         cute.arch.setmaxregister_increase(MATH_REGISTERS)
         store = Store(
-            tma_out,
-            mOut_boxes,
-            mOut,
-            sOut,
-            exchange,
+            tma=tma_out,
+            boxes=mOut_boxes,
+            out=mOut,
+            smem=sOut,
+            exchange=exchange,
         )
         compute_tiles(schedule, plans, scales, loads, sA, sB, (start, go_on), store)
     else:

@@ -38,16 +38,18 @@ def test_declared_parameters_are_the_used_ones(family: str) -> None:
 
 @pytest.mark.parametrize("arch", Arch)
 def test_legal_configs_render(arch: Arch) -> None:
-    """Every fifth config of a broad sweep renders to Python that ends in one newline."""
+    """
+    A broad sweep, on a GPU every fifth config of it, renders to Python that ends in one newline.
+    """
     count = 0
-    for config in itertools.islice(legal_sweep(arch), 0, None, 5):
+    for config in itertools.islice(legal_sweep(arch), 0, None, 5 if arch.is_gpu else 1):
         text = render(config, arch).text
         count += 1
 
         assert text.endswith("\n")
         assert not text.endswith("\n\n")
 
-    assert count > 250
+    assert count > 500
 
 
 @pytest.mark.parametrize("arch", Arch)
