@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+JSON and TOML that somebody else may have written, read within bounds.
+
+A parser does what its input says: a gigabyte is read whole, nesting becomes recursion, an integer
+of a million digits takes minutes, and NaN turns up where a number was expected. Everything that
+jitgen parses comes through here and is bounded before it is parsed. What does not fit raises
+`BadDocument`, with one line that says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from typing import IO, Any, NoReturn
+
+MAX_BYTES = 2**20
+"""Default limit of a document's size."""
+
+MAX_DEPTH = 32
+"""No document of jitgen's nests deeper; the deepest, a table of measurements, has six levels."""
+
+_MAX_DIGITS = 20  # of an integer: more than 64 bits hold
+_MAX_DOTS = 64  # in a line of TOML: the time for a dotted name grows with the square of its parts
+# A string without an end reaches to the end of the text, so that the search stays linear.
+_JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+class BadDocument(ValueError):
+    """A document is too large, too deep, or not what it should be; the message says which."""
+
+
+def parse_json(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
+    """
+    Return the value of a JSON text in UTF-8.
+
+    Raises:
+        BadDocument: It is no JSON, too large or too deep, or it holds NaN, an infinity or an
+            integer of more than 20 digits.
+    """
+    check_size(len(data), max_bytes)
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH:  # else there is nothing to look for
+        _check_depth(_JSON_STRING.sub(b"", data))
+    try:
+        return json.loads(
+            data.decode("utf-8"),
+            parse_int=_integer,
+            parse_float=_number,
+            parse_constant=_no_number,
+        )
+    except BadDocument:
+        raise
+    except ValueError as error:
+        raise BadDocument(f"it is no JSON: {error}") from None
+
+
+def parse_toml(data: bytes, *, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
+    """
+    Return the table of a TOML text in UTF-8.
+
+    Raises:
+        BadDocument: It is no TOML, too large or too deep, or a line of it is full of dots.
+    """
+    import tomllib
+
+    check_size(len(data), max_bytes)
+    # Brackets and dots inside of strings count too: a text that is that full of them is no plan.
+    _check_depth(data)
+    if any(line.count(b".") > _MAX_DOTS for line in data.splitlines()):
+        raise BadDocument(f"a line of it has more than {_MAX_DOTS} dots")
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (ValueError, OverflowError) as error:  # a date or an integer may be out of range, too
+        raise BadDocument(f"it is no TOML: {error}") from None
+
+
+def check_size(num_bytes: int, max_bytes: int) -> None:
+    """Raise BadDocument where `num_bytes` is more than `max_bytes`."""
+    if num_bytes > max_bytes:
+        raise BadDocument(f"it has {num_bytes} bytes, and {max_bytes} are the most that are read")
+
+
+def read_bounded(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
+    """
+    Return the content of the regular file `path`, or of a pipe, which is read up to the limit.
+
+    Raises:
+        BadDocument: It is larger than `max_bytes`, or is a folder or a device.
+        OSError: It cannot be read.
+    """
+    with open(path, "rb") as stream:  # noqa: PTH123  # any path, /dev/stdin among them
+        return read_stream(stream, max_bytes)
+
+
+def read_stream(stream: IO[bytes], max_bytes: int = MAX_BYTES) -> bytes:
+    """Return what `stream` holds; raises as `read_bounded`."""
+    found = os.fstat(stream.fileno())
+    if stat.S_ISBLK(found.st_mode) or stat.S_ISDIR(found.st_mode):
+        raise BadDocument("it is no regular file")
+    if stat.S_ISREG(found.st_mode):
+        check_size(found.st_size, max_bytes)
+    data = stream.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise BadDocument(f"it has more than the {max_bytes} bytes that are read at most")
+    return data
+
+
+def _check_depth(data: bytes) -> None:
+    """Refuse `data` if its brackets nest too deeply; recursion then never depends on it."""
+    depth = 0
+    for bracket in data.translate(None, _NOT_BRACKETS):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > MAX_DEPTH:
+            raise BadDocument(f"it nests deeper than {MAX_DEPTH} levels")
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise BadDocument(f"it holds an integer of {len(text)} digits")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise BadDocument(f"it holds a number that is too large: {text[:_MAX_DIGITS]}")
+    return value
+
+
+def _no_number(text: str) -> NoReturn:
+    raise BadDocument(f"it holds {text}, which is no number")

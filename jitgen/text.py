@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Text from elsewhere, made fit for a terminal or a log.
+
+Names, reasons and paths come out of files that somebody else may have written. On a terminal an
+escape sequence in one of them can move the cursor, recolour what was said before, or set the
+window's title, and characters that reorder or hide text can make one name look like another. So
+whatever Unicode counts as not printable is shown as an escape.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_MOST = 120  # characters of a value in a message
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""
+    Return `text` with every character that is not printable as an escape: ``\x1b``, ``\u202e``.
+
+    Args:
+        text: Anything.
+        keep: Characters that stay as they are, for example ``"\n\t"``.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in keep else _escape(letter) for letter in text
+    )
+
+
+def _escape(letter: str) -> str:
+    code = ord(letter)
+    if code < 0x100:
+        return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(letter, f"\\x{code:02x}")
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def json_safe(text: str) -> str:
+    """
+    Return the JSON document `text` with the same meaning and nothing in it that is not printable.
+
+    Such characters can only stand inside of strings, where JSON has an escape for each.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else _json_escape(letter)
+        for letter in text
+    )
+
+
+def _json_escape(letter: str) -> str:
+    code = ord(letter)
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    code -= 0x10000
+    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
+def shown(value: Any) -> str:
+    """
+    Return what a message says of `value`: its ``repr``, cut to a readable length.
+
+    Values from documents may be of any size and depth; nothing is computed of what is not shown.
+    """
+    import reprlib
+
+    short = reprlib.Repr()
+    short.maxlevel, short.maxdict, short.maxlist = 3, 6, 6
+    short.maxstring = short.maxother = short.maxlong = _MOST
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    text = short.repr(value)
+    return text if len(text) <= 2 * _MOST else f"{text[: 2 * _MOST]}..."
