@@ -10,17 +10,20 @@ The store on disk: compiled kernels that any process of their owner can load, ve
         entries/ab/<key>/              one immutable entry, published by renaming a finished folder
           kernel.py  kernel.so  meta.json
         locks/<key>.lock               avoids duplicate work; correctness never depends on it
-        tmp/                           build areas, on the same file system
+        tmp/                           drafts, on the same file system
         quarantine/                    damaged entries, until they are swept
         pins/<key>                     entries that pruning spares
+        whiteouts/<key>                entries of roots only read that are out of sight
+        builders/                      which compiler and linker publish here
         size                           ledger of bytes, so that a publish need not scan
         journal                        uses that the index has not taken over yet
         tuned/                         what was measured, a JSON file for each problem
         index/                         hits, sizes and failures; losing it costs statistics only
 
-Three rules: a damaged entry is a miss, a cache that cannot be written is a warning, and nothing but
-plain text is ever decoded. Digests protect from damage, not from malice: whoever can write to the
-root can run code as its owner, which is why a root that others may write to is refused.
+Four rules: a damaged entry is a miss, a cache that cannot be written is a warning, nothing but
+plain text is ever decoded, and what was checked is what is used: bytes in memory, from files that
+were checked as they were opened. Digests protect from damage, not from malice: whoever can write to
+the root can run code as its owner, which is why a root that others may write to is refused.
 
 Reading imports neither diskcache nor filelock; what needs them loads them on first use.
 """
@@ -29,11 +32,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jitgen.cache.entry import Damaged, Entry, Meta
+from jitgen.cache.entry import Entry, Meta
 from jitgen.cache.store import Store
+from jitgen.cache.trust import Damaged, Untrusted
 
 if TYPE_CHECKING:
-    from jitgen.cache.index import Failure, Index, NullIndex
+    from jitgen.cache.failures import Failure
+    from jitgen.cache.index import Index, NullIndex
     from jitgen.cache.prune import Pruned
     from jitgen.cache.survey import Difference, EntryInfo, Stats, Verification
 
@@ -49,13 +54,14 @@ __all__ = [
     "Pruned",
     "Stats",
     "Store",
+    "Untrusted",
     "Verification",
 ]
 
 _LAZY = {
     "Difference": "survey",
     "EntryInfo": "survey",
-    "Failure": "index",
+    "Failure": "failures",
     "Index": "index",
     "NullIndex": "index",
     "Pruned": "prune",

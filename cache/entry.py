@@ -13,37 +13,32 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from jitgen.errors import CacheError
+from jitgen.cache.trust import Damaged
+from jitgen.documents import BadDocument, parse_json
 from jitgen.model.config import canonical_json
+from jitgen.text import shown
 
 SCHEMA = 1
 META = "meta.json"
 SOURCE = "kernel.py"
-LIBRARIES = ("kernel.so", "kernel.o")
-FILES = (SOURCE, *LIBRARIES)
-"""The only names that an entry may list; nothing else is ever opened."""
+LIBRARY = "kernel.so"
+OBJECT = "kernel.o"
+"""What a process keeps for itself where there is no linker; never in a store."""
+
+LIMITS = {SOURCE: 2**22, LIBRARY: 2**26, OBJECT: 2**26, META: 2**18}
+"""
+Largest size of each file in bytes, a hundred times what is usual; a larger one is not even read.
+The only names that an entry may list: nothing else is ever opened.
+"""
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _NO_DIGEST = b"0" * 64
 # With its indentation, which no field inside of another one has, and no text can hold.
 _DIGEST_FIELD = b'\n  "digest": "%b"'
-
-
-class Damaged(CacheError):
-    """
-    An entry is not what was published; the message says in which way.
-
-    Attributes:
-        inode: Inode of the entry's folder, or 0; it tells this folder from one published since.
-    """
-
-    def __init__(self, message: str, inode: int = 0) -> None:
-        super().__init__(message)
-        self.inode = inode
 
 
 def is_key(text: object) -> bool:
@@ -81,13 +76,14 @@ class Meta:
         arch: Target, for example ``sm_90a``.
         config: The kernel's config as JSON.
         symbol: Exported function in the library.
-        library: File that is loaded: ``kernel.so`` or ``kernel.o``.
+        library: File that is loaded: ``kernel.so``; ``kernel.o`` where it is not in a store.
         files: For each file its ``sha256`` and its size in ``bytes``.
         created: When it was compiled, ISO 8601, UTC.
         compile_s: Seconds that the compiler took.
         link_s: Seconds that the linker took.
-        host_isa: Instruction sets that the CPU must have to run the host part.
+        host_isa: What the CPU must have to run the host part: the level that it was compiled for.
         jitgen: Version of jitgen that compiled it.
+        builder: Digests of the contents of what built it: ``compiler`` and ``linker``.
     """
 
     schema: int = SCHEMA
@@ -104,11 +100,20 @@ class Meta:
     link_s: float
     host_isa: tuple[str, ...]
     jitgen: str
+    builder: dict[str, str] = field(default_factory=dict)
 
-    @classmethod
-    def describe(cls, directory: Path, **values: Any) -> Self:
-        """Return the record of the files in `directory`; `values` are the other fields."""
-        return cls(files=describe_files(directory), **values)
+    def with_files(self, files: Mapping[str, bytes]) -> Self:
+        """
+        Return this record with digests and sizes of `files`.
+
+        Raises:
+            Damaged: The source or the library is not among them, or the record contradicts itself.
+        """
+        records = {
+            name: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+            for name, data in files.items()
+        }
+        return self.from_json(replace(self, files=records).to_json())
 
     @property
     def size_bytes(self) -> int:
@@ -133,15 +138,18 @@ class Meta:
         if not isinstance(document, dict):
             raise Damaged("meta.json is not an object")
         if document.get("schema") != SCHEMA:
-            raise Damaged(f"meta.json has schema {document.get('schema')!r}, not {SCHEMA}")
+            raise Damaged(f"meta.json has schema {shown(document.get('schema'))}, not {SCHEMA}")
+        document = {"builder": {}, **document}  # entries of earlier versions have none
         if document.keys() != _TYPES.keys():
-            names = ", ".join(sorted(document.keys() ^ _TYPES.keys()))
-            raise Damaged(f"meta.json has missing or unknown fields: {names}")
+            names = sorted(document.keys() ^ _TYPES.keys())
+            raise Damaged(f"meta.json has missing or unknown fields: {shown(names)}")
         for name, allowed in _TYPES.items():
             if type(document[name]) not in allowed:
                 raise Damaged(f"meta.json has a bad {name}")
         if not all(type(item) is str for item in document["host_isa"]):
             raise Damaged("meta.json has a bad host_isa")
+        if not all(type(item) is str for item in document["builder"].values()):
+            raise Damaged("meta.json has a bad builder")
         _check_files(document["files"], document["library"])
         meta = cls(**document | {"host_isa": tuple(document["host_isa"])})
         if meta.key != key_of(meta.key_document):
@@ -165,9 +173,9 @@ class Meta:
             Damaged: `data` is not exactly what `encode` wrote.
         """
         try:
-            document = json.loads(data.decode("ascii"))
-        except (ValueError, RecursionError) as error:
-            raise Damaged(f"meta.json is not JSON: {error}") from None
+            document = parse_json(data, max_bytes=LIMITS[META])
+        except BadDocument as error:
+            raise Damaged(f"meta.json is no record: {error}") from None
         digest = document.pop("digest", None) if isinstance(document, dict) else None
         if not isinstance(digest, str) or not is_key(digest):
             raise Damaged("meta.json has no digest")
@@ -180,51 +188,50 @@ class Meta:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """
-    An artifact whose digests were checked.
+    An artifact, in memory, whose digests were checked: these bytes are what is used of it.
 
     Attributes:
         key: Its key.
-        directory: Folder of its files: in the store, or private to this process where it could not
-            be published.
         meta: What is known about it.
+        files: The content of each file that `meta` lists.
+        directory: Where it lies on the disk, for messages: another process may have changed,
+            moved or removed it. None if it is nowhere but here.
+        why_private: Why it is nowhere but here; empty if it is in a store.
     """
 
     key: str
-    directory: Path
     meta: Meta
+    files: Mapping[str, bytes] = field(repr=False)
+    directory: Path | None = None
+    why_private: str = field(default="", compare=False)
+
+    @classmethod
+    def of(cls, meta: Meta, files: Mapping[str, bytes]) -> Self:
+        """Return the entry of `files`, which `meta` describes but for them; raises Damaged."""
+        meta = meta.with_files(files)
+        return cls(key=meta.key, meta=meta, files=dict(files))
 
     @property
-    def library(self) -> Path:
-        """The file to load."""
-        return self.directory / self.meta.library
+    def library(self) -> bytes:
+        """The native code."""
+        return self.files[self.meta.library]
 
     @property
-    def source(self) -> Path:
+    def source(self) -> str:
         """The generated source."""
-        return self.directory / SOURCE
-
-
-def describe_files(directory: Path) -> dict[str, dict[str, Any]]:
-    """Return digest and size of every file in `directory` that an entry may hold."""
-    records: dict[str, dict[str, Any]] = {}
-    for name in FILES:
-        path = directory / name
-        if path.is_file() and not path.is_symlink():
-            data = path.read_bytes()
-            records[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-    return records
+        return self.files[SOURCE].decode("utf-8")
 
 
 def _check_files(files: dict[str, Any], library: str) -> None:
     for name, record in files.items():
-        if name not in FILES:
-            raise Damaged(f"meta.json lists a file that no entry may hold: {name!r}")
+        if name not in LIMITS or name == META:
+            raise Damaged(f"meta.json lists a file that no entry may hold: {shown(name)}")
         if not isinstance(record, dict) or record.keys() != {"sha256", "bytes"}:
             raise Damaged(f"meta.json has a bad record of {name}")
         if not is_key(record["sha256"]) or type(record["bytes"]) is not int:
             raise Damaged(f"meta.json has a bad record of {name}")
-    if library not in LIBRARIES or library not in files or SOURCE not in files:
-        raise Damaged(f"meta.json does not list the source and its library {library!r}")
+    if library not in (LIBRARY, OBJECT) or library not in files or SOURCE not in files:
+        raise Damaged(f"meta.json does not list the source and its library {shown(library)}")
 
 
 _NUMBER = (int, float)
@@ -243,4 +250,5 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "link_s": _NUMBER,
     "host_isa": (list,),
     "jitgen": (str,),
+    "builder": (dict,),
 }

@@ -14,20 +14,22 @@ write to the `journal`. Only failures to remember, and whoever asks for lists an
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jitgen.cache.area import unique_name
 from jitgen.cache.entry import is_key
+from jitgen.cache.failures import Failure, failure, parse_failure
+from jitgen.cache.folder import Folder
 from jitgen.cache.journal import Journal
 from jitgen.cache.root import Root
+from jitgen.cache.trust import Damaged
+from jitgen.errors import CacheError
 from jitgen.events import Event, EventKind, events, warn_once
 
 if TYPE_CHECKING:
@@ -38,25 +40,8 @@ T = TypeVar("T")
 
 _TIMEOUT_S = 2.0  # to wait for another process that writes
 _REST_S = 30.0  # to leave an index alone that could not be used
-_MAX_REASON = 4000  # characters of a remembered failure
 _FAILURE = "failure:"
 _inherited: list[Any] = []  # connections of a parent process, which a child must not even close
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """
-    A compile that failed.
-
-    Attributes:
-        reason: Why, in the compiler's words.
-        name: Name of the kernel.
-        expires: When it may be tried again, in seconds since 1970.
-    """
-
-    reason: str
-    name: str
-    expires: float
 
 
 class NullIndex:
@@ -91,12 +76,12 @@ class NullIndex:
         """Remember for `ttl_s` seconds that kernel `name` did not compile; 0 forgets it."""
         self._failures.pop(key, None)
         if ttl_s > 0:
-            self._failures[key] = _failure(name, reason, ttl_s)
+            self._failures[key] = failure(name, reason, ttl_s)
 
     def failure(self, key: str) -> Failure | None:
         """Return the failure of `key` if it is still remembered."""
-        failure = self._failures.get(key)
-        return failure if failure and failure.expires > time.time() else None
+        found = self._failures.get(key)
+        return None if found is None or found.is_over else found
 
     def forget_failure(self, key: str) -> None:
         """Forget the failure of `key`."""
@@ -104,7 +89,7 @@ class NullIndex:
 
     def failures(self) -> dict[str, Failure]:
         """Return the remembered failures by key."""
-        return {key: failure for key in self._failures if (failure := self.failure(key))}
+        return {key: found for key in list(self._failures) if (found := self.failure(key))}
 
     def stats(self) -> dict[str, int]:
         """Return totals: ``entries`` that are known, ``hits``, and ``failures``."""
@@ -131,10 +116,10 @@ class Index(NullIndex):
     def __init__(self, root: Root) -> None:
         super().__init__()
         self._root = root
-        self._directory = root.index
-        self._database = root.index / "cache.db"
-        self._hints = root.index / "failed"
-        self._journal = Journal(root.base)
+        self._directory = root.base / "index"
+        self._database = self._directory / "cache.db"
+        self._hints = self._directory / "failed"
+        self._journal = Journal(root)
         self._guard = threading.RLock()
         self._pid = os.getpid()
         self._table: Table | None = None
@@ -143,16 +128,16 @@ class Index(NullIndex):
 
     def record_use(self, key: str, tier: str = "disk") -> None:
         """Note that `key` was loaded from `tier`. Costs one append; the database stays closed."""
-        self._journal.append("use", key, tier, round(time.time()))
+        self._journal.append(("use", key, tier, round(time.time())))
 
     def record_entry(self, key: str, row: Row) -> None:
         """Note that `key` was published. Costs one append."""
-        self._journal.append("new", key, row.name, row.arch, row.size_bytes, row.disk_bytes)
+        self._journal.append(("new", key, row.name, row.arch, row.size_bytes, row.disk_bytes))
 
     def forget(self, keys: Iterable[str]) -> None:
         """Note that entries are gone. Costs one append for each."""
-        for key in keys:
-            self._journal.append("gone", key)
+        if records := [("gone", key) for key in keys]:
+            self._journal.append(*records)
 
     def learn(self, rows: Mapping[str, Row]) -> None:
         """Take over what was read from the entries; uses that are known are kept."""
@@ -166,7 +151,7 @@ class Index(NullIndex):
 
     def rows(self) -> dict[str, Row]:
         """Return what is known of each entry; it may lack some, and hold some that are gone."""
-        if not self._database.exists() and self._journal.is_empty():
+        if not _exists(self._database) and self._journal.is_empty():
             return {}
         return self._run(self._rows, {})
 
@@ -176,7 +161,7 @@ class Index(NullIndex):
             self.forget_failure(key)
             return
         super().remember_failure(key, name, reason, ttl_s)
-        text = json.dumps(asdict(self._failures[key]))
+        text = self._failures[key].to_json()
 
         def remember(table: Table) -> bool:
             table.drop_expired()
@@ -195,11 +180,11 @@ class Index(NullIndex):
         An empty file says that the index may know one, so that a miss costs one look at the disk
         and not the opening of a database.
         """
-        if not is_key(key) or not (self._hints / key).exists():
+        if not is_key(key) or not _exists(self._hints / key):
             return super().failure(key)
         texts: list[str | None] = self._run(lambda table: [table.get(_FAILURE + key)], [])
-        found = _parse_failure(texts[0]) if texts else None
-        if texts and (found is None or found.expires <= time.time()):
+        found = parse_failure(texts[0]) if texts else None
+        if texts and (found is None or found.is_over):
             self._drop_hint(key)
             return None
         return found
@@ -207,17 +192,17 @@ class Index(NullIndex):
     def forget_failure(self, key: str) -> None:
         """Forget the failure of `key`."""
         super().forget_failure(key)
-        if is_key(key) and (self._hints / key).exists():
+        if is_key(key) and _exists(self._hints / key):
             self._run(lambda table: table.delete(_FAILURE + key), None)
             self._drop_hint(key)
 
     def failures(self) -> dict[str, Failure]:
         """Return the remembered failures by key."""
         try:
-            hints = sorted(path.name for path in self._hints.iterdir())
+            hints = sorted(os.listdir(self._hints))  # noqa: PTH208  # names only
         except OSError:
             hints = []
-        found = {key: failure for key in hints if (failure := self.failure(key))}
+        found = {key: known for key in hints if (known := self.failure(key))}
         return super().failures() | found
 
     def reset(self) -> None:
@@ -277,27 +262,41 @@ class Index(NullIndex):
             if self._table is not None and self._database.lstat().st_ino == self._inode:
                 return self._table
         self.close()
-        if not self._directory.is_dir():
-            self._root.create()
-        if not stat.S_ISDIR(self._directory.lstat().st_mode):
-            raise UnsafeRow(f"{self._directory} is no folder")
-        for path in self._directory.glob("cache.db*"):
-            if not stat.S_ISREG(path.lstat().st_mode):
-                raise UnsafeRow(f"{path} is no regular file")
+        try:
+            with self._root.create() as base, base.service("index") as folder:
+                _check_files(folder)
+        except Damaged as damage:
+            raise UnsafeRow(str(damage)) from None
         self._table = Table(self._directory, _TIMEOUT_S)
         self._inode = self._database.lstat().st_ino
         return self._table
 
     def _move_aside(self, reason: str) -> None:
+        from jitgen.cache.publishing import clear_way
+
         self.close()
-        aside = self._root.quarantine / f"index-{unique_name()[:8]}"
-        with suppress(OSError):
-            self._root.create()
-            self._directory.rename(aside)
-            os.utime(aside)
-        with suppress(OSError):
-            self._directory.mkdir(mode=0o700)
+        with suppress(OSError, CacheError), self._root.create() as base:
+            clear_way(base, base, "index")
+            with base.service("index"):
+                pass
         events.emit(Event(kind=EventKind.QUARANTINE, kernel="index", detail=reason))
+
+
+def _exists(path: Path) -> bool:
+    """Return whether there is such a file; not where that cannot be told, which Path raises for."""
+    try:
+        path.lstat()
+    except OSError:
+        return False
+    return True
+
+
+def _check_files(folder: Folder) -> None:
+    """Raise Damaged where the database is something else: diskcache would follow a link."""
+    for name in folder.names():
+        found = folder.stat(name)
+        if name.startswith("cache.db") and found is not None and not stat.S_ISREG(found.st_mode):
+            raise Damaged("is no regular file", folder.path / name)
 
 
 def _is_passing(error: Exception) -> bool:
@@ -312,23 +311,11 @@ def _is_passing(error: Exception) -> bool:
             sqlite3.SQLITE_READONLY,
             sqlite3.SQLITE_NOMEM,
             sqlite3.SQLITE_PERM,
+            sqlite3.SQLITE_CANTOPEN,  # somebody else's folder, or no descriptors left
+            sqlite3.SQLITE_IOERR,
         )
     if isinstance(error, (FileExistsError, NotADirectoryError)):
         return False
     # diskcache's Timeout is told by its name, for diskcache itself may be what is missing.
     is_busy = type(error).__name__ == "Timeout"
-    return is_busy or isinstance(error, (OSError, ImportError, MemoryError))
-
-
-def _failure(name: str, reason: str, ttl_s: float) -> Failure:
-    return Failure(reason=reason[:_MAX_REASON], name=name, expires=time.time() + ttl_s)
-
-
-def _parse_failure(text: str | None) -> Failure | None:
-    try:
-        found = json.loads(text or "null")
-        return Failure(
-            reason=str(found["reason"]), name=str(found["name"]), expires=float(found["expires"])
-        )
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+    return is_busy or isinstance(error, (OSError, CacheError, ImportError, MemoryError))

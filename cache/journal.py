@@ -10,59 +10,75 @@ by a single append. A line that is lost or torn costs one count of a statistic.
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from jitgen.cache.area import unique_name
+from jitgen.cache.folder import Folder, unique_name
+from jitgen.cache.root import Root
+from jitgen.cache.trust import Damaged
+from jitgen.documents import BadDocument, parse_json
+from jitgen.errors import CacheError
 
 MAX_BYTES = 4 * 2**20
 """Uses are not recorded in a journal of this size, until somebody takes it over."""
 
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_NAME = "journal"
+_MAX_LINE = 4096
 
 
 class Journal:
-    """The journal in folder `directory`; no method raises for what the disk does."""
+    """The journal below `root`; no method raises for what the disk does."""
 
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / "journal"
+    def __init__(self, root: Root) -> None:
+        self._root = root
 
-    def append(self, *record: Any) -> None:
-        """Add one record of JSON values."""
-        line = json.dumps(record, separators=(",", ":")) + "\n"
-        with suppress(OSError):
-            descriptor = os.open(self._path, _APPEND, 0o600)
-            try:
-                if os.fstat(descriptor).st_size < MAX_BYTES:
-                    os.write(descriptor, line.encode())
-            finally:
-                os.close(descriptor)
+    def append(self, *records: tuple[Any, ...]) -> None:
+        """Add records of JSON values, each by a single append; where there is no root, nothing."""
+        with suppress(OSError, CacheError):
+            base = self._root.open()
+            if base is not None:
+                with base:
+                    for record in records:
+                        line = json.dumps(record, separators=(",", ":")) + "\n"
+                        base.append(_NAME, line.encode(), MAX_BYTES)
 
     def is_empty(self) -> bool:
         """Return whether there is nothing to take over."""
-        try:
-            return self._path.lstat().st_size == 0
-        except OSError:
-            return True
+        with suppress(OSError, CacheError):
+            base = self._root.open()
+            if base is not None:
+                with base:
+                    found = base.stat(_NAME)
+                    return found is None or found.st_size == 0
+        return True
 
     def take(self) -> list[list[Any]]:
         """Remove the journal and return its records; what is no record is left out."""
-        mine = self._path.with_name(f"journal-{unique_name()}")
-        try:
-            self._path.rename(mine)
-            descriptor = os.open(mine, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-            with os.fdopen(descriptor, encoding="utf-8", errors="replace") as stream:
-                lines = stream.read(2 * MAX_BYTES).splitlines()
-        except OSError:
-            lines = []
-        with suppress(OSError):
-            mine.unlink()
-        records = []
-        for line in lines:
-            with suppress(ValueError, RecursionError):
-                record = json.loads(line)
-                if isinstance(record, list):
-                    records.append(record)
-        return records
+        with suppress(OSError, CacheError):
+            base = self._root.open()
+            if base is not None:
+                with base:
+                    return _parsed(_taken(base))
+        return []
+
+
+def _taken(base: Folder) -> bytes:
+    """Return the journal's bytes, once: nobody else gets them."""
+    mine = f"{_NAME}-{unique_name()}"
+    base.move(_NAME, base, mine)
+    try:
+        return base.read(mine, 2 * MAX_BYTES)
+    except Damaged:
+        return b""
+    finally:
+        base.discard(mine)
+
+
+def _parsed(data: bytes) -> list[list[Any]]:
+    records = []
+    for line in data.splitlines():
+        with suppress(BadDocument):
+            record = parse_json(line, max_bytes=_MAX_LINE)
+            if isinstance(record, list):
+                records.append(record)
+    return records

@@ -10,12 +10,11 @@ removing one would let two processes hold it.
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from jitgen import forks
 from jitgen.events import warn_once
 
 
@@ -30,6 +29,7 @@ def key_lock(path: Path, timeout_s: float) -> Iterator[bool]:
     # 10 ms to import, and only a compile needs it: never on the way to a kernel that is on disk.
     from filelock import Timeout, UnixFileLock
 
+    forks.wait_before("filelock")
     lock = UnixFileLock(
         path, timeout=timeout_s, thread_local=False, mode=0o600, fallback_to_soft=False
     )
@@ -46,21 +46,5 @@ def key_lock(path: Path, timeout_s: float) -> Iterator[bool]:
         yield is_held
     finally:
         if is_held:
-            lock.release()
-
-
-def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock file, or the folder, `path` now."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return False
+            with suppress(OSError):  # a network file system that went away: the lock went with it
+                lock.release()

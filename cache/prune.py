@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from jitgen.cache import survey
-from jitgen.cache.area import STALE_S, discard, sweep, unique_name
+from jitgen.cache import removal, survey
 from jitgen.cache.files import disk_bytes
+from jitgen.cache.folder import Folder
 from jitgen.cache.index import NullIndex
-from jitgen.cache.lock import is_locked
-from jitgen.cache.root import Root
+from jitgen.cache.removal import age, is_held, sweep, sweep_beside
+from jitgen.cache.trust import Damaged
 from jitgen.events import Event, EventKind, events
 
 LOW_WATER = 0.8
@@ -34,8 +32,16 @@ GRACE_S = 60.0
 QUARANTINE_S = 86400.0
 """Damaged entries stay for `QUARANTINE_S` seconds, for whoever wants to look at one."""
 
+STALE_S = 3600.0
+"""Age in seconds from which a draft goes that no living process holds, whatever it was."""
+
+SETTLING_S = 0.1
+"""A draft is locked within so many seconds after it was made: one that is not, is nobody's."""
+
+LEDGER = "size"
 _LEDGER = re.compile(r"=\d{1,18}\n(\+\d{1,18}\n)*")
 _RESCAN = 512  # publishes after which the ledger is compared with the disk
+_MAX_LEDGER = 2**16  # bytes of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +53,7 @@ class Pruned:
         removed: Entries, the least recently used first.
         freed_bytes: What they took on the disk.
         kept_bytes: What the rest takes.
-        swept: Names of stale build areas and of damaged entries that were removed as well.
+        swept: Names of dead drafts and of damaged entries that were removed as well.
         is_dry_run: Whether nothing was changed.
     """
 
@@ -58,13 +64,18 @@ class Pruned:
     is_dry_run: bool
 
 
+def nothing(*, is_dry_run: bool) -> Pruned:
+    """Return what pruning does where there is no store."""
+    return Pruned(removed=(), freed_bytes=0, kept_bytes=0, swept=(), is_dry_run=is_dry_run)
+
+
 def prune(
-    root: Root,
+    base: Folder,
     index: NullIndex,
     limit_bytes: int,
     *,
     target_bytes: int,
-    swept: Sequence[Path] = (),
+    swept: Sequence[str] = (),
     dry_run: bool = False,
 ) -> Pruned:
     """
@@ -72,29 +83,28 @@ def prune(
 
     Returns:
         What was removed, with what was `swept` before. `kept_bytes` is above the target where too
-        much is spared.
+        much is spared, or cannot be removed.
     """
-    found = []
-    for key in survey.keys(root):
-        folder = root.entry(key)
-        with suppress(OSError):
-            found.append((folder.lstat().st_mtime, key, disk_bytes(folder)))
+    found = [
+        (age(os.fstat(folder.descriptor).st_mtime), key, disk_bytes(folder))
+        for key, folder in survey.each(base)
+    ]
     kept = total = sum(size for _, _, size in found)
     removed = []
     if 0 < limit_bytes < total:
-        spared = survey.pinned(root)
+        spared = survey.pinned(base)
         rows = index.rows()
-        for used, key, size in sorted(found):
-            if kept <= target_bytes or time.time() - used < GRACE_S:
+        for unused_s, key, size in sorted(found, key=lambda item: (-item[0], item[1])):
+            if kept <= target_bytes or unused_s < GRACE_S:
                 break  # all that follow were used later
-            if key in spared or is_locked(root.lock(key)):
+            if key in spared or _is_locked(base, key):
                 continue
-            info = survey.entry_info(root, key, rows.get(key))
-            if dry_run or remove(root, index, key):
+            info = survey.entry_info(base, key, rows.get(key))
+            if info is not None and (dry_run or remove(base, index, key)):
                 removed.append(info)
                 kept -= size
     if not dry_run:
-        write_ledger(root, kept)
+        write_ledger(base, kept)
         for info in removed:
             events.emit(
                 Event(kind=EventKind.EVICT, kernel=info.name, key=info.key, detail="size limit")
@@ -103,37 +113,65 @@ def prune(
         removed=tuple(removed),
         freed_bytes=total - kept,
         kept_bytes=kept,
-        swept=tuple(path.name for path in swept),
+        swept=tuple(swept),
         is_dry_run=dry_run,
     )
 
 
-def remove(root: Root, index: NullIndex, key: str) -> bool:
+def _is_locked(base: Folder, key: str) -> bool:
+    """Return whether somebody works with `key` just now."""
+    with suppress(OSError, Damaged), base.folder("locks") as locks:
+        return is_held(locks, f"{key}.lock")
+    return False
+
+
+def remove(base: Folder, index: NullIndex, key: str) -> bool:
     """
-    Remove entry `key`; returns whether it was there.
+    Remove entry `key`; returns whether it was there and is gone.
 
-    It goes in one step, by a rename, so that no reader sees half of it; a reader that has opened
-    its files keeps them.
+    A reader that has read it keeps what it read.
     """
-    grave = root.tmp / unique_name()
-    try:
-        root.entry(key).rename(grave)
-    except OSError:
-        return False
-    discard(grave)
-    index.forget([key])
-    return True
+    with (
+        suppress(OSError, Damaged),
+        base.below("entries", key[:2]) as shard,
+        base.service("tmp") as drafts,
+    ):
+        if removal.remove(shard, key, drafts):
+            index.forget([key])
+            return True
+    return False
 
 
-def sweep_leftovers(root: Root, *, quarantine_s: float, dry_run: bool = False) -> list[Path]:
-    """Remove build areas whose process is gone, and what lay in quarantine for `quarantine_s`."""
-    return [
-        *sweep(root.tmp, STALE_S, dry_run=dry_run),
-        *sweep(root.quarantine, quarantine_s, dry_run=dry_run),
-    ]
+def sweep_leftovers(
+    base: Folder, *, quarantine_s: float, drafts_s: float, dry_run: bool = False
+) -> list[str]:
+    """
+    Remove drafts that are older than `drafts_s` and whose process is gone, and what lay in
+    quarantine for `quarantine_s`; returns the names.
+    """
+    swept: list[str] = []
+    for name, seconds in (("tmp", drafts_s), ("quarantine", quarantine_s)):
+        with suppress(OSError, Damaged), base.folder(name) as folder:
+            swept += sweep(folder, seconds, dry_run=dry_run)
+    with suppress(OSError, Damaged), base.folder("entries") as entries:
+        swept += sweep_beside(entries, dry_run=dry_run)
+        for shard in entries.names():
+            with suppress(OSError, Damaged), entries.folder(shard) as folder:
+                swept += sweep_beside(folder, dry_run=dry_run)
+    with suppress(OSError):
+        swept += sweep_beside(base, dry_run=dry_run)
+    return swept
 
 
-def grow_ledger(root: Root, num_bytes: int) -> int | None:
+def sweep_rest(base: Folder) -> None:
+    """Remove what no entry needs: journals that were being taken over, marks of the index."""
+    with suppress(OSError):
+        for name in base.names():
+            if name.startswith("journal-"):
+                base.discard(name)
+
+
+def grow_ledger(base: Folder, num_bytes: int) -> int | None:
     """
     Note that an entry of `num_bytes` was published; returns the size of the store, or None.
 
@@ -143,22 +181,18 @@ def grow_ledger(root: Root, num_bytes: int) -> int | None:
     it is time to look.
     """
     try:
-        descriptor = os.open(root.ledger, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, b"+%d\n" % num_bytes)
-            text = os.pread(descriptor, 2**16, 0).decode("ascii")
-        finally:
-            os.close(descriptor)
-    except (OSError, ValueError):
+        if base.stat(LEDGER) is None:
+            return None
+        base.append(LEDGER, b"+%d\n" % num_bytes, _MAX_LEDGER)
+        text = base.read(LEDGER, _MAX_LEDGER).decode("ascii")
+    except (OSError, Damaged, ValueError):
         return None
     if _LEDGER.fullmatch(text) is None or text.count("+") > _RESCAN:
         return None
     return sum(int(line[1:]) for line in text.splitlines())
 
 
-def write_ledger(root: Root, num_bytes: int) -> None:
+def write_ledger(base: Folder, num_bytes: int) -> None:
     """Start the ledger anew: the entries take `num_bytes`."""
-    new = root.tmp / f"size-{unique_name()}"
-    with suppress(OSError):
-        new.write_text(f"={num_bytes}\n", encoding="ascii")
-        new.replace(root.ledger)
+    with suppress(OSError, Damaged), base.service("tmp") as drafts:
+        base.replace(LEDGER, b"=%d\n" % num_bytes, drafts, sync=False)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The root folder: where things lie in it, and whether it can be trusted.
+The root of a cache: where it is, and the way to it.
 
-Native code is loaded from the root, so it must belong to this user (or to the superuser, who can do
-anything anyway) and nobody else may write to it. A parent folder that everybody may write to needs
-the sticky bit, as ``/tmp`` has; a group that may write to a parent is trusted, as shared project
-folders usually look so.
+Native code is loaded from the root, so it must belong to this user (or to the superuser) and nobody
+else may write to it, nor put another folder in its place. So the way there is walked from ``/``,
+folder by folder, each checked as it was opened, and every operation walks it anew: a root that was
+opened up, replaced or removed since the last one is noticed. That takes some 20 us.
 """
 
 from __future__ import annotations
@@ -15,173 +15,150 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from jitgen.cache.entry import check_key
+from jitgen.cache.folder import Folder
+from jitgen.cache.trust import Damaged, distrust, distrust_parent, is_shared, shared_folders
 from jitgen.errors import UnsafeCacheRoot
 
 VERSION = "v1"
-_FOLDERS = ("entries", "locks", "tmp", "quarantine", "pins", "index")
+FOLDERS = ("entries", "locks", "tmp", "quarantine", "pins", "index")
+"""What a new root holds; others come with what needs them."""
+
 _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 # This folder is a cache of compiled kernels, written by jitgen. It is safe to delete all of it.
 # For information about cache directory tags see https://bford.info/cachedir/
 """
-_NETWORK = frozenset(
-    [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "gfs2",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "panfs",
-        "prl_fs",
-        "pvfs2",
-        "smb",
-        "smb2",
-        "smb3",
-        "smbfs",
-        "vboxsf",
-        "virtiofs",
-        "wekafs",
-    ]
-)
+_SEARCH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Root:
     """
-    Paths under one cache root.
+    One cache root.
 
     Symbolic links in the path are resolved once, here, so that a link that is changed later does
     not lead this process elsewhere.
 
     Attributes:
         path: The root as it was asked for.
-        base: The folder of this format, ``<root>/v1``, resolved.
+        base: Path of the folder of this format, ``<root>/v1``, resolved; for messages, and for
+            packages that take nothing but paths.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        resolved = Path(os.path.realpath(path))
-        self._resolved = resolved
-        self.base = resolved / VERSION
-        self.entries = self.base / "entries"
-        self.locks = self.base / "locks"
-        self.tmp = self.base / "tmp"
-        self.quarantine = self.base / "quarantine"
-        self.pins = self.base / "pins"
-        self.index = self.base / "index"
-        self.ledger = self.base / "size"
+        self.base = Path(os.path.realpath(path), VERSION)
+        way = (*reversed(self.base.parents[:-1]), self.base)  # each folder below ``/``
+        # the last two, the root and what is in it, must be private
+        self._way = tuple((step, step.name, step in way[-2:]) for step in way)
 
-    def entry(self, key: str) -> Path:
-        """Return the folder of entry `key`. Raises ValueError where `key` is no key."""
-        return self.entries / check_key(key)[:2] / key
-
-    def lock(self, key: str) -> Path:
-        """Return the lock file of `key`. Raises ValueError where `key` is no key."""
-        return self.locks / f"{check_key(key)}.lock"
-
-    def pin(self, key: str) -> Path:
-        """Return the marker that spares `key`. Raises ValueError where `key` is no key."""
-        return self.pins / check_key(key)
-
-    def check(self) -> bool:
+    def open(self) -> Folder | None:
         """
-        Check whatever exists of the root; returns whether there is a store in it.
+        Return ``<root>/v1``, opened; None where there is none.
 
         Raises:
             UnsafeCacheRoot: Somebody else could put code there.
+            OSError: It cannot be opened just now.
         """
-        for parent in self._resolved.parents:
-            try:
-                mode = parent.stat().st_mode
-            except OSError:
-                continue  # it does not exist yet
-            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-                raise UnsafeCacheRoot(
-                    f"cache root {self.path} is not safe: everybody may write to {parent} and "
-                    f"replace what is in it; run: chmod o-w {parent}, or choose another "
-                    "JITGEN_CACHE_DIR"
-                )
-        for folder in (self._resolved, self.base, self.entries):
-            _check_folder(folder, self.path)
-        return self.base.exists()
+        try:
+            return self._walk(create=False)
+        except (FileNotFoundError, NotADirectoryError):  # the latter: a parent would be a file
+            return None
 
-    def create(self) -> None:
+    def create(self) -> Folder:
         """
-        Create what is missing, with mode 0700, and check it all.
+        Return ``<root>/v1``, opened, with the folders that every root has; all private.
 
         Raises:
-            UnsafeCacheRoot: See `check`.
+            UnsafeCacheRoot: See `open`.
             OSError: It cannot be created.
         """
-        self._resolved.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.check()
-        for folder in (self.base, *(self.base / name for name in _FOLDERS)):
+        base = self._walk(create=True)
+        for name in FOLDERS:
             with suppress(FileExistsError):
-                folder.mkdir(mode=0o700)
-        self.check()
-        tag = self._resolved / "CACHEDIR.TAG"
-        if not tag.exists():
-            with suppress(OSError):
-                tag.write_text(_TAG)
+                os.mkdir(name, base.mode(0o777), dir_fd=base.descriptor)
+        return base
 
+    def check(self) -> None:
+        """Raise `UnsafeCacheRoot` if somebody else could put code where entries are."""
+        base = self.open()
+        if base is not None:
+            with base, suppress(FileNotFoundError), self.entries(base):
+                pass
 
-def _check_folder(folder: Path, root: Path) -> None:
-    try:
-        found = folder.lstat()
-    except OSError:
-        return  # what is missing or unreadable cannot mislead; using it gives its own error
-    where = f"cache root {root} is not safe: {folder}"
-    otherwise = "or choose another JITGEN_CACHE_DIR"
-    if not stat.S_ISDIR(found.st_mode):
-        raise UnsafeCacheRoot(f"{where} is no folder; remove it, {otherwise}")
-    if found.st_uid not in (os.geteuid(), 0):
-        raise UnsafeCacheRoot(
-            f"{where} belongs to user {found.st_uid}, not to you (user {os.geteuid()}); "
-            f"remove it, {otherwise}"
+    def entries(self, base: Folder, *, create: bool = False) -> Folder:
+        """
+        Return the folder of entries in `base`, opened. A file in its place counts as none, and
+        gives way where it is to be created.
+
+        Raises:
+            UnsafeCacheRoot: It is not what `open` allows.
+            FileNotFoundError: There is none, and it is not to be created.
+        """
+        try:
+            found = base.stat("entries")
+            if found is None or stat.S_ISDIR(found.st_mode) or stat.S_ISLNK(found.st_mode):
+                return base.folder("entries", create=create)
+            if create:
+                return base.service("entries")
+            raise FileNotFoundError(f"{base.path}/entries is no folder")
+        except Damaged as damage:
+            raise self._unsafe(base.path / "entries", damage.reason) from None
+
+    def _walk(self, *, create: bool) -> Folder:
+        shared = shared_folders()
+        is_free = False
+        descriptor = os.open("/", _SEARCH)
+        try:
+            for path, name, is_inner in self._way:
+                is_free = bool(shared) and is_shared(path, shared)
+                if create:
+                    with suppress(FileExistsError):
+                        os.mkdir(
+                            name, 0o700 if is_inner and not is_free else 0o777, dir_fd=descriptor
+                        )
+                below = self._step(descriptor, path, name, is_inner=is_inner)
+                os.close(descriptor)
+                descriptor = below
+                if not is_free:
+                    self._check(os.fstat(descriptor), path, is_inner=is_inner)
+                if create and path == self.base.parent:
+                    _tag(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return Folder(descriptor, self.base, is_shared=is_free)
+
+    def _step(self, above: int, path: Path, name: str, *, is_inner: bool) -> int:
+        """Return the folder `path`, called `name` in the open folder `above`, opened."""
+        try:
+            return os.open(name, _LIST if path == self.base else _SEARCH, dir_fd=above)
+        except NotADirectoryError:
+            if is_inner:
+                raise self._unsafe(path, "is no folder") from None
+            raise
+
+    def _check(self, found: os.stat_result, path: Path, *, is_inner: bool) -> None:
+        """Raise `UnsafeCacheRoot` if the folder `path`, as it was opened, is not to be trusted."""
+        reason = distrust(found) if is_inner else distrust_parent(found)
+        if reason:
+            raise self._unsafe(path, reason, is_inner=is_inner)
+
+    def _unsafe(self, path: Path, reason: str, *, is_inner: bool = True) -> UnsafeCacheRoot:
+        remedy = "remove it" if is_inner else "give it back"
+        if reason.startswith("can be"):
+            remedy = f"run: chmod {'700' if is_inner else 'o-w'} {path}"
+        return UnsafeCacheRoot(
+            f"cache root {self.path} is not safe: {path} {reason}; {remedy}, or choose another "
+            "JITGEN_CACHE_DIR, or, if they may run code as you, name it in JITGEN_TRUST_SHARED"
         )
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        mode = stat.S_IMODE(found.st_mode)
-        raise UnsafeCacheRoot(
-            f"{where} can be written by other users (mode {mode:04o}); "
-            f"run: chmod 700 {folder}, {otherwise}"
-        )
 
 
-def filesystem_type(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """Return the type of the file system that holds `path`, such as ``ext4``; empty: unknown."""
-    try:
-        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    target = f"{os.path.realpath(path)}/"
-    best, answer = 0, ""
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        columns = left.split()
-        if len(columns) < 5 or not right:
-            continue
-        point = _unescape(columns[4]).rstrip("/") + "/"
-        # A later mount on the same point covers the earlier one.
-        if target.startswith(point) and len(point) >= best:
-            best, answer = len(point), right.split()[0]
-    return answer
-
-
-def is_network(kind: str) -> bool:
-    """Return whether file locks of SQLite cannot be trusted on a file system of type `kind`."""
-    return kind in _NETWORK or kind.startswith("fuse.") or kind == "fuse"
-
-
-def _unescape(text: str) -> str:
-    """Undo the kernel's octal escapes of blanks in mountinfo."""
-    for code, blank in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
-        text = text.replace(f"\\{code}", blank)
-    return text
+def _tag(descriptor: int) -> None:
+    """Mark the root as a cache for backup programs, once."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(OSError):
+        tag = os.open("CACHEDIR.TAG", flags, 0o644, dir_fd=descriptor)
+        try:
+            os.write(tag, _TAG.encode("ascii"))
+        finally:
+            os.close(tag)

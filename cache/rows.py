@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgen.cache.entry import is_key
+from jitgen.documents import BadDocument, parse_json
 
 if TYPE_CHECKING:
     from jitgen.cache.textdisk import Table
@@ -43,6 +44,7 @@ class Row(NamedTuple):
 
 
 _TYPES = [str, str, int, int, int, float]
+_MOST = 2**62  # of any number: what is larger is neither a size nor a time
 
 Change = Callable[[Row], Row | None]
 """What happens to a row: from what was known, or nothing, to what is known; None removes it."""
@@ -58,11 +60,13 @@ def merged(new: Row) -> Change:
 def parse_record(record: list[Any]) -> tuple[str, Change]:
     """Return the key of a journal record, empty for a bad one, and what it does to the row."""
     match record:
-        case ["use", str(key), str(), int(when)]:
+        case ["use", str(key), str(), int(when)] if 0 <= when < _MOST:
             return key, lambda row: row._replace(
                 hits=row.hits + 1, last_use=max(row.last_use, float(when))
             )
-        case ["new", str(key), str(name), str(arch), int(size_bytes), int(disk_bytes)]:
+        case ["new", str(key), str(name), str(arch), int(size_bytes), int(disk_bytes)] if (
+            0 <= size_bytes < _MOST and 0 <= disk_bytes < _MOST
+        ):
             row = Row(name=name, arch=arch, size_bytes=size_bytes, disk_bytes=disk_bytes)
             return key, merged(row)
         case ["gone", str(key)]:
@@ -89,11 +93,19 @@ def change_rows(table: Table, changes: Mapping[str, Iterable[Change]]) -> None:
 
 def load_rows(table: Table, shard: str) -> dict[str, Row]:
     """Return the rows of the keys that begin with `shard`; what is malformed is left out."""
+    from jitgen.cache.textdisk import MAX_BYTES
+
     text = table.get(shard)
     rows: dict[str, Row] = {}
-    with suppress(ValueError, AttributeError, RecursionError):
-        for key, values in json.loads(text or "{}").items():
-            is_known = isinstance(values, list) and [type(value) for value in values] == _TYPES
-            if is_known and key[:2] == shard and is_key(key):
+    with suppress(BadDocument, AttributeError):
+        data = (text or "{}").encode("utf-8", "replace")
+        for key, values in parse_json(data, max_bytes=MAX_BYTES).items():
+            if _is_row(values) and key[:2] == shard and is_key(key):
                 rows[key] = Row(*values)
     return rows
+
+
+def _is_row(values: Any) -> bool:
+    if not isinstance(values, list) or [type(value) for value in values] != _TYPES:
+        return False
+    return all(0 <= value < _MOST for value in values[2:])

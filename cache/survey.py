@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from jitgen.cache.entry import Damaged, Meta, is_key
+from jitgen.cache.entry import Meta, is_key
 from jitgen.cache.files import disk_bytes, read_entry, read_meta
+from jitgen.cache.folder import Folder
 from jitgen.cache.index import NullIndex
-from jitgen.cache.root import Root
 from jitgen.cache.rows import Row
+from jitgen.cache.trust import Damaged
+
+if TYPE_CHECKING:
+    from jitgen.cache.layers import Layers
 
 ABSENT = "(absent)"
 """Stands for the value of a field that one of two key documents does not have."""
@@ -40,6 +43,7 @@ class EntryInfo:
         hits: How often it was loaded from the disk, as far as the index knows.
         last_use: When it was published or last used, seconds since 1970, up to an hour old.
         is_pinned: Whether pruning spares it.
+        base: The root that it lies in, where that is only read; else empty.
     """
 
     key: str
@@ -50,6 +54,7 @@ class EntryInfo:
     hits: int
     last_use: float
     is_pinned: bool
+    base: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,34 +98,61 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """Whether the bytes of one entry are those that were published; `reason` says why not."""
+    """
+    Whether the bytes of one entry are those that were published.
+
+    Attributes:
+        key: Its key.
+        name: Name of the kernel; empty where it is not good.
+        is_good: Whether they are.
+        reason: Why they are not.
+        fate: What became of it since: ``quarantined``, ``removed``, or nothing.
+    """
 
     key: str
     name: str
     is_good: bool
     reason: str = ""
+    fate: str = field(default="", compare=False)
 
 
-def keys(root: Root) -> list[str]:
+def keys_in(entries: Folder) -> list[str]:
     """Return the keys of all entries, sorted; anything that is not named by a key is left out."""
-    return sorted(
-        name
-        for shard in _names(root.entries)
-        for name in _names(root.entries / shard)
-        if name[:2] == shard and is_key(name)
-    )
+    found = []
+    for name in entries.names():
+        with suppress(OSError, Damaged), entries.folder(name) as shard:
+            found += [key for key in shard.names() if key[:2] == name and is_key(key)]
+    return sorted(found)
 
 
-def pinned(root: Root) -> set[str]:
+def keys(base: Folder) -> list[str]:
+    """Return the keys of all entries below `base`, sorted."""
+    with suppress(OSError, Damaged), base.folder("entries") as entries:
+        return keys_in(entries)
+    return []
+
+
+def each(base: Folder) -> Iterator[tuple[str, Folder]]:
+    """Yield key and folder, open until the next one, of every entry that can be opened."""
+    with suppress(FileNotFoundError), base.folder("entries") as entries:
+        for name in sorted(entries.names()):
+            with suppress(OSError, Damaged), entries.folder(name) as shard:
+                for key in sorted(key for key in shard.names() if key[:2] == name and is_key(key)):
+                    with suppress(OSError, Damaged), shard.folder(key) as folder:
+                        yield key, folder
+
+
+def pinned(base: Folder) -> set[str]:
     """Return the keys that pruning spares, with or without an entry."""
-    return {name for name in _names(root.pins) if is_key(name)}
+    return {name for name in _names(base, "pins") if is_key(name)}
 
 
-def known_rows(root: Root, index: NullIndex) -> dict[str, Row]:
+def known_rows(base: Folder, index: NullIndex) -> dict[str, Row]:
     """Return what is known of every entry; what the index lacks is read, and told to it."""
     rows = index.rows()  # before the listing, so that an entry published meanwhile is not forgotten
-    present = keys(root)
-    unknown = {key: _row(root, key) for key in present if key not in rows or not rows[key].name}
+    present = keys(base)
+    missing = {key for key in present if key not in rows or not rows[key].name}
+    unknown = {key: _row(base, key) for key in missing}
     index.learn({key: row for key, row in unknown.items() if row.name})
     index.forget(rows.keys() - set(present))
     if unknown:
@@ -128,27 +160,41 @@ def known_rows(root: Root, index: NullIndex) -> dict[str, Row]:
     return {key: rows[key] for key in present}
 
 
-def entries(root: Root, index: NullIndex) -> Iterator[EntryInfo]:
-    """Yield every entry, by key."""
-    spared = pinned(root)
-    base = str(root.entries)
-    for key, row in known_rows(root, index).items():
-        last_use = row.last_use
-        with suppress(OSError):
-            last_use = os.lstat(f"{base}/{key[:2]}/{key}").st_mtime  # 10,000 of them
-        yield _info(key, row, last_use, is_pinned=key in spared)
+def entries(base: Folder, index: NullIndex) -> list[EntryInfo]:
+    """Return a line for every entry, by key."""
+    spared = pinned(base)
+    found = []
+    with suppress(FileNotFoundError), base.folder("entries") as folder:
+        for key, row in known_rows(base, index).items():
+            last_use = row.last_use
+            with suppress(OSError):  # 10,000 of them
+                last_use = os.stat(
+                    f"{key[:2]}/{key}", dir_fd=folder.descriptor, follow_symlinks=False
+                ).st_mtime
+            found.append(_info(key, row, last_use, is_pinned=key in spared))
+    return found
 
 
-def entry_info(root: Root, key: str, row: Row | None = None) -> EntryInfo:
-    """Return the line of entry `key`; `row` is what is known of it, if anything."""
-    row = row if row is not None and row.name else _row(root, key)
-    last_use = row.last_use
-    with suppress(OSError):
-        last_use = root.entry(key).lstat().st_mtime
-    return _info(key, row, last_use, is_pinned=os.path.lexists(root.pin(key)))
+def entries_below(layers: Layers, hidden: set[str]) -> Iterator[EntryInfo]:
+    """Yield a line for every entry of roots only read whose key is not `hidden`."""
+    for key, folder, root in layers.each():
+        if key not in hidden:
+            last_use = os.fstat(folder.descriptor).st_mtime
+            row = _row_of(folder, key)
+            yield _info(key, row, last_use, is_pinned=False, base=str(root.path))
 
 
-def _info(key: str, row: Row, last_use: float, *, is_pinned: bool) -> EntryInfo:
+def entry_info(base: Folder, key: str, row: Row | None = None) -> EntryInfo | None:
+    """Return the line of entry `key`, None where there is none; `row` is what is known of it."""
+    with suppress(OSError, Damaged), base.below("entries", key[:2]) as shard:
+        found = shard.stat(key)
+        if found is not None:
+            row = row if row is not None and row.name else _row(base, key)
+            return _info(key, row, found.st_mtime, is_pinned=key in pinned(base))
+    return None
+
+
+def _info(key: str, row: Row, last_use: float, *, is_pinned: bool, base: str = "") -> EntryInfo:
     return EntryInfo(
         key=key,
         name=row.name,
@@ -158,12 +204,13 @@ def _info(key: str, row: Row, last_use: float, *, is_pinned: bool) -> EntryInfo:
         hits=row.hits,
         last_use=last_use,
         is_pinned=is_pinned,
+        base=base,
     )
 
 
-def stats(root: Root, index: NullIndex, limit_bytes: int, *, tuned: int) -> Stats:
+def stats(base: Folder | None, index: NullIndex, limit_bytes: int, *, tuned: int) -> Stats:
     """Return the totals."""
-    rows = known_rows(root, index)
+    rows = {} if base is None else known_rows(base, index)
     return Stats(
         entries=len(rows),
         size_bytes=sum(row.size_bytes for row in rows.values()),
@@ -171,55 +218,71 @@ def stats(root: Root, index: NullIndex, limit_bytes: int, *, tuned: int) -> Stat
         limit_bytes=limit_bytes,
         hits=sum(row.hits for row in rows.values()),
         failures=len(index.failures()),
-        pinned=len(pinned(root) & rows.keys()),
-        quarantined=len(_names(root.quarantine)),
+        pinned=0 if base is None else len(pinned(base) & rows.keys()),
+        quarantined=0 if base is None else len(_names(base, "quarantine")),
         tuned=tuned,
         by_arch=dict(sorted(Counter(row.arch for row in rows.values()).items())),
     )
 
 
-def verify(root: Root) -> Iterator[tuple[Verification, Damaged | None]]:
-    """Yield for each entry whether it is good, and the damage if it is not; changes nothing."""
-    for key in keys(root):
+def verify(base: Folder) -> Iterator[Verification]:
+    """Yield for each entry whether it is good; changes nothing."""
+    for key in keys(base):
         try:
-            entry = read_entry(root.entry(key), key)
+            with base.below("entries", key[:2], key) as folder:
+                yield verification(folder, key)
         except FileNotFoundError:
             continue  # pruned meanwhile
-        except Damaged as damage:
-            yield Verification(key=key, name="", is_good=False, reason=str(damage)), damage
-        except OSError as error:
-            yield Verification(key=key, name="", is_good=False, reason=str(error)), None
-        else:
-            yield Verification(key=key, name=entry.meta.name, is_good=True), None
+        except (OSError, Damaged) as error:
+            yield Verification(key=key, name="", is_good=False, reason=str(error))
+
+
+def verification(folder: Folder, key: str) -> Verification:
+    """Return whether the entry in `folder` is good."""
+    try:
+        entry = read_entry(folder, key)
+    except (OSError, Damaged) as error:
+        return Verification(key=key, name="", is_good=False, reason=str(error))
+    return Verification(key=key, name=entry.meta.name, is_good=True)
+
+
+def fate(base: Folder, key: str) -> str:
+    """Return what became of an entry that was damaged: ``quarantined``, ``removed`` or nothing."""
+    if entry_info(base, key) is not None:
+        return ""
+    is_kept = any(name.startswith(f"{key}-") for name in _names(base, "quarantine"))
+    return "quarantined" if is_kept else "removed"
+
+
+def metas(base: Folder) -> Iterator[Meta]:
+    """Yield the record of every entry that has a good one."""
+    for key, folder in each(base):
+        with suppress(OSError, Damaged):
+            yield read_meta(folder, key)
 
 
 def nearest(
-    root: Root, document: Mapping[str, Any], limit: int
+    found: Iterable[Meta], document: Mapping[str, Any], limit: int
 ) -> list[tuple[Meta, tuple[Difference, ...]]]:
     """
-    Return the entries whose key documents are closest to `document`, and in what they differ.
+    Return the records whose key documents are closest to `document`, and in what they differ.
 
     Entries of the same kernel and target come first, then those with the fewest differences.
-    Reads every ``meta.json``: about a second for 10,000 entries.
     """
     wanted = _flat(document)
     same = {field: value for field, value in wanted.items() if field.startswith(("config", "arch"))}
     ranked = []
-    for key in keys(root):
-        try:
-            meta = read_meta(root.entry(key), key)
-        except (Damaged, OSError):
-            continue
-        found = _flat(meta.key_document)
+    for meta in found:
+        fields = _flat(meta.key_document)
         differences = tuple(
             Difference(
-                field=field, wanted=wanted.get(field, ABSENT), found=found.get(field, ABSENT)
+                field=field, wanted=wanted.get(field, ABSENT), found=fields.get(field, ABSENT)
             )
-            for field in sorted(wanted.keys() | found.keys())
-            if wanted.get(field, ABSENT) != found.get(field, ABSENT)
+            for field in sorted(wanted.keys() | fields.keys())
+            if wanted.get(field, ABSENT) != fields.get(field, ABSENT)
         )
-        is_other = any(found.get(field, ABSENT) != value for field, value in same.items())
-        ranked.append(((is_other, len(differences), key), (meta, differences)))
+        is_other = any(fields.get(field, ABSENT) != value for field, value in same.items())
+        ranked.append(((is_other, len(differences), meta.key), (meta, differences)))
     ranked.sort(key=lambda item: item[0])
     return [result for _, result in ranked[:limit]]
 
@@ -235,8 +298,13 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _row(root: Root, key: str) -> Row:
-    folder = root.entry(key)
+def _row(base: Folder, key: str) -> Row:
+    with suppress(OSError, Damaged), base.below("entries", key[:2], key) as folder:
+        return _row_of(folder, key)
+    return Row()
+
+
+def _row_of(folder: Folder, key: str) -> Row:
     try:
         meta = read_meta(folder, key)
     except (Damaged, OSError):
@@ -249,8 +317,7 @@ def _row(root: Root, key: str) -> Row:
     )
 
 
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208  # names only: 10,000 Path objects cost 20 ms
-    except OSError:
-        return []
+def _names(base: Folder, name: str) -> list[str]:
+    with suppress(OSError, Damaged), base.folder(name) as folder:
+        return folder.names()
+    return []

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, cast
 import diskcache
 
 DATABASE = "cache.db"
+MAX_BYTES = 2**22  # of a row: some 20,000 entries whose keys share a byte, 5 million in all
 _RAW = 1  # diskcache's mode of a value that lies in the database as it is
 _SETTINGS = {
     # All of them, each time: diskcache keeps settings in the database and would inherit others.
@@ -82,6 +83,16 @@ class TextDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
         """Remove nothing, whatever a row names."""
 
 
+class _Cache(diskcache.Cache):  # type: ignore[misc]
+    """diskcache, over connections that refuse rows so long that reading one takes the memory."""
+
+    @property
+    def _con(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection = super()._con
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
+        return connection
+
+
 def _wait_until_free(database: Path, timeout_s: float) -> None:
     """
     Wait until nobody locks `database`; diskcache itself would wait for 60 s, whatever it is told.
@@ -112,7 +123,7 @@ class Table:
 
     def __init__(self, directory: Path, timeout_s: float) -> None:
         _wait_until_free(directory / DATABASE, timeout_s)
-        self._cache = diskcache.Cache(str(directory), timeout=timeout_s, disk=TextDisk, **_SETTINGS)
+        self._cache = _Cache(str(directory), timeout=timeout_s, disk=TextDisk, **_SETTINGS)
 
     def get(self, key: str) -> str | None:
         """Return the text under `key`; None where there is none, or it has expired."""

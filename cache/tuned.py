@@ -18,53 +18,54 @@ their reader to judge.
 from __future__ import annotations
 
 import json
-import os
-import stat
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from jitgen.cache.area import discard, unique_name
+from jitgen.cache.folder import Folder
 from jitgen.cache.root import Root
+from jitgen.cache.trust import Untrusted
+from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import CacheError
 from jitgen.events import warn_once
 
 MAX_BYTES = 2**20
 """No file of this kind is larger; a bigger one is not even read."""
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_TUNED = "tuned"
 
 
 class Tuned:
-    """
-    The measurements under one root, which whoever opened the store has checked; reading never
-    raises for what the disk holds.
-    """
+    """The measurements under one root; reading never raises for what the disk holds."""
 
     def __init__(self, root: Root, *, is_writable: bool) -> None:
         self._root = root
-        self._folder = root.base / "tuned"
         self._is_writable = is_writable
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was ever recorded: one look at the disk."""
-        return not self._folder.is_dir()
+        try:
+            with self._folder():
+                return False
+        except (OSError, CacheError):
+            return True
 
     def read(self, device: str, kind: str, name: str) -> dict[str, Any] | None:
         """
         Return a document; None where there is none, or where it cannot be trusted, with a warning.
         """
-        path = self._path(device, kind, name)
         try:
-            document = json.loads(_bytes(path))
+            with self._folder(device, kind) as folder:
+                document = parse_json(folder.read(f"{name}.json", MAX_BYTES), max_bytes=MAX_BYTES)
             if not isinstance(document, dict):
-                raise ValueError("it holds no JSON object")
+                raise BadDocument("it holds no JSON object")
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, RecursionError) as error:
-            warn_once(f"tuned {path}", "ignoring what %s holds: %s", path, error)
+        except (OSError, CacheError, BadDocument) as error:
+            path = self._root.base / _TUNED / device / kind / f"{name}.json"
+            reason = f"it {error.reason}" if isinstance(error, Untrusted) else error
+            warn_once(f"tuned {path}", "ignoring what %s holds: %s", path, reason)
             return None
         return document
 
@@ -75,69 +76,63 @@ class Tuned:
         Raises:
             CacheError: The root may not be written, or cannot.
         """
-        path = self._path(device, kind, name)
         if not self._is_writable:
             raise CacheError(
                 f"measurements cannot be recorded in {self._root.path}: it is read-only"
             )
-        draft = self._root.tmp / unique_name()
+        text = json.dumps(document, indent=1, allow_nan=False)
         try:
-            self._root.create()
-            for folder in (self._folder, path.parent.parent, path.parent):
-                folder.mkdir(mode=0o700, exist_ok=True)
-            descriptor = os.open(draft, _WRITE, 0o600)
-            with os.fdopen(descriptor, "w", encoding="ascii") as stream:
-                json.dump(document, stream, indent=1)
-                stream.flush()
-                os.fsync(descriptor)
-            draft.replace(path)
+            with (
+                self._root.create() as base,
+                base.service("tmp") as drafts,
+                base.below(_TUNED, device, kind, create=True) as folder,
+            ):
+                folder.replace(f"{name}.json", text.encode("ascii"), drafts)
         except OSError as error:
-            with suppress(OSError):
-                draft.unlink()
             reason = error.strerror or error
-            raise CacheError(f"measurements cannot be recorded in {path}: {reason}") from error
+            raise CacheError(
+                f"measurements cannot be recorded in {self._root.base / _TUNED}: {reason}"
+            ) from error
 
     def remove(self, device: str, kind: str, name: str) -> None:
         """Forget a document."""
         if self._is_writable:
-            with suppress(OSError):
-                self._path(device, kind, name).unlink()
+            with suppress(OSError, CacheError), self._folder(device, kind) as folder:
+                folder.discard(f"{name}.json")
 
     def names(self, device: str, kind: str) -> list[str]:
         """Return the names of the documents of one kind, sorted."""
-        return sorted(path.stem for path in self._files(device, kind))
+        with suppress(OSError, CacheError), self._folder(device, kind) as folder:
+            names = folder.names()
+            return sorted(n.removesuffix(".json") for n in names if n.endswith(".json"))
+        return []
 
     def count(self, kind: str) -> int:
         """Return how many documents of one kind there are, over all devices."""
-        return len(self._files("*", kind))
+        with suppress(OSError, CacheError), self._folder() as folder:
+            return sum(len(self.names(device, kind)) for device in folder.names())
+        return 0
 
     def clear(self) -> None:
         """Forget everything."""
         if self._is_writable:
-            discard(self._folder)
+            with suppress(OSError, CacheError):
+                base = self._root.open()
+                if base is not None:
+                    with base:
+                        base.discard(_TUNED)
 
-    def _files(self, device: str, kind: str) -> list[Path]:
-        with suppress(OSError):
-            return list(self._folder.glob(f"{device}/{kind}/*.json"))
-        return []
+    @contextmanager
+    def _folder(self, *names: str) -> Iterator[Folder]:
+        """
+        Yield a folder below ``tuned``, opened.
 
-    def _path(self, device: str, kind: str, name: str) -> Path:
-        return self._folder / device / kind / f"{name}.json"
-
-
-def _bytes(path: Path) -> bytes:
-    """Return the content of a regular file that nobody else can write to."""
-    descriptor = os.open(path, _READ)
-    with os.fdopen(descriptor, "rb") as stream:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError("it is no regular file")
-        if found.st_uid not in (os.geteuid(), 0):
-            raise ValueError(f"it belongs to user {found.st_uid}")
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise ValueError(
-                f"other users may write to it (mode {stat.S_IMODE(found.st_mode):04o})"
-            )
-        if found.st_size > MAX_BYTES:
-            raise ValueError(f"it has {found.st_size} bytes, and no such file has that many")
-        return stream.read(MAX_BYTES + 1)
+        Raises:
+            FileNotFoundError: There is none.
+            OSError, Damaged, UnsafeCacheRoot: It cannot be had, or not be trusted.
+        """
+        base = self._root.open()
+        if base is None:
+            raise FileNotFoundError(self._root.base)
+        with base, base.below(_TUNED, *names) as folder:
+            yield folder

@@ -12,9 +12,10 @@ Every error that jitgen raises on purpose.
     ├── PlanError (ValueError)            a prewarm plan cannot be read
     ├── RenderError                       a template failed
     ├── CompileError                      the compiler refused the generated source
-    │   ├── CompileTimeout (TimeoutError)
     │   └── RememberedFailure             it failed before; the cache remembers why
-    ├── ToolchainError                    the compiler, a runtime library or a tool is not installed
+    ├── ResourceError                     memory, processes, descriptors or disk ran out: try again
+    │   └── CompileTimeout (TimeoutError)     a compile took too long
+    ├── ToolchainError                    a compiler, library or tool is missing or does not work
     ├── ArtifactError                     an artifact cannot be loaded
     ├── EmulationError                    a kernel cannot be run in the emulator
     │   ├── UnsupportedPtx                its code holds what the emulator does not know
@@ -22,8 +23,9 @@ Every error that jitgen raises on purpose.
     │       └── Deadlock                  ... such as waiting for ever
     ├── CacheError
     │   └── UnsafeCacheRoot (PermissionError)
-    └── KernelMiss (LookupError)          the kernel is not compiled and may not be compiled now
-        └── CaptureMiss                   ... because a CUDA graph is being captured
+    ├── KernelMiss (LookupError)          the kernel is not compiled and may not be compiled now
+    │   └── CaptureMiss                   ... because a CUDA graph is being captured
+    └── InternalError                     nobody foresaw it: a mistake in jitgen, or below
 
 A message says what was asked, what is allowed, and what to do, in one line; the facts are
 attributes too.
@@ -89,25 +91,38 @@ class CompileError(JitgenError):
     Attributes:
         kernel: Name of the kernel.
         reason: The compiler's own words, shortened.
+        is_certain: Whether a process that did nothing else was refused, too. Then it is remembered
+            for others; else it may have been this process: a deep stack, little memory.
     """
 
-    def __init__(self, kernel: str, reason: str) -> None:
+    def __init__(self, kernel: str, reason: str, *, is_certain: bool = False) -> None:
         super().__init__(f"{kernel} did not compile: {reason}")
         self.kernel = kernel
         self.reason = reason
-
-
-class CompileTimeout(CompileError, TimeoutError):
-    """A compile took longer than JITGEN_COMPILE_TIMEOUT."""
+        self.is_certain = is_certain
 
 
 class RememberedFailure(CompileError):
     """The same config failed before and the cache remembers it until the failure expires."""
 
 
+class ResourceError(JitgenError):
+    """
+    Memory, processes, descriptors or disk ran out, or a process was killed or took too long.
+
+    That says nothing about the kernel: it is never remembered for others, and trying again some
+    seconds later may help.
+    """
+
+
+class CompileTimeout(ResourceError, TimeoutError):
+    """A compile took longer than JITGEN_COMPILE_TIMEOUT."""
+
+
 class ToolchainError(JitgenError):
     """
-    Something that has to be installed is not: the compiler, a runtime library, a disassembler.
+    Something that has to be installed is not, or does not work: the compiler, a runtime library, a
+    disassembler, a linker.
     """
 
 
@@ -166,3 +181,11 @@ class KernelMiss(JitgenError, LookupError):
 
 class CaptureMiss(KernelMiss):
     """A kernel that is not loaded yet was asked for while a CUDA graph was being captured."""
+
+
+class InternalError(JitgenError):
+    """
+    Something raised what nobody foresaw: a mistake in jitgen, or in what it stands on.
+
+    The message says what was being done, and where; the cause is chained.
+    """

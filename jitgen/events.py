@@ -3,8 +3,9 @@
 What happens to kernels, told to whoever listens, and counted.
 
 The warm path emits nothing: a kernel that is in memory is served without an event, and the registry
-counts those itself. Listeners run on the thread that caused the event; one that raises is dropped
-with a warning, for a broken monitor must not stop a server.
+counts those itself. Listeners run on the thread that caused the event, when it has let go of every
+lock of jitgen's, so that they may ask for kernels themselves. One that raises is dropped with a
+warning, for a broken monitor must not stop a server.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+
+from jitgen.text import printable
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +65,14 @@ class Event:
 Listener = Callable[[Event], None]
 
 
+class _Held(threading.local):
+    """What one thread has emitted and not delivered yet, and how many with blocks keep it."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.waiting: deque[Event] = deque()
+
+
 class EventBus:
     """Listeners and counters of one process; safe to use from any thread."""
 
@@ -68,6 +80,7 @@ class EventBus:
         self._listeners: tuple[Listener, ...] = ()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
+        self._held = _Held()
 
     def renew_lock(self) -> None:
         """Start with a free lock: in a forked child its holder does not exist any more."""
@@ -84,14 +97,41 @@ class EventBus:
             self._listeners = tuple(other for other in self._listeners if other is not listener)
 
     def emit(self, event: Event) -> None:
-        """Count `event` and hand it to every listener."""
+        """Count `event` and hand it to every listener, now or when this thread lets go."""
         with self._lock:
             self._counts[f"{event.kind}.{event.tier}" if event.tier else str(event.kind)] += 1
+            listeners = self._listeners
+        if not listeners:
+            return
+        with self.held():
+            self._held.waiting.append(event)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """
+        Keep what this thread emits in the with block until its end.
+
+        For whoever holds a lock: a listener that needs it too would wait for ever. What a listener
+        causes waits until the listener has returned.
+        """
+        held = self._held
+        held.depth += 1
+        try:
+            yield
+        finally:
+            try:
+                while held.depth == 1 and held.waiting:
+                    self._deliver(held.waiting.popleft())
+            finally:
+                held.depth -= 1
+
+    def _deliver(self, event: Event) -> None:
+        with self._lock:
             listeners = self._listeners
         for listener in listeners:
             try:
                 listener(event)
-            except Exception:  # a listener is foreign code: any failure of it is its own
+            except (Exception, SystemExit):  # a listener is foreign code: any failure is its own
                 _log.warning("an event listener failed and was dropped", exc_info=True)
                 self._drop(listener)
 
@@ -133,4 +173,4 @@ def warn_once(topic: str, message: str, *arguments: object) -> None:
         if topic in _warned:
             return
         _warned.add(topic)
-    _log.warning(message, *arguments)
+    _log.warning("%s", printable(message % arguments if arguments else message, keep="\n"))

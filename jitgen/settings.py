@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from jitgen.errors import SettingError
+from jitgen.text import shown
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_MAX_DIGITS = 18
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -28,7 +30,7 @@ def parse_size(text: str) -> int:
     Return the bytes that `text` stands for: ``4GiB``, ``500M``, ``0``; units are powers of 1024.
     """
     match = _SIZE.fullmatch(text.strip())
-    if match is None:
+    if match is None or len(match[1]) > _MAX_DIGITS:
         raise ValueError("a size such as 4GiB, 500MiB or 0")
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
@@ -55,9 +57,21 @@ def _number(kind: type[int] | type[float], what: str) -> Callable[[str], Any]:
     return parse
 
 
+class NoHomeFolder(SettingError):
+    """Nothing says where the cache is to be: a container may run as a user that has no account."""
+
+
 def _cache_root() -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "jitgen"
+    if base.is_absolute():
+        return base / "jitgen"
+    try:
+        return Path.home() / ".cache" / "jitgen"
+    except RuntimeError:
+        raise NoHomeFolder(
+            f"user {os.getuid()} has no home folder (HOME is not set, and no account has this "
+            "number), so there is no place for the kernel cache; set JITGEN_CACHE_DIR"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +102,20 @@ class Setting:
 
 
 def _absolute(text: str) -> Path:
-    path = Path(text).expanduser()
-    if not path.is_absolute():
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:  # nobody knows the home folder that ~ stands for
+        path = Path(text)
+    if not path.is_absolute() or "\0" in text:
         raise ValueError("an absolute path")
     return path
+
+
+def _folders(text: str) -> tuple[Path, ...]:
+    try:
+        return tuple(_absolute(part) for part in text.split(os.pathsep) if part)
+    except ValueError:
+        raise ValueError(f"absolute paths, separated by {os.pathsep}") from None
 
 
 TABLE: tuple[Setting, ...] = (
@@ -102,6 +126,24 @@ TABLE: tuple[Setting, ...] = (
         kind="path",
         shown_default="`$XDG_CACHE_HOME/jitgen`, else `~/.cache/jitgen`",
         help="Root of the disk cache; it must belong to you and nobody else may write there.",
+    ),
+    Setting(
+        name="base",
+        default=(),
+        parse=_folders,
+        kind="paths",
+        shown_default="none",
+        help="Roots of caches that are read and never written, such as an image's, separated by "
+        "`:`; asked after `JITGEN_CACHE_DIR`, in this order.",
+    ),
+    Setting(
+        name="trust_shared",
+        default=(),
+        parse=_folders,
+        kind="paths",
+        shown_default="none",
+        help="Folders, separated by `:`, that others may write to and that are used nevertheless, "
+        "such as Kubernetes volumes: whoever can write there can run code as you.",
     ),
     Setting(
         name="cache",
@@ -127,6 +169,16 @@ TABLE: tuple[Setting, ...] = (
         shown_default="`compile`",
         help="What a call does whose kernel is not compiled: compile it; use the best compiled "
         "neighbour while a worker process compiles it (where there is none, compile it); raise.",
+    ),
+    Setting(
+        name="compile",
+        default="auto",
+        parse=_choice("auto", "process", "worker"),
+        kind="`auto`, `process`, `worker`",
+        shown_default="`auto`",
+        help="Where a call compiles: in this process only; in a process of its own, so that "
+        "nothing the compiler does can end this one; here, but in one of its own where "
+        "`JITGEN_ON_MISS=fallback`, where somebody else imported the compiler, or where it fails.",
     ),
     Setting(
         name="arch",
@@ -158,7 +210,7 @@ TABLE: tuple[Setting, ...] = (
         parse=_number(float, "seconds"),
         kind="seconds",
         shown_default="`300`",
-        help="How long one compile in a worker process may take.",
+        help="How long one compile in a process of its own may take.",
     ),
     Setting(
         name="failure_ttl",
@@ -190,6 +242,8 @@ class Settings:
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _BY_NAME:
             raise SettingError(f"no setting {name!r}; settings: {', '.join(_BY_NAME)}")
+        if isinstance(value, (tuple, list)):  # paths, as they stand in an environment variable
+            value = os.pathsep.join(map(str, value))
         self._set[name] = _parsed(_BY_NAME[name], str(value), f"settings.{name}")
 
     def __delattr__(self, name: str) -> None:
@@ -224,7 +278,7 @@ def _parsed(setting: Setting, text: str, where: str) -> Any:
     try:
         return setting.parse(text)
     except ValueError as error:
-        raise SettingError(f"{where}={text!r} is not allowed: it must be {error}") from None
+        raise SettingError(f"{where}={shown(text)} is not allowed: it must be {error}") from None
 
 
 settings = Settings()

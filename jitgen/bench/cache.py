@@ -67,21 +67,21 @@ def fabricate(root: Path, count: int) -> None:
     """Write `count` well-formed entries with small files: what a store looks like that is full."""
     from jitgen.cache import Meta
     from jitgen.cache.entry import META, key_of
+    from jitgen.cache.files import entry_path
     from jitgen.cache.root import Root
     from jitgen.model import Arch, KernelConfig, Layout, Tile
 
     places = Root(root)
-    places.create()
+    with places.create():
+        pass
     config = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=128, n=128, k=128))
     for number in range(count):
         document = {"schema": 1, "config": config.to_json(), "number": number}
         key = key_of(document)
-        directory = places.entry(key)
+        directory = entry_path(places.base, key)
         directory.mkdir(parents=True, mode=0o700)
-        (directory / "kernel.py").write_text(f"# {number}\n", encoding="ascii")
-        (directory / "kernel.so").write_bytes(b"\x7fELF")
-        meta = Meta.describe(
-            directory,
+        files = {"kernel.py": f"# {number}\n".encode(), "kernel.so": b"\x7fELF"}
+        meta = Meta(
             key=key,
             key_document=document,
             name=config.name(Arch.SM_90A),
@@ -89,20 +89,22 @@ def fabricate(root: Path, count: int) -> None:
             config=config.to_json(),
             symbol="kernel",
             library="kernel.so",
+            files={},
             created="2026-01-01T00:00:00+00:00",
             compile_s=1.0,
             link_s=0.01,
             host_isa=(),
             jitgen="0",
-        )
-        (directory / META).write_bytes(meta.encode())
+        ).with_files(files)
+        for name, content in {**files, META: meta.encode()}.items():
+            (directory / name).write_bytes(content)
 
 
 def _stats(root: Path) -> float:
     """Return the seconds of one ``jitgen cache stats`` that counts right."""
     start = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "jitgen.cli.main", "cache", "stats", "--json"],
+        [sys.executable, "-P", "-m", "jitgen.cli.main", "cache", "stats", "--json"],
         env=python_environment({"JITGEN_CACHE_DIR": str(root)}),
         capture_output=True,
         text=True,

@@ -8,15 +8,16 @@ their place.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ConfigError
 from jitgen.model import Layout, Problem
+from jitgen.text import shown
 
 PUBLIC = Path(__file__).with_name("hopper.json")
 """The public cases."""
@@ -76,22 +77,22 @@ class Case:
             ConfigError: A field is missing, unknown, or has a value that it may not have.
         """
         if not isinstance(document, dict):
-            raise ConfigError(f"a case must be an object (got {document!r})")
+            raise ConfigError(f"a case must be an object (got {shown(document)})")
         known = {field.name for field in fields(cls)}
         if unknown := sorted(document.keys() - known):
             raise ConfigError(
-                f"a case has no field {unknown[0]!r}; it may have {', '.join(sorted(known))}"
+                f"a case has no field {shown(unknown[0])}; it may have {', '.join(sorted(known))}"
             )
         needed = ("layout", "groups", "rows_per_group", "n", "k")
         if missing := [name for name in needed if name not in document]:
-            raise ConfigError(f"a case needs {missing[0]!r} (got {document})")
+            raise ConfigError(f"a case needs {missing[0]!r} (got {shown(document)})")
         values = dict(document)
         for name in known - {"layout", "spread"}:
             if name in values and (name, values[name]) != ("max_rows", None):
                 _require(values[name], name, int)
         _require(values.get("spread", 0), "spread", int, float)
         if values["layout"] not in [*Layout]:
-            raise ConfigError(f"layout must be {', '.join(Layout)} (got {values['layout']!r})")
+            raise ConfigError(f"layout must be {', '.join(Layout)} (got {shown(values['layout'])})")
         return cls(**{**values, "layout": Layout(values["layout"])})
 
     def to_json(self) -> dict[str, Any]:
@@ -140,14 +141,14 @@ def load(path: Path = PUBLIC) -> tuple[Case, ...]:
             scales and bfloat16 results.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        document = parse_json(read_bounded(path))
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path} does not hold cases: {error}") from None
     if not isinstance(document, Mapping) or not isinstance(document.get("cases"), list):
         raise ConfigError(f"{path} does not hold cases: it needs an object with a list 'cases'")
     for name, value in _HEADER.items():
         if document.get(name, value) != value:
-            raise ConfigError(f"{path}: {name} must be {value!r} (got {document[name]!r})")
+            raise ConfigError(f"{path}: {name} must be {value!r} (got {shown(document[name])})")
     try:
         return tuple(Case.from_json(case) for case in document["cases"])
     except ConfigError as error:
@@ -157,4 +158,4 @@ def load(path: Path = PUBLIC) -> tuple[Case, ...]:
 def _require(value: object, name: str, *types: type) -> None:
     if type(value) not in types:
         words = " or ".join(each.__name__ for each in types)
-        raise ConfigError(f"{name} must be of type {words} (got {value!r})")
+        raise ConfigError(f"{name} must be of type {words} (got {shown(value)})")

@@ -30,7 +30,9 @@ from jitgen.build.render import render
 from jitgen.model import KernelConfig
 
 source = render(*KernelConfig.parse({name!r}))
-compile_source(source, Path({folder!r}), keep_ptx=True, line_info=True)
+made = compile_source(source, wants_ptx=True, line_info=True)
+for name, content in {{**made.files, "kernel.ptx": made.ptx.encode()}}.items():
+    Path({folder!r}, name).write_bytes(content)
 """
 
 _RUN = """\
@@ -43,7 +45,7 @@ from jitgen.model import Layout, Problem
 
 folder = Path({folder!r})
 artifact = Artifact(
-    library=folder / "kernel.so",
+    library=(folder / "kernel.so").read_bytes(),
     symbol={name!r},
     ptx=(folder / "kernel.ptx").read_text(),
     source=(folder / "kernel.py").read_text(),

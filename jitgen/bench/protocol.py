@@ -87,7 +87,7 @@ def python(script: str, *arguments: str, environment: Mapping[str, str] | None =
         WrongResult: It failed; the message holds the last line of its complaint.
     """
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
+        [sys.executable, "-P", "-c", script, *arguments],
         env=python_environment(environment or {}),
         capture_output=True,
         text=True,

@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from jitgen.bench.cases import Case
+from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ConfigError
 from jitgen.measure.times import Times
+from jitgen.text import shown
 
 SCHEMA = 1
+_MAX_BYTES = 2**26  # of a report; a whole suite with its samples takes one
 OURS = "jitgen"
 PADDING = "padding"
 """The pass that a peer needs before its product, in the place of a side."""
@@ -249,7 +252,7 @@ class Report:
                 notes=dict(document["notes"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"the report is damaged: {error!r}") from None
+            raise ConfigError(f"the report is damaged: {shown(error)}") from None
 
     def save(self, path: Path) -> None:
         """
@@ -274,8 +277,8 @@ class Report:
             ConfigError: The file cannot be read or is no such report.
         """
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            document = parse_json(read_bounded(path, _MAX_BYTES), max_bytes=_MAX_BYTES)
+        except (OSError, ValueError) as error:
             raise ConfigError(f"{path} does not hold a report: {error}") from None
         if not isinstance(document, dict):
             raise ConfigError(f"{path} does not hold a report: it is no object")

@@ -1,49 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Source to artifact; the only module that imports the compiler.
+Source to artifact, in this process; the only module that imports the compiler.
 
 The compiler is not thread-safe, so one lock in the process guards it; parallel compiling takes
-processes.
+processes. Nor is it the same in every process: whoever imported it before may have told it to
+generate other code, which `unfit` finds out. What comes out of such a process is never published.
 """
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import os
 import re
-import shutil
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from jitgen import forks
 from jitgen.build import toolchain
-from jitgen.build.render import Source
+from jitgen.build.linker import LinkError, link
+from jitgen.cache.entry import LIBRARY, OBJECT, SOURCE
+from jitgen.cache.scratch import scratch
 from jitgen.errors import CompileError, ToolchainError
-from jitgen.events import warn_once
+
+if TYPE_CHECKING:
+    from jitgen.build.render import Source
 
 _lock = threading.Lock()
 
 _HARMLESS = ("CUTE_DSL_LIBS", "CUTE_DSL_CACHE_DIR", "CUTE_DSL_DISABLE_FILE_CACHING")
 """Variables of the compiler that say where things are, not what is built."""
 
-_LINK_OPTIONS = ("-nostdlib", "-s", "-Wl,--build-id=none", "-Wl,-z,noseparate-code")
-"""
-Nothing but the object: no start files (a kernel has no constructors, and what it calls of libc is
-in every process), no symbols, no padding. That links in half the time, into a tenth less.
-"""
-
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
-SOURCE_FILE = "kernel.py"
-PTX_FILE = "kernel.ptx"
+_settings_at_import: dict[str, Any] | None = None
+"""What the compiler was told when this module imported it; None: somebody else did, or nobody."""
 
 
 def _after_fork() -> None:
@@ -57,81 +54,139 @@ os.register_at_fork(after_in_child=_after_fork)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
     """
-    What one compile left in its folder.
+    What came out of one compile, in memory.
 
     Attributes:
         symbol: The exported function.
-        library: File name of the native code: ``kernel.so``, or ``kernel.o`` where no linker was
-            found.
+        files: ``kernel.py`` and the native code, by name.
+        library: Name of the native code: ``kernel.so``, or ``kernel.o`` where it was not linked.
         compile_s: Seconds in the compiler.
         link_s: Seconds in the linker.
+        ptx: The PTX, if it was asked for; else empty.
+        doubt: Why this must not be published, though it works here; empty where it may be.
     """
 
     symbol: str
+    files: dict[str, bytes] = field(repr=False)
     library: str
     compile_s: float
     link_s: float
+    ptx: str = field(default="", repr=False)
+    doubt: str = ""
 
 
 def compile_source(
-    source: Source, directory: Path, *, keep_ptx: bool = False, line_info: bool = False
+    source: Source, *, wants_ptx: bool = False, line_info: bool = False, links: bool = True
 ) -> Artifact:
     """
-    Compile `source` into `directory`, which then holds ``kernel.py`` and the native code.
+    Compile `source` in this process. Needs no GPU: the target is the source's.
 
-    Needs no GPU: the target is the source's, whatever this machine has. Holds the process-wide
-    compile lock.
+    Holds the process-wide compile lock. A linker that fails leaves the object, which this process
+    can load, and a doubt.
 
     Args:
         source: What to compile.
-        directory: An existing folder that belongs to the caller.
-        keep_ptx: Write ``kernel.ptx`` too (GPU targets only).
+        wants_ptx: Whether to keep the PTX (GPU targets only).
         line_info: Note in the PTX which line of the source each instruction comes from, which
             leaves the instructions as they are.
+        links: Whether to link the object.
 
     Raises:
         ToolchainError: The compiler is not installed.
+        ResourceError: There is no room for its files.
         CompileError: The compiler refused the source; its own error is the cause.
-        OSError: `directory` cannot be written.
+        Exception: MemoryError, RecursionError, OSError: this process or machine is short of
+            something, which is not the source's fault.
     """
-    path = directory / SOURCE_FILE
-    path.write_text(source.text, encoding="utf-8")
+    with scratch() as directory:
+        path = directory / SOURCE
+        path.write_text(source.text, encoding="utf-8")
+        with _lock, neutral_environment():
+            cute = import_compiler()
+            doubt = unfit()
+            start = time.perf_counter()
+            try:
+                ptx = _compile(cute, source, path, wants_ptx=wants_ptx, line_info=line_info)
+            except (OSError, MemoryError, RecursionError, SystemError):
+                raise  # not the source's fault, and must not be remembered
+            except Exception as error:  # the compiler raises RuntimeError and many types of its own
+                raise CompileError(source.name, _shortened(error)) from error
+            compile_s = time.perf_counter() - start
+        start = time.perf_counter()
+        library, native, trouble = _linked(directory, source.name, links=links)
+        return Artifact(
+            symbol=source.name,
+            files={SOURCE: source.text.encode("utf-8"), library: native},
+            library=library,
+            compile_s=compile_s,
+            link_s=time.perf_counter() - start,
+            ptx=ptx,
+            doubt=doubt or trouble,
+        )
+
+
+def _compile(cute: Any, source: Source, path: Path, *, wants_ptx: bool, line_info: bool) -> str:
+    """Compile the generated file `path` to an object beside it; return the PTX if it is wanted."""
     options = list(toolchain.options(source.arch))
-    if keep_ptx:  # the compiler drops a copy of its own, which must not land in the user's folder
-        options += ["--keep-ptx", f"--dump-dir '{directory}'"]
+    if wants_ptx:  # the compiler drops a copy of its own, which must not land in the user's folder
+        options += ["--keep-ptx", f"--dump-dir '{path.parent}'"]
     if line_info:
         options += ["--generate-line-info"]
-    with _lock, _neutral_environment():
-        cute = _import_compiler()
-        start = time.perf_counter()
-        try:
-            module = _module(source, path)
-            compiled = cute.compile(
-                module.grouped_gemm,
-                *module.arguments(),
-                options=" ".join(options),
-                no_jit_engine=True,  # the artifact is loaded, never run from the compiler's memory
-            )
-            if keep_ptx and source.arch.is_gpu:
-                (directory / PTX_FILE).write_text(compiled.__ptx__, encoding="utf-8")
-            compiled.export_to_c(str(directory / "kernel.o"), function_name=source.name)
-        except OSError:
-            raise  # a full or vanished disk is not the source's fault, and must not be remembered
-        except Exception as error:  # the compiler raises RuntimeError and many types of its own
-            raise CompileError(source.name, _shortened(error)) from error
-        compile_s = time.perf_counter() - start
-    start = time.perf_counter()
-    library = _link(directory)
-    return Artifact(
-        symbol=source.name,
-        library=library,
-        compile_s=compile_s,
-        link_s=time.perf_counter() - start,
+    module = _module(source, path)
+    compiled = cute.compile(
+        module.grouped_gemm,
+        *module.arguments(),
+        options=" ".join(options),
+        no_jit_engine=True,  # the artifact is loaded, never run from the compiler's memory
     )
+    _set_host_level(compiled.ir_module, toolchain.host_level(source.arch))
+    compiled.export_to_c(str(path.with_name(OBJECT)), function_name=source.name)
+    return str(compiled.__ptx__) if wants_ptx and source.arch.is_gpu else ""
+
+
+def _set_host_level(module: Any, level: str) -> None:
+    """
+    Have the host functions of `module` compiled for `level`, not for whatever CPU this is.
+
+    A function's own target outweighs that of the code generator, but not its list of features: so
+    a list has to be there, be it as short as the base of the family.
+    """
+    from cutlass._mlir import ir
+
+    is_x86 = level.startswith("x86")
+    wanted = {
+        "target-cpu": level if is_x86 else "generic",
+        "target-features": "+sse2" if is_x86 else "+neon",
+    }
+    with module.context, ir.Location.unknown():
+        target = [
+            ir.ArrayAttr.get([ir.StringAttr.get(name), ir.StringAttr.get(value)])
+            for name, value in wanted.items()
+        ]
+
+        def set_target(operation: Any) -> Any:
+            if operation.name == "llvm.func":
+                attributes = operation.attributes
+                known = list(attributes["passthrough"]) if "passthrough" in attributes else []
+                attributes["passthrough"] = ir.ArrayAttr.get([*known, *target])
+            return ir.WalkResult.ADVANCE
+
+        module.operation.walk(set_target)
+
+
+def _linked(directory: Path, name: str, *, links: bool) -> tuple[str, bytes, str]:
+    """Return name and content of the native code, and why it was not linked, if it was not."""
+    trouble = "they are not linked"
+    if links:
+        try:
+            return LIBRARY, link(directory, OBJECT, f"__tvm_ffi_{name}"), ""
+        except LinkError as error:
+            trouble = f"they cannot be linked: {error}"
+    return OBJECT, (directory / OBJECT).read_bytes(), trouble
 
 
 @contextmanager
-def _neutral_environment() -> Iterator[None]:
+def neutral_environment() -> Iterator[None]:
     """
     Hide CUTE_DSL_* variables from the compiler, which reads them once, when it is first used.
 
@@ -142,20 +197,21 @@ def _neutral_environment() -> Iterator[None]:
         for name in list(os.environ)
         if name.startswith("CUTE_DSL_") and name not in _HARMLESS
     }
-    if hidden and "cutlass" in sys.modules:
-        warn_once(
-            "compiler environment",
-            "%s was set when the compiler was imported, which may have changed what it builds; "
-            "unset it, or import jitgen's kernels first",
-            ", ".join(hidden),
-        )
     try:
         yield
     finally:
         os.environ.update(hidden)
 
 
-def _import_compiler() -> Any:
+def import_compiler() -> Any:
+    """
+    Return the compiler; whoever calls this first does it in `neutral_environment`.
+
+    Raises:
+        ToolchainError: It is not installed.
+    """
+    global _settings_at_import
+    is_first = "cutlass" not in sys.modules
     try:
         from cutlass import cute
     except ImportError as error:
@@ -164,7 +220,34 @@ def _import_compiler() -> Any:
             f"'nvidia-cutlass-dsl>=4.8,<4.9', "
             "or prewarm the cache on a machine that has it"
         ) from error
+    forks.wait_before("cutlass")
+    if is_first:
+        _settings_at_import = _compiler_settings()
     return cute
+
+
+def unfit() -> str:
+    """Return why what this process's compiler generates must not be published; else empty."""
+    if "cutlass" not in sys.modules:
+        return ""
+    if _settings_at_import is None:
+        return "the compiler was imported by somebody else, who may have changed its settings"
+    now = _compiler_settings()
+    changed = sorted(
+        name
+        for name in now.keys() | _settings_at_import.keys()
+        if now.get(name) != _settings_at_import.get(name)
+    )
+    return f"settings of the compiler were changed: {', '.join(changed)}" if changed else ""
+
+
+def _compiler_settings() -> dict[str, Any]:
+    """Return what the compiler took from its environment; the target is told with each compile."""
+    from cutlass.cutlass_dsl import CuTeDSL
+
+    found = dict(vars(CuTeDSL._get_dsl().envar))
+    found.pop("_arch", None)
+    return found
 
 
 def _module(source: Source, path: Path) -> ModuleType:
@@ -190,38 +273,3 @@ def _shortened(error: BaseException) -> str:
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
     text = " ".join(lines[:4]) or type(error).__name__
     return text if len(text) <= 400 else text[:397] + "..."
-
-
-def _link(directory: Path) -> str:
-    """Link ``kernel.o`` into ``kernel.so`` and return the file to load."""
-    compiler = driver()
-    if compiler is None:
-        warn_once(
-            "linker",
-            "no C compiler driver (cc, gcc, clang) was found to link kernels: object files are "
-            "kept instead, and "
-            "loading them needs the compiler; install gcc",
-        )
-        return "kernel.o"
-    command = [compiler, "-shared", *_LINK_OPTIONS, "-o", "kernel.so", "kernel.o"]
-    done = subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, check=False, timeout=60
-    )
-    if done.returncode:
-        size = (directory / "kernel.o").stat().st_size
-        if shutil.disk_usage(directory).free < 2 * size:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
-        warn_once(
-            "linker", "%s failed, object files are kept instead: %s", compiler, done.stderr.strip()
-        )
-        return "kernel.o"
-    (directory / "kernel.o").unlink()
-    return "kernel.so"
-
-
-def driver() -> str | None:
-    """Return the system's compiler driver: $CC, or the first of the usual names."""
-    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
-        if name and (found := shutil.which(name)):
-            return found
-    return None

@@ -22,20 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jitgen.build import elf
 from jitgen.errors import ArtifactError, ToolchainError
 
 if TYPE_CHECKING:
     from jitgen.build.render import Source
 
 _TIMEOUT_S = 120
-
-# ELF: the header of a 64-bit file, of a segment and of a section
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SEGMENT = struct.Struct("<IIQQQQQQ")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_MAGIC = b"\x7fELF\x02\x01"
-_MACHINE_CUDA = 190
-_NO_BITS = 8
 
 # attributes in .nv.info sections, by the numbers that `cuobjdump -elf` gives names to
 _REQNTID = 0x10
@@ -79,53 +72,25 @@ class Resources:
     code_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
-    name: str
-    kind: int
-    flags: int
-    offset: int
-    size: int
-    content: bytes
-
-
-def cubin(library: Path) -> bytes:
+def cubin(library: bytes) -> bytes:
     """
     Return the GPU code inside ``kernel.so`` or ``kernel.o``: an ELF file of its own.
 
     Raises:
         ArtifactError: There is none, as in an artifact for the cpu.
     """
-    content = library.read_bytes()
-    start = content.find(_MAGIC)
+    start = library.find(elf.MAGIC)
     while start >= 0:
-        size = _cuda_elf_size(content, start)
+        size = elf.size_at(library, start, elf.MACHINE_CUDA)
         if size:
-            return content[start : start + size]
-        start = content.find(_MAGIC, start + 1)
+            return library[start : start + size]
+        start = library.find(elf.MAGIC, start + 1)
     raise ArtifactError(
-        f"{library.name} holds no GPU code; that of a cpu artifact is shown by host_code()"
+        "the library holds no GPU code; that of a cpu artifact is shown by host_code()"
     )
 
 
-def _cuda_elf_size(content: bytes, start: int) -> int:
-    """Return the size of the CUDA ELF file at `start`; 0 where there is none."""
-    if len(content) - start < _HEADER.size:
-        return 0
-    header = _HEADER.unpack_from(content, start)
-    machine, segments, sections = header[2], header[5], header[6]
-    segment_size, num_segments, section_size, num_sections = header[9:13]
-    end = max(segments + segment_size * num_segments, sections + section_size * num_sections)
-    if machine != _MACHINE_CUDA or section_size != _SECTION.size or start + end > len(content):
-        return 0
-    for index in range(num_sections):
-        section = _SECTION.unpack_from(content, start + sections + index * section_size)
-        if section[1] != _NO_BITS:
-            end = max(end, section[4] + section[5])
-    return end if start + end <= len(content) else 0
-
-
-def resources(library: Path) -> Resources:
+def resources(library: bytes) -> Resources:
     """
     Return what the kernel in `library` occupies.
 
@@ -135,10 +100,10 @@ def resources(library: Path) -> Resources:
     Raises:
         ArtifactError: There is no GPU code.
     """
-    sections = {section.name: section for section in _sections(cubin(library))}
+    sections = {section.name: section for section in elf.sections(cubin(library))}
     kernel = next((name[6:] for name in sections if name.startswith(".text.")), None)
     if kernel is None:
-        raise ArtifactError(f"the GPU code in {library.name} holds no kernel")
+        raise ArtifactError("the GPU code in the library holds no kernel")
     facts: dict[int, tuple[int, ...]] = {}
     for name in (".nv.info", f".nv.info.{kernel}"):
         if name in sections:
@@ -161,23 +126,12 @@ def resources(library: Path) -> Resources:
     )
 
 
-def _spills_if_known(library: Path) -> int | None:
+def _spills_if_known(library: bytes) -> int | None:
     return None if _nvdisasm() is None else spills(sass(library))
 
 
-def _size(sections: dict[str, _Section], name: str) -> int:
+def _size(sections: dict[str, elf.Section], name: str) -> int:
     return sections[name].size if name in sections else 0
-
-
-def _sections(elf: bytes) -> Iterator[_Section]:
-    header = _HEADER.unpack_from(elf)
-    table, num_sections, names_index = header[6], header[12], header[13]
-    rows = [_SECTION.unpack_from(elf, table + i * _SECTION.size) for i in range(num_sections)]
-    names = rows[names_index][4]
-    for name, kind, flags, _, offset, size, *_ in rows:
-        text = elf[names + name : elf.index(b"\0", names + name)].decode("ascii", "replace")
-        content = b"" if kind == _NO_BITS else elf[offset : offset + size]
-        yield _Section(text, kind, flags, offset, size, content)
 
 
 def _attributes(info: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -198,7 +152,7 @@ def _attributes(info: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
         position += value
 
 
-def sass(library: Path) -> str:
+def sass(library: bytes) -> str:
     """
     Return the disassembly of the GPU code in `library`.
 
@@ -216,7 +170,7 @@ def sass(library: Path) -> str:
         return _output([tool, "--print-code", str(path)])
 
 
-def host_code(library: Path) -> str:
+def host_code(library: bytes) -> str:
     """
     Return the disassembly of the host part of `library`: all there is in an artifact for the cpu.
 
@@ -226,7 +180,10 @@ def host_code(library: Path) -> str:
     tool = shutil.which("objdump")
     if tool is None:
         raise ToolchainError("objdump was not found; install binutils")
-    return _output([tool, "--disassemble", "--no-show-raw-insn", str(library)])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.so")
+        path.write_bytes(library)
+        return _output([tool, "--disassemble", "--no-show-raw-insn", str(path)])
 
 
 def ptx(source: Source, *, line_info: bool = False) -> str:
@@ -246,9 +203,7 @@ def ptx(source: Source, *, line_info: bool = False) -> str:
 
     if not source.arch.is_gpu:
         raise ArtifactError(f"{source.name} is host code and has no PTX")
-    with tempfile.TemporaryDirectory() as folder:
-        compiler.compile_source(source, Path(folder), keep_ptx=True, line_info=line_info)
-        return Path(folder, compiler.PTX_FILE).read_text(encoding="utf-8")
+    return compiler.compile_source(source, wants_ptx=True, line_info=line_info, links=False).ptx
 
 
 def mnemonics(disassembly: str) -> list[str]:

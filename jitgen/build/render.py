@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import re
 import time
@@ -122,7 +121,8 @@ def render(config: KernelConfig, arch: Arch | str) -> Source:
     }
     try:
         text = environment().get_template(template.entry).render(declared)
-        ast.parse(text)
+        # Not ast.parse(): up to Python 3.11.7 two threads in it at once raise SystemError.
+        compile(text, template.entry, "exec", dont_inherit=True)
     except jinja2.TemplateSyntaxError as error:
         raise RenderError(f"{error.name}:{error.lineno}: {error.message} (for {name})") from error
     except jinja2.TemplateError as error:

@@ -21,12 +21,27 @@ DISTRIBUTIONS = (
 )
 """Everything that decides the bytes of an artifact; the code generator is in the libs packages."""
 
-_ISA = (
-    *("popcnt", "sse4_2", "f16c", "fma", "bmi1", "bmi2", "abm", "movbe", "avx", "avx2", "avx_vnni"),
-    *("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"),
-    *("avx512_bf16", "avx512_fp16"),
-)
-"""Instruction sets that a compiler may choose where they are, as /proc/cpuinfo spells them."""
+_V2 = ("cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3")
+_V3 = ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave")
+_V4 = ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
+
+LEVELS: dict[str, tuple[tuple[str, frozenset[str]], ...]] = {
+    "x86_64": (
+        ("x86-64", frozenset()),
+        ("x86-64-v2", frozenset(_V2)),
+        ("x86-64-v3", frozenset(_V3)),
+        ("x86-64-v4", frozenset(_V4)),
+    ),
+    "aarch64": (("armv8-a", frozenset()),),
+}
+"""
+Levels of each processor family, and what each adds to the one before, as /proc/cpuinfo spells it.
+
+Source: System V ABI, AMD64 supplement, section 3.1.1 "Processor Architecture". For 64-bit ARM the
+base is enough: the host part of a GPU kernel only passes arguments on.
+"""
+
+_CPUINFO = Path("/proc/cpuinfo")
 
 
 @cache
@@ -59,25 +74,62 @@ def options(arch: Arch) -> tuple[str, ...]:
 
 
 @cache
-def host() -> str:
+def cpu_level() -> str:
     """
-    Return the operating system and processor family that the host part of an artifact is compiled
-    for.
+    Return the highest level of `LEVELS` that this CPU has.
+
+    A CPU that does not tell what it has counts as the base, which every one of its family has.
+
+    Raises:
+        ToolchainError: The family is unknown.
     """
-    return f"{platform.system().lower()}-{platform.machine()}"
+    names = _levels()
+    flags, best = _cpu_flags(), names[0]
+    for level, added in LEVELS[platform.machine()]:
+        if not added <= flags:
+            break
+        best = level
+    return best
 
 
-@cache
-def host_isa() -> frozenset[str]:
+def host_level(arch: Arch) -> str:
     """
-    Return the instruction sets of this CPU that compiled host code may use.
+    Return the level that the host part of kernels for `arch` is compiled for.
 
-    The compiler generates host code for the CPU it runs on, so an entry records the builder's sets,
-    and is a miss on a CPU that lacks one of them.
+    For the cpu target all that this CPU has, because there the host part is the kernel. For GPU
+    targets the base, which every host has: there it only passes arguments on.
     """
+    return cpu_level() if not arch.is_gpu else _levels()[0]
+
+
+def runs_level(level: str) -> bool:
+    """Return whether this CPU can run code that was compiled for `level`."""
+    names = _levels()
+    return level in names and names.index(level) <= names.index(cpu_level())
+
+
+def _levels() -> list[str]:
+    machine = platform.machine()
+    if machine not in LEVELS:
+        known = ", ".join(LEVELS)
+        raise ToolchainError(f"kernels cannot be compiled for {machine} hosts; known: {known}")
+    return [level for level, _ in LEVELS[machine]]
+
+
+def host(arch: Arch) -> str:
+    """
+    Return the operating system and processor that the host part of an artifact is compiled for,
+    such as ``linux-x86_64``; for the cpu target with its level: ``linux-x86_64-v4``.
+    """
+    system = f"{platform.system().lower()}-{platform.machine()}"
+    level = host_level(arch)
+    return system if level == _levels()[0] else f"{system}-{level.rpartition('-')[2]}"
+
+
+def _cpu_flags() -> frozenset[str]:
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+        text = _CPUINFO.read_text(encoding="ascii", errors="replace")
     except OSError:
         return frozenset()
     flags = next((line for line in text.splitlines() if line.startswith("flags")), "")
-    return frozenset(_ISA) & frozenset(flags.partition(":")[2].split())
+    return frozenset(flags.partition(":")[2].split())

@@ -26,13 +26,19 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, NoReturn
 
 LOG_BYTES = 4096
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_HEARTBEAT_S = 5.0
+"""How often the client is told that this process lives; it gives up after half a minute."""
+
 _libc = ctypes.CDLL(None)
 
 
@@ -73,6 +79,9 @@ class Server:
         # a handler must exist for the end of a child to reach the pipe that `_wait` sleeps on
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakeup_end, warn_on_full_buffer=False)
+        self._last_word = 0.0
+        # What a task starts and detaches from itself becomes a child of this process, not of init.
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._poll = select.poll()
         self._poll.register(self._client, select.POLLIN)
         self._poll.register(self._wakeup, select.POLLIN)
@@ -91,17 +100,28 @@ class Server:
         finally:
             for pid in self._children:
                 _kill_group(pid)
+                _kill(pid)
+            self._children.clear()
+            _kill_orphans(self._children)
 
     def _fork(self) -> None:
-        child = _Child(
-            index=self._next,
-            result=tempfile.TemporaryFile(),  # noqa: SIM115 - `_reap` closes both
-            log=tempfile.TemporaryFile(),  # noqa: SIM115
-            start=time.monotonic(),
-        )
+        index = self._next
         self._next += 1
         server = os.getpid()
-        pid = os.fork()
+        try:
+            child = _Child(
+                index=index,
+                result=tempfile.TemporaryFile(),  # noqa: SIM115 - `_reap` closes both
+                log=tempfile.TemporaryFile(),  # noqa: SIM115
+                start=time.monotonic(),
+            )
+            pid = os.fork()
+        except (
+            OSError
+        ) as error:  # no process, descriptor or disk to be had: it costs this task only
+            answer = {"kind": "crash", "error": f"no process for it: {error}", "log": ""}
+            self._say(json.dumps({**answer, "index": index, "seconds": 0.0}).encode("ascii"))
+            return
         if pid == 0:
             _run(self._function, self._tasks[child.index], child, server, self._client)
         with suppress(PermissionError, ProcessLookupError):  # it has done so itself, or has ended
@@ -110,9 +130,14 @@ class Server:
 
     def _wait(self) -> bool:
         """Sleep until a child ends or must end; return whether the client is still there."""
+        if time.monotonic() >= self._last_word + _HEARTBEAT_S:
+            self._say(b"")
         deadlines = [c.start + self._timeout_s for c in self._children.values() if not c.is_late]
-        sleep_ms = max(0.0, min(deadlines) - time.monotonic()) * 1000 if deadlines else None
-        ready = {descriptor for descriptor, _ in self._poll.poll(sleep_ms)}
+        until = min([self._last_word + _HEARTBEAT_S, *deadlines])
+        ready = {
+            descriptor
+            for descriptor, _ in self._poll.poll(max(0.0, until - time.monotonic()) * 1000)
+        }
         if self._wakeup in ready:
             os.read(self._wakeup, 4096)
         now = time.monotonic()
@@ -132,12 +157,19 @@ class Server:
             # what the task left behind, and before waitpid gives the group's number free
             _kill_group(pid)
             _, status = os.waitpid(pid, 0)
-            child = self._children.pop(pid)
+            child = self._children.pop(pid, None)
+            _kill_orphans(self._children)
+            if child is None:
+                continue  # a process that a task had detached
             with child.result, child.log:
                 answer = _answer(child, os.waitstatus_to_exitcode(status))
             answer["index"] = child.index
             answer["seconds"] = time.monotonic() - child.start
-            self._client.sendall(json.dumps(answer).encode("ascii") + b"\n")
+            self._say(json.dumps(answer).encode("ascii"))
+
+    def _say(self, line: bytes) -> None:
+        self._last_word = time.monotonic()
+        self._client.sendall(line + b"\n")
 
 
 def _answer(child: _Child, code: int) -> dict[str, Any]:
@@ -172,6 +204,35 @@ def _kill_group(pid: int) -> None:
     """Kill a child and everything it started that stayed in its process group."""
     with suppress(PermissionError, ProcessLookupError):  # nothing is left of it
         os.killpg(pid, signal.SIGKILL)
+
+
+def _kill(pid: int) -> None:
+    """Kill a child, and collect it."""
+    with suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _kill_orphans(known: Container[int]) -> None:
+    """
+    Kill every child of this process that is not `known`.
+
+    A process that left its group, as ``setsid`` does, is not reached with its group. But when the
+    task that started it ends, this process becomes its parent. Those that it had started in turn
+    come here when it ends, so this goes on until there is none.
+    """
+    while orphans := [pid for pid in _children_of_this_process() if pid not in known]:
+        for pid in orphans:
+            _kill(pid)
+
+
+def _children_of_this_process() -> list[int]:
+    own = os.getpid()
+    try:
+        text = Path(f"/proc/{own}/task/{own}/children").read_text(encoding="ascii")
+    except OSError:  # a kernel that does not list them
+        return []
+    return [int(pid) for pid in text.split()]
 
 
 def _run(function: str, task: Any, child: _Child, server: int, client: socket.socket) -> NoReturn:
@@ -233,10 +294,10 @@ def preload(modules: list[str], without: list[str]) -> None:
     sys.stderr.flush()
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: str) -> None:
     """Serve the one client at the other end of the socket `descriptor`, then end the process."""
-    os.set_inheritable(descriptor, False)
-    client = socket.socket(fileno=descriptor)
+    os.set_inheritable(int(descriptor), False)
+    client = socket.socket(fileno=int(descriptor))
     with client.makefile("rb") as lines:
         line = lines.readline()
     if not line:

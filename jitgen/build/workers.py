@@ -17,19 +17,19 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import IO, Any, Self
+
+from jitgen.build import children
 
 PRELOAD = (
     "tvm_ffi",
-    "cutlass.cute",
+    "jitgen.build.preloaded",
     "cutlass.pipeline",
     "cutlass.utils",
     "cutlass.cute.runtime",
@@ -45,9 +45,6 @@ What children cannot import. tvm-ffi imports torch wherever it is installed, and
 use for it: without it the start takes one second instead of three, and gives the same bytes.
 """
 
-WORKER_BYTES = 600 * 2**20
-"""Memory to allow for one compile: it uses about 220 MB, two thirds of it shared."""
-
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
     "CUTE_DSL_DISABLE_FILE_CACHING": "1",
@@ -56,14 +53,17 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
-_START = """\
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from jitgen.build.worker_server import main
-main(int(sys.argv[2]))
-"""
 _GOODBYE_S = 0.5
 """How long the helper process may take to end what it started, before it is killed itself."""
+
+_START_S = 120.0
+"""How long the helper process may take to import what tasks need: seconds, if the disk is slow."""
+
+_SILENCE_S = 30
+"""
+For so many seconds the helper process may say nothing, not even that it lives. They are counted one
+by one, so that a machine that was suspended as a whole is not taken for a helper that hangs.
+"""
 
 
 class OutcomeKind(StrEnum):
@@ -157,7 +157,7 @@ def run(
     Args:
         function: ``pkg.mod:name``, importable with this process's ``sys.path``; takes one task.
         tasks: JSON values.
-        jobs: How many tasks run at a time, at least 1; see `default_jobs`.
+        jobs: How many tasks run at a time, at least 1; see `jitgen.build.capacity`.
         timeout_s: After so many seconds a task and all that it started are killed.
         stop: What ends the run from another thread; tasks that it ends have no outcome.
         preload: Modules that are imported once, before the first task.
@@ -184,27 +184,36 @@ def run(
     with tempfile.TemporaryFile() as log, _Server(log) as server:
         if stop is not None:
             stop.watch(server.connection)
-        for answer in server.answers(line):
-            waiting.discard(answer["index"])
-            yield Outcome(
-                task=tasks[answer["index"]],
-                index=answer["index"],
-                kind=OutcomeKind(answer["kind"]),
-                result=answer.get("result"),
-                error=answer.get("error"),
-                log=answer["log"],
-                seconds=answer["seconds"],
-            )
-            if not waiting:  # the end may never show, where a fork of this process holds a copy
-                break
+        error = ""
+        try:
+            for answer in server.answers(line):
+                waiting.discard(answer["index"])
+                yield _outcome(tasks[answer["index"]], answer)
+                if not waiting:  # the end may never show, where a fork of this process holds a copy
+                    break
+        except TimeoutError:
+            server.kill()
+            error = "the process that starts compile processes did not answer and was killed"
         if waiting and not (stop is not None and stop.is_set):
-            error = f"the process that starts compile processes ended ({server.status()})"
+            error = error or f"the process that starts compile processes ended ({server.status()})"
             log.seek(0)
             text = log.read()[-4096:].decode("utf-8", "replace").strip()
             for index in sorted(waiting):
                 yield Outcome(
                     task=tasks[index], index=index, kind=OutcomeKind.CRASH, error=error, log=text
                 )
+
+
+def _outcome(task: Any, answer: dict[str, Any]) -> Outcome:
+    return Outcome(
+        task=task,
+        index=answer["index"],
+        kind=OutcomeKind(answer["kind"]),
+        result=answer.get("result"),
+        error=answer.get("error"),
+        log=answer["log"],
+        seconds=answer["seconds"],
+    )
 
 
 class _Server:
@@ -214,14 +223,13 @@ class _Server:
         self.connection, theirs = socket.socketpair()
         environment = {
             name: value
-            for name, value in os.environ.items()
+            for name, value in children.environment().items()
             # the compiler's variables change what it generates, and no key records them
             if not name.startswith("CUTE_DSL_") or name == "CUTE_DSL_LIBS"
         }
-        path = json.dumps([str(folder) for folder in sys.path])
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, path, str(theirs.fileno())],
+                children.python("jitgen.build.worker_server", str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -235,18 +243,41 @@ class _Server:
         return self
 
     def answers(self, request: bytes) -> Iterator[dict[str, Any]]:
-        """Send `request` and yield the answers until the other side ends."""
-        with (
-            suppress(BrokenPipeError, ConnectionResetError),
-            self.connection.makefile("rb") as lines,
-        ):
+        """
+        Send `request` and yield the answers until the other side ends.
+
+        Raises:
+            TimeoutError: It does not end, and says nothing, not even that it lives.
+        """
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.settimeout(_START_S)
             self.connection.sendall(request)
-            for line in lines:
-                yield json.loads(line)
+            self.connection.settimeout(1.0)
+            rest, silence, patience = b"", 0, int(_START_S)
+            while silence < patience:
+                try:
+                    received = self.connection.recv(2**16)
+                except TimeoutError:
+                    silence += 1
+                    continue
+                if not received:
+                    return
+                silence, patience = 0, _SILENCE_S
+                *lines, rest = (rest + received).split(b"\n")
+                yield from (json.loads(line) for line in lines if line)  # an empty one: "I live"
+            raise TimeoutError
+
+    def kill(self) -> None:
+        """End the process, also one that is stopped; what it started ends with it."""
+        self._process.kill()
 
     def status(self) -> str:
-        """Wait for the process to end, and return how it did."""
-        code = self._process.wait()
+        """Return how the process ended; one that closed the connection and lives on is killed."""
+        try:
+            code = self._process.wait(_GOODBYE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            code = self._process.wait()
         return f"signal {-code}" if code < 0 else f"status {code}"
 
     def __exit__(self, *_: object) -> None:
@@ -257,56 +288,5 @@ class _Server:
         try:
             self._process.wait(_GOODBYE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # its children die with it
+            self.kill()
             self._process.wait()
-
-
-def default_jobs(requested: int = 0) -> int:
-    """
-    Return how many compile processes to run: `requested`, or if that is 0 what the machine allows.
-
-    That is one for each core that this process may use, as far as the free memory goes;
-    the limits of its control group (version 2) count.
-    """
-    if requested > 0:
-        return requested
-    return max(1, min(_usable_cores(), _available_bytes() // WORKER_BYTES))
-
-
-def _usable_cores() -> int:
-    cores = len(os.sched_getaffinity(0))
-    for group in _control_groups():
-        quota, _, period = _read(group / "cpu.max").partition(" ")
-        if quota.isdecimal() and period.strip().isdecimal():
-            cores = min(cores, -(-int(quota) // int(period)))
-    return cores
-
-
-def _available_bytes() -> int:
-    fields = dict(line.split(":", 1) for line in _read(Path("/proc/meminfo")).splitlines())
-    available = int(fields["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in fields else 2**62
-    for group in _control_groups():
-        limit, used = _read(group / "memory.max").strip(), _read(group / "memory.current").strip()
-        if limit.isdecimal() and used.isdecimal():
-            fields = dict(line.split() for line in _read(group / "memory.stat").splitlines())
-            # cached files count as used, and are given up when memory is asked for
-            available = min(available, int(limit) - int(used) + int(fields.get("inactive_file", 0)))
-    return max(0, available)
-
-
-def _control_groups() -> list[Path]:
-    """Return the folders of this process's control group (version 2) and of those that hold it."""
-    for line in _read(Path("/proc/self/cgroup")).splitlines():
-        if line.startswith("0::/"):
-            root = Path("/sys/fs/cgroup")
-            own = root / line[4:]
-            return [own, *(parent for parent in own.parents if parent.is_relative_to(root))]
-    return []
-
-
-def _read(path: Path) -> str:
-    """Return the text of a file of the kernel; empty where there is none."""
-    try:
-        return path.read_text(encoding="ascii")
-    except OSError:
-        return ""

@@ -9,6 +9,7 @@ second, most of which is Python's own start.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ from jitgen.settings import settings
 
 if TYPE_CHECKING:
     from jitgen.cache import EntryInfo, Store
+
+_LAST_SECOND = 253402300799.0  # of the year 9999
 
 KEY_DIGITS = 12
 """Digits of a key in tables: enough to name one among millions."""
@@ -41,6 +44,7 @@ _COMMANDS = {
     "clear": (f"{_EDIT}:clear", "Remove everything."),
     "pin": (f"{_EDIT}:pin", "Spare entries from pruning."),
     "unpin": (f"{_EDIT}:unpin", "Let pruning remove entries again."),
+    "adopt": (f"{_EDIT}:adopt", "Let this machine's compiler and linker publish from now on."),
 }
 
 
@@ -54,8 +58,18 @@ def cache() -> None:
 def show_dir(output: Output) -> None:
     """Print the root of the cache, whether or not it exists."""
     root, origin = settings.origin("cache_dir")
-    document = {"root": str(root), "origin": origin, "exists": root.is_dir()}
-    output.result("cache dir", document, lambda: output.line(str(root)))
+    bases = [str(path) for path in settings.base]
+    is_there = False
+    with suppress(OSError):  # Path.is_dir raises where a folder above may not be searched
+        is_there = root.is_dir()
+    document = {"root": str(root), "origin": origin, "exists": is_there, "bases": bases}
+
+    def human() -> None:
+        output.line(str(root))
+        if bases:
+            output.note(f"and, only read: {', '.join(bases)}")
+
+    output.result("cache dir", document, human)
 
 
 _ORDER = {
@@ -92,8 +106,11 @@ def ls(output: Output, arch: Arch | None, sort: str, failures: bool) -> None:
                 Column("NAME"),
             ]
             output.table(columns, [_line(output, info) for info in found])
-        size = human_size(sum(info.size_bytes for info in found))
-        output.note(f"{counted(len(found), 'entry', 'entries')}, {size}, in {store.root}")
+        for base in ("", *map(str, store.bases)):
+            here = [info for info in found if info.base == base]
+            size = human_size(sum(info.size_bytes for info in here))
+            where = f"{base}, which is only read" if base else str(store.root)
+            output.note(f"{counted(len(here), 'entry', 'entries')}, {size}, in {where}")
 
     output.result("cache ls", {"entries": [_entry_json(info) for info in found]}, human)
 
@@ -110,8 +127,13 @@ def _line(output: Output, info: EntryInfo) -> tuple[str, ...]:
 
 
 def _entry_json(info: EntryInfo) -> dict[str, Any]:
-    last_use = datetime.fromtimestamp(info.last_use, UTC).isoformat(timespec="seconds")
-    return asdict(info) | {"last_use": last_use}
+    return asdict(info) | {"last_use": _iso(info.last_use)}
+
+
+def _iso(seconds: float) -> str:
+    """Return a time as ISO 8601: the nearest that has one, for a file may have any time."""
+    bounded = min(max(seconds, 0.0), _LAST_SECOND)
+    return datetime.fromtimestamp(bounded, UTC).isoformat(timespec="seconds")
 
 
 def _list_failures(store: Store, output: Output) -> None:
@@ -137,7 +159,7 @@ def _list_failures(store: Store, output: Output) -> None:
             "key": key,
             "name": failure.name,
             "reason": failure.reason,
-            "expires": datetime.fromtimestamp(failure.expires, UTC).isoformat(timespec="seconds"),
+            "expires": _iso(failure.expires),
         }
         for key, failure in found.items()
     ]
@@ -158,6 +180,7 @@ def stats(output: Output) -> None:
         output.fields(
             [
                 ("root", str(store.root)),
+                *(("  only read", str(path)) for path in store.bases),
                 ("mode", store.mode),
                 ("entries", f"{totals.entries:,}" if output.is_terminal else str(totals.entries)),
                 *((f"  {arch or 'damaged'}", str(n)) for arch, n in totals.by_arch.items()),
@@ -172,7 +195,8 @@ def stats(output: Output) -> None:
             ]
         )
 
-    document = {"root": str(store.root), "mode": store.mode, **asdict(totals)}
+    bases = [str(path) for path in store.bases]
+    document = {"root": str(store.root), "bases": bases, "mode": store.mode, **asdict(totals)}
     output.result("cache stats", document, human)
 
 
@@ -255,7 +279,7 @@ def _short(value: Any) -> str:
 def _when(output: Output, seconds: float) -> str:
     """Return a time: relative for people, ISO 8601 for programs."""
     if not output.is_terminal:
-        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+        return _iso(seconds)
     delta = time.time() - seconds
     text = _span(abs(delta))
     return f"{text} ago" if delta >= 0 else f"in {text}"

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,7 +17,7 @@ from jitgen.cli.output import Column, ExitCode, Output, counted, human_size
 from jitgen.errors import CacheError
 
 if TYPE_CHECKING:
-    from jitgen.cache import Store
+    from jitgen.cache import EntryInfo, Store
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
 _keys = click.argument("names", metavar="CONFIG-or-KEY...", nargs=-1, required=True)
@@ -38,9 +40,19 @@ def verify(output: Output, rebuild: bool, dry_run: bool) -> int:
                 [(result.key[:KEY_DIGITS], result.reason) for result in damaged],
             )
         entries = counted(len(found), "entry", "entries")
-        is_moved = damaged and not dry_run and store.mode == "rw"
-        moved = ", moved to the quarantine" if is_moved else ""
-        output.note(f"{entries} checked, {len(damaged)} damaged{moved}")
+        fates = Counter(result.fate for result in damaged)
+        words = {"quarantined": "moved to the quarantine", "removed": "removed"}
+        parts = [
+            words[fate] if count == len(damaged) else f"{count} of them {words[fate]}"
+            for fate, count in sorted(fates.items())
+            if fate
+        ]
+        output.note(", ".join([f"{entries} checked, {len(damaged)} damaged", *parts]))
+        if fates[""] and not dry_run:
+            output.warn(
+                f"{counted(fates[''], 'damaged entry', 'damaged entries')} cannot be moved away "
+                "here; every process compiles these kernels again"
+            )
 
     document = {"checked": len(found), "damaged": [asdict(r) for r in damaged], "dry_run": dry_run}
     output.result("cache verify", document, human)
@@ -95,29 +107,38 @@ def rm(output: Output, names: tuple[str, ...], dry_run: bool) -> int:
     """Remove entries, and forget that they failed to compile, so that the next call tries again."""
     store = _open(changes=not dry_run)
     keys = list(dict.fromkeys(find_key(name, store) for name in names))
-    known = {info.key: info.name for info in store.entries()}
+    known = {info.key: info for info in store.entries()}
     failures = store.index.failures()
-    removed, missing = [], []
+    removed: list[dict[str, Any]] = []
+    missing, stuck = [], []
     for key in keys:
-        if key in known or key in failures:
-            name = known.get(key) or failures[key].name if key in failures else known[key]
-            removed.append({"key": key, "name": name, "failure": key in failures})
-            if not dry_run:
-                store.remove(key)
-        else:
+        info, failure = known.get(key), failures.get(key)
+        if info is None and failure is None:
             missing.append(key)
+            continue
+        is_gone = dry_run or store.remove(key) is not None or info is None
+        if not is_gone:
+            stuck.append(key)
+            continue
+        name = info.name if info is not None and info.name else failure.name if failure else ""
+        item = {"key": key, "name": name, "failure": failure is not None}
+        removed.append(item | ({"hidden_in": info.base} if info is not None and info.base else {}))
 
     def human() -> None:
-        verb = "would remove" if dry_run else "removed"
         for item in removed:
+            verb = "hide" if "hidden_in" in item else "remove"
+            verb = f"would {verb}" if dry_run else {"hide": "hid", "remove": "removed"}[verb]
             what = "remembered failure of " if item["failure"] else ""
-            output.line(f"{verb} {what}{str(item['key'])[:KEY_DIGITS]} {item['name']}")
+            where = f" (it stays in {item['hidden_in']})" if "hidden_in" in item else ""
+            output.line(f"{verb} {what}{item['key'][:KEY_DIGITS]} {item['name']}{where}")
         for key in missing:
             output.warn(f"no entry {key[:KEY_DIGITS]} in {store.root}")
+        for key in stuck:
+            output.warn(f"entry {key[:KEY_DIGITS]} cannot be removed from {store.root}")
 
-    document = {"dry_run": dry_run, "removed": removed, "missing": missing}
+    document = {"dry_run": dry_run, "removed": removed, "missing": missing, "stuck": stuck}
     output.result("cache rm", document, human)
-    return ExitCode.FAILED if missing else ExitCode.OK
+    return ExitCode.FAILED if missing or stuck else ExitCode.OK
 
 
 @click.command()
@@ -131,27 +152,57 @@ def clear(output: Output, yes: bool, dry_run: bool) -> int:
     Measurements can be kept: jitgen tune --export FILE.
     """
     store = _open(changes=not dry_run)
-    entries = list(store.entries())
+    entries = [info for info in store.entries() if not info.base]
     tuned = store.tuned.count("buckets")
-    size = sum(info.disk_bytes for info in entries)
-    what = f"{counted(len(entries), 'entry', 'entries')} ({human_size(size)})"
-    if tuned:
-        what += f" and the measurements of {counted(tuned, 'problem')}"
-    what += f" from {store.root}"
     if not dry_run:
-        if not confirm(f"Remove {what}?", is_agreed=yes):
+        if not confirm(f"Remove {_everything(store, entries, tuned)}?", is_agreed=yes):
             output.note("nothing was removed")
             return ExitCode.FAILED
-        entries = store.clear()
+        store.clear()
+    left = [] if dry_run else [info for info in store.entries() if not info.base]
+    kept = {info.key for info in left}
+    removed = [info for info in entries if info.key not in kept]
     document = {
         "dry_run": dry_run,
-        "removed": len(entries),
-        "freed_bytes": size,
+        "removed": len(removed),
+        "left": len(left),
+        "freed_bytes": sum(info.disk_bytes for info in removed),
         "removed_tuned": tuned,
     }
-    verb = "would remove" if dry_run else "removed"
-    output.result("cache clear", document, lambda: output.line(f"{verb} {what}"))
-    return ExitCode.OK
+
+    def human() -> None:
+        verb = "would remove" if dry_run else "removed"
+        output.line(f"{verb} {_everything(store, removed, tuned)}")
+        if left:
+            entries_left = counted(len(left), "entry", "entries")
+            output.warn(f"{entries_left} cannot be removed, or came meanwhile")
+
+    output.result("cache clear", document, human)
+    return ExitCode.FAILED if left else ExitCode.OK
+
+
+def _everything(store: Store, entries: Sequence[EntryInfo], tuned: int) -> str:
+    size = human_size(sum(info.disk_bytes for info in entries))
+    what = f"{counted(len(entries), 'entry', 'entries')} ({size})"
+    if tuned:
+        what += f" and the measurements of {counted(tuned, 'problem')}"
+    return f"{what} from {store.root}"
+
+
+@click.command()
+@with_output
+def adopt(output: Output) -> None:
+    """
+    Let this machine's compiler and linker publish from now on.
+
+    Kernels are kept only from the compiler and linker that first published for their versions:
+    others of the same versions may generate other code. After one of them was replaced on purpose,
+    as by an upgrade of the system, this forgets which they were.
+    """
+    store = _open(changes=True)
+    count = store.builders.forget()
+    text = f"the next to publish in {store.root} is the first; {counted(count, 'record')} removed"
+    output.result("cache adopt", {"removed": count}, lambda: output.line(text))
 
 
 @click.command()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import shutil
@@ -17,6 +16,8 @@ from pathlib import Path
 import click
 
 from jitgen._version import __version__
+from jitgen.build import toolchain
+from jitgen.build.linker import driver
 from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output, counted, human_size
 from jitgen.errors import JitgenError
@@ -126,21 +127,15 @@ def _installed(section: str, name: str, advice: str) -> Finding:
 def _toolchain() -> Iterator[Finding]:
     section = "toolchain"
     yield _runtime_library(section)
-    linker = next(
-        (
-            path
-            for name in (os.environ.get("CC"), "cc", "gcc", "clang")
-            if name and (path := shutil.which(name))
-        ),
-        None,
-    )
+    linker = driver()
     yield Finding(
         section=section,
         name="linker",
         value=linker or "not found",
         health=Health.OK if linker else Health.WARN,
-        advice="" if linker else "objects are kept unlinked and load slowly: install gcc",
+        advice="" if linker else "kernels compiled here are not kept: install gcc",
     )
+    yield Finding(section=section, name="processor", value=toolchain.cpu_level())
     for package, what in (
         ("nvidia-cuda-cuobjdump", "cuobjdump"),
         ("nvidia-cuda-nvdisasm", "nvdisasm"),
@@ -159,13 +154,9 @@ def _toolchain() -> Iterator[Finding]:
 
 
 def _runtime_library(section: str) -> Finding:
-    from jitgen.runtime.loader import RUNTIME_LIBRARY
+    from jitgen.runtime.loader import runtime_libraries
 
-    spec = importlib.util.find_spec("nvidia_cutlass_dsl")
-    folders = list(spec.submodule_search_locations or ()) if spec else []
-    found = sorted(
-        path for folder in folders for path in Path(folder).glob(f"cu*/lib/{RUNTIME_LIBRARY}")
-    )
+    found = runtime_libraries()
     return Finding(
         section=section,
         name="runtime library",
@@ -223,7 +214,7 @@ def _settings() -> Iterator[Finding]:
                 section="settings", name=row.variable, value=str(error), health=Health.FAIL
             )
             continue
-        shown = row.shown_default.replace("`", "") if origin == "default" else str(value)
+        shown = row.shown_default.replace("`", "") if origin == "default" else _text(value)
         yield Finding(section="settings", name=row.variable, value=f"{shown} ({origin})")
     known = {row.variable for row in TABLE}
     for name in sorted(name for name in os.environ if name.startswith("JITGEN_")):
@@ -237,14 +228,19 @@ def _settings() -> Iterator[Finding]:
             )
 
 
+def _text(value: object) -> str:
+    return os.pathsep.join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 def _cache() -> Iterator[Finding]:
     section = "cache"
     try:
         from jitgen.cache import Store
-        from jitgen.cache.root import filesystem_type
+        from jitgen.cache.mounts import filesystem_type
 
         store = Store.open()
         yield Finding(section=section, name="root", value=f"{store.root}{_access(store.root)}")
+        yield from (_base(section, path) for path in store.bases)
         kind = filesystem_type(store.root)
         yield Finding(section=section, name="file system", value=kind or "unknown")
         reason = store.index.reason
@@ -276,6 +272,21 @@ def _cache() -> Iterator[Finding]:
         advice="damaged entries were moved aside; a failing disk?" if totals.quarantined else "",
     )
     yield _writable(section, store.root)
+
+
+def _base(section: str, path: Path) -> Finding:
+    """Say whether a root that is only read can be."""
+    from jitgen.cache import Store
+
+    try:
+        count = sum(1 for _ in Store(path, "ro").entries())
+    except JitgenError as error:
+        return Finding(section=section, name="base", value=str(error), health=Health.FAIL)
+    is_there = path.is_dir()
+    value = f"{path}: {counted(count, 'entry', 'entries')}" if is_there else f"{path}: not there"
+    return Finding(
+        section=section, name="base", value=value, health=Health.OK if is_there else Health.WARN
+    )
 
 
 def _tuned(count: int) -> str:

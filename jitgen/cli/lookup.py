@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jitgen.errors import ConfigError
 from jitgen.model import Arch, KernelConfig
 from jitgen.runtime import key as keys
+from jitgen.text import shown
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -79,7 +80,7 @@ def find_key(text: str, store: Store) -> str:
         config, arch = KernelConfig.parse(text)
         return keys.key(config, arch)
     if len(text) < MIN_PREFIX:
-        raise ConfigError(f"key {text!r} is too short: give at least {MIN_PREFIX} digits")
+        raise ConfigError(f"key {shown(text)} is too short: give at least {MIN_PREFIX} digits")
     known = {info.key for info in store.entries()} | set(store.index.failures())
     found = sorted(key for key in known if key.startswith(text))
     if not found:

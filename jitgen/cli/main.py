@@ -18,6 +18,7 @@ from contextlib import suppress
 import click
 
 from jitgen._version import __version__
+from jitgen.boundary import boundary
 from jitgen.cli.lazy import LazyGroup
 from jitgen.cli.output import ExitCode, Output
 from jitgen.errors import (
@@ -89,6 +90,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.USAGE if isinstance(error, _USAGE_ERRORS) else ExitCode.FAILED
     except BrokenPipeError:
         _discard_output()
+        return ExitCode.FAILED
+    except Exception as error:  # whatever lies underneath; see `jitgen.boundary`
+        try:
+            with boundary("this command"):
+                raise error
+        except JitgenError as ours:
+            Output(is_json="--json" in words).error(type(ours).__name__, str(ours))
         return ExitCode.FAILED
     finally:
         log.removeHandler(talk)

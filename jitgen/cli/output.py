@@ -6,7 +6,8 @@ Standard output is data: a table for people, or with ``--json`` exactly one docu
 is talk: notes, warnings, progress. Sizes are rounded for people on a terminal and plain bytes
 everywhere else, so that a script that reads a table need not undo any rounding. Colours appear on a
 terminal only, and never where NO_COLOR is set; rich is imported where there is a terminal to print
-to.
+to. What is not printable is shown as an escape: names and reasons come from files that others may
+have written.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from jitgen.text import json_safe, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -99,17 +102,17 @@ class Output:
             return
         self.has_document = True
         content = {"schema": SCHEMA, "command": command, **document}
-        text = json.dumps(content, indent=2, ensure_ascii=False)
-        # Half a surrogate pair, which names from outside may hold, is no UTF-8: escape it again.
-        self._stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
+        # Half a surrogate pair, which names from outside may hold, is no UTF-8 and not printable.
+        self._stdout.write(json_safe(json.dumps(content, indent=2, ensure_ascii=False)) + "\n")
 
     def line(self, text: str = "", *, style: str = "") -> None:
         """Print one line of data; `style` is a rich style, used on a terminal only."""
         _print(self._stdout, self._console(self._stdout), text, style)
 
     def text(self, text: str) -> None:
-        """Print `text` exactly as it is: a source, PTX, SASS."""
-        self._stdout.write(text if text.endswith("\n") else text + "\n")
+        """Print a source, PTX or SASS: exactly as it is, but for what would drive a terminal."""
+        shown = printable(text, keep="\n\t") if self.is_terminal else text
+        self._stdout.write(shown if shown.endswith("\n") else shown + "\n")
 
     def fields(self, rows: Sequence[tuple[str, str]]) -> None:
         """Print names and values in two columns."""
@@ -122,6 +125,7 @@ class Output:
         for row in rows:
             if len(row) != len(columns):
                 raise ValueError(f"a row has {len(row)} cells for {len(columns)} columns: {row}")
+        rows = [[printable(cell) for cell in row] for row in rows]
         console = self._console(self._stdout)
         if console is not None:
             _fancy_table(console, columns, rows)
@@ -223,7 +227,7 @@ class _FancyProgress:
         self._room = room
 
     def advance(self, text: str = "") -> None:
-        self._bar.update(self._task, advance=1, text=text[: max(0, self._room)])
+        self._bar.update(self._task, advance=1, text=printable(text)[: max(0, self._room)])
 
     def note(self, text: str) -> None:
         self._output.note(text)
@@ -258,6 +262,7 @@ def _is_terminal(stream: IO[str]) -> bool:
 
 
 def _print(stream: IO[str], console: Console | None, text: str, style: str) -> None:
+    text = printable(text)
     if console is None:
         stream.write(text + "\n")
     else:

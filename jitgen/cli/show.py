@@ -153,7 +153,7 @@ def _rendered(store: Store, named: Named) -> Source:
     entry = store.read(named.key) if named.is_key else None
     if entry is None:
         return render(named.config, named.arch)
-    text = entry.source.read_text(encoding="utf-8")
+    text = entry.source
     return Source(config=named.config, arch=named.arch, name=named.name, text=text)
 
 

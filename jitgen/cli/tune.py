@@ -14,9 +14,12 @@ from click.core import ParameterSource
 from jitgen import plans
 from jitgen.cli.options import ARCH, with_output, with_sizes
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
+from jitgen.documents import BadDocument, parse_json, read_stream
 from jitgen.errors import ConfigError
 from jitgen.model import Arch, Problem
 from jitgen.select import default_arch
+from jitgen.select.record import MAX_TABLE_BYTES
+from jitgen.text import shown
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -183,14 +186,14 @@ def _import(output: Output, path: Path, arch: Arch | None) -> int:
     from jitgen.tune import import_table
 
     try:
-        with click.open_file(str(path), encoding="utf-8") as stream:
-            document = json.load(stream)
+        with click.open_file(str(path), "rb") as stream:
+            document = parse_json(read_stream(stream, MAX_TABLE_BYTES), max_bytes=MAX_TABLE_BYTES)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is no JSON: {error}") from error
+    except BadDocument as error:
+        raise ConfigError(f"{path} is no JSON table: {error}") from error
     if arch is not None and isinstance(document, dict) and document.get("arch") != str(arch):
-        raise ConfigError(f"{path} is for {document.get('arch')}, not for {arch}")
+        raise ConfigError(f"{path} is for {shown(document.get('arch'))}, not for {arch}")
     found = import_table(Store.open(), document)
 
     def human() -> None:

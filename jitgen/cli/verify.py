@@ -175,9 +175,9 @@ def _run(
     output: Output, tasks: list[dict[str, Any]], jobs: int | None, timeout_s: float
 ) -> Iterator[_Row]:
     """Verify in processes, so that one that crashes costs itself only."""
-    from jitgen.build import workers
+    from jitgen.build import capacity, workers
 
-    number = workers.default_jobs(settings.jobs if jobs is None else jobs)
+    number = capacity.default_jobs(settings.jobs if jobs is None else jobs)
     outcomes = workers.run(
         TASK,
         tasks,

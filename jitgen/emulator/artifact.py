@@ -4,12 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from jitgen.build.render import Source
@@ -28,7 +24,7 @@ class Artifact:
     A compiled kernel with its PTX.
 
     Attributes:
-        library: ``kernel.so``: the host part, whose code is run, so it must be trusted.
+        library: The host part, a shared library, whose code is run, so it must be trusted.
         symbol: The function in it.
         ptx: The device part.
         source: The Python source that line information in the PTX speaks of; empty if there is
@@ -36,7 +32,7 @@ class Artifact:
         names: What to call the function's arguments in messages.
     """
 
-    library: Path
+    library: bytes = field(repr=False)
     symbol: str
     ptx: str = field(repr=False)
     source: str = field(default="", repr=False)
@@ -70,7 +66,7 @@ def of_entry(entry: Entry, source: Source) -> Artifact:
         CompileError: The compiler refused the source.
     """
     return Artifact(
-        library=_linked(entry.library),
+        library=_linked(entry.meta.library, entry.library),
         symbol=entry.meta.symbol,
         ptx=_ptx(source),
         source=source.text,
@@ -78,10 +74,9 @@ def of_entry(entry: Entry, source: Source) -> Artifact:
     )
 
 
-@contextmanager
-def compiled(source: Source) -> Iterator[Artifact]:
+def compiled(source: Source) -> Artifact:
     """
-    Yield the artifact of `source`, compiled into a folder that is removed at the end.
+    Return the artifact of `source`, compiled now and kept nowhere.
 
     Raises:
         EmulationError: There is no linker.
@@ -90,16 +85,14 @@ def compiled(source: Source) -> Iterator[Artifact]:
     """
     from jitgen.build import compiler
 
-    with TemporaryDirectory(prefix="jitgen-") as folder:
-        directory = Path(folder)
-        made = compiler.compile_source(source, directory, keep_ptx=True, line_info=True)
-        yield Artifact(
-            library=_linked(directory / made.library),
-            symbol=made.symbol,
-            ptx=Path(directory, compiler.PTX_FILE).read_text(encoding="utf-8"),
-            source=source.text,
-            names=_GROUPED_GEMM,
-        )
+    made = compiler.compile_source(source, wants_ptx=True, line_info=True)
+    return Artifact(
+        library=_linked(made.library, made.files[made.library]),
+        symbol=made.symbol,
+        ptx=made.ptx,
+        source=source.text,
+        names=_GROUPED_GEMM,
+    )
 
 
 @lru_cache(maxsize=64)
@@ -109,10 +102,10 @@ def _ptx(source: Source) -> str:
     return inspect.ptx(source, line_info=True)
 
 
-def _linked(library: Path) -> Path:
-    if library.suffix != ".so":
+def _linked(name: str, library: bytes) -> bytes:
+    if not name.endswith(".so"):
         raise EmulationError(
-            f"{library.name} was kept unlinked, and the emulator needs a shared library; install "
-            "gcc and compile it again"
+            f"{name} was kept unlinked, and the emulator needs a shared library; install gcc and "
+            "compile it again"
         )
     return library

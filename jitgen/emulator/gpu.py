@@ -77,7 +77,7 @@ def _artifact(config: KernelConfig, arch: Arch) -> Artifact:
     """Return the artifact that the cache of this process has or now gets."""
     store = registry.default().store
     entry = readable(store, config, arch) or build(store, config, arch)
-    text = entry.source.read_text(encoding="utf-8")
+    text = entry.source
     return of_entry(entry, Source(config=config, arch=arch, name=config.name(arch), text=text))
 
 

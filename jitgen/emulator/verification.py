@@ -6,7 +6,6 @@ One config put to the test: compiled, emulated in several modes, compared with f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -136,12 +135,11 @@ def verify(
     require(config, target)
     sizes = Sizes.parse(problem, config) if isinstance(problem, str) else problem
     sizes, chosen = sizes or Sizes.of(config, target), parse(modes)
-    context = nullcontext(artifact) if artifact else compiled(render(config, target))
-    with context as kernel:
-        trials = (
-            _trial(kernel, make(config, sizes, is_exact=True), sizes, chosen, time_limit_s),
-            _trial(kernel, make(config, sizes, is_exact=False), sizes, chosen[:1], time_limit_s),
-        )
+    kernel = artifact or compiled(render(config, target))
+    trials = (
+        _trial(kernel, make(config, sizes, is_exact=True), sizes, chosen, time_limit_s),
+        _trial(kernel, make(config, sizes, is_exact=False), sizes, chosen[:1], time_limit_s),
+    )
     return Verification(name=config.name(target), arch=str(target), sizes=sizes, trials=trials)
 
 
@@ -208,5 +206,5 @@ def _of_key(config: KernelConfig, arch: Arch, root: str, key: str) -> Artifact:
     entry = Store.open(Path(root), mode="ro").read(key)
     if entry is None:
         raise ConfigError(f"entry {key[:12]} is not in {root} any more")
-    text = entry.source.read_text(encoding="utf-8")
+    text = entry.source
     return of_entry(entry, Source(config=config, arch=arch, name=config.name(arch), text=text))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from jitgen.errors import ConfigError
+from jitgen.text import shown
 
 
 class Arch(StrEnum):
@@ -41,7 +42,7 @@ class Arch(StrEnum):
             return cls(text)
         except ValueError:
             allowed = ", ".join(cls)
-            raise ConfigError(f"arch {text!r} is not known; allowed: {allowed}") from None
+            raise ConfigError(f"arch {shown(text)} is not known; allowed: {allowed}") from None
 
     @classmethod
     def of_capability(cls, major: int, minor: int) -> Arch | None:

@@ -18,6 +18,7 @@ from typing import Any, Self
 from jitgen.errors import ConfigError
 from jitgen.model.arch import Arch
 from jitgen.model.dtypes import DType, Layout, Op, ScaleGranularity
+from jitgen.text import shown
 
 MAX_RASTER = 1024
 """More is no order of use, and raster x tiles along N has 32 bits in a kernel."""
@@ -59,7 +60,7 @@ class _Part:
             raise ConfigError(f"{cls.__name__} must be a JSON object with {', '.join(specs)}")
         if unknown := sorted(set(document) - set(specs)):
             raise ConfigError(
-                f"{cls.__name__} has no field {unknown[0]!r}; allowed: {', '.join(specs)}"
+                f"{cls.__name__} has no field {shown(unknown[0])}; allowed: {', '.join(specs)}"
             )
         values = {
             name: specs[name].metadata["type"].from_json(value)
@@ -85,16 +86,16 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
     """Return `value` as a `kind`, or raise the ConfigError that names the field."""
     if kind is int:
         if type(value) is not int or value < 1:
-            raise ConfigError(f"{name} must be an integer of at least 1 (got {value!r})")
+            raise ConfigError(f"{name} must be an integer of at least 1 (got {shown(value)})")
         return value
     if kind is bool or _is_part(kind):
         if type(value) is not kind:
-            raise ConfigError(f"{name} must be a {kind.__name__} (got {value!r})")
+            raise ConfigError(f"{name} must be a {kind.__name__} (got {shown(value)})")
         return value
     try:
         return kind(value)
     except ValueError:
-        raise ConfigError(f"{name} must be one of {', '.join(kind)} (got {value!r})") from None
+        raise ConfigError(f"{name} must be one of {', '.join(kind)} (got {shown(value)})") from None
 
 
 def _of(kind: type, *, is_optional: bool = False, most: int | None = None, **options: Any) -> Any:
@@ -233,7 +234,7 @@ class KernelConfig(_Part):
         match = _NAME.fullmatch(name)
         if match is None:
             raise ConfigError(
-                f"{name!r} is no kernel name; one looks like "
+                f"{shown(name)} is no kernel name; one looks like "
                 "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a"
             )
         part = match.groupdict()
@@ -261,9 +262,10 @@ class KernelConfig(_Part):
 _NAME = re.compile(
     r"grouped_gemm_(?P<layout>[a-z]+)_(?P<a_dtype>[a-z0-9]+)_(?P<b_dtype>[a-z0-9]+)"
     r"_(?P<scale_granularity>[a-z0-9]+)_(?P<out_dtype>[a-z0-9]+)"
-    r"_t(?P<tile_m>\d+)x(?P<tile_n>\d+)x(?P<tile_k>\d+)_c(?P<cluster_m>\d+)x(?P<cluster_n>\d+)"
-    r"_acc(?P<num_acc_stage>\d+)(_ab(?P<num_ab_stage>\d+))?(_raster(?P<raster>\d+))?"
-    r"(?P<nopdl>_nopdl)?(?P<streamb>_streamb)?(_splitk(?P<split_k>\d+))?_(?P<arch>cpu|sm_\d+a?)"
+    r"_t(?P<tile_m>\d{1,9})x(?P<tile_n>\d{1,9})x(?P<tile_k>\d{1,9})"
+    r"_c(?P<cluster_m>\d{1,9})x(?P<cluster_n>\d{1,9})"
+    r"_acc(?P<num_acc_stage>\d{1,9})(_ab(?P<num_ab_stage>\d{1,9}))?(_raster(?P<raster>\d{1,9}))?"
+    r"(?P<nopdl>_nopdl)?(?P<streamb>_streamb)?(_splitk(?P<split_k>\d{1,9}))?_(?P<arch>cpu|sm_\d+a?)"
 )
 
 

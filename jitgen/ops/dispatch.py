@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.errors import InputError, UnsupportedConfig
+from jitgen.boundary import boundary
+from jitgen.errors import InputError, ResourceError, UnsupportedConfig
 from jitgen.model import KernelConfig, Layout, Operands, Problem, ScaleGranularity, require
 from jitgen.ops import standin
 from jitgen.ops.dtypes import TORCH
@@ -90,8 +91,23 @@ def run(given: Arguments, config: KernelConfig | None, key: tuple[Any, ...]) -> 
 
     Raises:
         InputError: An argument is wrong, or does not fit the forced config.
-        JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`.
+        JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`. Nothing
+            else: where the device has no memory left, it is a torch.OutOfMemoryError as well.
     """
+    try:
+        with boundary("grouped_gemm"):
+            return _run(given, config, key)
+    except ResourceError as error:
+        if isinstance(error.__cause__, torch.OutOfMemoryError):
+            raise _OutOfMemory(str(error)) from error.__cause__
+        raise
+
+
+class _OutOfMemory(ResourceError, torch.OutOfMemoryError):
+    """The device has no memory left for an output: an error of jitgen's, and of torch's."""
+
+
+def _run(given: Arguments, config: KernelConfig | None, key: tuple[Any, ...]) -> Tensor:
     epoch = _epoch
     launch = _prepare(given, config)
     # While a graph is captured nobody looks for what is awaited, and scales may be the graph's own:

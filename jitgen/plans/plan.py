@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from jitgen.documents import BadDocument, parse_toml, read_bounded
 from jitgen.errors import PlanError
 from jitgen.model import Arch, KernelConfig, Problem
 from jitgen.plans.read import read_sweeps
 from jitgen.plans.sweep import Sweep
 from jitgen.select import buckets, select
+from jitgen.text import shown
 
 _SHIPPED = Path(__file__).resolve().parent
 _KEYS = {"description", "problems"}
+_MAX_BYTES = 2**18  # of a plan file; shipped ones have under a thousand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +71,16 @@ def load(name_or_path: str | Path) -> Plan:
             )
         path = _SHIPPED / f"{name_or_path}.toml"
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = parse_toml(read_bounded(path, _MAX_BYTES), max_bytes=_MAX_BYTES)
     except OSError as error:
         raise PlanError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path} is no TOML: {error}") from error
+    except BadDocument as error:
+        raise PlanError(f"{path} is no TOML plan: {error}") from error
     if unknown := sorted(set(document) - _KEYS):
-        raise PlanError(f"{path}: no key {unknown[0]!r}; allowed: {', '.join(sorted(_KEYS))}")
+        raise PlanError(f"{path}: no key {shown(unknown[0])}; allowed: {', '.join(sorted(_KEYS))}")
     description = document.get("description", "")
     if not isinstance(description, str):
-        raise PlanError(f"{path}: description must be a string (got {description!r})")
+        raise PlanError(f"{path}: description must be a string (got {shown(description)})")
     sweeps = tuple(read_sweeps(document.get("problems"), str(path)))
     return Plan(name=path.stem, description=description, sweeps=sweeps)
 

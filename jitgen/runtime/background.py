@@ -3,9 +3,9 @@
 Kernels that are compiled while the program goes on.
 
 One thread takes one wanted kernel after another, has a worker process compile it (the compiler is
-not thread-safe, and a serving process should keep its cores), and hands over the entry. The thread
-exists only while something is wanted, never launches anything, and does not keep the program from
-ending: at exit the worker is ended with it.
+not thread-safe, it may end its process, and a serving process should keep its cores), and hands
+over the entry. The thread exists only while something is wanted, never launches anything, and does
+not keep the program from ending: at exit the worker is ended with it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from jitgen.errors import CompileError, JitgenError
+from jitgen import forks
+from jitgen.build.compile import Where
+from jitgen.errors import CompileError, JitgenError, ResourceError
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.model import Arch, KernelConfig
-from jitgen.runtime.entries import readable
+from jitgen.runtime.backoff import Backoff
+from jitgen.runtime.entries import build, readable
 from jitgen.runtime.key import key
 from jitgen.settings import settings
 
@@ -63,29 +65,31 @@ class Background:
     The kernels of one registry that are being compiled for later. Safe to use from any thread.
 
     A kernel is compiled once however often it is wanted, and by one process of all that share its
-    store. One that fails is warned of once and left alone for JITGEN_FAILURE_TTL seconds.
+    store. One that the compiler refuses is warned of once and left alone for JITGEN_FAILURE_TTL
+    seconds. One for which something was lacking, memory or processes, is tried again some seconds
+    later, and later yet if it still is.
     """
 
     def __init__(self, store: Store, deliver: Deliver) -> None:
         self._store = store
         self._deliver = deliver
-        self._private: Store | None = None
         self._failed: dict[str, float] = {}  # key -> when it may be tried again
+        self._backoff = Backoff()
         self._is_closed = False
         self._stop: Stop | None = None
         self._begin()
         _backgrounds.add(self)
 
     def _begin(self) -> None:
-        self._guard = threading.Lock()
-        self._queue: deque[_Want] = deque()
+        self._changed = threading.Condition()
+        self._queue: list[tuple[float, _Want]] = []  # when to try it, on the monotonic clock
         self._pending: set[str] = set()
         self._thread: threading.Thread | None = None
 
     def want(self, config: KernelConfig, arch: Arch) -> None:
         """Have `config` compiled, unless it is on its way or failed not long ago; never waits."""
         name = key(config, arch)
-        with self._guard:
+        with self._changed:
             is_failed = time.monotonic() < self._failed.get(name, 0.0)
             if self._is_closed or is_failed or name in self._pending:
                 return
@@ -96,14 +100,15 @@ class Background:
                 timeout_s=settings.compile_timeout,
                 failure_ttl_s=settings.failure_ttl,
             )
-            self._queue.append(want)
+            self._queue.append((time.monotonic(), want))
             self._pending.add(name)
             trouble = self._ensure_thread()
         if trouble:
-            self._fail(want, trouble)
+            self._tell_failure(want, trouble)
 
     def _ensure_thread(self) -> str:
         """Start the thread unless it runs; returns why there is none."""
+        self._changed.notify_all()
         if self._thread is not None and self._thread.is_alive():
             return ""
         _close_at_exit()
@@ -119,9 +124,10 @@ class Background:
 
     def close(self) -> None:
         """End what is under way, and compile nothing more; waits for that, but not for long."""
-        with self._guard:
+        with self._changed:
             self._is_closed = True
             thread, stop = self._thread, self._stop
+            self._changed.notify_all()
         if stop is not None:
             stop()
         if thread is not None and thread is not threading.current_thread():
@@ -132,25 +138,41 @@ class Background:
         if self._stop is not None:
             self._stop.disown()
             self._stop = None
-        self._private = None
         self._begin()
 
     def _work(self) -> None:
-        while True:
-            with self._guard:
-                if self._is_closed or not self._queue:
-                    self._pending.clear()
-                    self._thread = None
-                    return
-                want = self._queue.popleft()
+        while (want := self._next()) is not None:
+            again_s = None
             try:
-                self._compile(want)
+                with events.held(), forks.busy():
+                    self._compile(want)
+            except ResourceError as error:
+                again_s = self._backoff.failed(want.key)
+                if not self._is_closed:
+                    self._tell_failure(want, f"{error}; trying again in {again_s:g} s")
             except Exception as error:  # whoever is told of a kernel may raise anything
                 if not self._is_closed:
-                    self._fail(want, _words(error))
-            finally:
-                with self._guard:
+                    self._failed[want.key] = time.monotonic() + want.failure_ttl_s
+                    self._tell_failure(want, _words(error))
+            with self._changed:
+                if again_s is None:
                     self._pending.discard(want.key)
+                else:
+                    self._queue.append((time.monotonic() + again_s, want))
+
+    def _next(self) -> _Want | None:
+        """Return what is to be compiled next, when its time has come; None: nothing is wanted."""
+        with self._changed:
+            while self._queue and not self._is_closed:
+                self._queue.sort(key=lambda item: item[0])
+                wait_s = self._queue[0][0] - time.monotonic()
+                if wait_s <= 0:
+                    return self._queue.pop(0)[1]
+                self._changed.wait(wait_s)
+            self._queue.clear()
+            self._pending.clear()
+            self._thread = None
+            return None
 
     def _compile(self, want: _Want) -> None:
         """
@@ -158,79 +180,53 @@ class Background:
 
         Raises:
             JitgenError: It cannot be had.
-            OSError: No worker process can be started.
         """
         if failure := self._store.index.failure(want.key):
             raise CompileError(want.config.name(want.arch), failure.reason)
-        for store in self._stores():
-            entry = readable(store, want.config, want.arch, tells_miss=False)
-            is_new = entry is None and self._run(want, store)
-            entry = entry or readable(store, want.config, want.arch, tells_miss=False)
-            if entry is not None:
-                if is_new:
-                    self._tell(want, entry)
-                self._deliver(want.config, want.arch, entry, "compiled" if is_new else "disk")
-                return
-        raise CompileError(want.config.name(want.arch), "its files were lost")
+        entry, tier = readable(self._store, want.config, want.arch, tells_miss=False), "disk"
+        if entry is None:
+            entry, tier = self._build(want), "compiled"
+        self._backoff.succeeded(want.key)
+        self._deliver(want.config, want.arch, entry, tier)
 
-    def _stores(self) -> Iterator[Store]:
-        """Yield where to compile to: a private store too, where the registry's is not written."""
-        if self._store.mode == "rw":
-            yield self._store
-        if self._private is None:
-            self._private = _private_store()
-        yield self._private
+    def _build(self, want: _Want) -> Entry:
+        from jitgen.build.workers import Stop
 
-    def _run(self, want: _Want, store: Store) -> bool:
-        """
-        Compile `want` into `store` in a worker; returns whether this worker compiled it.
-
-        Raises:
-            JitgenError: It failed, or the background was closed.
-            OSError: No process can be started.
-        """
-        from jitgen.build import workers
-        from jitgen.runtime.task import TASK, compile_task
-
-        stop = workers.Stop()
-        with self._guard:
+        stop = Stop()
+        with self._changed:
             self._stop = stop
             if self._is_closed:
                 stop()
-        tasks = [compile_task(store, want.config, want.arch)]
         try:
-            outcomes = list(workers.run(TASK, tasks, jobs=1, timeout_s=want.timeout_s, stop=stop))
-        finally:
-            with self._guard:
-                self._stop = None
-        if not outcomes:
-            raise JitgenError("it was ended")
-        error = outcomes[0].error or outcomes[0].result.get("error", "")
-        if error:
-            raise JitgenError(error)
-        return bool(outcomes[0].result["is_new"])
-
-    def _tell(self, want: _Want, entry: Entry) -> None:
-        events.emit(
-            Event(
-                kind=EventKind.COMPILE,
-                kernel=entry.meta.name,
-                key=want.key,
-                seconds=entry.meta.compile_s,
+            return build(
+                self._store,
+                want.config,
+                want.arch,
+                where=Where.WORKER,
+                timeout_s=want.timeout_s,
+                failure_ttl_s=want.failure_ttl_s,
+                stop=stop,
             )
-        )
+        finally:
+            with self._changed:
+                self._stop = None
 
-    def _fail(self, want: _Want, reason: str) -> None:
-        name = want.config.name(want.arch)
-        self._failed[want.key] = time.monotonic() + want.failure_ttl_s
+    def _tell_failure(self, want: _Want, reason: str) -> None:
         warn_once(
             f"background {want.key}",
             "%s could not be compiled in the background: %s; calls that want it keep using "
             "another kernel",
-            name,
+            want.config.name(want.arch),
             reason,
         )
-        events.emit(Event(kind=EventKind.ERROR, kernel=name, key=want.key, detail=reason))
+        events.emit(
+            Event(
+                kind=EventKind.ERROR,
+                kernel=want.config.name(want.arch),
+                key=want.key,
+                detail=reason,
+            )
+        )
 
 
 def _words(error: Exception) -> str:
@@ -239,16 +235,6 @@ def _words(error: Exception) -> str:
         return error.reason
     is_foreseen = isinstance(error, (OSError, JitgenError))
     return str(error) if is_foreseen else f"{type(error).__name__}: {error}"
-
-
-def _private_store() -> Store:
-    """Return a store in a folder that is removed when this process ends."""
-    from jitgen.cache import Store
-    from jitgen.cache.area import build_area, keep
-
-    with build_area(None) as folder:
-        keep(folder)
-    return Store.open(folder / "cache", mode="rw")
 
 
 _backgrounds: WeakSet[Background] = WeakSet()

@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jitgen._version import __version__
 from jitgen.build import toolchain
 from jitgen.errors import CompileError, RememberedFailure
-from jitgen.events import Event, EventKind, events
+from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.model import Arch, KernelConfig
 from jitgen.runtime import loader
 from jitgen.runtime.key import document, key
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
-    from jitgen.build.render import Source
+    from jitgen.build.compile import Where
+    from jitgen.build.compiler import Artifact
+    from jitgen.build.workers import Stop
     from jitgen.cache import Entry, Store
 
 
@@ -25,7 +27,8 @@ def readable(
     store: Store, config: KernelConfig, arch: Arch, *, tells_miss: bool = True
 ) -> Entry | None:
     """Return the verified entry that this CPU can run; None, told as a miss, if there is none."""
-    entry, obstacle = _found(store, config, arch)
+    entry = store.read(key(config, arch))
+    obstacle = "not in the cache" if entry is None else loader.unsupported_isa(entry)
     if not obstacle:
         return entry
     if tells_miss:
@@ -34,24 +37,40 @@ def readable(
     return None
 
 
-def _found(store: Store, config: KernelConfig, arch: Arch) -> tuple[Entry | None, str]:
-    """Return the verified entry, and why it cannot be used; an empty reason where it can."""
-    entry = store.read(key(config, arch))
-    return entry, "not in the cache" if entry is None else loader.unsupported_isa(entry)
-
-
-def build(store: Store, config: KernelConfig, arch: Arch) -> Entry:
+def build(
+    store: Store,
+    config: KernelConfig,
+    arch: Arch,
+    *,
+    where: Where | None = None,
+    timeout_s: float | None = None,
+    failure_ttl_s: float | None = None,
+    stop: Stop | None = None,
+) -> Entry:
     """
     Compile `config` for `arch` and publish it, unless another process does so meanwhile.
 
     Waits for the key's lock up to JITGEN_LOCK_TIMEOUT seconds and then compiles privately. A
-    failure is remembered for JITGEN_FAILURE_TTL seconds, so that a fleet does not try it over and
-    over.
+    refusal of the compiler's that is certain is remembered for JITGEN_FAILURE_TTL seconds, so that
+    a fleet does not try it over and over; what this machine is short of is nobody else's business.
+
+    Args:
+        store: Where it goes.
+        config: What to compile.
+        arch: The target.
+        where: Where to compile it; None for what JITGEN_COMPILE says.
+        timeout_s: How long a process of its own may take; None for JITGEN_COMPILE_TIMEOUT.
+        failure_ttl_s: How long a refusal is remembered; None for JITGEN_FAILURE_TTL.
+        stop: What ends such a process from another thread.
 
     Raises:
         CompileError: The compiler refused it.
         RememberedFailure: It did so not long ago.
+        ResourceError: Memory, processes, descriptors or disk ran out, or the time did.
+        ToolchainError: The compiler is not installed.
     """
+    from jitgen.build import compile as compiling
+
     name = key(config, arch)
     if failure := store.index.failure(name):
         raise RememberedFailure(
@@ -59,64 +78,63 @@ def build(store: Store, config: KernelConfig, arch: Arch) -> Entry:
             f"{failure.reason} (remembered from the last try; retry with: jitgen cache rm "
             f"{name[:12]})",
         )
-    with store.lock(name, settings.lock_timeout) as is_locked:
-        if is_locked:
-            entry, obstacle = _found(store, config, arch)
-            if not obstacle and entry is not None:
-                return entry
-            if entry is not None and toolchain.host_isa() < frozenset(entry.meta.host_isa):
-                store.quarantine(name, obstacle)  # code for this lesser CPU serves the other too
-        try:
-            return _compile(store, config, arch)
-        except CompileError as error:
-            store.index.remember_failure(
-                name, config.name(arch), error.reason, settings.failure_ttl
+    try:
+        with store.lock(name, settings.lock_timeout) as is_locked:
+            if is_locked:
+                entry = readable(store, config, arch, tells_miss=False)
+                if entry is not None:
+                    return entry
+            artifact = compiling.compile_kernel(
+                config,
+                arch,
+                where or compiling.usual(),
+                timeout_s=settings.compile_timeout if timeout_s is None else timeout_s,
+                stop=stop,
             )
-            events.emit(
-                Event(kind=EventKind.ERROR, kernel=error.kernel, key=name, detail=error.reason)
-            )
-            raise
-
-
-def _compile(store: Store, config: KernelConfig, arch: Arch) -> Entry:
-    from jitgen.build.render import render
-    from jitgen.cache import Damaged
-
-    source = render(config, arch)
-    with store.workdir() as directory:
-        try:
-            return _publish(store, source, directory)
-        except (OSError, Damaged) as error:  # the disk filled up or went away below the compiler
-            store.warn_unwritable(error)
-    with store.workdir(is_private=True) as directory:
-        return _publish(store, source, directory)
-
-
-def _publish(store: Store, source: Source, directory: Path) -> Entry:
-    """Compile `source` in `directory`, a folder that the store gave, and publish what it left."""
-    from jitgen.build.compiler import compile_source
-    from jitgen.cache import Meta
-
-    artifact = compile_source(source, directory)
-    entry = store.publish(
-        directory,
-        Meta.describe(
-            directory,
-            key=key(source.config, source.arch),
-            key_document=document(source.config, source.arch),
-            name=source.name,
-            arch=str(source.arch),
-            config=source.config.to_json(),
-            symbol=artifact.symbol,
-            library=artifact.library,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            compile_s=round(artifact.compile_s, 3),
-            link_s=round(artifact.link_s, 3),
-            host_isa=tuple(sorted(toolchain.host_isa())),
-            jitgen=__version__,
-        ),
-    )
+            entry = _publish(store, config, arch, artifact)
+    except CompileError as error:
+        if error.is_certain:
+            ttl_s = settings.failure_ttl if failure_ttl_s is None else failure_ttl_s
+            store.index.remember_failure(name, config.name(arch), error.reason, ttl_s)
+        raise
     events.emit(
-        Event(kind=EventKind.COMPILE, kernel=source.name, key=entry.key, seconds=artifact.compile_s)
+        Event(
+            kind=EventKind.COMPILE,
+            kernel=entry.meta.name,
+            key=entry.key,
+            seconds=entry.meta.compile_s,
+        )
     )
     return entry
+
+
+def _publish(store: Store, config: KernelConfig, arch: Arch, artifact: Artifact) -> Entry:
+    """Return the entry of what was compiled, in the store unless there is a doubt about it."""
+    from jitgen.build.provenance import builder
+    from jitgen.cache import Entry, Meta
+
+    meta = Meta(
+        key=key(config, arch),
+        key_document=document(config, arch),
+        name=config.name(arch),
+        arch=str(arch),
+        config=config.to_json(),
+        symbol=artifact.symbol,
+        library=artifact.library,
+        files={},
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        compile_s=round(artifact.compile_s, 3),
+        link_s=round(artifact.link_s, 3),
+        host_isa=(toolchain.host_level(arch),),
+        jitgen=__version__,
+    )
+    if artifact.doubt:
+        warn_once(
+            f"doubt {artifact.doubt}",
+            "kernels compiled now serve this process only and are not kept: %s",
+            artifact.doubt,
+        )
+        return replace(Entry.of(meta, artifact.files), why_private=artifact.doubt)
+    if store.mode == "rw":
+        meta = replace(meta, builder=builder(store.builders))
+    return store.publish(meta, artifact.files)

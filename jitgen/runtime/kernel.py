@@ -29,7 +29,7 @@ class Kernel:
         arch: The target.
         key: Digest of its key document.
         tier: Where this process got it from: ``disk`` or ``compiled``.
-        entry: Its files on disk.
+        entry: Its source, native code and record, as they were checked.
         function: The tvm-ffi function itself.
     """
 
@@ -54,7 +54,7 @@ class Kernel:
     @property
     def source(self) -> str:
         """The generated Python source."""
-        return self.entry.source.read_text(encoding="utf-8")
+        return self.entry.source
 
     @property
     def ptx(self) -> str:

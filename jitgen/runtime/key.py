@@ -17,7 +17,8 @@ from jitgen.build import toolchain
 from jitgen.model.arch import Arch
 from jitgen.model.config import KernelConfig, canonical_json
 
-SCHEMA = 1
+SCHEMA = 2
+"""2: host parts are compiled for a named level, not for whatever CPU compiled them."""
 
 
 def document(config: KernelConfig, arch: Arch) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def document(config: KernelConfig, arch: Arch) -> dict[str, Any]:
         "templates": templates.digest(arch.family),
         "toolchain": dict(toolchain.versions()),
         "options": list(toolchain.options(arch)),
-        "host": toolchain.host(),
+        "host": toolchain.host(arch),
     }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.build import toolchain
 from jitgen.errors import ArtifactError, ToolchainError
+from jitgen.runtime import native
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry
@@ -20,45 +21,51 @@ RUNTIME_LIBRARY = "libcute_dsl_runtime.so"
 
 
 def unsupported_isa(entry: Entry) -> str:
-    """Return why this CPU cannot run the host part of `entry`; empty when it can."""
-    missing = sorted(set(entry.meta.host_isa) - toolchain.host_isa())
+    """
+    Return why this CPU cannot run the host part of `entry`; empty when it can.
+
+    A level that this version does not know counts as one that the CPU does not have.
+    """
+    missing = [level for level in entry.meta.host_isa if not toolchain.runs_level(level)]
     return f"its host code may use {', '.join(missing)}, which this CPU lacks" if missing else ""
 
 
 def load(entry: Entry) -> Callable[..., Any]:
     """
-    Return the function of a verified entry.
-
-    The file must have been checked against its digest just before: this runs its code.
+    Return the function of a verified entry: this runs its code, the very bytes that were checked.
 
     Raises:
-        ArtifactError: The system's loader refused the file, or it does not export its symbol.
+        ArtifactError: The system's loader refused them, or they do not export their symbol.
         ToolchainError: The runtime library, or for an unlinked object the compiler, is not
             installed.
     """
     _runtime()
     try:
-        if entry.library.suffix == ".o":
+        if entry.meta.library.endswith(".o"):
             module = _load_object(entry.library)
         else:
-            import tvm_ffi
-
-            module = tvm_ffi.load_module(str(entry.library))
+            module = native.load(entry.library, entry.meta.name)
         function: Callable[..., Any] = module[entry.meta.symbol]
     except (AttributeError, KeyError, OSError, RuntimeError, ValueError) as error:
         raise ArtifactError(f"{entry.meta.name} cannot be loaded: {error}") from error
     return function
 
 
-def _load_object(path: Path) -> Any:
+def _load_object(content: bytes) -> Any:
+    """Load an object that could not be linked: the compiler's own loader can."""
     try:
         from cutlass.cute.runtime import load_module
     except ImportError as error:
         raise ToolchainError(
-            f"{path.name} was kept unlinked, and loading it needs nvidia-cutlass-dsl ({error}); "
+            f"the kernel was kept unlinked, and loading it needs nvidia-cutlass-dsl ({error}); "
             "install gcc and compile it again"
         ) from error
-    return load_module(str(path), enable_tvm_ffi=True)
+    from jitgen.cache.scratch import scratch
+
+    with scratch() as folder:
+        path = folder / "kernel.o"
+        path.write_bytes(content)
+        return load_module(str(path), enable_tvm_ffi=True)
 
 
 @cache
@@ -67,17 +74,7 @@ def _runtime() -> ctypes.CDLL:
     Load the compiler's runtime library, whose symbols every kernel refers to, for the whole
     process.
     """
-    spec = importlib.util.find_spec("nvidia_cutlass_dsl")
-    folders = list(spec.submodule_search_locations or ()) if spec else []
-    found = sorted(
-        path
-        for folder in folders
-        for path in (
-            *Path(folder).glob(f"cu*/lib/{RUNTIME_LIBRARY}"),
-            Path(folder, "lib", RUNTIME_LIBRARY),
-        )
-        if path.exists()
-    )
+    found = runtime_libraries()
     if not found:
         raise ToolchainError(
             f"{RUNTIME_LIBRARY} was not found; run: pip install 'nvidia-cutlass-dsl>=4.8,<4.9'"
@@ -86,3 +83,18 @@ def _runtime() -> ctypes.CDLL:
         return ctypes.CDLL(str(found[-1]), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise ToolchainError(f"{found[-1].name} cannot be loaded: {error}") from error
+
+
+def runtime_libraries() -> list[Path]:
+    """Return where the compiler's runtime library is installed; the last one is used."""
+    spec = importlib.util.find_spec("nvidia_cutlass_dsl")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    return sorted(
+        path
+        for folder in folders
+        for path in (
+            *Path(folder).glob(f"cu*/lib/{RUNTIME_LIBRARY}"),
+            Path(folder, "lib", RUNTIME_LIBRARY),
+        )
+        if path.exists()
+    )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jitgen import plans
 from jitgen.cache import Store
@@ -25,6 +26,9 @@ from jitgen.runtime.key import key
 from jitgen.runtime.task import TASK, compile_task
 from jitgen.select import default_arch
 from jitgen.settings import settings
+
+if TYPE_CHECKING:
+    from jitgen.build.workers import Outcome
 
 
 class State(StrEnum):
@@ -141,9 +145,9 @@ def prewarm(
         else:
             missing.append(row)
     if missing:
-        from jitgen.build import workers
+        from jitgen.build import capacity
 
-        running = min(len(missing), workers.default_jobs(settings.jobs if jobs is None else jobs))
+        running = min(len(missing), capacity.default_jobs(settings.jobs if jobs is None else jobs))
         limit = settings.compile_timeout if timeout_s is None else timeout_s
         for row in _compile(missing, target, where, running, limit):
             done(row)
@@ -197,13 +201,25 @@ def _compile(
     from jitgen.build import workers
 
     tasks = [compile_task(store, row.config, arch) for row in rows]
-    for outcome in workers.run(TASK, tasks, jobs=jobs, timeout_s=timeout_s):
-        row = replace(rows[outcome.index], seconds=outcome.seconds)
-        error = outcome.error or (outcome.result or {}).get("error", "")
-        # What counts is not what the process says but what the next one will find.
-        entry = None if error else readable(store, row.config, arch)
-        if entry is not None:
-            yield replace(row, state=State.COMPILED, bytes=entry.meta.size_bytes)
-        else:
-            lost = f"it was compiled, but {store.root} cannot be written (mode {store.mode})"
-            yield replace(row, state=State.FAILED, error=error or lost)
+    waiting = dict(enumerate(rows))
+    run = workers.run(TASK, tasks, jobs=jobs, timeout_s=timeout_s)
+    try:
+        for outcome in run:
+            yield _done(waiting.pop(outcome.index), outcome, arch, store)
+    except OSError as error:
+        for row in waiting.values():
+            yield replace(row, state=State.FAILED, error=f"no process can be started: {error}")
+
+
+def _done(row: Row, outcome: Outcome, arch: Arch, store: Store) -> Row:
+    """Return what became of `row`: what counts is not what the process says, but what is found."""
+    row = replace(row, seconds=outcome.seconds)
+    answer = outcome.result or {}
+    error = outcome.error or answer.get("error", "")
+    entry = None if error else readable(store, row.config, arch)
+    if entry is not None:
+        return replace(row, state=State.COMPILED, bytes=entry.meta.size_bytes)
+    why = answer.get("why_private")
+    lost = f"it was compiled, but {store.root} cannot be written (mode {store.mode})"
+    lost = f"it was compiled, but is not kept: {why}" if why else lost
+    return replace(row, state=State.FAILED, error=error or lost)

@@ -17,11 +17,24 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from jitgen.errors import ArtifactError, CaptureMiss, KernelMiss, SettingError
+from jitgen import forks
+from jitgen.boundary import boundary, with_room
+from jitgen.errors import (
+    ArtifactError,
+    CaptureMiss,
+    CompileError,
+    InputError,
+    JitgenError,
+    KernelMiss,
+    RememberedFailure,
+    ResourceError,
+    SettingError,
+)
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.model import Arch, KernelConfig, require
 from jitgen.runtime import loader
 from jitgen.runtime.background import Background
+from jitgen.runtime.backoff import Backoff
 from jitgen.runtime.entries import build, readable
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.key import key
@@ -53,6 +66,7 @@ class Registry:
         self._kernels: dict[tuple[KernelConfig, Arch], Kernel] = {}
         self._arrived: dict[tuple[KernelConfig, Arch], Kernel] = {}  # not served yet
         self.background = Background(store, self._arrive)
+        self._backoff = Backoff()
         self._guard = threading.Lock()
         self._flights: dict[str, threading.Lock] = {}
         self._frozen = False
@@ -94,12 +108,19 @@ class Registry:
             arch: The target; None for the one that `default_arch` finds.
 
         Raises:
+            InputError: `config` is none.
             UnsupportedConfig: The target cannot run `config`.
             KernelMiss: It is not compiled, and compiling is off.
             CaptureMiss: It is not loaded, and a CUDA graph is being captured.
             CompileError: The compiler refused it, now or (RememberedFailure) not long ago.
+            ResourceError: Memory, processes, descriptors or disk ran out; tried again when asked
+                again, some seconds later.
+            ToolchainError: The compiler, or its runtime library, is not installed.
+            UnsafeCacheRoot: Somebody else could put code into the cache.
         """
         target = default_arch() if arch is None else Arch.parse(arch)
+        if not isinstance(config, KernelConfig):
+            raise InputError("config", f"must be a KernelConfig (got {type(config).__name__})")
         kernel = self._kernels.get((config, target))
         return kernel if kernel is not None else self._miss(config, target)
 
@@ -112,9 +133,10 @@ class Registry:
         """
         kernel = self._kernels.get((config, arch))
         if kernel is None and not is_capturing(arch):
-            kernel = self._arrived.get((config, arch)) or self._from_disk(
-                config, arch, tells_miss=tells_miss
-            )
+            with boundary(f"looking for {config.name(arch)}"), events.held(), forks.busy():
+                kernel = self._arrived.get((config, arch)) or self._from_disk(
+                    config, arch, tells_miss=tells_miss
+                )
             if kernel is not None:  # several threads may have loaded it, and one of them was first
                 kernel = self._kernels.setdefault((config, arch), kernel)
         return kernel
@@ -133,10 +155,15 @@ class Registry:
     def _miss(self, config: KernelConfig, arch: Arch) -> Kernel:
         require(config, arch)
         _refuse_while_capturing(config, arch)
+        with boundary(f"serving {config.name(arch)}"):
+            return with_room(lambda: self._served(config, arch))
+
+    def _served(self, config: KernelConfig, arch: Arch) -> Kernel:
+        """Return a kernel that is not in memory; events wait until no lock is held any more."""
         name = key(config, arch)
         with self._guard:
             flight = self._flights.setdefault(name, threading.Lock())
-        with flight:
+        with events.held(), flight, forks.busy():
             kernel = self.find(config, arch, tells_miss=True)
             if kernel is None:
                 kernel = self._kernels[config, arch] = self._compiled(config, arch)
@@ -150,7 +177,7 @@ class Registry:
         try:
             kernel = _kernel(config, arch, entry, "disk")
         except ArtifactError as error:
-            self.store.quarantine(entry.key, str(error))
+            self.store.quarantine(entry, str(error))
             warn_once(f"load {entry.key}", "%s; compiling it again", error)
             return None
         self.store.index.record_use(entry.key)
@@ -171,8 +198,19 @@ class Registry:
                 f"no compiled kernel {name} in {self.store.root}, and compiling is off ({why}); "
                 f"prewarm it with: jitgen prewarm --config {name}",
             )
-        entry = build(self.store, config, arch)
-        return _kernel(config, arch, entry, "compiled")
+        name = key(config, arch)
+        if reason := self._backoff.waits(name):
+            raise ResourceError(f"{reason} (tried again in some seconds, when asked again)")
+        try:
+            kernel = _kernel(config, arch, build(self.store, config, arch), "compiled")
+        except JitgenError as error:
+            if isinstance(error, ResourceError):
+                self._backoff.failed(name, str(error))
+            if not isinstance(error, RememberedFailure):
+                _tell_error(config, arch, error)
+            raise
+        self._backoff.succeeded(name)
+        return kernel
 
 
 def _kernel(config: KernelConfig, arch: Arch, entry: Entry, tier: str) -> Kernel:
@@ -187,6 +225,12 @@ def _kernel(config: KernelConfig, arch: Arch, entry: Entry, tier: str) -> Kernel
     return Kernel(
         config=config, arch=arch, key=entry.key, tier=tier, entry=entry, function=function
     )
+
+
+def _tell_error(config: KernelConfig, arch: Arch, error: JitgenError) -> None:
+    reason = error.reason if isinstance(error, CompileError) else str(error)
+    name = config.name(arch)
+    events.emit(Event(kind=EventKind.ERROR, kernel=name, key=key(config, arch), detail=reason))
 
 
 def is_capturing(arch: Arch) -> bool:

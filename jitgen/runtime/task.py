@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from jitgen.build.compile import Where
 from jitgen.cache import Store
 from jitgen.errors import JitgenError
-from jitgen.events import EventKind, events
 from jitgen.model import Arch, KernelConfig
 from jitgen.runtime.entries import build
 from jitgen.settings import settings
@@ -40,21 +40,18 @@ def build_task(task: dict[str, Any]) -> dict[str, Any]:
     Do what `compile_task` says, in a worker process.
 
     Returns:
-        ``{"key": ..., "is_new": ...}``, the latter False where another process had compiled it
-        meanwhile; or ``{"error": ...}`` with the message of an error that jitgen raised on purpose.
+        ``{"key": ..., "why_private": ...}``, the latter why nobody else will find it, if so; or
+        ``{"error": ...}`` with the message of an error that jitgen raised on purpose.
     """
     config, arch = KernelConfig.from_json(task["config"]), Arch.parse(task["arch"])
-    before = _num_compiled()
     with settings.scope(failure_ttl=task["failure_ttl"], lock_timeout=task["lock_timeout"]):
         try:
-            name = build(_store(task["root"], task["mode"]), config, arch).key
+            store = _store(task["root"], task["mode"])
+            # Nothing else lives in this process: a refusal here is as certain as any.
+            entry = build(store, config, arch, where=Where.PROCESS)
         except JitgenError as error:
             return {"error": str(error)}
-    return {"key": name, "is_new": _num_compiled() > before}
-
-
-def _num_compiled() -> int:
-    return events.counts().get(EventKind.COMPILE, 0)
+    return {"key": entry.key, "why_private": entry.why_private}
 
 
 @cache

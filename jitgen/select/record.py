@@ -11,9 +11,13 @@ from typing import Any, Self
 
 from jitgen.errors import ConfigError
 from jitgen.model import Arch, DType, Layout, Problem, ScaleGranularity
+from jitgen.text import shown
 
 SCHEMA = 1
 """Version of records and tables; another one is not read."""
+
+MAX_TABLE_BYTES = 16 * 2**20
+"""No table is larger; the shipped one, of some hundred problems, has 40 KB."""
 
 _MOST_US = 1e12
 """Eleven days; what takes longer was not measured."""
@@ -84,15 +88,17 @@ class Record:
         times = _mapping(document, "times_us")
         for name, time in times.items():
             if type(time) not in (int, float) or not 0 < time < _MOST_US:
-                raise BadRecord(f"times_us of {name} must be microseconds (got {time!r})")
+                raise BadRecord(
+                    f"times_us of {shown(name)} must be microseconds (got {shown(time)})"
+                )
         excluded = _mapping(document, "excluded")
         if not all(isinstance(reason, str) for reason in excluded.values()):
             raise BadRecord("excluded must give a reason for each kernel")
         winner, date = document.get("winner"), document.get("date")
         if not isinstance(winner, str) or winner not in times:
-            raise BadRecord(f"winner must be one of the kernels in times_us (got {winner!r})")
+            raise BadRecord(f"winner must be one of the kernels in times_us (got {shown(winner)})")
         if not isinstance(date, str):
-            raise BadRecord(f"date must be a string (got {date!r})")
+            raise BadRecord(f"date must be a string (got {shown(date)})")
         return cls(
             problem=parse_problem(document.get("problem")),
             winner=winner,
@@ -141,7 +147,7 @@ class Table:
             raise BadRecord(f"a table must be a JSON object of schema {SCHEMA}")
         device, records = document.get("device"), document.get("records")
         if not isinstance(device, str) or not device:
-            raise BadRecord(f"device must be a name (got {device!r})")
+            raise BadRecord(f"device must be a name (got {shown(device)})")
         if not isinstance(records, list):
             raise BadRecord("records must be a list")
         try:
@@ -176,7 +182,7 @@ def _numbered(records: list[Any]) -> list[Record]:
 def _mapping(document: dict[str, Any], name: str) -> dict[str, Any]:
     value = document.get(name)
     if not isinstance(value, dict):
-        raise BadRecord(f"{name} must be a JSON object (got {value!r})")
+        raise BadRecord(f"{name} must be a JSON object (got {shown(value)})")
     return value
 
 
@@ -196,7 +202,7 @@ def parse_problem(document: Any) -> Problem:
         BadRecord: `document` is something else.
     """
     if not isinstance(document, dict):
-        raise BadRecord(f"problem must be a JSON object (got {document!r})")
+        raise BadRecord(f"problem must be a JSON object (got {shown(document)})")
     names = {spec.name for spec in dataclasses.fields(Problem)}
     if set(document) != names:
         raise BadRecord(f"problem must have {', '.join(sorted(names))}")
@@ -204,11 +210,11 @@ def parse_problem(document: Any) -> Problem:
     for name, value in document.items():
         kind = _KINDS.get(name, int)
         if type(value) is not (int if kind is int else str):
-            raise BadRecord(f"{name} of the problem is {value!r}")
+            raise BadRecord(f"{name} of the problem is {shown(value)}")
         try:
             values[name] = kind(value)
         except ValueError:
-            raise BadRecord(f"{name} of the problem is {value!r}") from None
+            raise BadRecord(f"{name} of the problem is {shown(value)}") from None
     try:
         return Problem(**values)
     except ConfigError as error:

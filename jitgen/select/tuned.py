@@ -11,7 +11,6 @@ the model chooses.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ToolchainError, UnsafeCacheRoot
 from jitgen.events import warn_once
 from jitgen.model import Arch, Problem
@@ -227,10 +227,10 @@ def shipped_table(arch: Arch) -> Table | None:
     """Return the shipped table that serves this device; None where there is none."""
     path = _file(arch, shipped_device(arch))
     try:
-        table = Table.from_json(json.loads(path.read_text(encoding="utf-8")))
+        table = Table.from_json(parse_json(read_bounded(path)))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         warn_once(f"table {arch}", "ignoring the shipped measurements in %s: %s", path, error)
         return None
     return table if table.arch is arch else None

@@ -14,21 +14,15 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
 
+from jitgen.build import children
 from jitgen.errors import JitgenError
 
-_START = """\
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from jitgen.tune.worker import main
-main(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
-"""
 _GOODBYE_S = 1.0
 """How long the process may take to end by itself, before it is killed."""
 
@@ -82,15 +76,14 @@ class Worker:
         self._is_stuck = False
         self._log = tempfile.TemporaryFile()  # __exit__ closes it
         self._socket, theirs = socket.socketpair()
-        path = json.dumps([str(folder) for folder in sys.path])
-        arguments = [path, str(theirs.fileno()), self._trials, str(os.getpid())]
+        arguments = (str(theirs.fileno()), self._trials, str(os.getpid()))
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, *arguments],
+                children.python("jitgen.tune.worker", *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
-                env={**os.environ, **self._environment},
+                env={**children.environment(), **self._environment},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is the caller's to handle
             )

@@ -22,14 +22,14 @@ from jitgen.errors import JitgenError
 _PR_SET_PDEATHSIG = 1
 
 
-def main(descriptor: int, trials: str, parent: int) -> None:
+def main(descriptor: str, trials: str, parent: str) -> None:
     """Serve the other end of the socket `descriptor` with an object of class ``pkg.mod:Name``."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
+    if os.getppid() != int(parent):
         return  # it has gone already, and nobody waits for an answer
     faulthandler.enable()
     module, _, name = trials.partition(":")
-    with socket.socket(fileno=descriptor) as client, client.makefile("rb") as lines:
+    with socket.socket(fileno=int(descriptor)) as client, client.makefile("rb") as lines:
         served = getattr(importlib.import_module(module), name)()
         for line in lines:
             client.sendall(json.dumps(_answer(served, json.loads(line))).encode("ascii") + b"\n")

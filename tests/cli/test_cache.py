@@ -78,8 +78,7 @@ def test_stats(jitgen: Jitgen, keys: list[str]) -> None:
 def test_failures_are_listed_and_forgotten(jitgen: Jitgen, cache_root: Path) -> None:
     name = key(CONFIG, Arch.SM_90A)
     store = Store.open()
-    with store.workdir():
-        store.index.remember_failure(name, NAME, "no registers left", 1000)
+    store.index.remember_failure(name, NAME, "no registers left", 1000)
     store.index.close()
 
     failures = jitgen("cache", "ls", "--failures", "--json").document["failures"]

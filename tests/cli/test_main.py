@@ -40,7 +40,19 @@ ALL = commands(main.cli)
 
 def test_every_promised_command_is_there() -> None:
     promised = ["demo", "prewarm", "show", "verify", "configs", "select", "tune", "doctor"]
-    cache = ["dir", "ls", "stats", "explain", "verify", "prune", "rm", "clear", "pin", "unpin"]
+    cache = [
+        "dir",
+        "ls",
+        "stats",
+        "explain",
+        "verify",
+        "prune",
+        "rm",
+        "clear",
+        "pin",
+        "unpin",
+        "adopt",
+    ]
     bench = [*SUITES, "hopper", "all"]
 
     found = {("cache", name) for name in cache} | {("bench", name) for name in bench}

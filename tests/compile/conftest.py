@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 import jitgen
+from jitgen.build import isolated
 from jitgen.cache import Store
 from jitgen.events import Event
 from jitgen.ops import dispatch
-from jitgen.runtime import registry, task
+from jitgen.runtime import registry
 from jitgen.runtime.registry import Registry
 from tests.compile.fallback_calls import NEIGHBOUR
 
@@ -67,13 +68,13 @@ def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     gate = tmp_path / "gate"
     (tmp_path / "patient_tasks.py").write_text(
         "import os, time\n"
-        "from jitgen.runtime import task\n"
+        "from jitgen.build import isolated\n"
         "def build(asked):\n"
         f"    while not os.path.exists({str(gate)!r}):\n"
         "        time.sleep(0.01)\n"
-        "    return task.build_task(asked)\n",
+        "    return isolated.compile_task(asked)\n",
         encoding="utf-8",
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(task, "TASK", "patient_tasks:build")
+    monkeypatch.setattr(isolated, "TASK", "patient_tasks:build")
     return gate

@@ -63,8 +63,14 @@ def await_true(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
 
 
 def settle() -> None:
-    """Wait until nothing is on its way."""
-    await_true(lambda: not registry.default().background._pending)
+    """Wait until nothing is on its way; what is only to be tried again later is not."""
+    await_true(lambda: registry.default().background._pending == later())
+
+
+def later() -> set[str]:
+    """The keys of what is tried again in a while."""
+    queue = list(registry.default().background._queue)
+    return {want.key for when, want in queue if when > time.monotonic() + 1}
 
 
 def serving() -> set[KernelConfig]:

@@ -107,9 +107,9 @@ def test_grouped_gemm_on_an_emulated_gpu() -> None:
 )
 def test_a_wait_that_is_missing_is_found(left_out: str, kind: str, places: list[str]) -> None:
     """In the first mode, and with both places in the generated source."""
-    with compiled(render(CONFIG, ARCH)) as artifact:
-        worse = replace(artifact, ptx=re.sub(left_out, "", artifact.ptx))
-        found = verify(CONFIG, ARCH, "3:300:264:784", modes="eager", artifact=worse)
+    artifact = compiled(render(CONFIG, ARCH))
+    worse = replace(artifact, ptx=re.sub(left_out, "", artifact.ptx))
+    found = verify(CONFIG, ARCH, "3:300:264:784", modes="eager", artifact=worse)
 
     text = [f"{finding}" for trial in found.trials for _, finding in trial.findings]
     assert any(x.startswith(kind) and all(place in x for place in places) for x in text), text

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
@@ -84,16 +82,15 @@ class Program:
 
 
 @pytest.fixture(scope="module")
-def programs() -> Iterator[dict[str, Program]]:
-    with ExitStack() as stack:
-        found, artifacts = {}, {}
-        for key, (name, sizes) in PROGRAMS.items():
-            config, arch = KernelConfig.parse(name)
-            if name not in artifacts:
-                artifacts[name] = stack.enter_context(compiled(render(config, arch)))
-            problem = make(config, sizes, is_exact=True)
-            found[key] = Program(artifact=artifacts[name], problem=problem, num_sms=sizes.num_sms)
-        yield found
+def programs() -> dict[str, Program]:
+    found, artifacts = {}, {}
+    for key, (name, sizes) in PROGRAMS.items():
+        config, arch = KernelConfig.parse(name)
+        if name not in artifacts:
+            artifacts[name] = compiled(render(config, arch))
+        problem = make(config, sizes, is_exact=True)
+        found[key] = Program(artifact=artifacts[name], problem=problem, num_sms=sizes.num_sms)
+    return found
 
 
 def test_there_are_many() -> None:

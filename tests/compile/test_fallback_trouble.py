@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 import jitgen
+from jitgen.build import isolated
 from jitgen.cache import Store
+from jitgen.cache.folder import Folder
 from jitgen.events import Event, EventKind
-from jitgen.runtime import registry, task
+from jitgen.runtime import backoff, registry
 from jitgen.runtime.key import key
 from tests.compile.fallback_calls import (
     FEW,
@@ -31,6 +33,11 @@ from tests.compile.fallback_calls import (
 
 
 class TestTrouble:
+    @pytest.fixture(autouse=True)
+    def no_second_try(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What is tried again some seconds later is tried after these tests."""
+        monkeypatch.setattr(backoff, "FIRST_S", 60.0)
+
     def check_stays(self, caplog: pytest.LogCaptureFixture, reason: str) -> None:
         """Assert that the neighbour keeps serving, and that the reason was told once."""
         settle()
@@ -53,6 +60,23 @@ class TestTrouble:
                 os.kill(worker, signal.SIGKILL)
 
         self.check_stays(caplog, "was killed by SIGKILL")
+
+    def test_a_worker_that_is_killed_is_tried_again(
+        self, fallback_root: Path, patient: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A signal says nothing about the kernel: it used to mean a day with the neighbour."""
+        monkeypatch.setattr(backoff, "FIRST_S", 0.1)
+        call(MANY)
+        await_true(lambda: any(children(pid) for pid in children(os.getpid())))
+        for server in children(os.getpid()):
+            for worker in children(server):
+                os.kill(worker, signal.SIGKILL)
+        patient.touch()
+        await_true(lambda: not registry.default().background._pending)
+        call(MANY)
+
+        assert serving() == {WANTED}
+        assert not Store.open(fallback_root).index.failures()
 
     def test_the_process_that_starts_workers_is_killed(
         self, fallback_root: Path, patient: Path, caplog: pytest.LogCaptureFixture
@@ -102,18 +126,17 @@ class TestTrouble:
     ) -> None:
         """The compiler refuses it in the worker: that is remembered for every process."""
         (tmp_path / "refusing_tasks.py").write_text(
-            "from jitgen.build import compiler\n"
             "from jitgen.errors import CompileError\n"
-            "from jitgen.runtime import task\n"
+            "from jitgen.build import isolated\n"
             "def refuse(source, *_, **__):\n"
             "    raise CompileError(source.name, 'the compiler said no')\n"
             "def build(asked):\n"
-            "    compiler.compile_source = refuse\n"
-            "    return task.build_task(asked)\n",
+            "    isolated.compile_source = refuse\n"
+            "    return isolated.compile_task(asked)\n",
             encoding="utf-8",
         )
         monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.setattr(task, "TASK", "refusing_tasks:build")
+        monkeypatch.setattr(isolated, "TASK", "refusing_tasks:build")
         call(MANY)
 
         self.check_stays(caplog, "the compiler said no")
@@ -137,12 +160,18 @@ class TestTrouble:
         assert len(list(fallback_root.rglob("kernel.so"))) == 1
 
     def test_a_cache_that_cannot_be_written(
-        self, fallback_root: Path, caplog: pytest.LogCaptureFixture
+        self,
+        fallback_root: Path,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """The worker could not publish: its result comes through a private folder then."""
+        """Its result cannot be published: it serves this process then."""
         call(FEW)
-        shutil.rmtree(fallback_root / "v1" / "tmp")
-        (fallback_root / "v1" / "tmp").touch()
+
+        def full(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(Folder, "write", full)
         call(MANY)
         settle()
         call(MANY)
@@ -154,7 +183,7 @@ class TestTrouble:
 
 ENDING = """
 import atexit, os, sys, time
-from jitgen.runtime import task
+from jitgen.build import isolated
 from tests.compile import fallback_calls as t
 end = []
 atexit.register(lambda: print(time.monotonic() - end[0], flush=True))
@@ -171,7 +200,7 @@ class TestEnding:
     def test_exit_while_a_worker_compiles(self, fallback_root: Path, patient: Path) -> None:
         """The program ends at once, and takes its processes along."""
         code = f"import sys; sys.path.insert(0, {str(patient.parent)!r})\n{ENDING}".replace(
-            "end = []", "task.TASK = 'patient_tasks:build'; end = []"
+            "end = []", "isolated.TASK = 'patient_tasks:build'; end = []"
         )
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
@@ -204,8 +233,11 @@ class TestEnding:
         call(MANY)
         assert serving() == {WANTED}
 
-    def test_a_forked_child_switches_too(self, fallback_root: Path) -> None:
+    def test_a_forked_child_switches_too(
+        self, fallback_root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The neighbour was remembered before the fork; the child has a worker of its own."""
+        monkeypatch.setattr(backoff, "FIRST_S", 60.0)
         with jitgen.settings.scope(compile_timeout=0):
             call(MANY)
             settle()
@@ -213,7 +245,7 @@ class TestEnding:
         if child == 0:
             code = 1
             try:
-                registry.default().background._failed.clear()
+                registry.default().background._backoff = backoff.Backoff()
                 call(MANY)
                 settle()
                 call(MANY)

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import jitgen
-from jitgen.build import compiler
+from jitgen.build import compile as compile_module
+from jitgen.build import compiler, toolchain
 from jitgen.cache import Store
 from jitgen.errors import (
     CaptureMiss,
@@ -110,9 +111,11 @@ class TestSingleFlight:
     def test_threads_compile_once(self, cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Sixteen threads that want a missing kernel get the same one from one compile."""
         compiles = []
-        real = compiler.compile_source
+        real = compile_module.compile_kernel
         monkeypatch.setattr(
-            compiler, "compile_source", lambda *a, **k: (compiles.append(1), real(*a, **k))[1]
+            compile_module,
+            "compile_kernel",
+            lambda *a, **k: (compiles.append(1), real(*a, **k))[1],
         )
         kernels, barrier = [], threading.Barrier(16)
         subject = Registry(Store.open(cache_root))
@@ -201,11 +204,11 @@ class TestNoCompiling:
         """The second try of a config that did not compile raises at once, with the first reason."""
         tries = []
 
-        def fail(source: object, directory: object, **_: object) -> None:
+        def fail(source: object, *_: object, **__: object) -> None:
             tries.append(source)
-            raise CompileError(CONFIG.name("cpu"), "the compiler said no")
+            raise CompileError(CONFIG.name("cpu"), "the compiler said no", is_certain=True)
 
-        monkeypatch.setattr(compiler, "compile_source", fail)
+        monkeypatch.setattr(compile_module, "compile_kernel", fail)
         with pytest.raises(CompileError, match="said no"):
             jitgen.get_kernel(CONFIG, "cpu")
         with pytest.raises(RememberedFailure, match=r"said no.*jitgen cache rm"):
@@ -216,15 +219,15 @@ class TestNoCompiling:
     def test_a_remembered_failure_expires(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """After its time a failure is tried again, and success ends it."""
         monkeypatch.setenv("JITGEN_FAILURE_TTL", "0")
-        real = compiler.compile_source
+        real = compile_module.compile_kernel
 
         def fail(*_: object, **__: object) -> None:
-            raise CompileError(CONFIG.name("cpu"), "once")
+            raise CompileError(CONFIG.name("cpu"), "once", is_certain=True)
 
-        monkeypatch.setattr(compiler, "compile_source", fail)
+        monkeypatch.setattr(compile_module, "compile_kernel", fail)
         with pytest.raises(CompileError, match="once"):
             jitgen.get_kernel(CONFIG, "cpu")
-        monkeypatch.setattr(compiler, "compile_source", real)
+        monkeypatch.setattr(compile_module, "compile_kernel", real)
 
         check(jitgen.get_kernel(CONFIG, "cpu"))
 
@@ -237,16 +240,8 @@ class TestDamage:
         store = Store.open(root)
         entry = store.read(registry.key(CONFIG, jitgen.Arch.CPU))
         assert entry is not None
-        with store.workdir() as directory:
-            shutil.copy(entry.source, directory / "kernel.py")
-            (directory / "kernel.so").write_bytes(b"no library")
-            store.remove(entry.key)
-            values = {
-                name: getattr(entry.meta, name)
-                for name in type(entry.meta).__dataclass_fields__
-                if name not in ("files", "schema")
-            }
-            store.publish(directory, type(entry.meta).describe(directory, **values))
+        store.remove(entry.key)
+        store.publish(entry.meta, {**entry.files, "kernel.so": b"no library"})
         kernel = Registry(Store.open(root)).get(CONFIG, "cpu")
 
         assert kernel.tier == "compiled"
@@ -256,7 +251,7 @@ class TestDamage:
         self, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Host code that needs what this CPU lacks is never loaded, and the reason is told."""
-        monkeypatch.setattr(registry.loader.toolchain, "host_isa", frozenset)
+        monkeypatch.setattr(toolchain, "runs_level", lambda _: False)
         heard: list[Event] = []
         stop = jitgen.on_event(heard.append)
         kernel = Registry(Store.open(root)).get(CONFIG, "cpu")
@@ -324,16 +319,24 @@ def test_a_process_that_used_a_kernel_exits(root: Path) -> None:
 
 
 class TestWithoutLinker:
-    def test_the_object_is_kept_and_loaded(
+    def test_the_object_serves_this_process_alone(
         self, cache_root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Without a compiler driver a kernel works from its object file, and that is said once."""
+        """
+        Without a compiler driver a kernel works from its object file, and that is said once. The
+        object used to be published, for good, under the key of the library: hosts without the
+        compiler failed on it from then on.
+        """
         monkeypatch.setenv("PATH", str(cache_root))
         monkeypatch.delenv("CC", raising=False)
         with caplog.at_level(logging.WARNING):
-            check(Registry(Store.open(cache_root)).get(CONFIG, "cpu"))
-        kernel = Registry(Store.open(cache_root)).get(CONFIG, "cpu")
+            kernel = Registry(Store.open(cache_root)).get(CONFIG, "cpu")
+            check(Registry(Store.open(cache_root)).get(OTHER, "cpu"))
 
-        assert (kernel.tier, kernel.entry.library.name) == ("disk", "kernel.o")
+        assert kernel.entry.meta.library == "kernel.o"
         check(kernel)
-        assert caplog.text.count("object files are kept instead") == 1
+        assert caplog.text.count("are not kept: they cannot be linked") == 1
+        assert not list(cache_root.rglob("kernel.*"))
+        monkeypatch.undo()
+        monkeypatch.setenv("JITGEN_CACHE_DIR", str(cache_root))
+        assert Registry(Store.open(cache_root)).get(CONFIG, "cpu").entry.meta.library == "kernel.so"

@@ -57,10 +57,10 @@ int __tvm_ffi_double(void *self, const any *arguments, int count, any *result)
 """Launches `KERNEL` with two parameters, a pointer and an int, by an entry called ``double``."""
 
 
-def build(folder: Path, text: str = HOST, *, attribute: int = 16) -> Path:
-    """Return ``kernel.so`` of `text`; its grid is as wide as a device `attribute` says."""
+def build(folder: Path, text: str = HOST, *, attribute: int = 16) -> bytes:
+    """Return the library of `text`; its grid is as wide as a device `attribute` says."""
     source, library = folder / "host.c", folder / "kernel.so"
     source.write_text(text)
     options = ["-shared", "-fPIC", f"-DATTRIBUTE={attribute}"]
     subprocess.run(["gcc", *options, "-o", str(library), str(source)], check=True)
-    return library
+    return library.read_bytes()

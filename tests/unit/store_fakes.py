@@ -10,6 +10,8 @@ from typing import Any
 
 from jitgen.cache import Entry, Meta, Store
 from jitgen.cache.entry import key_of
+from jitgen.cache.files import disk_bytes
+from jitgen.cache.folder import Folder
 
 
 def document(number: int, **changes: Any) -> dict[str, Any]:
@@ -39,29 +41,47 @@ def fake_meta(number: int, **changes: Any) -> Meta:
         "created": "2026-01-02T03:04:05+00:00",
         "compile_s": 1.5,
         "link_s": 0.25,
-        "host_isa": ("avx2", "fma"),
+        "host_isa": ("x86-64-v3",),
         "jitgen": "0.1.0",
     }
     return Meta(**(values | changes))
 
 
-def fill(folder: Path, number: int, num_bytes: int = 3000) -> None:
-    """Write the files of fake kernel `number` to `folder`."""
-    (folder / "kernel.py").write_text(f"# fake kernel\nTILE_M = {number}\n", encoding="ascii")
-    (folder / "kernel.so").write_bytes(b"\x7fELF" + bytes([number % 256]) * num_bytes)
+def fake_files(number: int, num_bytes: int = 3000) -> dict[str, bytes]:
+    """Return the files of fake kernel `number`."""
+    return {
+        "kernel.py": f"# fake kernel\nTILE_M = {number}\n".encode("ascii"),
+        "kernel.so": b"\x7fELF" + bytes([number % 256]) * num_bytes,
+    }
 
 
 def publish(store: Store, number: int, num_bytes: int = 3000, **changes: Any) -> Entry:
     """Publish fake kernel `number`."""
-    with store.workdir() as folder:
-        fill(folder, number, num_bytes)
-        return store.publish(folder, fake_meta(number, **changes))
+    return store.publish(fake_meta(number, **changes), fake_files(number, num_bytes))
+
+
+def folder_of(entry: Entry) -> Path:
+    """Return where `entry` lies in its store."""
+    assert entry.directory is not None
+    return entry.directory
 
 
 def age(entry: Entry, seconds: float) -> None:
     """Make `entry` look as if it was last used `seconds` ago."""
     then = time.time() - seconds
-    os.utime(entry.directory, (then, then))
+    os.utime(folder_of(entry), (then, then))
+
+
+def opened(entry: Entry) -> Folder:
+    """Return the folder of `entry`, open."""
+    path = folder_of(entry)
+    return Folder(os.open(path, os.O_RDONLY | os.O_DIRECTORY), path, is_shared=False)
+
+
+def du(entry: Entry) -> int:
+    """Return the bytes that `entry` takes on the disk."""
+    with opened(entry) as folder:
+        return disk_bytes(folder)
 
 
 def tree(folder: Path) -> list[str]:

@@ -131,4 +131,4 @@ def test_ptx_without_a_target(tmp_path: Path) -> None:
 
 def test_modes_are_checked_first() -> None:
     with pytest.raises(InputError, match="modes"):
-        emulate(Artifact(library=Path("none"), symbol="none", ptx=""), modes="slow")
+        emulate(Artifact(library=b"", symbol="none", ptx=""), modes="slow")

@@ -89,7 +89,7 @@ def test_the_stub_has_every_name(tmp_path: Path) -> None:
 
 
 def test_only_names_change(tmp_path: Path) -> None:
-    library = build(tmp_path).read_bytes()
+    library = build(tmp_path)
     changed = symbols.with_stub(library)
 
     wanted = {s.name for s in symbols.symbols(changed) if s.is_undefined and not s.is_weak}
@@ -102,7 +102,7 @@ def test_an_unknown_function_is_named_with_the_version(tmp_path: Path) -> None:
     library = build(tmp_path, "int _cudaNewThing(void); int call(void) { return _cudaNewThing(); }")
 
     with pytest.raises(UnsupportedPtx, match=r"_cudaNewThing.*nvidia-cutlass-dsl 4") as caught:
-        symbols.with_stub(library.read_bytes())
+        symbols.with_stub(library)
     assert caught.value.unknown == ("_cudaNewThing",)
 
 
@@ -111,7 +111,7 @@ def test_the_c_library_is_known(tmp_path: Path) -> None:
         "#include <string.h>\nint call(const char *x) { return (int)strlen(x) + memcmp(x, x, 3); }"
     )
 
-    symbols.with_stub(build(tmp_path, text).read_bytes())
+    symbols.with_stub(build(tmp_path, text))
 
 
 @pytest.mark.parametrize("content", [b"", b"no library", b"\x7fELF\x02\x01" + b"\0" * 30])
@@ -144,10 +144,25 @@ def test_a_damaged_stub_is_compiled_again(cache: Path) -> None:
     assert kept.read_bytes() == good
 
 
-def test_no_cache_is_no_obstacle() -> None:
-    with settings.scope(cache="off"):
-        assert runtime._kept() is None
-    assert runtime._private() is not None
+@pytest.mark.parametrize("mode", ["off", "ro", "rw"])
+def test_no_cache_is_no_obstacle(
+    mode: str, cache_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it may not, or cannot, be written, this process has a stub of its own."""
+    cache_root.write_text("no folder")
+    monkeypatch.setattr(runtime, "_load", lambda content: content)
+    with settings.scope(cache=mode):
+        assert runtime.stub.__wrapped__()._library.startswith(b"\x7fELF")
+
+
+def test_a_kept_stub_is_loaded_from_the_bytes_that_were_checked(cache_root: Path) -> None:
+    """The path was loaded before, and whoever swapped the file in between was loaded with it."""
+    first = runtime._kept()
+    (kept,) = (cache_root / "v1" / "emulator").glob("*.so")
+    kept.write_bytes(b"something else")
+
+    assert runtime._kept() == first
+    assert kept.read_bytes() == first
 
 
 def test_no_c_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

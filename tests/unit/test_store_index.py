@@ -13,6 +13,7 @@ import pytest
 from jitgen.cache import Store
 from jitgen.cache.index import Index, NullIndex
 from jitgen.cache.journal import MAX_BYTES, Journal
+from jitgen.cache.root import Root
 from tests.unit.store_fakes import fake_meta, publish, tree
 
 KEY = fake_meta(1).key
@@ -202,6 +203,13 @@ class TestFork:
         assert len(index.failures()) == 22
 
 
+def root_in(folder: Path) -> Root:
+    """A root that exists."""
+    root = Root(folder)
+    with root.create():
+        return root
+
+
 class TestJournal:
     """The lines that wait for the index."""
 
@@ -217,30 +225,31 @@ class TestJournal:
 
     def test_does_not_grow_for_ever(self, tmp_path: Path) -> None:
         """A fleet that only reads fills it up to a limit."""
-        journal = Journal(tmp_path)
-        with (tmp_path / "journal").open("wb") as stream:
+        journal = Journal(root_in(tmp_path))
+        with (tmp_path / "v1" / "journal").open("wb") as stream:
             stream.truncate(MAX_BYTES)
-        journal.append("use", KEY, "disk", 1)
+        journal.append(("use", KEY, "disk", 1))
 
-        assert (tmp_path / "journal").stat().st_size == MAX_BYTES
+        assert (tmp_path / "v1" / "journal").stat().st_size == MAX_BYTES
 
     def test_link_is_not_followed(self, tmp_path: Path) -> None:
         """A link in its place is neither written nor read through."""
         victim = tmp_path / "victim"
         victim.write_text('["use"]\n')
-        (tmp_path / "journal").symlink_to(victim)
-        journal = Journal(tmp_path)
+        journal = Journal(root_in(tmp_path))
+        (tmp_path / "v1" / "journal").symlink_to(victim)
 
-        journal.append("use", KEY, "disk", 1)
+        journal.append(("use", KEY, "disk", 1))
 
         assert journal.take() == []
         assert victim.read_text() == '["use"]\n'
-        assert not (tmp_path / "journal").is_symlink()
+        assert not (tmp_path / "v1" / "journal").is_symlink()
 
     def test_missing_folder(self, tmp_path: Path) -> None:
         """Nothing is raised, nothing is created."""
-        journal = Journal(tmp_path / "missing")
-        journal.append("use", KEY, "disk", 1)
+        journal = Journal(Root(tmp_path / "missing"))
+        journal.append(("use", KEY, "disk", 1))
 
         assert journal.take() == []
         assert journal.is_empty()
+        assert not (tmp_path / "missing").exists()

@@ -14,10 +14,11 @@ import pytest
 
 from jitgen.cache import Entry, Store
 from jitgen.cache import prune as prune_module
-from jitgen.cache.files import disk_bytes
+from jitgen.cache.files import draft
+from jitgen.cache.folder import Folder
 from jitgen.events import Event, EventKind, events
 from jitgen.settings import settings
-from tests.unit.store_fakes import age, fake_meta, fill, publish, tree
+from tests.unit.store_fakes import age, du, publish, tree
 
 HOUR = 3600.0
 
@@ -59,7 +60,7 @@ class TestPrune:
         self, store: Store, old: list[Entry], told: list[Event]
     ) -> None:
         """As many as needed, reported with names and bytes, each told as an event."""
-        each = disk_bytes(old[0].directory)
+        each = du(old[0])
         store.read(old[0].key)
 
         result = store.prune(3 * each)
@@ -151,7 +152,7 @@ class TestPrune:
 
     def test_an_open_entry_can_be_read_to_its_end(self, store: Store, old: list[Entry]) -> None:
         """A process that has the library open keeps it."""
-        with old[0].library.open("rb") as stream:
+        with (old[0].directory / "kernel.so").open("rb") as stream:
             store.prune(1)
 
             assert len(stream.read()) == 3004
@@ -162,7 +163,7 @@ class TestAutomatic:
 
     def test_publish_prunes_to_four_fifths(self, store: Store, old: list[Entry]) -> None:
         """Over the limit, the oldest go until a fifth of the limit is free."""
-        each = disk_bytes(old[0].directory)
+        each = du(old[0])
         with settings.scope(cache_size=5 * each):
             publish(store, 9)
 
@@ -171,7 +172,7 @@ class TestAutomatic:
 
     def test_not_at_the_limit(self, store: Store, old: list[Entry]) -> None:
         """The limit itself is allowed."""
-        with settings.scope(cache_size=6 * disk_bytes(old[0].directory)):
+        with settings.scope(cache_size=6 * du(old[0])):
             publish(store, 9)
 
         assert kept(store, old) == [0, 1, 2, 3, 4]
@@ -183,7 +184,7 @@ class TestAutomatic:
         ledger.unlink()
         if text is not None:
             ledger.write_text(text)
-        with settings.scope(cache_size=5 * disk_bytes(old[0].directory)):
+        with settings.scope(cache_size=5 * du(old[0])):
             publish(store, 9)
 
         assert kept(store, old) == [2, 3, 4]
@@ -203,7 +204,7 @@ class TestAutomatic:
 
     def test_other_processes_count(self, store: Store, old: list[Entry], cache_root: Path) -> None:
         """The ledger is shared: the limit holds for what all processes publish."""
-        each = disk_bytes(old[0].directory)
+        each = du(old[0])
         other = Store.open()
         with settings.scope(cache_size=7 * each):
             publish(other, 10)
@@ -230,11 +231,13 @@ class TestSweep:
 
         assert tree(tmp) == []
 
-    def test_area_of_a_living_process(self, store: Store) -> None:
+    def test_area_of_a_living_process(self, store: Store, cache_root: Path) -> None:
         """A compile may take longer than an hour; a sweep by another process spares it."""
-        with store.workdir() as folder:
-            fill(folder, 1)
-            os.utime(folder, (0, 0))
+        publish(store, 2)
+        tmp = cache_root / "v1" / "tmp"
+        folder = Folder(os.open(tmp, os.O_RDONLY), tmp, is_shared=False)
+        with folder, draft(folder) as (_, name):
+            os.utime(tmp / name, (0, 0))
             program = "from jitgen.cache import Store; print(Store.open().prune().swept)"
             result = subprocess.run(
                 [sys.executable, "-c", program],
@@ -243,7 +246,8 @@ class TestSweep:
                 text=True,
                 check=True,
             )
-            entry = store.publish(folder, fake_meta(1))
+            assert (tmp / name).exists()
+        entry = publish(store, 1)
 
         assert result.stdout == "()\n"
         assert store.read(entry.key) == entry
@@ -254,7 +258,7 @@ class TestSweep:
         for number in (1, 2):
             entry = publish(store, number)
             age(entry, 100 * HOUR)
-            entry.source.unlink()
+            (entry.directory / "kernel.py").unlink()
             assert store.read(entry.key) is None
         publish(store, 3)
         assert len(list(quarantine.iterdir())) == 2

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.cache import Store
-from jitgen.cache import store as store_module
-from jitgen.cache.area import remove_kept
-from jitgen.cache.lock import is_locked
-from jitgen.cache.root import filesystem_type, is_network
+from jitgen.cache import Store, mounts
+from jitgen.cache.folder import Folder
+from jitgen.cache.mounts import filesystem_type, is_network
+from jitgen.cache.removal import is_held
 from jitgen.errors import UnsafeCacheRoot
-from tests.unit.store_fakes import fake_meta, fill, publish
+from tests.unit.store_fakes import fake_meta, publish
 
 STRANGER = 12345
 KEY = fake_meta(1).key
@@ -89,9 +88,8 @@ class TestTrust:
                 try:
                     os.setuid(STRANGER)
                     store = Store.open(root)
-                    if store.read(entry.key) == entry and publish(store, 2).library.exists():
+                    if store.read(entry.key) == entry and publish(store, 2).library:
                         code = 0
-                    remove_kept()
                 finally:
                     os._exit(code)
 
@@ -106,7 +104,7 @@ class TestTrust:
 
         (tmp_path / "open").chmod(0o1777)
 
-        assert publish(Store.open(tmp_path / "open" / "cache"), 1).library.exists()
+        assert publish(Store.open(tmp_path / "open" / "cache"), 1).directory
 
     @pytest.mark.parametrize("name", ["v1", "v1/entries"])
     def test_inner_folder_that_is_a_link(self, tmp_path: Path, name: str) -> None:
@@ -123,12 +121,12 @@ class TestTrust:
     def test_root_that_becomes_unsafe(self, cache_root: Path) -> None:
         """A store that is open already stops publishing there."""
         store = Store.open()
-        with store.workdir() as folder:
-            fill(folder, 1)
-            cache_root.chmod(0o777)
-            entry = store.publish(folder, fake_meta(1))
+        publish(store, 2)
+        cache_root.chmod(0o777)
+        entry = publish(store, 1)
 
-        assert entry.library.exists()
+        assert entry.library
+        assert "is not safe" in entry.why_private
         assert not (cache_root / "v1" / "entries" / KEY[:2] / KEY).exists()
 
     def test_root_that_appears_unsafe(self, cache_root: Path) -> None:
@@ -139,6 +137,13 @@ class TestTrust:
 
         with pytest.raises(UnsafeCacheRoot):
             store.read(KEY)
+
+
+def is_locked(root: Path, name: str) -> bool:
+    """Whether a process holds the lock file `name` now."""
+    path = root / "v1" / "locks"
+    with Folder(os.open(path, os.O_RDONLY), path, is_shared=False) as folder:
+        return is_held(folder, name)
 
 
 class TestLock:
@@ -164,7 +169,7 @@ class TestLock:
             with store.lock(KEY, 0.2) as held:
                 assert not held
             assert 0.2 <= time.monotonic() - start < 5
-            assert is_locked(cache_root / "v1" / "locks" / f"{KEY}.lock")
+            assert is_locked(cache_root, f"{KEY}.lock")
             process.kill()
             process.wait()
             with store.lock(KEY, 5) as held:
@@ -215,7 +220,7 @@ class TestLock:
 
         assert victim.read_text() == "precious"
         assert "compiling without the lock" in caplog.text
-        assert not is_locked(path)
+        assert not is_locked(cache_root, path.name)
 
     def test_twice_in_one_thread(self, cache_root: Path) -> None:
         """A thread that holds it already is told no, and does not wait for itself."""
@@ -296,7 +301,7 @@ class TestFileSystem:
         self, cache_root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Everything works without the index, and that is said once."""
-        monkeypatch.setattr(store_module, "filesystem_type", lambda _: "nfs4")
+        monkeypatch.setattr(mounts, "filesystem_type", lambda _: "nfs4")
         store = Store.open()
         with caplog.at_level(logging.INFO):
             entry = publish(store, 1)

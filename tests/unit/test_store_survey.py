@@ -11,10 +11,9 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.cache.entry import key_of
-from jitgen.cache.files import disk_bytes
 from jitgen.cache.survey import ABSENT
 from jitgen.settings import settings
-from tests.unit.store_fakes import document, fake_meta, publish
+from tests.unit.store_fakes import document, du, fake_meta, publish
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ class TestEntries:
         assert info.name == entry.meta.name
         assert info.arch == "cpu"
         assert info.size_bytes == entry.meta.size_bytes
-        assert info.disk_bytes == disk_bytes(entry.directory)
+        assert info.disk_bytes == du(entry)
         assert info.hits == 1
         assert info.is_pinned
         assert abs(info.last_use - time.time()) < 60
@@ -193,8 +192,8 @@ class TestVerify:
         key = fake_meta(1).key
         entry = store.read(key)
         assert entry is not None
-        entry.source.unlink()
-        entry.source.write_text("# edited\n")
+        (entry.directory / "kernel.py").unlink()
+        (entry.directory / "kernel.py").write_text("# edited\n")
 
         dry = store.verify(dry_run=True)
         assert entry.directory.exists()

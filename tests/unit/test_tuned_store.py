@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ class TestDoubt:
         the_file(cache_root).chmod(0o622)
 
         assert select(PROBLEM, GPU).source == "model"
-        assert "other users may write to it (mode 0622)" in caplog.text
+        assert "it can be written by other users (mode 0622)" in caplog.text
 
     def test_of_somebody_else(
         self,
@@ -92,7 +93,8 @@ class TestDoubt:
 
         def fstat(descriptor: int) -> os.stat_result:
             values = list(real(descriptor))
-            values[4] = 12345
+            if stat.S_ISREG(values[0]):
+                values[4] = 12345
             return os.stat_result(values)
 
         monkeypatch.setattr(os, "fstat", fstat)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.build import workers
+from jitgen.build import capacity, workers
 from jitgen.build.workers import Outcome, OutcomeKind
 
 TASKS = '''
@@ -346,7 +346,7 @@ class TestEnding:
 
 class TestDefaultJobs:
     def test_a_request_is_kept(self) -> None:
-        assert workers.default_jobs(7) == 7
+        assert capacity.default_jobs(7) == 7
 
     @pytest.mark.parametrize(
         ("cpu_max", "memory_max", "memory_current", "stat", "jobs"),
@@ -378,10 +378,10 @@ class TestDefaultJobs:
             "/sys/fs/cgroup/a/b/memory.current": memory_current,
             "/sys/fs/cgroup/a/b/memory.stat": stat,
         }
-        monkeypatch.setattr(workers, "_read", lambda path: files.get(str(path)) or "")
+        monkeypatch.setattr(capacity, "_read", lambda path: files.get(str(path)) or "")
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
 
-        assert workers.default_jobs() == jobs
+        assert capacity.default_jobs() == jobs
 
     def test_here(self) -> None:
-        assert 1 <= workers.default_jobs() <= (os.cpu_count() or 1)
+        assert 1 <= capacity.default_jobs() <= (os.cpu_count() or 1)

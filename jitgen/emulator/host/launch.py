@@ -108,7 +108,7 @@ _loaded: dict[str, Any] = {}
 
 
 def launches(
-    library: Path,
+    library: bytes,
     symbol: str,
     arguments: Sequence[Any],
     *,
@@ -121,7 +121,7 @@ def launches(
     One call at a time: others wait.
 
     Args:
-        library: The artifact, ``kernel.so``. It must be trusted: its code runs.
+        library: The shared library of the artifact. It must be trusted: its code runs.
         symbol: The function.
         arguments: What it takes; tensors in host memory pass for tensors of the device.
         device: The GPU that it finds.
@@ -171,12 +171,11 @@ def _on_gpu(arguments: Sequence[Any]) -> list[Any]:
     return [OnGpu(x) if isinstance(x, Tensor) else x for x in arguments]
 
 
-def _function(library: Path, symbol: str) -> Any:
-    """Load a copy of `library` that calls the stub, and return its function."""
+def _function(content: bytes, symbol: str) -> Any:
+    """Load a copy of the library `content` that calls the stub, and return its function."""
     import tvm_ffi
 
     stub()  # before the copy, which looks for its functions when it is loaded
-    content = library.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     try:
         if digest not in _loaded:
@@ -187,7 +186,7 @@ def _function(library: Path, symbol: str) -> Any:
                 _loaded[digest] = tvm_ffi.load_module(str(path))
         return _loaded[digest][symbol]
     except (AttributeError, KeyError, OSError, RuntimeError, ValueError) as error:
-        raise EmulationError(f"{library.name} cannot be loaded: {error}") from error
+        raise EmulationError(f"the host part of {symbol} cannot be loaded: {error}") from error
 
 
 def _launch(config: int, values: int, sizes: Sequence[int]) -> Launch:

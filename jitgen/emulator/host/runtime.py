@@ -4,31 +4,33 @@ The stub runtime: compiled once with the system's C compiler, kept in the cache,
 whole process.
 
 It lies beside compiled kernels, under a root that nobody else can write to, with its SHA-256, and
-what has another digest is compiled again. Where the cache may not be written, a private folder
-serves for this process.
+what has another digest is compiled again. Where the cache may not be written, this process compiles
+one for itself.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import platform
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jitgen.build.compiler import driver
+from jitgen.build.linker import driver
 from jitgen.cache.root import Root
-from jitgen.errors import CacheError, ToolchainError
+from jitgen.cache.trust import Damaged
+from jitgen.errors import CacheError, SettingError, ToolchainError
 from jitgen.settings import settings
 
 SOURCE = Path(__file__).with_name("stub.c")
 _OPTIONS = ("-shared", "-fPIC", "-O1", "-Wall")
 _TIMEOUT_S = 60
+_MOST_BYTES = 2**24
 
 OnLaunch = Callable[[int, bytes, int], None]
 """Takes the address of the launch's record, the kernel's name, the address of its arguments."""
@@ -72,33 +74,38 @@ def stub() -> Stub:
     """
     import tvm_ffi  # noqa: F401  # the stub reports errors through its library
 
-    try:
-        library = _kept()
-    except (OSError, CacheError):
-        library = None
-    return Stub(library or _private())
+    content = None
+    if settings.cache == "rw":
+        with suppress(OSError, CacheError, SettingError):
+            content = _kept()
+    return Stub(_load(content or _compiled()))
 
 
-def _private() -> ctypes.CDLL:
-    """Compile the stub in a private folder, which may go as soon as the library is loaded."""
-    with tempfile.TemporaryDirectory(prefix="jitgen-") as folder:
-        path = Path(folder, "stub.so")
-        _compile(path)
-        return _load(path)
+def _kept() -> bytes:
+    """
+    Return the stub that the cache keeps, made now if need be.
+
+    Raises:
+        OSError, CacheError, SettingError: It keeps nothing.
+    """
+    name = f"stub-{_version()}"
+    with (
+        Root(settings.cache_dir).create() as base,
+        base.service("emulator") as folder,
+        base.service("tmp") as drafts,
+    ):
+        with suppress(OSError, Damaged):
+            content = folder.read(f"{name}.so", _MOST_BYTES)
+            if folder.read(f"{name}.sha256", 64) == _digest(content):
+                return content
+        content = _compiled()
+        folder.replace(f"{name}.so", content, drafts, sync=False)
+        folder.replace(f"{name}.sha256", _digest(content), drafts, sync=False)
+        return content
 
 
-def _kept() -> ctypes.CDLL | None:
-    """Return the stub that the cache keeps, made now if need be; None if it may keep nothing."""
-    if settings.cache != "rw":
-        return None
-    root = Root(settings.cache_dir)
-    root.create()
-    folder = root.base / "emulator"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / f"stub-{_version()}.so"
-    if not _is_intact(path):
-        _publish(path)
-    return _load(path)
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode("ascii")
 
 
 def _version() -> str:
@@ -107,31 +114,26 @@ def _version() -> str:
     return hashlib.sha256("\0".join(build).encode("utf-8")).hexdigest()[:32]
 
 
-def _is_intact(path: Path) -> bool:
-    try:
-        wanted = path.with_suffix(".sha256").read_text(encoding="ascii")
-        return hashlib.sha256(path.read_bytes()).hexdigest() == wanted
-    except (OSError, ValueError):
-        return False
+def _load(content: bytes) -> ctypes.CDLL:
+    """
+    Load the stub so that libraries that are loaded later find its functions.
+
+    What is loaded is a private copy of the bytes that were checked, which may go at once.
+    """
+    with tempfile.TemporaryDirectory(prefix="jitgen-") as folder:
+        path = Path(folder, "stub.so")
+        path.write_bytes(content)
+        try:
+            return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise ToolchainError(f"the emulator's runtime cannot be loaded: {error}") from error
 
 
-def _publish(path: Path) -> None:
-    """Compile the stub and rename it into place, digest first: a reader sees all of it or none."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder, path.name)
-        _compile(made)
-        digest = made.with_suffix(".sha256")
-        digest.write_text(hashlib.sha256(made.read_bytes()).hexdigest(), encoding="ascii")
-        for file in (digest, made):
-            os.replace(file, path.parent / file.name)  # noqa: PTH105  # atomic by its name
-
-
-def _load(path: Path) -> ctypes.CDLL:
-    """Load the stub so that libraries that are loaded later find its functions."""
-    try:
-        return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-    except OSError as error:
-        raise ToolchainError(f"the emulator's runtime cannot be loaded: {error}") from error
+def _compiled() -> bytes:
+    with tempfile.TemporaryDirectory(prefix="jitgen-") as folder:
+        path = Path(folder, "stub.so")
+        _compile(path)
+        return path.read_bytes()
 
 
 def _compile(path: Path) -> None:
@@ -142,7 +144,12 @@ def _compile(path: Path) -> None:
             "part of kernels; install gcc, or set CC"
         )
     command = [compiler, *_OPTIONS, "-o", str(path), str(SOURCE)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolchainError(f"{compiler} cannot be run: {error}") from error
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise ToolchainError(f"{compiler} cannot compile the emulator's runtime: {lines[0]}")

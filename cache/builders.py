@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which compiler and linker publish to a store.
+
+::
+
+    <root>/v1/builders/<versions>     digests of what first published for these versions
+    <root>/v1/builders/<fingerprint>  the digest that goes with files of these sizes and times
+
+A key names versions, so two processes with equal versions publish under equal keys. If what they
+have installed is not equal, one of them must not: the one that came second.
+
+Each record begins with its own SHA-256: one that rots is none, and must not end publishing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from jitgen.cache.entry import is_key
+from jitgen.cache.folder import Folder, unique_name
+from jitgen.cache.root import Root
+from jitgen.cache.trust import Damaged
+from jitgen.documents import BadDocument, parse_json
+from jitgen.errors import CacheError
+from jitgen.model.config import canonical_json
+
+_FOLDER = "builders"
+_MAX_BYTES = 4096
+
+
+class Builders:
+    """The records of builders under one root; no method raises for what the disk does."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+
+    def digest(self, fingerprint: str) -> str | None:
+        """Return the digest that goes with a fingerprint, if it is known."""
+        with suppress(OSError, CacheError):
+            base = self._root.open()
+            if base is not None:
+                with base, base.folder(_FOLDER) as folder:
+                    found = _unsealed(folder.read(fingerprint, _MAX_BYTES))
+                    text = "" if found is None else found.decode("ascii", "replace")
+                    return text if is_key(text) else None
+        return None
+
+    def remember(self, fingerprint: str, digest: str) -> None:
+        """Keep a digest."""
+        with (
+            suppress(OSError, CacheError),
+            self._root.create() as base,
+            base.service("tmp") as drafts,
+            base.service(_FOLDER) as folder,
+        ):
+            folder.replace(fingerprint, _sealed(digest.encode("ascii")), drafts, sync=False)
+
+    def forget(self) -> int:
+        """Let the next to publish be the first; returns how many records that removes."""
+        with suppress(OSError, CacheError):
+            base = self._root.open()
+            if base is not None:
+                with base, base.folder(_FOLDER) as folder:
+                    return sum(folder.discard(name) for name in folder.names())
+        return 0
+
+
+def other_builder(base: Folder, document: Mapping[str, Any], builder: Mapping[str, str]) -> str:
+    """
+    Return what differs between `builder` and the first one for the versions in `document`.
+
+    Empty where nothing does, and where this is the first.
+
+    Raises:
+        OSError, Damaged: The record cannot be read or written.
+    """
+    versions = {name: document.get(name) for name in ("toolchain", "options", "host")}
+    name = hashlib.sha256(canonical_json(versions).encode("ascii")).hexdigest()
+    with base.service(_FOLDER) as folder:
+        first = _record(folder, name)
+        if first is None:
+            text = json.dumps(dict(builder), sort_keys=True).encode("ascii")
+            with base.service("tmp") as drafts:
+                folder.discard(name)  # what is no record
+                _write_first(folder, name, _sealed(text), drafts)
+            first = _record(folder, name) or dict(builder)
+    return " and ".join(part for part in sorted(builder) if first.get(part) != builder[part])
+
+
+def _write_first(folder: Folder, name: str, text: bytes, drafts: Folder) -> None:
+    """Write a record unless another process was faster: by then it is there, whole."""
+    draft = unique_name()
+    drafts.write(draft, text)
+    try:
+        with suppress(FileExistsError):
+            os.link(draft, name, src_dir_fd=drafts.descriptor, dst_dir_fd=folder.descriptor)
+    except OSError:  # a file system without links: the last one wins
+        drafts.move(draft, folder, name)
+    drafts.discard(draft)
+
+
+def _record(folder: Folder, name: str) -> dict[str, str] | None:
+    try:
+        found = parse_json(_unsealed(folder.read(name, _MAX_BYTES)) or b"")
+    except (FileNotFoundError, Damaged, BadDocument):
+        return None
+    is_record = isinstance(found, dict) and all(type(text) is str for text in found.values())
+    return found if is_record else None
+
+
+def _sealed(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode("ascii") + b"\n" + content
+
+
+def _unsealed(data: bytes) -> bytes | None:
+    """Return the content of what `_sealed` returned; None of anything else."""
+    content = data.partition(b"\n")[2]
+    return content if data == _sealed(content) else None

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a remembered failure is, and when it is over.
+
+A failure holds for a number of seconds from when it was written down. A clock that is set back must
+not make a day into a year: what was written in the future never happened.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+
+from jitgen.documents import BadDocument, parse_json
+from jitgen.text import printable
+
+_MAX_REASON = 4000  # characters
+_MAX_BYTES = 2**16
+_SKEW_S = 60.0  # by which the clocks of two hosts may differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """
+    A compile that failed.
+
+    Attributes:
+        reason: Why, in the compiler's words.
+        name: Name of the kernel.
+        created: When it failed, in seconds since 1970.
+        ttl_s: For how many seconds it is not tried again.
+    """
+
+    reason: str
+    name: str
+    created: float
+    ttl_s: float
+
+    @property
+    def expires(self) -> float:
+        """When it may be tried again, in seconds since 1970."""
+        return self.created + self.ttl_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it may be tried again."""
+        return not -_SKEW_S <= time.time() - self.created < self.ttl_s
+
+    def to_json(self) -> str:
+        """Return the JSON text that `parse_failure` reads."""
+        return json.dumps(asdict(self))
+
+
+def failure(name: str, reason: str, ttl_s: float) -> Failure:
+    """Return the failure, now, of kernel `name`."""
+    words = printable(reason, keep="\n")[:_MAX_REASON]
+    return Failure(reason=words, name=name, created=time.time(), ttl_s=ttl_s)
+
+
+def parse_failure(text: str | None) -> Failure | None:
+    """Return the failure that `Failure.to_json` wrote; None for anything else."""
+    try:
+        found = parse_json((text or "null").encode("utf-8", "replace"), max_bytes=_MAX_BYTES)
+        return Failure(
+            reason=str(found["reason"]),
+            name=str(found["name"]),
+            created=float(found["created"]),
+            ttl_s=float(found["ttl_s"]),
+        )
+    except (BadDocument, TypeError, KeyError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A folder of the cache, opened.
+
+Everything below is reached from its descriptor, one name at a time, and never through a link: what
+was checked is what is used, whatever happens to paths meanwhile. Each folder and file is checked as
+it was opened (see `trust`).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+from jitgen.cache.trust import Damaged, Untrusted, distrust
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+# The content is wrong, in contrast to "cannot be read now" (no descriptors left, stale NFS handle).
+_WRONG = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EIO, errno.ENXIO, errno.EISDIR})
+
+
+ASIDE = ".aside-"
+"""Begins the name of what is in the way and could only be renamed, until a sweep removes it."""
+
+
+def unique_name() -> str:
+    """Return a file name that no other process uses."""
+    return os.urandom(16).hex()
+
+
+class Folder:
+    """
+    An open folder; a context manager that closes it.
+
+    Every method may raise OSError for what the disk does. Names are single: no method takes a path.
+
+    Attributes:
+        descriptor: Its descriptor.
+        place: Where it was found, as text.
+        is_shared: Whether it lies where others may write, by the user's leave.
+    """
+
+    def __init__(self, descriptor: int, place: Path | str, *, is_shared: bool) -> None:
+        self.descriptor = descriptor
+        self.place = str(place)
+        self.is_shared = is_shared
+
+    @property
+    def path(self) -> Path:
+        """Where it was found, for messages."""
+        return Path(self.place)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+    def folder(self, name: str, *, create: bool = False) -> Folder:
+        """
+        Return the folder `name` in this one, opened.
+
+        Raises:
+            FileNotFoundError: There is none, and it is not to be created.
+            Untrusted: Somebody else could have written to it.
+            Damaged: It is no folder; a link is none.
+        """
+        place = f"{self.place}/{name}"
+        if create:
+            with suppress(FileExistsError):
+                os.mkdir(name, self.mode(0o777), dir_fd=self.descriptor)
+        try:
+            descriptor = os.open(name, _READ | os.O_DIRECTORY, dir_fd=self.descriptor)
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.EACCES):
+                self._explain(name, wants_folder=True)
+            raise
+        try:
+            if reason := "" if self.is_shared else distrust(os.fstat(descriptor)):
+                raise Untrusted(reason, place)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return Folder(descriptor, place, is_shared=self.is_shared)
+
+    def service(self, name: str) -> Folder:
+        """
+        Return the folder `name`, opened, made where there is none, and made anew where something
+        else stands in its place, which is renamed: the cache can do without all that is below it.
+        """
+        try:
+            return self.folder(name, create=True)
+        except Damaged:
+            self.move(name, self, f"{ASIDE}{unique_name()}")
+        return self.folder(name, create=True)
+
+    def _explain(self, name: str, *, wants_folder: bool) -> None:
+        """Raise what it means that `name` cannot be opened, if the reason is what it is."""
+        found, place = self.stat(name), f"{self.place}/{name}"
+        if found is None:
+            return
+        if stat.S_ISLNK(found.st_mode):
+            raise Untrusted(f"is no {'folder' if wants_folder else 'file'} but a link", place)
+        if wants_folder and not stat.S_ISDIR(found.st_mode):
+            raise Damaged("is no folder", place)
+        if reason := "" if self.is_shared else distrust(found):
+            raise Untrusted(reason, place)
+        if found.st_uid == os.geteuid():
+            raise Damaged(f"cannot be opened (mode {stat.S_IMODE(found.st_mode):04o})", place)
+
+    @contextmanager
+    def below(self, *names: str, create: bool = False) -> Iterator[Folder]:
+        """Yield the folder that `names` lead to, one below the other; raises as `folder` does."""
+        with ExitStack() as stack:
+            found = self
+            for name in names:
+                found = stack.enter_context(found.folder(name, create=create))
+            yield found
+
+    def mode(self, most: int) -> int:
+        """Return the mode of what is created here: private, or as the umask allows if shared."""
+        return most if self.is_shared else most & 0o700
+
+    def read(self, name: str, limit: int, *, num_bytes: int | None = None) -> bytes:
+        """
+        Return the content of the regular file `name`.
+
+        Args:
+            name: The file.
+            limit: Its largest size in bytes; a larger file is not read.
+            num_bytes: The size that it must have; None for any.
+
+        Raises:
+            FileNotFoundError: There is none.
+            Untrusted: Somebody else could have written to it.
+            Damaged: It is no regular file, has another size, or the disk cannot read it.
+        """
+        try:
+            descriptor = os.open(name, _READ, dir_fd=self.descriptor)
+            try:
+                found = os.fstat(descriptor)
+                if not stat.S_ISREG(found.st_mode):
+                    raise Damaged(f"{name} is no regular file")
+                if reason := "" if self.is_shared else distrust(found):
+                    raise Untrusted(reason, self.path / name)
+                if found.st_size > limit or num_bytes not in (None, found.st_size):
+                    wanted = f"at most {limit}" if num_bytes is None else num_bytes
+                    raise Damaged(f"{name} has {found.st_size} bytes instead of {wanted}")
+                # One more than expected, so that the first short read is the end of the file.
+                chunks = [os.read(descriptor, found.st_size + 1)]
+                while chunks[-1] and sum(map(len, chunks)) < found.st_size:
+                    chunks.append(os.read(descriptor, found.st_size + 1))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if error.errno == errno.EACCES:
+                self._explain(name, wants_folder=False)
+            if error.errno in _WRONG:
+                raise Damaged(f"{name} cannot be read: {error.strerror}") from None
+            raise
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def write(self, name: str, data: bytes, *, mode: int | None = None, sync: bool = True) -> None:
+        """
+        Write the new file `name`; what cannot be written whole is removed again.
+
+        Args:
+            name: The file, which must not exist.
+            data: Its content.
+            mode: Its mode; None for what is usual here.
+            sync: Whether it is to survive a power failure.
+        """
+        descriptor = os.open(name, _WRITE, self.mode(0o666), dir_fd=self.descriptor)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            if sync:
+                os.fsync(descriptor)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=self.descriptor)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def replace(self, name: str, data: bytes, drafts: Folder, *, sync: bool = True) -> None:
+        """Write the file `name`, in place of an earlier one, in one step; `drafts` lends a name."""
+        draft = unique_name()
+        drafts.write(draft, data, sync=sync)
+        try:
+            drafts.move(draft, self, name)
+        except OSError:
+            drafts.discard(draft)
+            raise
+
+    def append(self, name: str, data: bytes, limit: int) -> None:
+        """Append `data` to the file `name` at once, unless it has `limit` bytes already."""
+        descriptor = os.open(name, _APPEND, self.mode(0o666), dir_fd=self.descriptor)
+        try:
+            found = os.fstat(descriptor)
+            if stat.S_ISREG(found.st_mode) and found.st_size < limit:
+                os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
+
+    def names(self) -> list[str]:
+        """Return the names of all that lies here, in no particular order."""
+        return os.listdir(self.descriptor)  # noqa: PTH208  # a descriptor is no path
+
+    def stat(self, name: str) -> os.stat_result | None:
+        """Return what is known of `name`, not of what a link leads to; None if there is nothing."""
+        try:
+            return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def move(self, name: str, to: Folder, new_name: str) -> None:
+        """Rename `name` to `new_name` in `to`, in place of an earlier file or empty folder."""
+        os.rename(name, new_name, src_dir_fd=self.descriptor, dst_dir_fd=to.descriptor)
+
+    def discard(self, name: str) -> bool:
+        """
+        Remove the file or folder `name`, whatever it is; links are removed and not followed.
+
+        Returns whether it is gone; never raises for what the disk does.
+        """
+        try:
+            os.unlink(name, dir_fd=self.descriptor)
+        except FileNotFoundError:
+            return True
+        except OSError:  # a folder: EISDIR here, EPERM elsewhere
+            import shutil
+
+            with suppress(OSError, RecursionError):
+                shutil.rmtree(name, ignore_errors=True, dir_fd=self.descriptor)
+        try:
+            return self.stat(name) is None
+        except OSError:
+            return False
+
+    def touch(self) -> None:
+        """Set this folder's times to now."""
+        os.utime(self.descriptor)
+
+    def sync(self) -> None:
+        """Make the names in this folder survive a power failure."""
+        os.fsync(self.descriptor)
+
+    def lock(self, *, exclusive: bool, wait: bool = False) -> bool:
+        """
+        Lock this folder until it is closed or unlocked; returns whether nobody else holds it.
+
+        True as well where the file system has no locks.
+        """
+        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        try:
+            fcntl.flock(self.descriptor, kind if wait else kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def unlock(self) -> None:
+        """Give up the lock."""
+        with suppress(OSError):
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)

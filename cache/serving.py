@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The part of the store that serves: read an entry, publish one, lock a key, set a bad one aside.
+
+Reading takes no lock and trusts nothing: every byte is checked, and the bytes that were checked are
+what an entry holds. Publishing takes no lock either (see `publishing`). Locks only keep two
+processes from compiling the same kernel. Trouble with the disk is a warning, and the caller goes on
+without the cache; the one error that is raised is that of a root which is not safe.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self, cast
+
+from jitgen.cache.entry import Entry, Meta, check_key
+from jitgen.cache.files import disk_bytes, entry_path, read_entry
+from jitgen.cache.folder import Folder
+from jitgen.cache.root import Root
+from jitgen.cache.trust import Damaged, Untrusted
+from jitgen.errors import CacheError, UnsafeCacheRoot
+from jitgen.events import Event, EventKind, events, warn_once
+from jitgen.settings import NoHomeFolder, settings
+
+if TYPE_CHECKING:
+    from jitgen.cache.builders import Builders
+    from jitgen.cache.index import NullIndex
+    from jitgen.cache.layers import Layers
+    from jitgen.cache.tuned import Tuned
+
+Mode = Literal["rw", "ro", "off"]
+
+_NOWHERE = Path("/nonexistent/jitgen")
+
+
+class Serving:
+    """
+    What serves of a store.
+
+    Attributes:
+        mode: ``rw``; ``ro``: nothing on the disk is changed; ``off``: there is no store.
+        root: The root as it was asked for.
+        bases: Roots that are asked after it and never written.
+    """
+
+    def __init__(self, root: Path, mode: Mode, bases: Iterable[Path] = ()) -> None:
+        self.mode = mode
+        self.root = root
+        self.bases = tuple(bases) if mode != "off" else ()
+        # Below the null device nothing exists and nothing can: no method needs to ask for "off".
+        self._root = Root(Path(os.devnull) / "off" if mode == "off" else root)
+        self._index: NullIndex | None = None
+        try:
+            self._root.check()
+        except UnsafeCacheRoot:
+            raise
+        except OSError as error:
+            self._warn_unreadable("", error)
+
+    @classmethod
+    def open(cls, root: Path | None = None, *, mode: Mode | None = None) -> Self:
+        """
+        Return the store under `root`; all defaults are the settings'. Nothing is created yet.
+
+        Without a place for a cache, as in a container whose user has no home folder, there is none:
+        that is a warning.
+
+        Raises:
+            UnsafeCacheRoot: Somebody else could put code there.
+            SettingError: A setting has a bad value.
+        """
+        chosen = cast(Mode, settings.cache) if mode is None else mode
+        try:
+            return cls(settings.cache_dir if root is None else root, chosen, settings.base)
+        except NoHomeFolder as error:
+            if chosen != "off":
+                warn_once("cache home", "kernels compiled now are not kept: %s", error)
+            return cls(_NOWHERE, "off")
+
+    @property
+    def index(self) -> NullIndex:
+        """Uses, sizes and failures; a stand-in where the disk is not written, or is remote."""
+        if self._index is None:
+            self._index = self._make_index()
+        return self._index
+
+    @property
+    def tuned(self) -> Tuned:
+        """What was measured here; it can be read wherever entries can."""
+        from jitgen.cache.tuned import Tuned
+
+        return Tuned(self._root, is_writable=self.mode == "rw")
+
+    @property
+    def builders(self) -> Builders:
+        """Which compiler and linker publish here."""
+        from jitgen.cache.builders import Builders
+
+        return Builders(self._root)
+
+    @property
+    def layers(self) -> Layers:
+        """The roots that are only read."""
+        from jitgen.cache.layers import Layers
+
+        return Layers(self._root, self.bases, is_writable=self.mode == "rw")
+
+    def read(self, key: str) -> Entry | None:
+        """
+        Return entry `key`, every byte of it verified; None where there is none.
+
+        A damaged entry, and one that somebody else could have written, is set aside, told as an
+        event, and missing from then on.
+
+        Raises:
+            ValueError: `key` is no key.
+            UnsafeCacheRoot: Somebody else could have put the entry there.
+        """
+        check_key(key)
+        if self.mode == "off":
+            return None
+        try:
+            base = self._root.open()
+            if base is not None:
+                with base, self._root.entries(base) as entries:
+                    entry = self._read(base, entries, key)
+                    if entry is not None:
+                        return entry
+        except UnsafeCacheRoot:
+            raise
+        except FileNotFoundError:
+            pass
+        except OSError as error:  # no descriptors left, a stale handle: the entry may be good
+            self._warn_unreadable(key, error)
+        return self.layers.read(key) if self.bases else None
+
+    def _read(
+        self, base: Folder, entries: Folder, key: str, *, is_again: bool = False
+    ) -> Entry | None:
+        """Return entry `key`; None also where what was in its place has been set aside."""
+        try:
+            with entries.folder(key[:2]) as shard:
+                try:
+                    with shard.folder(key) as folder:
+                        try:
+                            return read_entry(folder, key, is_used=self.mode == "rw")
+                        except Damaged as damage:
+                            # While it is open nothing else gets its number: is it still there?
+                            if _is_at(folder, shard, key):
+                                self._set_aside(base, shard, key, damage)
+                                return None
+                    # It was removed while it was read; there may be a new one.
+                    return None if is_again else self._read(base, entries, key, is_again=True)
+                except Damaged as damage:
+                    self._set_aside(base, shard, key, damage)
+        except FileNotFoundError:
+            return None
+        except Damaged as damage:
+            self._set_aside(base, entries, key[:2], damage, key)
+        return None
+
+    def _set_aside(
+        self, base: Folder, parent: Folder, name: str, damage: Damaged, key: str = ""
+    ) -> None:
+        from jitgen.cache.publishing import clear_way
+
+        how = ""
+        if self.mode == "rw":
+            with suppress(OSError, Damaged):
+                how = clear_way(base, parent, name)
+                self.index.forget([key or name])
+        if isinstance(damage, Untrusted):
+            warn_once(f"trust {parent.path / name}", "%s: nothing is loaded from there", damage)
+        elif not how:
+            warn_once(
+                f"damage {name}",
+                "%s is damaged (%s) and cannot be moved away, so every process compiles it again",
+                parent.path / name,
+                damage,
+            )
+        events.emit(Event(kind=EventKind.QUARANTINE, key=key or name, detail=str(damage)))
+
+    def quarantine(self, entry: Entry, reason: str) -> None:
+        """
+        Set `entry` aside, for `reason`, so that it is a miss from now on.
+
+        Only an entry with this very record is: not one that was published since.
+        """
+        from jitgen.cache.publishing import clear_way
+
+        with suppress(OSError, CacheError):
+            base = self._root.open() if self.mode == "rw" else None
+            if base is not None:
+                with (
+                    base,
+                    base.below("entries", entry.key[:2]) as shard,
+                    shard.folder(entry.key) as folder,
+                ):
+                    is_same = read_entry(folder, entry.key).meta == entry.meta
+                    if is_same and _is_at(folder, shard, entry.key):
+                        clear_way(base, shard, entry.key)
+                        self.index.forget([entry.key])
+        if self.bases and self.mode == "rw":
+            with suppress(OSError, CacheError):
+                self.layers.hide(entry.key)
+        events.emit(Event(kind=EventKind.QUARANTINE, key=entry.key, detail=reason))
+
+    def publish(self, meta: Meta, files: Mapping[str, bytes]) -> Entry:
+        """
+        Put an entry of `files` into the store; returns it, to be loaded.
+
+        The digests in `meta` are filled in. Where another process was faster, or the disk cannot be
+        written, the entry is that of our own bytes; `Entry.why_private` says why.
+
+        Raises:
+            Damaged: The source or the library is missing, or `meta` contradicts itself.
+        """
+        from jitgen.cache.publishing import publish_entry
+
+        entry = Entry.of(meta, files)
+        if self.mode != "rw":
+            return replace(entry, why_private=f"the cache may not be written ({self.mode})")
+        try:
+            with self._root.create() as base:
+                if reason := self._other_builder(base, entry.meta):
+                    return replace(entry, why_private=reason)
+                with self._root.entries(base, create=True) as entries:
+                    is_new = publish_entry(base, entries, entry)
+                if is_new:
+                    entry = replace(entry, directory=entry_path(self._root.base, entry.key))
+                    self._account(base, entry)
+        except (OSError, CacheError) as error:
+            self.warn_unwritable(error)
+            return replace(entry, directory=None, why_private=str(error))
+        return entry
+
+    def _other_builder(self, base: Folder, meta: Meta) -> str:
+        """Return why what built an entry may not publish here, said once; empty if it may."""
+        from jitgen.cache.builders import other_builder
+
+        differs = other_builder(base, meta.key_document, meta.builder) if meta.builder else ""
+        if not differs:
+            return ""
+        reason = (
+            f"the {differs} here is not what first published kernels of these versions to "
+            f"{self.root}, though the versions are equal"
+        )
+        warn_once(
+            "builder",
+            "kernels compiled now are not kept: %s; reinstall it, or if this one is right: "
+            "jitgen cache adopt",
+            reason,
+        )
+        return reason
+
+    def lock(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
+        """
+        Hold the lock of `key`; yields whether it is held.
+
+        False after `timeout_s` seconds, and where there are no locks: compile privately then.
+        """
+        check_key(key)
+        if self.mode == "rw":
+            from jitgen.cache.publishing import clear_way
+
+            try:
+                with self._root.create() as base, base.service("locks") as locks:
+                    path = locks.path / f"{key}.lock"
+                    found = locks.stat(path.name)
+                    if found is not None and not stat.S_ISREG(found.st_mode):
+                        clear_way(base, locks, path.name)
+                        found = None
+                    if found is None:
+                        with suppress(FileExistsError):
+                            locks.write(path.name, b"", sync=False)
+            except (OSError, CacheError) as error:
+                self.warn_unwritable(error)
+            else:
+                from jitgen.cache.lock import key_lock
+
+                return key_lock(path, timeout_s)
+        return nullcontext(False)
+
+    def _make_index(self) -> NullIndex:
+        from jitgen.cache.index import Index, NullIndex
+        from jitgen.cache.mounts import filesystem_type, is_network
+
+        if self.mode != "rw":
+            return NullIndex(f"the cache is {self.mode}")
+        kind = filesystem_type(self._root.base)
+        if is_network(kind):
+            reason = f"{self.root} is on a network file system ({kind})"
+            warn_once("cache index", "no index of the kernel cache: %s", reason)
+            return NullIndex(reason)
+        return Index(self._root)
+
+    def _account(self, base: Folder, entry: Entry) -> None:
+        """After a publish: tell the index, and prune where the limit is passed."""
+        from jitgen.cache import prune
+        from jitgen.cache.rows import Row
+
+        meta, size = entry.meta, 0
+        with suppress(OSError, Damaged), base.below("entries", meta.key[:2], meta.key) as folder:
+            size = disk_bytes(folder)
+        self.index.record_entry(
+            meta.key,
+            Row(name=meta.name, arch=meta.arch, size_bytes=meta.size_bytes, disk_bytes=size),
+        )
+        self.index.forget_failure(meta.key)
+        with suppress(OSError, CacheError):
+            prune.sweep_leftovers(base, quarantine_s=prune.QUARANTINE_S, drafts_s=prune.STALE_S)
+            limit = settings.cache_size
+            if limit:
+                total = prune.grow_ledger(base, size)
+                if total is None or total > limit:
+                    target_bytes = int(limit * prune.LOW_WATER)
+                    prune.prune(base, self.index, limit, target_bytes=target_bytes)
+
+    def _warn_unreadable(self, key: str, error: OSError) -> None:
+        hint = ""
+        if isinstance(error, PermissionError):
+            hint = "; its owner can give everybody leave to read it: chmod -R a+rX"
+        warn_once("cache read", "cannot read the kernel cache %s (%s)%s", self.root, error, hint)
+        events.emit(Event(kind=EventKind.ERROR, key=key, kernel="cache", detail=str(error)))
+
+    def warn_unwritable(self, error: Exception) -> None:
+        """Say once in this process that the store cannot be written, and why."""
+        warn_once(
+            "cache write",
+            "cannot write the kernel cache %s (%s); kernels compiled now are not kept",
+            self.root,
+            error,
+        )
+        events.emit(Event(kind=EventKind.ERROR, kernel="cache", detail=str(error)))
+
+
+def _is_at(folder: Folder, parent: Folder, name: str) -> bool:
+    """Return whether the open `folder` is the one that `name` stands for now."""
+    found = parent.stat(name)
+    own = os.fstat(folder.descriptor)
+    return found is not None and (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How jitgen starts Python: with this process's import path, and never with the working folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+_START = """\
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from {module} import main
+main(*sys.argv[2:])
+"""
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """
+    Return the command that calls ``main(*arguments)`` of `module` in a new interpreter.
+
+    Safe-path mode keeps the working folder, and whatever ``json.py`` lies in it, off ``sys.path``;
+    start it with `environment`.
+    Nothing is imported from the caller's ``__main__``, so that this works from a script without a
+    guard and from a REPL.
+    """
+    return [sys.executable, "-P", "-c", _START.format(module=module), _import_path(), *arguments]
+
+
+def environment() -> dict[str, str]:
+    """
+    Return this process's environment without what would have a new interpreter import from the
+    working folder: an empty or relative part of ``PYTHONPATH``, which safe-path mode lets stand.
+    """
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    kept = os.pathsep.join(part for part in path if Path(part).is_absolute())
+    rest = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**rest, "PYTHONPATH": kept} if kept else rest
+
+
+def _import_path() -> str:
+    """
+    Return this process's import path as JSON, without what stands for the working folder.
+
+    A program that found jitgen in its working folder finds it behind everything else.
+    """
+    home = str(Path(__file__).resolve().parents[2])
+    path = [str(folder) for folder in sys.path if Path(str(folder)).is_absolute()]
+    return json.dumps(path if home in path else [*path, home])

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Forks of a process in which another thread is busy with the compiler.
+
+A module that a thread is importing is locked, and a forked child inherits the lock without the
+thread: whoever imports it there waits for ever. Importing the compiler takes a second, and each
+first compile imports more. So a fork waits until nobody is at it, and nobody begins until it is
+over. Only ``os.fork`` waits, and what calls it, as multiprocessing does; ``subprocess`` does not.
+
+Should the wait be too long, the fork goes on, and the child refuses to compile or load, which is
+better than to hang.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from jitgen.errors import ResourceError
+
+PATIENCE_S = 60.0
+"""How long a fork waits for other threads."""
+
+
+class _Gate:
+    """Threads that are busy, and forks that wait for them."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.busy: dict[int, int] = {}  # thread -> with blocks that it is in
+        self.forks = 0
+        self.is_torn = False
+
+    def others(self) -> bool:
+        """Return whether a thread besides this one is busy."""
+        return any(thread != threading.get_ident() for thread in self.busy)
+
+    def enter(self, depth: int) -> None:
+        """Let this thread be busy, `depth` times over, once no fork is under way."""
+        thread = threading.get_ident()
+        with self.changed:
+            while self.forks and thread not in self.busy:
+                self.changed.wait()
+            self.busy[thread] = self.busy.get(thread, 0) + depth
+
+    def leave(self, *, wholly: bool = False) -> int:
+        """Let this thread be busy once less, or not at all; returns how often it was."""
+        thread = threading.get_ident()
+        with self.changed:
+            depth = self.busy.pop(thread, 0)
+            if depth > 1 and not wholly:
+                self.busy[thread] = depth - 1
+            self.changed.notify_all()
+        return depth
+
+
+_gate = _Gate()  # looked up anew each time: a forked child has another one
+
+
+@contextmanager
+def busy() -> Iterator[None]:
+    """
+    Do what a fork must not interrupt: import, compile or load.
+
+    Raises:
+        ResourceError: This process was forked while another thread was at it.
+    """
+    if _gate.is_torn:
+        raise ResourceError(
+            f"process {os.getpid()} was forked while another thread was compiling, and can neither "
+            "compile nor load kernels; fork later, or start processes with spawn"
+        )
+    _gate.enter(1)
+    try:
+        yield
+    finally:
+        _gate.leave()
+
+
+@contextmanager
+def idle() -> Iterator[None]:
+    """Within `busy`: wait for another process, which a fork may interrupt."""
+    depth = _gate.leave(wholly=True)
+    try:
+        yield
+    finally:
+        if depth:
+            _gate.enter(depth)
+
+
+def _before() -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    with _gate.changed:
+        _gate.forks += 1
+        while _gate.others() and (rest := deadline - time.monotonic()) > 0:
+            _gate.changed.wait(rest)
+
+
+def _after_in_parent() -> None:
+    with _gate.changed:
+        _gate.forks -= 1
+        _gate.changed.notify_all()
+
+
+def _after_in_child() -> None:
+    global _gate
+    before, _gate = _gate, _Gate()
+    _gate.is_torn = before.is_torn or before.others()
+    _gate.busy = {thread: n for thread, n in before.busy.items() if thread == threading.get_ident()}
+
+
+@cache
+def wait_before(hooks_of: str) -> None:
+    """
+    Have forks wait here before they run the hooks of the package `hooks_of`, which was imported.
+
+    What is registered last runs first. Such hooks take locks, as those of filelock and of
+    concurrent.futures do, and a thread that a fork waits for may need these locks to come to an
+    end. Waiting twice does no harm.
+    """
+    del hooks_of
+    os.register_at_fork(
+        before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+    )
+
+
+wait_before("logging")

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Bytes to native code: what was checked is what is mapped.
+
+The system's loader takes a path, and behind a path another file may lie a moment later; a file that
+is damaged while it is mapped kills the process; and a path that was loaded before gives the old
+library back. So the bytes go into a file in memory that has no name and that nobody can change any
+more (memfd_create(2), F_ADD_SEALS in fcntl(2)), and the loader finds it by its descriptor, under a
+path that is spelled differently each time. Folders that are mounted noexec do not matter then.
+
+Where the system has no such files, a private copy that is removed once it is loaded has to do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+_ADD_SEALS, _SEALS = 1033, 0x1 | 0x2 | 0x4 | 0x8  # F_SEAL_SEAL, _SHRINK, _GROW, _WRITE
+_NOEXEC_SEAL = 0x8  # MFD_NOEXEC_SEAL: mapping is allowed, running it as a program is not
+_BITS = 32  # of the number that makes a path unlike all others
+_NAME = 200  # bytes of a name at most; the kernel allows 249
+
+_numbers = itertools.count()
+
+
+def load(content: bytes, name: str) -> Any:
+    """
+    Return the tvm-ffi module of the shared library `content`; it stays for the process's life.
+
+    Args:
+        content: The library, whose code is run: it must be trusted.
+        name: What profilers and /proc/self/maps show.
+
+    Raises:
+        OSError, RuntimeError: The system's loader refused it.
+    """
+    import tvm_ffi
+
+    try:
+        descriptor = _sealed(content, name)
+    except (OSError, AttributeError):
+        return _load_copy(content)
+    try:
+        module = _load_file(tvm_ffi, _unique_path(descriptor))
+    finally:
+        os.close(descriptor)
+    tvm_ffi.get_global_func("ffi.ModuleGlobalsAdd")(module)  # nobody knows when it is last used
+    return module
+
+
+def _load_file(tvm_ffi: Any, path: str) -> Any:
+    """Load `path`, which does not end in .so: by that tvm-ffi would tell what it is."""
+    return tvm_ffi.get_global_func("ffi.Module.load_from_file.so")(path, "so")
+
+
+def _sealed(content: bytes, name: str) -> int:
+    """Return the descriptor of a nameless file in memory that holds `content` for ever."""
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    label = name[:_NAME]
+    try:
+        descriptor = os.memfd_create(label, flags | _NOEXEC_SEAL)
+    except OSError:  # a kernel before 6.3 does not know the flag
+        descriptor = os.memfd_create(label, flags)
+    try:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
+        os.stat(f"/proc/self/fd/{descriptor}")  # noqa: PTH116  # is there a way to it?
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _unique_path(descriptor: int) -> str:
+    """
+    Return a path of `descriptor` that was never used before.
+
+    The loader takes two equal paths for the same library, and descriptors are numbered again and
+    again. ``/./`` means the same as ``/``: a number is spelled in them, bit by bit.
+    """
+    number = next(_numbers)
+    spelled = "".join("/." if number >> bit & 1 else "/" for bit in range(_BITS))
+    return f"/proc/self/fd{spelled}/{descriptor}"
+
+
+def _load_copy(content: bytes) -> Any:
+    import tvm_ffi
+
+    with tempfile.TemporaryDirectory(prefix="jitgen-") as folder:
+        path = Path(folder, f"{os.urandom(16).hex()}.so")
+        path.write_bytes(content)
+        return tvm_ffi.load_module(str(path))
