@@ -8,6 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+FOLDER = "/"  # to start it in: the caller's may be gone, and holds up its unmounting
+
 _START = """\
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
@@ -21,7 +23,7 @@ def python(module: str, *arguments: str) -> list[str]:
     Return the command that calls ``main(*arguments)`` of `module` in a new interpreter.
 
     Safe-path mode keeps the working folder, and whatever ``json.py`` lies in it, off ``sys.path``;
-    start it with `environment`.
+    start it with `environment`, in `FOLDER`.
     Nothing is imported from the caller's ``__main__``, so that this works from a script without a
     guard and from a REPL.
     """

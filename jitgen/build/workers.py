@@ -233,6 +233,7 @@ class _Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                cwd=children.FOLDER,
                 env=environment | _ENVIRONMENT,
                 pass_fds=[theirs.fileno()],
                 # Ctrl-C is the caller's to handle: these processes end when the socket does

@@ -83,6 +83,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
+                cwd=children.FOLDER,
                 env={**children.environment(), **self._environment},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is the caller's to handle

@@ -13,9 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pytest
+
 from jitgen.build import compiler, provenance, toolchain
 from jitgen.cache import Store
-from jitgen.errors import CompileError, RememberedFailure, ToolchainError, UnsafeCacheRoot
+from jitgen.errors import CompileError, RememberedFailure, UnsafeCacheRoot
 from jitgen.runtime.key import key
 from jitgen.settings import settings
 from tests.chaos.kernels import ARCH, in_child, pretending, warm_up
@@ -213,10 +215,8 @@ def _roots_index(place: Place) -> str:
     place.root.mkdir()
     os.chown(place.root, user, user)
     assert not (said := in_child(use, user=user)), said
-    try:
-        Store.open(place.root)
-    except UnsafeCacheRoot as error:  # root does not load what a user could change
-        assert f"belongs to user {user}" in str(error), error
+    with pytest.raises(UnsafeCacheRoot, match=f"belongs to user {user}"):
+        Store.open(place.root)  # root does not load what a user could change
     for path in place.root.glob("v1/index/*"):
         os.chown(path, 0, 0)
         path.chmod(0o600 if path.is_file() else 0o700)
