@@ -30,6 +30,7 @@ from pathlib import Path
 from tests.chaos.kernels import (
     ARCH,
     CONFIGS,
+    REPOSITORY,
     answer_of,
     fill,
     in_child,
@@ -43,8 +44,7 @@ from tests.chaos.report import Stage
 
 ERRNOS = (errno.EIO, errno.ENOSPC, errno.EACCES, errno.EMFILE, errno.ESTALE, errno.EROFS)
 SHIM = Path(__file__).with_name("shim.c")
-REPOSITORY = Path(__file__).parents[2]
-_QUICK = 60  # trials of one operation and error in the quick stage, spread over its calls
+_QUICK = 20  # trials of one operation and error in the quick stage, spread over its calls
 
 Work = Callable[[Path], str]
 

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jitgen.runtime.key import key
-from tests.chaos.kernels import ARCH, CONFIGS, fill
+from tests.chaos.kernels import ARCH, CONFIGS, REPOSITORY, fill
 from tests.chaos.report import Stage
 from tests.chaos.texts import TEXTS, Text
 
-REPOSITORY = Path(__file__).parents[2]
 _SECONDS, _MEGABYTES, _LINE = 2.0, 100, 1000
 _HEAD = """
 import atexit, os, sys

@@ -31,6 +31,7 @@ from jitgen.model import Arch, KernelConfig, Layout, Operands, ScaleGranularity,
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.registry import Registry
 
+REPOSITORY = Path(__file__).parents[2]
 ARCH = Arch.CPU
 FOREIGN = -666
 MARK = "JITGEN_CHAOS_MARK"

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -20,7 +19,7 @@ from jitgen.cache import Store
 from jitgen.errors import CompileError, RememberedFailure, UnsafeCacheRoot
 from jitgen.runtime.key import key
 from jitgen.settings import settings
-from tests.chaos.kernels import ARCH, in_child, pretending, warm_up
+from tests.chaos.kernels import ARCH, REPOSITORY, in_child, pretending, warm_up
 from tests.chaos.trouble.stand import (
     CONFIG,
     Case,
@@ -32,7 +31,6 @@ from tests.chaos.trouble.stand import (
     served,
 )
 
-_REPOSITORY = Path(__file__).parents[3]
 _DAY_S, _YEAR_S = 86400.0, 31_536_000.0
 
 
@@ -55,7 +53,7 @@ print(kernel.tier, hashlib.sha256(kernel.entry.library).hexdigest(), kernel.entr
             **os.environ,
             "JITGEN_CACHE_DIR": str(place.root),
             **variables,
-            "PYTHONPATH": str(_REPOSITORY),
+            "PYTHONPATH": str(REPOSITORY),
         },
         capture_output=True,
         text=True,
@@ -116,7 +114,7 @@ def _working_folder(place: Place) -> str:
     here = os.getcwd()
     os.chdir(place.folder)
     try:
-        with settings.scope(compile="worker"), environment(PYTHONPATH=f":.:{_REPOSITORY}"):
+        with settings.scope(compile="worker"), environment(PYTHONPATH=f":.:{REPOSITORY}"):
             said = served(place)
     finally:
         os.chdir(here)

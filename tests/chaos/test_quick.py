@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sample of every attack; ``python -m tests.chaos --full`` runs the whole of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.kernels import REPOSITORY
+from tests.chaos.stages import STAGES
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_sample(name: str, tmp_path: Path) -> None:
+    """In a process of its own, as people run it: the attacks fork, and change users and mounts."""
+    report = tmp_path / "report"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.chaos", name, "--report", str(report)],
+        cwd=REPOSITORY,
+        env={key: text for key, text in os.environ.items() if not key.startswith("JITGEN_")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert f"{name}: ok" in report.read_text()
