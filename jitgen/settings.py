@@ -176,9 +176,10 @@ TABLE: tuple[Setting, ...] = (
         parse=_choice("auto", "process", "worker"),
         kind="`auto`, `process`, `worker`",
         shown_default="`auto`",
-        help="Where a call compiles: in this process only; in a process of its own, so that "
-        "nothing the compiler does can end this one; here, but in one of its own where "
-        "`JITGEN_ON_MISS=fallback`, where somebody else imported the compiler, or where it fails.",
+        help="Where a call compiles: in this process, but in one of its own with "
+        "`JITGEN_ON_MISS=fallback`, where somebody else imported the compiler, or where it fails; "
+        "in this process only; in one of its own, so that nothing the compiler does can end this "
+        "one.",
     ),
     Setting(
         name="arch",

@@ -12,7 +12,7 @@ import jitgen
 
 ROOT = Path(jitgen.__file__).parent
 LAYERS = [
-    {"errors", "settings", "events", "_version"},
+    {"errors", "text", "documents", "settings", "events", "forks", "boundary", "_version"},
     {"model"},
     {"cache", "build", "templates"},
     {"select"},

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -24,6 +22,7 @@ from jitgen.emulator.host.symbols import with_stub
 from jitgen.emulator.host.tensors import OnGpu
 from jitgen.emulator.machine.machine import Launch
 from jitgen.errors import EmulationError, UnsupportedPtx
+from jitgen.runtime import native
 
 _MULTIPROCESSOR_COUNT = 16
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
@@ -173,17 +172,11 @@ def _on_gpu(arguments: Sequence[Any]) -> list[Any]:
 
 def _function(content: bytes, symbol: str) -> Any:
     """Load a copy of the library `content` that calls the stub, and return its function."""
-    import tvm_ffi
-
     stub()  # before the copy, which looks for its functions when it is loaded
     digest = hashlib.sha256(content).hexdigest()
     try:
         if digest not in _loaded:
-            changed = with_stub(content)
-            with tempfile.TemporaryDirectory(prefix="jitgen-") as folder:
-                path = Path(folder, "kernel.so")
-                path.write_bytes(changed)
-                _loaded[digest] = tvm_ffi.load_module(str(path))
+            _loaded[digest] = native.load(with_stub(content), symbol)
         return _loaded[digest][symbol]
     except (AttributeError, KeyError, OSError, RuntimeError, ValueError) as error:
         raise EmulationError(f"the host part of {symbol} cannot be loaded: {error}") from error
