@@ -30,7 +30,7 @@ from pathlib import Path
 from tests.chaos.kernels import (
     ARCH,
     CONFIGS,
-    REPOSITORY,
+    IMPORTS,
     answer_of,
     fill,
     in_child,
@@ -58,7 +58,7 @@ def run(quick: bool = True) -> Stage:
         subprocess.run(["gcc", *options, "-o", str(shim), str(SHIM), "-ldl"], check=True)
         done = subprocess.run(
             [sys.executable, "-P", "-m", "tests.chaos.calls", str(shim), str(int(quick))],
-            env={**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": str(REPOSITORY)},
+            env={**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": IMPORTS},
             stdout=subprocess.PIPE,
             text=True,
             check=True,

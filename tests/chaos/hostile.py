@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jitgen.runtime.key import key
-from tests.chaos.kernels import ARCH, CONFIGS, REPOSITORY, fill
+from tests.chaos.kernels import ARCH, CONFIGS, IMPORTS, fill
 from tests.chaos.report import Stage
 from tests.chaos.texts import TEXTS, Text
 
@@ -114,7 +114,7 @@ def _attempt(text: Text, root: Path, path: Path) -> Outcome:
     environment = {
         **os.environ,
         "JITGEN_CACHE_DIR": str(root),
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": IMPORTS,
         "PEAK": str(peak),
     }
     start = time.perf_counter()

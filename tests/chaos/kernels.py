@@ -32,6 +32,9 @@ from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.registry import Registry
 
 REPOSITORY = Path(__file__).parents[2]
+IMPORTS = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
+"""What a process of an attack has as PYTHONPATH."""
+
 ARCH = Arch.CPU
 FOREIGN = -666
 MARK = "JITGEN_CHAOS_MARK"

@@ -98,5 +98,6 @@ OF_MENUS = {
 if __name__ == "__main__":
     import jitgen
 
-    report = jitgen.prewarm([*CONFIGS, *OF_MENUS.values()], arch="sm_90a")
-    print(report)
+    choices = [config for layout in Layout for config in menu(Arch.SM_90A, layout, Operands())]
+    report = jitgen.prewarm([*CONFIGS, *OF_MENUS.values(), *choices], arch="sm_90a")
+    print(*(f"{row.state} {row.name} {row.error}" for row in report.rows), sep="\n")

@@ -19,7 +19,7 @@ from jitgen.cache import Store
 from jitgen.errors import CompileError, RememberedFailure, UnsafeCacheRoot
 from jitgen.runtime.key import key
 from jitgen.settings import settings
-from tests.chaos.kernels import ARCH, REPOSITORY, in_child, pretending, warm_up
+from tests.chaos.kernels import ARCH, IMPORTS, in_child, pretending, warm_up
 from tests.chaos.trouble.stand import (
     CONFIG,
     Case,
@@ -53,7 +53,7 @@ print(kernel.tier, hashlib.sha256(kernel.entry.library).hexdigest(), kernel.entr
             **os.environ,
             "JITGEN_CACHE_DIR": str(place.root),
             **variables,
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": IMPORTS,
         },
         capture_output=True,
         text=True,
@@ -114,7 +114,7 @@ def _working_folder(place: Place) -> str:
     here = os.getcwd()
     os.chdir(place.folder)
     try:
-        with settings.scope(compile="worker"), environment(PYTHONPATH=f":.:{REPOSITORY}"):
+        with settings.scope(compile="worker"), environment(PYTHONPATH=f":.:{IMPORTS}"):
             said = served(place)
     finally:
         os.chdir(here)
