@@ -21,11 +21,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.chaos.kernels import (
     ARCH,
@@ -50,24 +49,33 @@ Work = Callable[[Path], str]
 
 
 def run(quick: bool = True) -> Stage:
-    """Run all trials in a process that has the shim, and read what it found."""
+    """Run all trials in processes that have the shim, one for each core; add up what they found."""
     stage = Stage("calls", "0 raw errors, 0 wrong, 0 lasting harm")
     with tempfile.TemporaryDirectory() as folder:
         shim = Path(folder, "shim.so")
         options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wno-nonnull-compare"]
         subprocess.run(["gcc", *options, "-o", str(shim), str(SHIM), "-ldl"], check=True)
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "tests.chaos.calls", str(shim), str(int(quick))],
-            env={**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": IMPORTS},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-    document = json.loads(done.stdout)
-    stage.counts.update(document["counts"])
-    stage.lines += document["lines"]
-    for text in document["failures"]:
-        stage.fail(text)
+        shares = os.cpu_count() or 1
+        command = [sys.executable, "-P", "-m", "tests.chaos.calls", str(shim), str(int(quick))]
+        parts = [
+            subprocess.Popen(
+                [*command, str(share), str(shares)],
+                env={**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": IMPORTS},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for share in range(shares)
+        ]
+        documents = [json.loads(part.communicate()[0]) for part in parts]
+    for operation in OPERATIONS:
+        found = [document[operation.name] for document in documents]
+        calls = found[0]["calls"]
+        trials, failing = (sum(part[what] for part in found) for what in ("trials", "failing"))
+        bad = [text for part in found for text in part["failures"]]
+        stage.counts.update({"calls": calls, "trials": trials, "failing calls": failing})
+        stage.lines.append(f"{operation.name}: {calls} calls, {trials} trials, {len(bad)} failures")
+        for text in bad:
+            stage.fail(f"{operation.name}: {text}")
     return stage.end()
 
 
@@ -226,8 +234,8 @@ class Shim:
         return calls, self._library.chaos_last().decode()
 
 
-def main(shim_path: str, quick: str) -> None:
-    """Run every operation with every call failing; print what came of it as JSON."""
+def main(shim_path: str, quick: str, share: str, shares: str) -> None:
+    """Run one share of every operation's trials; print what came of it as JSON."""
     logging.getLogger("jitgen").addHandler(logging.NullHandler())
     shim = Shim(shim_path)
     warm_up()
@@ -237,32 +245,28 @@ def main(shim_path: str, quick: str) -> None:
     import jitgen.cli.select
     import jitgen.cli.show  # noqa: F401
 
-    counts: Counter[str] = Counter()
-    lines, failures = [], list[str]()
+    document: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         for operation in OPERATIONS:
-            start, before = time.perf_counter(), len(failures)
+            found = document[operation.name] = {"trials": 0, "failing": 0, "failures": []}
             template, root = Path(folder, "template"), Path(folder, "cache")
             shutil.rmtree(template, ignore_errors=True)
             operation.prepare(template)
-            calls = _trial(shim, operation, template, root, -1, 0, goes_on=False)[0]
+            calls, text = _trial(shim, operation, template, root, -1, 0, goes_on=False)
+            assert not text, f"{operation.name}, without any failing call: {text}"
+            found["calls"] = calls
             steps = range(0, calls, max(1, calls * 2 // _QUICK) if int(quick) else 1)
-            for at in steps:
+            for at in steps[int(share) :: int(shares)]:
                 for error in ERRNOS if not int(quick) else (ERRNOS[at % len(ERRNOS)],):
                     for goes_on in (False, True):
-                        counts["trials"] += 1
+                        found["trials"] += 1
                         made, text = _trial(
                             shim, operation, template, root, at, error, goes_on=goes_on
                         )
-                        counts["failing calls"] += max(0, made - at) if goes_on else made > at
+                        found["failing"] += max(0, made - at) if goes_on else int(made > at)
                         if text:
                             how = f"{errno.errorcode[error]} at {at}{' and on' * goes_on}"
-                            failures.append(f"{operation.name}: {how}: {text}")
-            seconds = time.perf_counter() - start
-            bad = len(failures) - before
-            lines.append(f"{operation.name}: {calls} calls, {bad} failures, {seconds:.1f} s")
-            counts["calls"] += calls
-    document = {"counts": counts, "lines": lines, "failures": failures[:200]}
+                            found["failures"].append(f"{how}: {text}")
     json.dump(document, sys.stdout)
 
 
