@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
+
+_HERE = re.compile(rf"{re.escape(str(Path(__file__).parents[2]))}/|/(?:dev/shm|tmp)/[^/\s'\"]+")
+"""Where this ran, which nobody else cares for: the checkout, folders that exist for a case."""
 
 
 @dataclass
@@ -60,5 +65,6 @@ class Stage:
         verdict = "ok" if self.ok else "FAILED"
         head = f"{self.name}: {verdict} in {self.seconds:.1f} s; {counts}\n  goal: {self.goal}"
         body = [f"  {line}" for line in self.lines]
-        body += [f"  failure: {text}" for text in self.failures if text not in "".join(self.lines)]
-        return "\n".join([head, *body])
+        told = "".join(self.lines)
+        body += [f"  failure: {text}" for text in self.failures if text not in told]
+        return _HERE.sub("", "\n".join([head, *body]))
