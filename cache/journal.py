@@ -10,6 +10,7 @@ by a single append. A line that is lost or torn costs one count of a statistic.
 from __future__ import annotations
 
 import json
+import stat
 from contextlib import suppress
 from typing import Any
 
@@ -49,7 +50,7 @@ class Journal:
             if base is not None:
                 with base:
                     found = base.stat(_NAME)
-                    return found is None or found.st_size == 0
+                    return found is None or (stat.S_ISREG(found.st_mode) and not found.st_size)
         return True
 
     def take(self) -> list[list[Any]]:

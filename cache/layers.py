@@ -4,18 +4,21 @@ Roots that are read and never written, below the one that is: an image's, a moun
 
 An entry in one of them is loaded like every other, through the bytes that were checked. It cannot
 be removed; what is to be out of sight gets a whiteout in the root that is written: a small file
-with the digest of the record that it hides, so that an image that is built anew is seen again.
+that names what it hides by root and record, so that an image that is built anew is seen again, and
+the same entry in another root stays.
 
 ::
 
-    <root>/v1/whiteouts/<key>         a SHA-256 in hexadecimal, one a line
+    <root>/v1/whiteouts/<key>         SHA-256 of a root's path and a record, one a line
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +27,7 @@ from jitgen.cache.files import read_entry, read_meta
 from jitgen.cache.folder import Folder
 from jitgen.cache.root import Root
 from jitgen.cache.trust import Damaged
-from jitgen.errors import UnsafeCacheRoot
+from jitgen.errors import CacheError, UnsafeCacheRoot
 from jitgen.events import Event, EventKind, events, warn_once
 
 if TYPE_CHECKING:
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
 
 WHITEOUTS = "whiteouts"
 _MAX_BYTES = 2**14
-_NO_RECORD = hashlib.sha256(b"").hexdigest()
 
 
 class Layers:
@@ -44,7 +46,8 @@ class Layers:
 
     def __init__(self, upper: Root, bases: Iterable[Path], *, is_writable: bool) -> None:
         self._upper = upper
-        self._roots = tuple(Root(path) for path in bases)
+        roots = (Root(path) for path in bases)
+        self._roots = tuple(root for root in roots if root.base != upper.base)
         self._is_writable = is_writable
 
     def read(self, key: str) -> Entry | None:
@@ -54,13 +57,15 @@ class Layers:
         A damaged one is hidden, so that the next process need not look at it.
         """
         for root, entries in self._opened():
-            with entries, suppress(FileNotFoundError):
+            with entries:
                 try:
                     with entries.below(key[:2], key) as folder:
-                        if _record(folder) not in self._hidden(key):
+                        if _mark(root, folder) not in self._hidden(key):
                             return read_entry(folder, key)
                 except Damaged as damage:
                     self._tell_damage(root, key, str(damage))
+                except FileNotFoundError:
+                    pass
                 except OSError as error:
                     _tell_trouble(root, error)
         return None
@@ -74,7 +79,7 @@ class Layers:
             with entries, suppress(OSError):
                 for key in keys_in(entries):
                     with suppress(OSError, Damaged), entries.below(key[:2], key) as folder:
-                        if key not in seen and _record(folder) not in self._hidden(key):
+                        if key not in seen and _mark(root, folder) not in self._hidden(key):
                             seen.add(key)
                             yield key, folder, root
 
@@ -84,15 +89,22 @@ class Layers:
             with suppress(OSError, Damaged):
                 yield read_meta(folder, key)
 
-    def verify(self) -> list[Verification]:
-        """Return for each entry in sight whether it is good; changes nothing."""
+    def verify(self, *, hides: bool) -> list[Verification]:
+        """Return for each entry in sight whether it is good; `hides` those that are not."""
         from jitgen.cache.survey import verification
 
-        return [verification(folder, key) for key, folder, _ in self.each()]
+        results = []
+        for key, folder, root in self.each():
+            result = replace(verification(folder, key), base=str(root.path))
+            if hides and not result.is_good and self._hides_damage(root, key):
+                result = replace(result, fate="hidden")
+            results.append(result)
+        return results
 
-    def hide(self, key: str) -> list[Path]:
+    def hide(self, key: str, meets: Callable[[Root, Folder], bool] | None = None) -> list[Path]:
         """
-        Put entry `key` out of sight; returns the roots that hold it.
+        Put entry `key` out of sight where it `meets` what is asked, or everywhere; returns the
+        roots that hold it.
 
         Raises:
             OSError, CacheError: The upper root cannot be written.
@@ -100,11 +112,12 @@ class Layers:
         found = {}
         for root, entries in self._opened():
             with entries, suppress(OSError, Damaged), entries.below(key[:2], key) as folder:
-                found[root.path] = _record(folder)
+                if meets is None or meets(root, folder):
+                    found[root.path] = _mark(root, folder)
         hidden = self._hidden(key)
-        new = {path: record for path, record in found.items() if record not in hidden}
+        new = {path: mark for path, mark in found.items() if mark not in hidden}
         if new:
-            text = "".join(f"{record}\n" for record in sorted({*hidden, *new.values()}))
+            text = "".join(f"{mark}\n" for mark in sorted({*hidden, *new.values()}))
             with (
                 self._upper.create() as base,
                 base.service("tmp") as drafts,
@@ -113,8 +126,16 @@ class Layers:
                 whiteouts.replace(key, text.encode("ascii"), drafts)
         return list(new)
 
+    def hide_record(self, meta: Meta) -> None:
+        """Put the entry out of sight that has this very record; raises as `hide`."""
+
+        def is_same(_: Root, folder: Folder) -> bool:
+            return read_meta(folder, meta.key) == meta
+
+        self.hide(meta.key, is_same)
+
     def _hidden(self, key: str) -> frozenset[str]:
-        """Return the digests of the records of `key` that are out of sight."""
+        """Return the marks of what is out of sight of `key`."""
         try:
             base = self._upper.open()
             if base is None:
@@ -140,29 +161,35 @@ class Layers:
                 continue
             yield root, entries
 
+    def _hides_damage(self, root: Root, key: str) -> bool:
+        """Put entry `key` of `root` out of sight, if that can be done here."""
+        with suppress(OSError, CacheError):
+            return self._is_writable and bool(self.hide(key, lambda other, _: other is root))
+        return False
+
     def _tell_damage(self, root: Root, key: str, reason: str) -> None:
-        is_hidden = False
-        if self._is_writable:
-            with suppress(OSError, UnsafeCacheRoot, Damaged):
-                is_hidden = bool(self.hide(key))
         where = f"{reason}, in {root.path}, which is only read"
+        is_hidden = self._hides_damage(root, key)
         how = "it is hidden from now on" if is_hidden else "every process finds it again"
         warn_once(f"cache base {key}", "entry %s is damaged (%s); %s", key[:12], where, how)
         events.emit(Event(kind=EventKind.QUARANTINE, key=key, detail=where))
 
 
-def _record(folder: Folder) -> str:
-    """Return the digest of an entry's record, which stands for the entry."""
+def _mark(root: Root, folder: Folder) -> str:
+    """Return the digest of a root's path and an entry's record, which stands for the entry."""
     try:
-        return hashlib.sha256(folder.read(META, LIMITS[META])).hexdigest()
+        record = folder.read(META, LIMITS[META])
     except (Damaged, FileNotFoundError):
-        return _NO_RECORD
+        record = b""
+    return hashlib.sha256(os.fsencode(root.path) + b"\0" + record).hexdigest()
 
 
 def _tell_trouble(root: Root, error: Exception) -> None:
     reason = getattr(error, "strerror", None) or str(error)
     hint = "; give everybody leave to read it: chmod -R a+rX" if _is_closed(error) else ""
-    warn_once(f"cache base {root.path}", "not reading %s: %s%s", root.path, reason, hint)
+    warn_once(
+        f"cache base {root.path}", "not reading JITGEN_BASE %s: %s%s", root.path, reason, hint
+    )
 
 
 def _is_closed(error: Exception) -> bool:

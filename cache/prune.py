@@ -9,6 +9,7 @@ those whose lock is held. Sizes are allocated blocks, as ``du`` counts them.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -31,6 +32,9 @@ GRACE_S = 60.0
 
 QUARANTINE_S = 86400.0
 """Damaged entries stay for `QUARANTINE_S` seconds, for whoever wants to look at one."""
+
+ALL_S = -math.inf
+"""Age that everything has, also what a clock that is ahead has made."""
 
 STALE_S = 3600.0
 """Age in seconds from which a draft goes that no living process holds, whatever it was."""

@@ -43,6 +43,9 @@ class Row(NamedTuple):
     last_use: float = 0.0
 
 
+MAX_NAME = 256
+"""Characters of a name that the index keeps; a config's own has 150 at most."""
+
 _TYPES = [str, str, int, int, int, float]
 _MOST = 2**62  # of any number: what is larger is neither a size nor a time
 

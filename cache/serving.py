@@ -207,7 +207,7 @@ class Serving:
                         self.index.forget([entry.key])
         if self.bases and self.mode == "rw":
             with suppress(OSError, CacheError):
-                self.layers.hide(entry.key)
+                self.layers.hide_record(entry.meta)
         events.emit(Event(kind=EventKind.QUARANTINE, key=entry.key, detail=reason))
 
     def publish(self, meta: Meta, files: Mapping[str, bytes]) -> Entry:

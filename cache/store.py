@@ -60,7 +60,8 @@ class Store(Serving):
 
     def verify(self, *, rebuild: bool = False, dry_run: bool = False) -> list[Verification]:
         """
-        Check every byte of every entry; damaged ones are set aside, except in a dry run.
+        Check every byte of every entry; damaged ones are set aside, or hidden where they lie in a
+        root that is only read, except in a dry run.
 
         With `rebuild`, the index is started anew from the entries.
         """
@@ -74,7 +75,8 @@ class Store(Serving):
                     results.append(replace(result, fate=survey.fate(base, result.key)))
                 else:
                     results.append(result)
-        results += self.layers.verify()
+        if self.bases:
+            results += self.layers.verify(hides=not dry_run)
         if rebuild and not dry_run:
             self.index.reset()
             with self._opened() as base:
@@ -87,6 +89,9 @@ class Store(Serving):
         Remove entry `key`, its pin and its remembered failure; returns what is gone.
 
         An entry in a root that is only read is put out of sight instead.
+
+        Raises:
+            CacheError: That cannot be written down.
         """
         from jitgen.cache import prune, survey
 
@@ -108,7 +113,10 @@ class Store(Serving):
         from jitgen.cache import survey
 
         found = next((i for i in survey.entries_below(self.layers, set()) if i.key == key), None)
-        return found if found is not None and self.layers.hide(key) else None
+        try:
+            return found if found is not None and self.layers.hide(key) else None
+        except OSError as error:
+            raise CacheError(f"cannot hide {key[:12]} in {self.root}: {error}") from error
 
     def clear(self) -> list[EntryInfo]:
         """
@@ -132,7 +140,7 @@ class Store(Serving):
             self.index.forget_failure(key)
         with self._opened() as base:
             if base is not None:
-                prune.sweep_leftovers(base, quarantine_s=-1.0, drafts_s=self._settling_s())
+                prune.sweep_leftovers(base, quarantine_s=prune.ALL_S, drafts_s=self._settling_s())
                 prune.sweep_rest(base)
                 prune.write_ledger(base, 0)
         return removed
@@ -152,7 +160,7 @@ class Store(Serving):
             if base is None:
                 return prune.nothing(is_dry_run=is_dry)
             swept = prune.sweep_leftovers(
-                base, quarantine_s=-1.0, drafts_s=self._settling_s(), dry_run=is_dry
+                base, quarantine_s=prune.ALL_S, drafts_s=self._settling_s(), dry_run=is_dry
             )
             swept += [path.name for path in scratch.sweep_scratch(dry_run=is_dry)]
             return prune.prune(

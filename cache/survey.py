@@ -19,7 +19,7 @@ from jitgen.cache.entry import Meta, is_key
 from jitgen.cache.files import disk_bytes, read_entry, read_meta
 from jitgen.cache.folder import Folder
 from jitgen.cache.index import NullIndex
-from jitgen.cache.rows import Row
+from jitgen.cache.rows import MAX_NAME, Row
 from jitgen.cache.trust import Damaged
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ class Verification:
         name: Name of the kernel; empty where it is not good.
         is_good: Whether they are.
         reason: Why they are not.
-        fate: What became of it since: ``quarantined``, ``removed``, or nothing.
+        fate: What became of it since: ``quarantined``, ``removed``, ``hidden``, or nothing.
+        base: The root that is only read in which it lies; empty where that is the store's own.
     """
 
     key: str
@@ -114,6 +115,7 @@ class Verification:
     is_good: bool
     reason: str = ""
     fate: str = field(default="", compare=False)
+    base: str = ""
 
 
 def keys_in(entries: Folder) -> list[str]:
@@ -134,7 +136,7 @@ def keys(base: Folder) -> list[str]:
 
 def each(base: Folder) -> Iterator[tuple[str, Folder]]:
     """Yield key and folder, open until the next one, of every entry that can be opened."""
-    with suppress(FileNotFoundError), base.folder("entries") as entries:
+    with suppress(OSError, Damaged), base.folder("entries") as entries:
         for name in sorted(entries.names()):
             with suppress(OSError, Damaged), entries.folder(name) as shard:
                 for key in sorted(key for key in shard.names() if key[:2] == name and is_key(key)):
@@ -164,7 +166,7 @@ def entries(base: Folder, index: NullIndex) -> list[EntryInfo]:
     """Return a line for every entry, by key."""
     spared = pinned(base)
     found = []
-    with suppress(FileNotFoundError), base.folder("entries") as folder:
+    with suppress(OSError, Damaged), base.folder("entries") as folder:
         for key, row in known_rows(base, index).items():
             last_use = row.last_use
             with suppress(OSError):  # 10,000 of them
@@ -310,8 +312,8 @@ def _row_of(folder: Folder, key: str) -> Row:
     except (Damaged, OSError):
         return Row(disk_bytes=disk_bytes(folder))
     return Row(
-        name=meta.name,
-        arch=meta.arch,
+        name=meta.name[:MAX_NAME],
+        arch=meta.arch[:MAX_NAME],
         size_bytes=meta.size_bytes,
         disk_bytes=disk_bytes(folder),
     )

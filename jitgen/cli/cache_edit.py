@@ -28,7 +28,10 @@ _keys = click.argument("names", metavar="CONFIG-or-KEY...", nargs=-1, required=T
 @_dry_run
 @with_output
 def verify(output: Output, rebuild: bool, dry_run: bool) -> int:
-    """Check every byte of every entry; move damaged ones to the quarantine, and exit 1 for any."""
+    """
+    Check every byte of every entry; move damaged ones to the quarantine, hide those of bases, and
+    exit 1 for any.
+    """
     store = _open(changes=rebuild and not dry_run)
     found = store.verify(rebuild=rebuild, dry_run=dry_run)
     damaged = [result for result in found if not result.is_good]
@@ -37,11 +40,18 @@ def verify(output: Output, rebuild: bool, dry_run: bool) -> int:
         if damaged:
             output.table(
                 [Column("KEY"), Column("DAMAGE", is_prose=True)],
-                [(result.key[:KEY_DIGITS], result.reason) for result in damaged],
+                [
+                    (r.key[:KEY_DIGITS], f"{r.reason} (in {r.base})" if r.base else r.reason)
+                    for r in damaged
+                ],
             )
         entries = counted(len(found), "entry", "entries")
         fates = Counter(result.fate for result in damaged)
-        words = {"quarantined": "moved to the quarantine", "removed": "removed"}
+        words = {
+            "quarantined": "moved to the quarantine",
+            "removed": "removed",
+            "hidden": "hidden",
+        }
         parts = [
             words[fate] if count == len(damaged) else f"{count} of them {words[fate]}"
             for fate, count in sorted(fates.items())

@@ -8,14 +8,15 @@ import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from jitgen.cache import Store
+from jitgen.cache.folder import Folder
 from jitgen.errors import UnsafeCacheRoot
-from tests.unit.store_fakes import publish
+from tests.unit.store_fakes import fake_meta, folder_of, opened, publish, tree
 
 REPOSITORY = Path(__file__).parents[2]
 is_root = os.geteuid() == 0
@@ -132,6 +133,107 @@ class TestDegradation:
 
         with pytest.raises(UnsafeCacheRoot):
             Store.open()
+
+
+@pytest.mark.parametrize("most", [0, 1000])
+@pytest.mark.parametrize("builder", [{}, {"compiler": "ab" * 32}])
+def test_disk_full_while_writing(
+    store: Store,
+    cache_root: Path,
+    most: int,
+    builder: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """
+    Where the disk filled up, the draft stayed in the store until the process ended, and kept the
+    disk full; now the kernel is private, and nothing of it stays.
+    """
+    keys = [fake_meta(number).key for number in (1, 2)]
+    publish(store, 3)
+    before = tree(cache_root / "v1")
+    real, room = os.write, [most]
+
+    def write(descriptor: int, data: bytes) -> int:
+        if room[0] < 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        count = real(descriptor, bytes(data)[: room[0]])
+        room[0] -= count
+        return count
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(os, "write", write)
+        entry = publish(store, 1, builder=builder)
+        publish(store, 2, builder=builder)
+
+    assert entry.directory is None
+    assert "No space left" in entry.why_private
+    assert entry.library.startswith(b"\x7fELF")
+    assert len(caplog.records) == 1
+    assert tree(cache_root / "v1" / "tmp") == []
+    assert not [name for name in tree(cache_root / "v1") if any(key in name for key in keys)]
+    assert set(before) <= set(tree(cache_root / "v1"))
+    assert folder_of(publish(store, 1, builder=builder)).exists()
+
+
+class TestRemoval:
+    """Entries that do not want to go."""
+
+    def test_folders_that_cannot_be_renamed(
+        self, store: Store, cache_root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """On the lower layer of an overlay nothing could be removed, and damage stayed."""
+        first, second = publish(store, 1), publish(store, 2)
+        monkeypatch.setattr(Folder, "move", moving_but(cache_root / "v1" / "entries"))
+        (folder_of(second) / "kernel.so").unlink()
+
+        info = store.remove(first.key)
+        assert info is not None
+        assert info.key == first.key
+        assert not folder_of(first).exists()
+        assert store.read(second.key) is None
+        assert not folder_of(second).exists()
+        publish(store, 3)
+        assert [info.key for info in store.clear()] == [fake_meta(3).key]
+        assert list((cache_root / "v1" / "entries").glob("*/*")) == []
+
+    def test_entry_that_cannot_be_removed(
+        self,
+        store: Store,
+        cache_root: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """What is there is not said to be gone; damage stayed without a word, now it is one."""
+        entry, damaged = publish(store, 1), publish(store, 2)
+        (folder_of(damaged) / "kernel.so").unlink()
+        monkeypatch.setattr(Folder, "move", moving_but(cache_root / "v1" / "entries"))
+        monkeypatch.setattr(Folder, "discard", lambda *_: False)
+
+        assert store.remove(entry.key) is None
+        assert store.clear() == []
+        assert store.read(damaged.key) is None
+        assert store.read(damaged.key) is None
+        assert "cannot be moved away, so every process compiles it again" in caplog.text
+        assert len(caplog.records) == 1
+        assert [info.key for info in store.entries()] == sorted([entry.key, damaged.key])
+        assert store.read(entry.key) == entry
+        results = {result.key: result for result in store.verify()}
+        assert (results[damaged.key].is_good, results[damaged.key].fate) == (False, "")
+        with opened(entry) as folder:
+            assert sorted(folder.names()) == ["kernel.py", "kernel.so", "meta.json"]
+
+
+def moving_but(entries: Path) -> Callable[[Folder, str, Folder, str], None]:
+    """Return `Folder.move` on a file system where no folder in a shard can be renamed."""
+    real = Folder.move
+
+    def move(self: Folder, name: str, to: Folder, new_name: str) -> None:
+        if self.path.parent == entries:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        real(self, name, to, new_name)
+
+    return move
 
 
 def fill_up(disk: Path) -> None:

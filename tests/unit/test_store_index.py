@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.unit.store_fakes import fake_meta, publish, tree
 
 KEY = fake_meta(1).key
 SQLITE = "cache.db"
+YEAR = 365 * 86400.0
 
 
 @pytest.fixture(autouse=True)
@@ -178,6 +180,43 @@ class TestFailures:
         assert list(index.failures()) == [KEY]
         index.forget_failure(KEY)
         assert index.stats() == {"entries": 0, "hits": 0, "failures": 0}
+
+
+class TestClock:
+    """Failures are remembered for a time, and clocks are set."""
+
+    @pytest.mark.parametrize("make", [lambda: Store.open().index, NullIndex])
+    def test_set_back(self, make: Callable[[], NullIndex], monkeypatch: pytest.MonkeyPatch) -> None:
+        """A failure from before the clock was set back a year used to hold for a year."""
+        index = make()
+        index.remember_failure("ab" * 32, "name", "reason", 60)
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now - YEAR)
+
+        assert index.failure("ab" * 32) is None
+        assert index.failures() == {}
+
+    @pytest.mark.parametrize("seconds", [-30.0, 0.0, 3590.0])
+    def test_holds(self, store: Store, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As long as it was told to, and where the clocks of two hosts differ a little."""
+        store.index.remember_failure("ab" * 32, "name", "reason", 3600)
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now + seconds)
+
+        assert Store.open().index.failure("ab" * 32) is not None
+
+    def test_set_back_and_failed_again(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Then it counts from the new time, though the old row says something else."""
+        store.index.remember_failure("ab" * 32, "name", "reason", 60)
+        now = time.time() - YEAR
+        monkeypatch.setattr(time, "time", lambda: now)
+        store.index.remember_failure("ab" * 32, "name", "another reason", 60)
+
+        found = Store.open().index.failure("ab" * 32)
+        assert found is not None
+        assert found.reason == "another reason"
+        monkeypatch.setattr(time, "time", lambda: now + 61)
+        assert Store.open().index.failure("ab" * 32) is None
 
 
 class TestFork:
