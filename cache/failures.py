@@ -63,8 +63,8 @@ def parse_failure(text: str | None) -> Failure | None:
     try:
         found = parse_json((text or "null").encode("utf-8", "replace"), max_bytes=_MAX_BYTES)
         return Failure(
-            reason=str(found["reason"]),
-            name=str(found["name"]),
+            reason=printable(str(found["reason"]), keep="\n")[:_MAX_REASON],
+            name=printable(str(found["name"]))[:_MAX_REASON],
             created=float(found["created"]),
             ttl_s=float(found["ttl_s"]),
         )

@@ -94,12 +94,19 @@ class Folder:
     def service(self, name: str) -> Folder:
         """
         Return the folder `name`, opened, made where there is none, and made anew where something
-        else stands in its place, which is renamed: the cache can do without all that is below it.
+        else stands in its place, or one that cannot be written: the cache can do without all that
+        is below it. What is in the way is renamed, or removed where that cannot be.
         """
+        with suppress(Damaged, PermissionError), ExitStack() as stack:
+            found = stack.enter_context(self.folder(name, create=True))
+            if os.access(".", os.W_OK | os.X_OK, dir_fd=found.descriptor, effective_ids=True):
+                stack.pop_all()
+                return found
         try:
-            return self.folder(name, create=True)
-        except Damaged:
             self.move(name, self, f"{ASIDE}{unique_name()}")
+        except OSError:
+            if not self.discard(name):
+                raise
         return self.folder(name, create=True)
 
     def _explain(self, name: str, *, wants_folder: bool) -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TIMEOUT_S = 2.0  # to wait for another process that writes
+_MOST_BYTES = 2**24  # of the database: some 60,000 entries, and seconds to read
 _REST_S = 30.0  # to leave an index alone that could not be used
 _FAILURE = "failure:"
 _inherited: list[Any] = []  # connections of a parent process, which a child must not even close
@@ -295,8 +296,12 @@ def _check_files(folder: Folder) -> None:
     """Raise Damaged where the database is something else: diskcache would follow a link."""
     for name in folder.names():
         found = folder.stat(name)
-        if name.startswith("cache.db") and found is not None and not stat.S_ISREG(found.st_mode):
+        if not name.startswith("cache.db") or found is None:
+            continue
+        if not stat.S_ISREG(found.st_mode):
             raise Damaged("is no regular file", folder.path / name)
+        if found.st_size > _MOST_BYTES:
+            raise Damaged(f"has {found.st_size} bytes", folder.path / name)
 
 
 def _is_passing(error: Exception) -> bool:

@@ -25,6 +25,7 @@ MAX_BYTES = 4 * 2**20
 
 _NAME = "journal"
 _MAX_LINE = 4096
+_MAX_RECORDS = 2**16  # at once; what is beyond is lost, as it is beyond `MAX_BYTES`
 
 
 class Journal:
@@ -68,7 +69,7 @@ def _taken(base: Folder) -> bytes:
     mine = f"{_NAME}-{unique_name()}"
     base.move(_NAME, base, mine)
     try:
-        return base.read(mine, 2 * MAX_BYTES)
+        return base.read(mine, MAX_BYTES + _MAX_LINE)
     except Damaged:
         return b""
     finally:
@@ -77,7 +78,9 @@ def _taken(base: Folder) -> bytes:
 
 def _parsed(data: bytes) -> list[list[Any]]:
     records = []
-    for line in data.splitlines():
+    for line in data.split(b"\n", _MAX_RECORDS)[:_MAX_RECORDS]:
+        if not line.startswith(b"["):
+            continue
         with suppress(BadDocument):
             record = parse_json(line, max_bytes=_MAX_LINE)
             if isinstance(record, list):

@@ -34,7 +34,8 @@ def key_lock(path: Path, timeout_s: float) -> Iterator[bool]:
         path, timeout=timeout_s, thread_local=False, mode=0o600, fallback_to_soft=False
     )
     try:
-        lock.acquire()
+        with forks.idle():  # whoever forks meanwhile need not wait for another process, too
+            lock.acquire()
     except Timeout:
         is_held = False
     except (OSError, RuntimeError) as error:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from jitgen.cache import removal, survey
+from jitgen.cache.entry import is_key
 from jitgen.cache.files import disk_bytes
 from jitgen.cache.folder import Folder
 from jitgen.cache.index import NullIndex
@@ -168,11 +169,24 @@ def sweep_leftovers(
 
 
 def sweep_rest(base: Folder) -> None:
-    """Remove what no entry needs: journals that were being taken over, marks of the index."""
+    """Remove what no entry needs: pins, journals that were being taken over, what is no entry."""
     with suppress(OSError):
         for name in base.names():
             if name.startswith("journal-"):
                 base.discard(name)
+    with suppress(OSError, Damaged), base.folder("pins") as pins:
+        for name in pins.names():
+            pins.discard(name)
+    with suppress(OSError, Damaged), base.folder("entries") as entries:
+        for name in entries.names():
+            try:
+                with entries.folder(name) as shard:
+                    for other in (other for other in shard.names() if not is_key(other)):
+                        shard.discard(other)
+            except FileNotFoundError:
+                continue
+            except Damaged:
+                entries.discard(name)
 
 
 def grow_ledger(base: Folder, num_bytes: int) -> int | None:

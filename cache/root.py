@@ -10,6 +10,7 @@ opened up, replaced or removed since the last one is noticed. That takes some 20
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -133,9 +134,10 @@ class Root:
         try:
             return os.open(name, _LIST if path == self.base else _SEARCH, dir_fd=above)
         except NotADirectoryError:
-            if is_inner:
-                raise self._unsafe(path, "is no folder") from None
-            raise
+            found = os.stat(name, dir_fd=above, follow_symlinks=False)
+            if is_inner and stat.S_ISLNK(found.st_mode):  # it was none when the path was resolved
+                raise self._unsafe(path, "is no folder but a link") from None
+            raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(path)) from None
 
     def _check(self, found: os.stat_result, path: Path, *, is_inner: bool) -> None:
         """Raise `UnsafeCacheRoot` if the folder `path`, as it was opened, is not to be trusted."""

@@ -2,6 +2,10 @@
 """
 Private folders outside of every store, for a compiler to write to.
 
+What is written there is imported, linked and published, so a folder is made only where nobody else
+can put another one in its place: every folder above must be this user's or root's, and whoever else
+may write to one must be kept from renaming by the sticky bit, as in ``/tmp``.
+
 The process holds an open descriptor of the folder with an ``flock`` on it. That tells every other
 process that somebody still works there, leaves no file behind, and ends with the process.
 """
@@ -9,6 +13,7 @@ process that somebody still works there, leaves no file behind, and ends with th
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from jitgen.cache.folder import Folder
+from jitgen.cache.trust import distrust_parent
 from jitgen.errors import ResourceError
 
 PREFIX = "jitgen-scratch-"
@@ -51,6 +57,8 @@ def _new_folder() -> tuple[Path, int]:
         try:
             if place is None:
                 raise FileNotFoundError("no folder for temporary files can be written")
+            if reason := _distrust_way(place):
+                raise PermissionError(f"others could exchange what is in {place}: {reason}")
             found = os.statvfs(place)
             if found.f_bavail * found.f_frsize < _ROOM:
                 raise OSError(f"{place} has {found.f_bavail * found.f_frsize} bytes left")
@@ -58,7 +66,19 @@ def _new_folder() -> tuple[Path, int]:
             return path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             reasons.append(str(error))
-    raise ResourceError(f"{reasons[0]}; free some, or set TMPDIR to a folder that has room")
+    raise ResourceError(f"{reasons[0]}; set TMPDIR to a folder of your own that has room")
+
+
+def _distrust_way(place: Path) -> str:
+    """Return why folders made in `place` are not safe from other users; empty if they are."""
+    path = Path(os.path.realpath(place))
+    for folder in (path, *path.parents):
+        found = folder.stat()
+        if reason := distrust_parent(found):
+            return f"{folder} {reason}"
+        if found.st_mode & stat.S_IWGRP and not found.st_mode & stat.S_ISVTX:
+            return f"{folder} can be written by a group"
+    return ""
 
 
 def _places() -> Iterator[Path | None]:

@@ -278,8 +278,8 @@ class Serving:
                     if found is None:
                         with suppress(FileExistsError):
                             locks.write(path.name, b"", sync=False)
-            except (OSError, CacheError) as error:
-                self.warn_unwritable(error)
+            except (OSError, CacheError) as error:  # publishing will say so, if it fails as well
+                events.emit(Event(kind=EventKind.ERROR, kernel="cache", detail=str(error)))
             else:
                 from jitgen.cache.lock import key_lock
 

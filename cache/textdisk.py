@@ -11,6 +11,7 @@ removed.
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -21,6 +22,7 @@ import diskcache
 
 DATABASE = "cache.db"
 MAX_BYTES = 2**22  # of a row: some 20,000 entries whose keys share a byte, 5 million in all
+_STEP, _MOST_STEPS = 10**5, 200  # instructions of SQLite's machine: a second or two
 _RAW = 1  # diskcache's mode of a value that lies in the database as it is
 _SETTINGS = {
     # All of them, each time: diskcache keeps settings in the database and would inherit others.
@@ -33,7 +35,8 @@ _SETTINGS = {
     "disk_pickle_protocol": 0,
     "sqlite_auto_vacuum": 1,
     "sqlite_cache_size": 2**11,
-    "sqlite_journal_mode": "wal",
+    # A write-ahead log is mapped into memory, and who cuts a mapped file off ends the process.
+    "sqlite_journal_mode": "truncate",
     "sqlite_mmap_size": 0,
     "sqlite_synchronous": 0,  # a power failure may cost the index, which is rebuilt
 }
@@ -84,12 +87,17 @@ class TextDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
 
 
 class _Cache(diskcache.Cache):  # type: ignore[misc]
-    """diskcache, over connections that refuse rows so long that reading one takes the memory."""
+    """
+    diskcache, over connections that refuse rows so long that reading one takes the memory, and
+    statements that never end: what a database holds may do more than diskcache put there.
+    """
 
     @property
     def _con(self) -> sqlite3.Connection:
         connection: sqlite3.Connection = super()._con
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
+        steps = itertools.count()  # a new statement starts anew, for it asks for the connection
+        connection.set_progress_handler(lambda: next(steps) >= _MOST_STEPS, _STEP)
         return connection
 
 
@@ -98,8 +106,6 @@ def _wait_until_free(database: Path, timeout_s: float) -> None:
     Wait until nobody locks `database`; diskcache itself would wait for 60 s, whatever it is told.
 
     Raises:
-        UnsafeRow: It stays locked and is not in diskcache's journal mode: a process still has open
-            what was there before somebody cut the file short.
         sqlite3.Error: It stays locked because another process writes, or is no database.
     """
     if not database.exists():
@@ -108,12 +114,6 @@ def _wait_until_free(database: Path, timeout_s: float) -> None:
     try:
         connection.execute("BEGIN EXCLUSIVE")
         connection.execute("ROLLBACK")
-    except sqlite3.OperationalError:
-        with database.open("rb") as stream:
-            is_wal = stream.read(20)[18:] == b"\x02\x02"
-        if not is_wal:
-            raise UnsafeRow("the index is locked and not in the right mode") from None
-        raise
     finally:
         connection.close()
 

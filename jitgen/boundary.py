@@ -9,6 +9,7 @@ that catches `JitgenError` must have caught everything but its own interrupts.
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from jitgen.errors import InternalError, JitgenError, ResourceError
+from jitgen.text import printable
 
 T = TypeVar("T")
 
@@ -37,24 +39,46 @@ def boundary(what: str) -> Iterator[None]:
     Raises:
         ResourceError: Memory, stack, descriptors or disk ran out.
         InternalError: Something that nobody foresaw.
+    What a signal handler of the program's raises passes as it is: it is meant for the program.
     """
     try:
         yield
     except JitgenError:
         raise
-    except (MemoryError, RecursionError) as error:
-        raise ResourceError(f"{what}: {_words(error)}") from error
-    except OSError as error:
-        kind = ResourceError if error.errno in _SCARCE else InternalError
-        raise kind(f"{what}: {_words(error)}") from error
-    except Exception as error:  # whatever lies underneath: its own words, and where it was
-        if type(error).__name__ == "OutOfMemoryError":  # torch's, which is imported elsewhere
-            raise ResourceError(f"{what}: {_words(error)}") from error
-        raise InternalError(f"{what}: {_words(error)} ({_place(error)})") from error
+    except Exception as error:
+        if is_from_handler(error):
+            raise
+        raise _translated(what, error) from error
 
 
-def _words(error: Exception) -> str:
-    text = " ".join(str(error).split())
+def _translated(what: str, error: Exception) -> JitgenError:
+    """Return the error of ours that stands for `error`."""
+    is_scarce = isinstance(error, (MemoryError, RecursionError)) or (
+        isinstance(error, OSError) and error.errno in _SCARCE
+    )
+    # torch's has its own name for it, and is imported elsewhere
+    if is_scarce or type(error).__name__ == "OutOfMemoryError":
+        return ResourceError(f"{what}: {words(error)}")
+    place = "" if isinstance(error, OSError) else f" ({_place(error)})"  # it names a file itself
+    return InternalError(f"{what}: {words(error)}{place}")
+
+
+def is_from_handler(error: BaseException) -> bool:
+    """Return whether a signal handler raised `error`, as an alarm that limits the time does."""
+    handlers = (signal.getsignal(number) for number in signal.valid_signals())
+    codes = {getattr(handler, "__code__", None) for handler in handlers if callable(handler)}
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code not in codes:
+        trace = trace.tb_next
+    return trace is not None
+
+
+def words(error: Exception) -> str:
+    """Return type and message of `error`, whatever they are, in one line."""
+    try:
+        text = printable(" ".join(str(error).split()))
+    except Exception:  # its own __str__ fails
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

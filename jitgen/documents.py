@@ -92,8 +92,15 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> by
         BadDocument: It is larger than `max_bytes`, or is a folder or a device.
         OSError: It cannot be read.
     """
-    with open(path, "rb") as stream:  # noqa: PTH123  # any path, /dev/stdin among them
+    with open(path, "rb", opener=_open) as stream:  # any path, also /dev/stdin
         return read_stream(stream, max_bytes)
+
+
+def _open(path: str, flags: int) -> int:
+    """Open `path` without waiting for somebody to write to it: a pipe without a writer is empty."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def read_stream(stream: IO[bytes], max_bytes: int = MAX_BYTES) -> bytes:

@@ -131,7 +131,9 @@ class EventBus:
         for listener in listeners:
             try:
                 listener(event)
-            except (Exception, SystemExit):  # a listener is foreign code: any failure is its own
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # a listener is foreign code: any failure is its own
                 _log.warning("an event listener failed and was dropped", exc_info=True)
                 self._drop(listener)
 

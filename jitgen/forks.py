@@ -92,15 +92,28 @@ def idle() -> Iterator[None]:
             _gate.enter(depth)
 
 
+class _Fork(threading.local):
+    """What this thread's fork has run of the hooks below, and when it stops to wait."""
+
+    hooks = 0
+    deadline = 0.0
+
+
+_fork = _Fork()
+
+
 def _before() -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    if not _fork.hooks:
+        _fork.deadline = time.monotonic() + PATIENCE_S
+    _fork.hooks += 1
     with _gate.changed:
         _gate.forks += 1
-        while _gate.others() and (rest := deadline - time.monotonic()) > 0:
+        while _gate.others() and (rest := _fork.deadline - time.monotonic()) > 0:
             _gate.changed.wait(rest)
 
 
 def _after_in_parent() -> None:
+    _fork.hooks -= 1
     with _gate.changed:
         _gate.forks -= 1
         _gate.changed.notify_all()
@@ -108,6 +121,7 @@ def _after_in_parent() -> None:
 
 def _after_in_child() -> None:
     global _gate
+    _fork.hooks -= 1
     before, _gate = _gate, _Gate()
     _gate.is_torn = before.is_torn or before.others()
     _gate.busy = {thread: n for thread, n in before.busy.items() if thread == threading.get_ident()}

@@ -66,12 +66,16 @@ def _cache_root() -> Path:
     if base.is_absolute():
         return base / "jitgen"
     try:
-        return Path.home() / ".cache" / "jitgen"
+        home = Path.home()
     except RuntimeError:
+        home = Path()
+    if not home.is_absolute():
         raise NoHomeFolder(
-            f"user {os.getuid()} has no home folder (HOME is not set, and no account has this "
-            "number), so there is no place for the kernel cache; set JITGEN_CACHE_DIR"
-        ) from None
+            f"user {os.getuid()} has no home folder (HOME is no absolute path, or is not set and "
+            "no account has this number), so there is no place for the kernel cache; set "
+            "JITGEN_CACHE_DIR"
+        )
+    return home / ".cache" / "jitgen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

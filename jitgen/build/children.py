@@ -33,12 +33,16 @@ def python(module: str, *arguments: str) -> list[str]:
 def environment() -> dict[str, str]:
     """
     Return this process's environment without what would have a new interpreter import from the
-    working folder: an empty or relative part of ``PYTHONPATH``, which safe-path mode lets stand.
+    working folder, or write there: an empty or relative part of ``PYTHONPATH``, which safe-path
+    mode lets stand, and a relative ``TMPDIR``.
     """
-    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    kept = os.pathsep.join(part for part in path if Path(part).is_absolute())
-    rest = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return {**rest, "PYTHONPATH": kept} if kept else rest
+    changed = dict(os.environ)
+    path = changed.pop("PYTHONPATH", "").split(os.pathsep)
+    if kept := os.pathsep.join(part for part in path if Path(part).is_absolute()):
+        changed["PYTHONPATH"] = kept
+    if not Path(changed.get("TMPDIR", "/")).is_absolute():
+        del changed["TMPDIR"]
+    return changed
 
 
 def _import_path() -> str:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from jitgen import forks
+from jitgen.boundary import is_from_handler, words
 from jitgen.errors import CompileError, JitgenError, ResourceError, ToolchainError
 from jitgen.settings import settings
 
@@ -68,6 +69,8 @@ def compile_kernel(
         except ToolchainError:
             raise
         except Exception as error:  # whatever is wrong with this process
+            if is_from_handler(error):
+                raise
             if where is Where.PROCESS:
                 raise _named(config.name(arch), error) from error
             own = error
@@ -99,4 +102,4 @@ def _named(name: str, error: Exception) -> JitgenError:
     """Return the error of ours that stands for whatever a compile in this process raised."""
     if isinstance(error, JitgenError):
         return error
-    return ResourceError(f"compiling {name}: {type(error).__name__}: {error}")
+    return ResourceError(f"compiling {name}: {words(error)}")

@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jitgen import forks
+from jitgen.boundary import is_from_handler
 from jitgen.build import toolchain
 from jitgen.build.linker import LinkError, link
 from jitgen.cache.entry import LIBRARY, OBJECT, SOURCE
@@ -110,6 +111,8 @@ def compile_source(
             except (OSError, MemoryError, RecursionError, SystemError):
                 raise  # not the source's fault, and must not be remembered
             except Exception as error:  # the compiler raises RuntimeError and many types of its own
+                if is_from_handler(error):
+                    raise
                 raise CompileError(source.name, _shortened(error)) from error
             compile_s = time.perf_counter() - start
         start = time.perf_counter()

@@ -24,6 +24,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _NO_BITS = 8
 _DYNAMIC_SYMBOLS = 11
 _SHARED_LIBRARY = 3
+_LOADED = 1
 _UNDEFINED = 0
 
 
@@ -82,6 +83,24 @@ def sections(content: bytes) -> Iterator[Section]:
         yield Section(text, kind, flags, offset, size, link, data)
 
 
+def check_library(library: bytes) -> None:
+    """
+    Raise ValueError unless `library` is a whole shared library for this host.
+
+    The system's loader trusts what headers say, and the process ends where they say too much.
+    """
+    if not size_at(library, 0, _MACHINES.get(platform.machine(), 0)):
+        raise ValueError(f"it is no ELF file for {platform.machine()}, or is cut off")
+    header = _HEADER.unpack_from(library)
+    table, size, num_segments = header[5], header[9], header[10]
+    if header[1] != _SHARED_LIBRARY or size != _SEGMENT.size:
+        raise ValueError("it is no shared library")
+    for index in range(num_segments):
+        kind, _, offset, _, _, in_file, *_ = _SEGMENT.unpack_from(library, table + index * size)
+        if kind == _LOADED and offset + in_file > len(library):
+            raise ValueError("it is cut off")
+
+
 def exported(library: bytes) -> frozenset[str]:
     """
     Return the names that a shared library for this host defines.
@@ -89,11 +108,7 @@ def exported(library: bytes) -> frozenset[str]:
     Raises:
         ValueError: It is no such library, or not a whole one; the message says which.
     """
-    machine = _MACHINES.get(platform.machine(), 0)
-    if not size_at(library, 0, machine):
-        raise ValueError(f"it is no ELF file for {platform.machine()}, or is cut off")
-    if _HEADER.unpack_from(library)[1] != _SHARED_LIBRARY:
-        raise ValueError("it is no shared library")
+    check_library(library)
     try:
         found = list(sections(library))
         names: set[str] = set()

@@ -24,6 +24,9 @@ _TIMEOUT_S = 30.0
 
 _MOST_BYTES = 2**26
 
+_KEPT = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
+"""Variables that a linker may need to run. Others change what it makes: LD_RUN_PATH, for one."""
+
 
 class LinkError(Exception):
     """There is no linker, or it does not work; the message says why, and what to do."""
@@ -73,6 +76,7 @@ def _run(command: list[str], directory: Path) -> tuple[int, str]:
         with subprocess.Popen(
             command,
             cwd=directory,
+            env={name: os.environ[name] for name in _KEPT if name in os.environ},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -17,6 +17,7 @@ import hashlib
 import importlib.util
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -38,21 +39,31 @@ class Memory(Protocol):
 
 
 def builder(memory: Memory) -> dict[str, str]:
-    """Return the digests of ``compiler`` and ``linker``, as they are installed now."""
+    """
+    Return the digests of ``compiler`` and ``linker``, as they are installed now.
+
+    Raises:
+        OSError: One of their files cannot be read now.
+    """
     parts = {"compiler": _compiler_files(), "linker": _linker_files(driver())}
     return {name: _digest(files, memory) for name, files in parts.items()}
 
 
 @cache
 def _compiler_files() -> tuple[Path, ...]:
-    """Return the native and the Python code of the compiler, and of what makes its calls."""
-    found: list[Path] = []
-    for package, parts in (("nvidia_cutlass_dsl", ("",)), ("tvm_ffi", ("lib",))):
-        spec = importlib.util.find_spec(package)
-        for folder in (spec.submodule_search_locations or ()) if spec else ():
-            for part in parts:
-                found += (path for path in Path(folder, part).rglob("*") if _is_code(path))
-    return tuple(sorted(set(found)))
+    """
+    Return the native and the Python code of the compiler, and of what makes its calls.
+
+    What is imported as ``cutlass`` may not be what is installed as the compiler.
+    """
+    found: set[Path] = set()
+    for package, part in (("nvidia_cutlass_dsl", ""), ("cutlass", ""), ("tvm_ffi", "lib")):
+        with suppress(ValueError):  # a module that somebody made by hand
+            spec = importlib.util.find_spec(package)
+            for folder in (spec.submodule_search_locations or ()) if spec else ():
+                code = (path for path in Path(folder, part).rglob("*") if _is_code(path))
+                found.update(path.resolve() for path in code)
+    return tuple(sorted(found))
 
 
 def _is_code(path: Path) -> bool:
@@ -76,7 +87,7 @@ def _linker_files(compiler: str | None) -> tuple[Path, ...]:
     if not linker.is_absolute():
         import shutil
 
-        linker = Path(shutil.which(str(linker)) or "ld")
+        linker = Path(shutil.which(linker.name or "ld") or "/")
     return tuple(path.resolve() for path in (Path(compiler), linker) if path.is_file())
 
 
@@ -105,11 +116,8 @@ def _read(files: tuple[Path, ...]) -> str:
     whole = hashlib.sha256()
     for path in files:
         digest = hashlib.sha256()
-        try:
-            with path.open("rb") as stream:
-                while chunk := stream.read(_CHUNK):
-                    digest.update(chunk)
-        except OSError:
-            digest.update(b"unreadable")
+        with path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
         whole.update(f"{path.name} {digest.hexdigest()}\n".encode())
     return whole.hexdigest()

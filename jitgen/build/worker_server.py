@@ -29,8 +29,9 @@ import traceback
 from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, NoReturn
+
+from jitgen.build.processes import children_of
 
 LOG_BYTES = 4096
 
@@ -78,6 +79,7 @@ class Server:
             os.set_blocking(end, False)
         # a handler must exist for the end of a child to reach the pipe that `_wait` sleeps on
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})  # the client may block it
         signal.set_wakeup_fd(wakeup_end, warn_on_full_buffer=False)
         self._last_word = 0.0
         # What a task starts and detaches from itself becomes a child of this process, not of init.
@@ -89,6 +91,7 @@ class Server:
     def serve(self) -> None:
         """Run every task; return when all are answered or the client has gone."""
         try:
+            self._say(b"")  # that it lives: a task may stop it before it can say so again
             while self._next < len(self._tasks) or self._children:
                 while self._next < len(self._tasks) and len(self._children) < self._jobs:
                     self._fork()
@@ -221,18 +224,9 @@ def _kill_orphans(known: Container[int]) -> None:
     task that started it ends, this process becomes its parent. Those that it had started in turn
     come here when it ends, so this goes on until there is none.
     """
-    while orphans := [pid for pid in _children_of_this_process() if pid not in known]:
+    while orphans := [pid for pid in children_of(os.getpid()) if pid not in known]:
         for pid in orphans:
             _kill(pid)
-
-
-def _children_of_this_process() -> list[int]:
-    own = os.getpid()
-    try:
-        text = Path(f"/proc/{own}/task/{own}/children").read_text(encoding="ascii")
-    except OSError:  # a kernel that does not list them
-        return []
-    return [int(pid) for pid in text.split()]
 
 
 def _run(function: str, task: Any, child: _Child, server: int, client: socket.socket) -> NoReturn:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -26,6 +27,7 @@ from enum import StrEnum
 from typing import IO, Any, Self
 
 from jitgen.build import children
+from jitgen.build.processes import descendants_of
 
 PRELOAD = (
     "tvm_ffi",
@@ -269,8 +271,12 @@ class _Server:
             raise TimeoutError
 
     def kill(self) -> None:
-        """End the process, also one that is stopped; what it started ends with it."""
+        """End the process, also one that is stopped, and all that descends from it."""
+        family = descendants_of(self._process.pid)
         self._process.kill()
+        for pid in family:  # most end with it, but not what tasks started in sessions of their own
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
     def status(self) -> str:
         """Return how the process ended; one that closed the connection and lives on is killed."""

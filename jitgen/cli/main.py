@@ -71,6 +71,7 @@ class _Talk(logging.Handler):
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (None: this process's) and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_streams()
     # torch warns where numpy is missing; jitgen needs none, and the user of a command can't tell
     warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
     talk = _Talk(level=logging.WARNING)
@@ -86,7 +87,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _complain(error, is_json="--json" in words)
     except JitgenError as error:
         # a command that had printed its document does not raise any more
-        Output(is_json="--json" in words).error(type(error).__name__, str(error))
+        _tell(error, is_json="--json" in words)
         return ExitCode.USAGE if isinstance(error, _USAGE_ERRORS) else ExitCode.FAILED
     except BrokenPipeError:
         _discard_output()
@@ -96,11 +97,30 @@ def run(arguments: Sequence[str] | None = None) -> int:
             with boundary("this command"):
                 raise error
         except JitgenError as ours:
-            Output(is_json="--json" in words).error(type(ours).__name__, str(ours))
+            _tell(ours, is_json="--json" in words)
         return ExitCode.FAILED
     finally:
         log.removeHandler(talk)
     return int(code or ExitCode.OK)
+
+
+def _open_streams() -> None:
+    """See to it that what is printed can be: streams may be closed, and may not know a letter."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _tell(error: JitgenError, *, is_json: bool) -> None:
+    """Say what failed; on standard error alone where nothing can be written to standard output."""
+    try:
+        Output(is_json=is_json).error(type(error).__name__, str(error))
+        sys.stdout.flush()
+    except OSError:
+        _discard_output()
 
 
 def _complain(error: click.ClickException, *, is_json: bool) -> int:
@@ -117,7 +137,7 @@ def _complain(error: click.ClickException, *, is_json: bool) -> int:
 
 
 def _discard_output() -> None:
-    """Send what is still buffered nowhere: the reader of the pipe has gone."""
+    """Send what is still buffered nowhere: the reader of the pipe has gone, or the disk is full."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -21,6 +21,9 @@ from jitgen.select import default_arch
 from jitgen.select.record import MAX_TABLE_BYTES
 from jitgen.text import shown
 
+_LONG = 80  # characters of what a table says about itself
+_MOST_SKIPPED = 20  # records of an imported table that are named on a terminal
+
 if TYPE_CHECKING:
     from jitgen.cache import Store
     from jitgen.runtime.prewarm import Row as CompiledRow
@@ -199,9 +202,11 @@ def _import(output: Output, path: Path, arch: Arch | None) -> int:
     def human() -> None:
         output.line(f"took over {counted(len(found.taken), 'record')} of {found.table.device}")
         for name, (here, there) in found.differences.items():
-            output.note(f"measured with {name} {there}; here it is {here}")
-        for name, reason in found.skipped.items():
+            output.note(f"measured with {name} {str(there)[:_LONG]}; here it is {here}")
+        for name, reason in list(found.skipped.items())[:_MOST_SKIPPED]:
             output.note(f"left out {name}: {reason}")
+        if (rest := len(found.skipped) - _MOST_SKIPPED) > 0:
+            output.note(f"left out {rest} more; --json names them all")
 
     document = {
         "device": found.table.device,

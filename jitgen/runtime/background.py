@@ -147,7 +147,7 @@ class Background:
                 with events.held(), forks.busy():
                     self._compile(want)
             except ResourceError as error:
-                again_s = self._backoff.failed(want.key)
+                again_s = self._backoff.failed(want.key, str(error))
                 if not self._is_closed:
                     self._tell_failure(want, f"{error}; trying again in {again_s:g} s")
             except Exception as error:  # whoever is told of a kernel may raise anything

@@ -23,7 +23,7 @@ class Backoff:
         self._tries: dict[str, int] = {}
         self._until: dict[str, tuple[float, str]] = {}
 
-    def failed(self, key: str, reason: str = "") -> float:
+    def failed(self, key: str, reason: str) -> float:
         """Note that `key` failed for `reason`; returns in how many seconds to try again."""
         with self._guard:
             tries = self._tries[key] = self._tries.get(key, 0) + 1

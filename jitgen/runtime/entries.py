@@ -136,5 +136,8 @@ def _publish(store: Store, config: KernelConfig, arch: Arch, artifact: Artifact)
         )
         return replace(Entry.of(meta, artifact.files), why_private=artifact.doubt)
     if store.mode == "rw":
-        meta = replace(meta, builder=builder(store.builders))
+        try:
+            meta = replace(meta, builder=builder(store.builders))
+        except OSError as error:  # no descriptors left, say: another time it can be told
+            return replace(Entry.of(meta, artifact.files), why_private=f"who built it? {error}")
     return store.publish(meta, artifact.files)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verified native code to a callable; beside the emulator, nothing else loads native code."""
+"""Verified native code to a callable."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jitgen.boundary import words
 from jitgen.build import toolchain
-from jitgen.errors import ArtifactError, ToolchainError
+from jitgen.errors import ArtifactError, ResourceError, ToolchainError
 from jitgen.runtime import native
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def load(entry: Entry) -> Callable[..., Any]:
     Return the function of a verified entry: this runs its code, the very bytes that were checked.
 
     Raises:
-        ArtifactError: The system's loader refused them, or they do not export their symbol.
+        ArtifactError: They are no library, or do not export their symbol.
+        ResourceError: The system's loader refused them: a good library that this host, or this
+            process with its limits, cannot map.
         ToolchainError: The runtime library, or for an unlinked object the compiler, is not
             installed.
     """
@@ -46,8 +49,10 @@ def load(entry: Entry) -> Callable[..., Any]:
         else:
             module = native.load(entry.library, entry.meta.name)
         function: Callable[..., Any] = module[entry.meta.symbol]
-    except (AttributeError, KeyError, OSError, RuntimeError, ValueError) as error:
-        raise ArtifactError(f"{entry.meta.name} cannot be loaded: {error}") from error
+    except (AttributeError, KeyError, ValueError) as error:
+        raise ArtifactError(f"{entry.meta.name} cannot be loaded: {words(error)}") from error
+    except (OSError, RuntimeError) as error:
+        raise ResourceError(f"{entry.meta.name} cannot be loaded here: {words(error)}") from error
     return function
 
 

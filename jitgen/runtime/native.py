@@ -8,7 +8,8 @@ library back. So the bytes go into a file in memory that has no name and that no
 more (memfd_create(2), F_ADD_SEALS in fcntl(2)), and the loader finds it by its descriptor, under a
 path that is spelled differently each time. Folders that are mounted noexec do not matter then.
 
-Where the system has no such files, a private copy that is removed once it is loaded has to do.
+Where the system has no such files, or does not load them, a private copy that is removed once it is
+loaded has to do.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
-import tempfile
-from pathlib import Path
 from typing import Any
+
+from jitgen.build import elf
 
 _ADD_SEALS, _SEALS = 1033, 0x1 | 0x2 | 0x4 | 0x8  # F_SEAL_SEAL, _SHRINK, _GROW, _WRITE
 _NOEXEC_SEAL = 0x8  # MFD_NOEXEC_SEAL: mapping is allowed, running it as a program is not
@@ -37,16 +38,21 @@ def load(content: bytes, name: str) -> Any:
         name: What profilers and /proc/self/maps show.
 
     Raises:
+        ValueError: It is no whole library.
         OSError, RuntimeError: The system's loader refused it.
+        ResourceError: There is room for a copy nowhere.
     """
     import tvm_ffi
 
+    elf.check_library(content)
     try:
         descriptor = _sealed(content, name)
     except (OSError, AttributeError):
         return _load_copy(content)
     try:
         module = _load_file(tvm_ffi, _unique_path(descriptor))
+    except (OSError, RuntimeError):
+        return _load_copy(content)  # which tells what is wrong, if it is not the way
     finally:
         os.close(descriptor)
     tvm_ffi.get_global_func("ffi.ModuleGlobalsAdd")(module)  # nobody knows when it is last used
@@ -61,7 +67,7 @@ def _load_file(tvm_ffi: Any, path: str) -> Any:
 def _sealed(content: bytes, name: str) -> int:
     """Return the descriptor of a nameless file in memory that holds `content` for ever."""
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-    label = name[:_NAME]
+    label = name.encode("ascii", "replace").replace(b"\0", b"?")[:_NAME].decode("ascii")
     try:
         descriptor = os.memfd_create(label, flags | _NOEXEC_SEAL)
     except OSError:  # a kernel before 6.3 does not know the flag
@@ -93,7 +99,9 @@ def _unique_path(descriptor: int) -> str:
 def _load_copy(content: bytes) -> Any:
     import tvm_ffi
 
-    with tempfile.TemporaryDirectory(prefix="jitgen-") as folder:
-        path = Path(folder, f"{os.urandom(16).hex()}.so")
+    from jitgen.cache.scratch import scratch
+
+    with scratch() as folder:
+        path = folder / f"{os.urandom(16).hex()}.so"
         path.write_bytes(content)
         return tvm_ffi.load_module(str(path))

@@ -11,6 +11,7 @@ memory is one dictionary lookup.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -75,6 +76,7 @@ class Registry:
     def after_fork(self) -> None:
         """Start with free locks: in a forked child their holders do not exist any more."""
         self._guard = threading.Lock()
+        self._backoff = Backoff()
         self._flights = {}
         self.background.after_fork()
 
@@ -118,11 +120,14 @@ class Registry:
             ToolchainError: The compiler, or its runtime library, is not installed.
             UnsafeCacheRoot: Somebody else could put code into the cache.
         """
-        target = default_arch() if arch is None else Arch.parse(arch)
         if not isinstance(config, KernelConfig):
             raise InputError("config", f"must be a KernelConfig (got {type(config).__name__})")
-        kernel = self._kernels.get((config, target))
-        return kernel if kernel is not None else self._miss(config, target)
+        kernel = self._kernels.get((config, arch)) if type(arch) is Arch else None
+        if kernel is None:
+            with boundary("serving a kernel"):
+                target = default_arch() if arch is None else Arch.parse(arch)
+                kernel = self._kernels.get((config, target)) or self._miss(config, target)
+        return kernel
 
     def find(self, config: KernelConfig, arch: Arch, *, tells_miss: bool = False) -> Kernel | None:
         """
@@ -235,10 +240,9 @@ def _tell_error(config: KernelConfig, arch: Arch, error: JitgenError) -> None:
 
 def is_capturing(arch: Arch) -> bool:
     """Return whether a CUDA graph is being captured from the current stream."""
-    if not arch.is_gpu:
+    torch = sys.modules.get("torch")  # who has not imported it captures nothing
+    if not arch.is_gpu or torch is None:
         return False
-    import torch
-
     return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
@@ -267,7 +271,8 @@ def default() -> Registry:
         if _default is None:
             from jitgen.cache import Store
 
-            _default = Registry(Store.open())
+            with boundary("opening the kernel cache"):
+                _default = Registry(Store.open())
         return _default
 
 

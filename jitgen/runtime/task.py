@@ -30,8 +30,13 @@ def compile_task(store: Store, config: KernelConfig, arch: Arch) -> dict[str, An
         "mode": store.mode,
         "config": config.to_json(),
         "arch": str(arch),
-        "failure_ttl": settings.failure_ttl,
-        "lock_timeout": settings.lock_timeout,
+        "settings": {
+            "failure_ttl": settings.failure_ttl,
+            "lock_timeout": settings.lock_timeout,
+            "cache_size": settings.cache_size,
+            "base": [str(path) for path in settings.base],
+            "trust_shared": [str(path) for path in settings.trust_shared],
+        },
     }
 
 
@@ -44,7 +49,7 @@ def build_task(task: dict[str, Any]) -> dict[str, Any]:
         ``{"error": ...}`` with the message of an error that jitgen raised on purpose.
     """
     config, arch = KernelConfig.from_json(task["config"]), Arch.parse(task["arch"])
-    with settings.scope(failure_ttl=task["failure_ttl"], lock_timeout=task["lock_timeout"]):
+    with settings.scope(**task["settings"]):
         try:
             store = _store(task["root"], task["mode"])
             # Nothing else lives in this process: a refusal here is as certain as any.

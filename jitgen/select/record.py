@@ -16,7 +16,7 @@ from jitgen.text import shown
 SCHEMA = 1
 """Version of records and tables; another one is not read."""
 
-MAX_TABLE_BYTES = 16 * 2**20
+MAX_TABLE_BYTES = 2**22
 """No table is larger; the shipped one, of some hundred problems, has 40 KB."""
 
 _MOST_US = 1e12

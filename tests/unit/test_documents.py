@@ -143,7 +143,7 @@ class TestPlans:
             "matrix = { n = 128, k = 128 }\n"
         )
 
-        with pytest.raises(PlanError, match="270,000 combinations, and 10,000 are the most"):
+        with pytest.raises(PlanError, match="270,000 combinations, and 1,000 are the most"):
             load(path)
 
     def test_values_are_cut_in_messages(self, tmp_path: Path) -> None:
