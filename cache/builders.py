@@ -108,7 +108,7 @@ def _write_first(folder: Folder, name: str, text: bytes, drafts: Folder) -> None
 def _record(folder: Folder, name: str) -> dict[str, str] | None:
     try:
         found = parse_json(_unsealed(folder.read(name, _MAX_BYTES)) or b"")
-    except (FileNotFoundError, Damaged, BadDocument):
+    except (FileNotFoundError, PermissionError, Damaged, BadDocument):
         return None
     is_record = isinstance(found, dict) and all(type(text) is str for text in found.values())
     return found if is_record else None

@@ -70,9 +70,8 @@ def _new_folder() -> tuple[Path, int]:
 
 
 def _distrust_way(place: Path) -> str:
-    """Return why folders made in `place` are not safe from other users; empty if they are."""
-    path = Path(os.path.realpath(place))
-    for folder in (path, *path.parents):
+    """Return why folders made in `place`, resolved, are not safe from others; empty if they are."""
+    for folder in (place, *place.parents):
         found = folder.stat()
         if reason := distrust_parent(found):
             return f"{folder} {reason}"
@@ -83,7 +82,7 @@ def _distrust_way(place: Path) -> str:
 
 def _places() -> Iterator[Path | None]:
     try:
-        yield Path(tempfile.gettempdir())
+        yield Path(os.path.realpath(tempfile.gettempdir()))
     except OSError:
         yield None
     yield _MEMORY

@@ -12,6 +12,7 @@ have written.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import sys
@@ -102,8 +103,10 @@ class Output:
             return
         self.has_document = True
         content = {"schema": SCHEMA, "command": command, **document}
+        is_utf8 = codecs.lookup(self._stdout.encoding or "utf-8").name == "utf-8"
+        text = json.dumps(content, indent=2, ensure_ascii=not is_utf8)
         # Half a surrogate pair, which names from outside may hold, is no UTF-8 and not printable.
-        self._stdout.write(json_safe(json.dumps(content, indent=2, ensure_ascii=False)) + "\n")
+        self._stdout.write(json_safe(text) + "\n")
 
     def line(self, text: str = "", *, style: str = "") -> None:
         """Print one line of data; `style` is a rich style, used on a terminal only."""

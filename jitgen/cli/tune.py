@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from click.core import ParameterSource
 from jitgen import plans
 from jitgen.cli.options import ARCH, with_output, with_sizes
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
-from jitgen.documents import BadDocument, parse_json, read_stream
+from jitgen.documents import BadDocument, parse_json, read_bounded, read_stream
 from jitgen.errors import ConfigError
 from jitgen.model import Arch, Problem
 from jitgen.select import default_arch
@@ -189,8 +190,12 @@ def _import(output: Output, path: Path, arch: Arch | None) -> int:
     from jitgen.tune import import_table
 
     try:
-        with click.open_file(str(path), "rb") as stream:
-            document = parse_json(read_stream(stream, MAX_TABLE_BYTES), max_bytes=MAX_TABLE_BYTES)
+        data = (
+            read_stream(sys.stdin.buffer, MAX_TABLE_BYTES)
+            if str(path) == "-"
+            else read_bounded(path, MAX_TABLE_BYTES)
+        )
+        document = parse_json(data, max_bytes=MAX_TABLE_BYTES)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
     except BadDocument as error:

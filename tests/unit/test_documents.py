@@ -146,6 +146,14 @@ class TestPlans:
         with pytest.raises(PlanError, match="270,000 combinations, and 1,000 are the most"):
             load(path)
 
+    def test_a_pipe_that_nobody_writes_to(self, tmp_path: Path) -> None:
+        """Opening it waited for ever."""
+        path = tmp_path / "plan.toml"
+        os.mkfifo(path)
+
+        with pytest.raises(PlanError, match="problems must be a list"):
+            load(str(path))
+
     def test_values_are_cut_in_messages(self, tmp_path: Path) -> None:
         """An integer of 4,000 digits used to be printed whole."""
         path = tmp_path / "plan.toml"

@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +17,15 @@ import pytest
 from jitgen.cache import Store
 from jitgen.cache.folder import Folder
 from jitgen.errors import UnsafeCacheRoot
-from tests.unit.store_fakes import fake_meta, folder_of, opened, publish, tree
+from tests.unit.store_fakes import (
+    STRANGER,
+    as_stranger,
+    fake_meta,
+    folder_of,
+    opened,
+    publish,
+    tree,
+)
 
 REPOSITORY = Path(__file__).parents[2]
 is_root = os.geteuid() == 0
@@ -259,3 +268,51 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting is not permitted here")
     yield disk
     subprocess.run(["/bin/umount", "-l", str(disk)], check=True)
+
+
+class TestService:
+    """Folders that the cache can do without give way, whatever the file system makes of it."""
+
+    @pytest.fixture
+    def no_renames(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A folder of an overlay's lower layer cannot be renamed."""
+        move = Folder.move
+
+        def refuse(self: Folder, name: str, to: Folder, new_name: str) -> None:
+            if name == "tmp":
+                raise OSError(errno.EXDEV, "Invalid cross-device link")
+            move(self, name, to, new_name)
+
+        monkeypatch.setattr(Folder, "move", refuse)
+
+    @pytest.mark.usefixtures("no_renames")
+    def test_an_open_folder_in_an_image(self, store: Store, cache_root: Path) -> None:
+        """With a ``tmp`` that others may write to in a lower layer, nothing was ever published."""
+        publish(store, 1)
+        (cache_root / "v1" / "tmp").chmod(0o777)
+
+        assert publish(Store.open(), 2).why_private == ""
+        assert (cache_root / "v1" / "tmp").stat().st_mode & 0o777 == 0o700
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="root may write everywhere, and only root chowns")
+    @pytest.mark.parametrize("name", ["tmp", "locks", "builders", "quarantine"])
+    def test_a_folder_of_roots(self, name: str) -> None:
+        """What ``sudo`` left behind ended all publishing, with a warning that knew no remedy."""
+        import filelock  # noqa: F401  # the stranger cannot read the interpreter's folders
+
+        def work() -> object:
+            store = Store(root, "rw")
+            with store.lock(fake_meta(2).key, 1) as is_locked:
+                return [is_locked, publish(store, 2).why_private]
+
+        with tempfile.TemporaryDirectory() as folder:  # tmp_path is closed to other users
+            root = Path(folder, "cache")
+            publish(Store(root, "rw"), 1)
+            Path(folder).chmod(0o755)
+            for path in (root, *root.rglob("*")):
+                os.chown(path, STRANGER, STRANGER)
+            left = root / "v1" / name
+            shutil.rmtree(left, ignore_errors=True)
+            left.mkdir(mode=0o755)
+
+            assert as_stranger(work) == [True, ""]

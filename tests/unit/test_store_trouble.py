@@ -8,7 +8,6 @@ import os
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import diskcache  # noqa: F401  # a child that is another user may not be able to
@@ -20,9 +19,8 @@ from jitgen.cache.entry import key_of
 from jitgen.cache.textdisk import MAX_BYTES
 from jitgen.cli import main
 from jitgen.settings import settings
-from tests.unit.store_fakes import document, du, fake_meta, publish, tree
+from tests.unit.store_fakes import STRANGER, as_stranger, document, du, fake_meta, publish, tree
 
-STRANGER = 12345
 KEY, OTHER = fake_meta(1).key, fake_meta(2).key
 FAILED = "ab" * 32
 YEAR = 365 * 86400.0
@@ -37,28 +35,6 @@ def store(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr("jitgen.events._warned", set())
     monkeypatch.setattr("os.fsync", lambda _: None)  # nobody pulls the plug here
     return Store.open()
-
-
-def as_stranger(work: Callable[[], object]) -> object:
-    """Return what `work` returns as another user, in a child."""
-    source, sink = os.pipe()
-    child = os.fork()
-    if child == 0:
-        text = "null"
-        try:
-            os.setgid(STRANGER)
-            os.setuid(STRANGER)
-            text = json.dumps(work())
-        except BaseException as error:  # what is raised is told, and no test runs twice
-            text = json.dumps(repr(error))
-        finally:
-            os.write(sink, text.encode())
-            os._exit(0)
-    os.close(sink)
-    with os.fdopen(source, "rb") as stream:
-        said = stream.read()
-    os.waitpid(child, 0)
-    return json.loads(said)
 
 
 @as_root

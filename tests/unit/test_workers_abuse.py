@@ -50,6 +50,11 @@ def hide(path):
 def hide_and_wait(path):
     hide(path)
     time.sleep(60)
+
+def hide_and_stop_server(path):
+    hide(path)
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(60)
 """
 
 
@@ -128,6 +133,19 @@ class TestHangs:
         assert [outcome.kind for outcome in outcomes] == [OutcomeKind.CRASH] * 2
         assert "did not answer and was killed" in (outcomes[0].error or "")
         assert await_true(lambda: not is_alive(int(path.read_text())))
+
+    def test_what_hides_below_a_server_that_is_stopped(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Who killed the server left alive what its tasks had started in sessions of their own."""
+        monkeypatch.setattr(workers, "_SILENCE_S", 2)
+        path = tmp_path / "hidden"
+        task = "abuse_tasks:hide_and_stop_server"
+        list(workers.run(task, [str(path)], jobs=1, timeout_s=60, preload=()))
+
+        hidden = [int(word) for word in path.read_text().split()]
+        assert len(hidden) == 2
+        assert await_true(lambda: not any(map(is_alive, hidden)))
 
     def test_a_preload_that_hangs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Importing early had no limit at all."""
