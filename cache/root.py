@@ -17,7 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from jitgen.cache.folder import Folder
-from jitgen.cache.trust import Damaged, distrust, distrust_parent, is_shared, shared_folders
+from jitgen.cache.trust import (
+    Damaged,
+    Untrusted,
+    distrust,
+    distrust_parent,
+    is_shared,
+    shared_folders,
+)
 from jitgen.errors import UnsafeCacheRoot
 
 VERSION = "v1"
@@ -94,6 +101,7 @@ class Root:
         Raises:
             UnsafeCacheRoot: It is not what `open` allows.
             FileNotFoundError: There is none, and it is not to be created.
+            OSError: It cannot be opened just now.
         """
         try:
             found = base.stat("entries")
@@ -102,8 +110,10 @@ class Root:
             if create:
                 return base.service("entries")
             raise FileNotFoundError(f"{base.path}/entries is no folder")
-        except Damaged as damage:
+        except Untrusted as damage:
             raise self._unsafe(base.path / "entries", damage.reason) from None
+        except Damaged as damage:  # our own, and we are not let in: it may pass
+            raise PermissionError(errno.EACCES, str(damage)) from None
 
     def _walk(self, *, create: bool) -> Folder:
         shared = shared_folders()

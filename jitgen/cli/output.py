@@ -103,7 +103,7 @@ class Output:
             return
         self.has_document = True
         content = {"schema": SCHEMA, "command": command, **document}
-        is_utf8 = codecs.lookup(self._stdout.encoding or "utf-8").name == "utf-8"
+        is_utf8 = codecs.lookup(getattr(self._stdout, "encoding", None) or "utf-8").name == "utf-8"
         text = json.dumps(content, indent=2, ensure_ascii=not is_utf8)
         # Half a surrogate pair, which names from outside may hold, is no UTF-8 and not printable.
         self._stdout.write(json_safe(text) + "\n")

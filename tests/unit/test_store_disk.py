@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,26 @@ class TestDegradation:
         assert entry.library
         assert len(caplog.records) == 1
         assert "cannot write the kernel cache" in caplog.text
+
+    def test_entries_that_cannot_be_opened_now(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A passing EACCES on a folder of our own made the root unsafe: every call failed."""
+        entry = publish(store, 1)
+        real = os.open
+
+        def refuse(path: object, *rest: Any, **more: Any) -> int:
+            if path == "entries":
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return real(path, *rest, **more)  # type: ignore[call-overload, no-any-return]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", refuse)
+            fresh = Store.open()
+            assert fresh.read(entry.key) is None
+            assert "cannot be opened" in publish(fresh, 2).why_private
+        assert "cannot read the kernel cache" in caplog.text
+        assert store.read(entry.key) is not None
 
     def test_out_of_descriptors_is_a_miss_and_keeps_the_entry(
         self, store: Store, monkeypatch: pytest.MonkeyPatch

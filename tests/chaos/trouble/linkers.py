@@ -31,10 +31,10 @@ def _with(text: str, *, seconds: float = 60.0) -> Case:
     def case(place: Place) -> str:
         foreign = place.folder / "foreign.so"
         foreign.write_bytes(prebuilt().good[name_of(CONFIGS[3])])
-        path = place.script(text)
+        path = place.script(f'REAL="{real_linker()}"; FOREIGN="{foreign}"\n{text}')
         start = time.monotonic()
         with (
-            environment(CC=str(path), REAL=real_linker(), FOREIGN=str(foreign)),
+            environment(CC=str(path)),
             patched(linker, "_TIMEOUT_S", 1.0),
             hearing() as heard,
         ):
@@ -64,8 +64,8 @@ def _of_other_builders(place: Place) -> str:
     served(place)
     for path in place.root.glob("v1/entries/*"):
         path.rename(place.folder / path.name)
-    path = place.script('# not the one that linked before\nexec "$REAL" "$@"')
-    with environment(CC=str(path), REAL=real_linker()), hearing() as heard:
+    path = place.script(f'# not the one that linked before\nexec "{real_linker()}" "$@"')
+    with environment(CC=str(path)), hearing() as heard:
         said = served(place, "is not what first published")
     assert len(heard) == 1 and "jitgen cache adopt" in heard[0], heard
     return said
