@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jitgen.cache.entry import is_key
-from jitgen.cache.failures import Failure, failure, parse_failure
 from jitgen.cache.folder import Folder
 from jitgen.cache.journal import Journal
 from jitgen.cache.root import Root
@@ -33,6 +32,7 @@ from jitgen.errors import CacheError
 from jitgen.events import Event, EventKind, events, warn_once
 
 if TYPE_CHECKING:
+    from jitgen.cache.failures import Failure
     from jitgen.cache.rows import Change, Row
     from jitgen.cache.textdisk import Table
 
@@ -77,6 +77,8 @@ class NullIndex:
         """Remember for `ttl_s` seconds that kernel `name` did not compile; 0 forgets it."""
         self._failures.pop(key, None)
         if ttl_s > 0:
+            from jitgen.cache.failures import failure
+
             self._failures[key] = failure(name, reason, ttl_s)
 
     def failure(self, key: str) -> Failure | None:
@@ -183,6 +185,8 @@ class Index(NullIndex):
         """
         if not is_key(key) or not _exists(self._hints / key):
             return super().failure(key)
+        from jitgen.cache.failures import parse_failure
+
         texts: list[str | None] = self._run(lambda table: [table.get(_FAILURE + key)], [])
         found = parse_failure(texts[0]) if texts else None
         if texts and (found is None or found.is_over):

@@ -26,7 +26,7 @@ MAX_DEPTH = 32
 _MAX_DIGITS = 20  # of an integer: more than 64 bits hold
 _MAX_DOTS = 64  # in a line of TOML: the time for a dotted name grows with the square of its parts
 # A string without an end reaches to the end of the text, so that the search stays linear.
-_JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_JSON_STRING = rb'(?s)"(?:[^"\\]|\\.)*+"?'
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
@@ -44,7 +44,7 @@ def parse_json(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
     """
     check_size(len(data), max_bytes)
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH:  # else there is nothing to look for
-        _check_depth(_JSON_STRING.sub(b"", data))
+        _check_depth(re.sub(_JSON_STRING, b"", data))
     try:
         return json.loads(
             data.decode("utf-8"),

@@ -67,16 +67,20 @@ TEMPLATES = {
 
 
 @cache
-def files(family: str) -> tuple[str, ...]:
-    """Return the template of `family` and every file it refers to, in the order of their names."""
-    found: set[str] = set()
+def _contents(family: str) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
     waiting = [TEMPLATES[family].entry]
     while waiting:
         name = waiting.pop()
         if name not in found:
-            found.add(name)
-            waiting += _REFERENCE.findall((ROOT / name).read_text(encoding="utf-8"))
-    return tuple(sorted(found))
+            found[name] = (ROOT / name).read_bytes()
+            waiting += _REFERENCE.findall(found[name].decode("utf-8"))
+    return dict(sorted(found.items()))
+
+
+def files(family: str) -> tuple[str, ...]:
+    """Return the template of `family` and every file it refers to, in the order of their names."""
+    return tuple(_contents(family))
 
 
 @cache
@@ -86,8 +90,7 @@ def digest(family: str) -> str:
     source.
     """
     sha = hashlib.sha256()
-    for name in files(family):
-        content = (ROOT / name).read_bytes()
+    for name, content in _contents(family).items():
         sha.update(f"{name}\0{len(content)}\0".encode())
         sha.update(content)
     return sha.hexdigest()

@@ -11,7 +11,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from jitgen.build import elf
+from jitgen.build.elf_sections import exported
 
 _OPTIONS = ("-nostdlib", "-s", "-Wl,--build-id=none", "-Wl,-z,noseparate-code")
 """
@@ -63,7 +63,7 @@ def link(directory: Path, obj: str, symbol: str) -> bytes:
         if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
             raise ValueError(f"it is no file, or has too many bytes ({found.st_size})")
         library = path.read_bytes()
-        if symbol not in elf.exported(library):
+        if symbol not in exported(library):
             raise ValueError(f"it does not define {symbol}")
     except (OSError, ValueError) as error:
         raise LinkError(f"{compiler} ended well, but left no usable library: {error}") from None

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from jitgen import forks
-from jitgen.build.compile import Where
 from jitgen.errors import CompileError, JitgenError, ResourceError
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.model import Arch, KernelConfig
@@ -190,6 +189,7 @@ class Background:
         self._deliver(want.config, want.arch, entry, tier)
 
     def _build(self, want: _Want) -> Entry:
+        from jitgen.build.compile import Where
         from jitgen.build.workers import Stop
 
         stop = Stop()

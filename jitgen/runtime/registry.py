@@ -34,7 +34,6 @@ from jitgen.errors import (
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.model import Arch, KernelConfig, require
 from jitgen.runtime import loader
-from jitgen.runtime.background import Background
 from jitgen.runtime.backoff import Backoff
 from jitgen.runtime.entries import build, readable
 from jitgen.runtime.kernel import Kernel
@@ -45,6 +44,7 @@ from jitgen.settings import settings
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Store
+    from jitgen.runtime.background import Background
 
 
 _registries: WeakSet[Registry] = WeakSet()
@@ -59,14 +59,14 @@ class Registry:
 
     Attributes:
         store: Where kernels are read from and published to.
-        background: Compiles kernels for `find` to return later.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._kernels: dict[tuple[KernelConfig, Arch], Kernel] = {}
         self._arrived: dict[tuple[KernelConfig, Arch], Kernel] = {}  # not served yet
-        self.background = Background(store, self._arrive)
+        self._background: Background | None = None
+        self._is_closed = False
         self._backoff = Backoff()
         self._guard = threading.Lock()
         self._flights: dict[str, threading.Lock] = {}
@@ -78,7 +78,28 @@ class Registry:
         self._guard = threading.Lock()
         self._backoff = Backoff()
         self._flights = {}
-        self.background.after_fork()
+        if self._background is not None:
+            self._background.after_fork()
+
+    @property
+    def background(self) -> Background:
+        """What compiles kernels for `find` to return later; made when something is wanted."""
+        with self._guard:
+            if self._background is None:
+                from jitgen.runtime.background import Background
+
+                self._background = Background(self.store, self._arrive)
+                if self._is_closed:
+                    self._background.close()
+            return self._background
+
+    def close(self) -> None:
+        """End what is compiled in the background, now and later; the rest goes on."""
+        with self._guard:
+            self._is_closed = True
+            background = self._background
+        if background is not None:
+            background.close()
 
     def freeze(self, mode: str = "error") -> None:
         """
@@ -317,7 +338,7 @@ def reset() -> None:
         forgotten, _default = _default, None
         choose_anew()
     if forgotten is not None:
-        forgotten.background.close()
+        forgotten.close()
 
 
 def get_kernel(config: KernelConfig, arch: Arch | str | None = None) -> Kernel:

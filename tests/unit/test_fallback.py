@@ -16,7 +16,7 @@ from jitgen.model import Arch, KernelConfig, Layout, Tile
 from jitgen.ops import dispatch
 from jitgen.ops.dispatch import Launch
 from jitgen.ops.validate import Arguments
-from jitgen.runtime import registry as registry_module
+from jitgen.runtime.background import Background
 from jitgen.runtime.fallback import serve
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.registry import Registry
@@ -42,9 +42,7 @@ def kernel(config: KernelConfig) -> Kernel:
 def wanted(monkeypatch: pytest.MonkeyPatch) -> list[KernelConfig]:
     """What was asked of the background, which does nothing."""
     found: list[KernelConfig] = []
-    monkeypatch.setattr(
-        registry_module.Background, "want", lambda _, config, __: found.append(config)
-    )
+    monkeypatch.setattr(Background, "want", lambda _, config, __: found.append(config))
     return found
 
 

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.build import elf, linker
+from jitgen.build import linker
+from jitgen.build.elf_sections import exported
 from jitgen.build.linker import LinkError, driver, link
 
 SYMBOL = "__tvm_ffi_kernel"
@@ -93,14 +94,14 @@ class TestGood:
         monkeypatch.setenv("CC", real)
         library = link(folder, "kernel.o", SYMBOL)
 
-        assert elf.exported(library) == {SYMBOL}, "what is only referred to is not defined"
+        assert exported(library) == {SYMBOL}, "what is only referred to is not defined"
         assert library == link(folder, "kernel.o", SYMBOL), "the same bytes each time"
 
     def test_a_script_around_it(self, folder: Path, script: Script) -> None:
         """Compiler caches and containers put scripts in its place, which may say things."""
         script('echo "a warning" >&2; echo "some output"; exec "$REAL" "$@"')
 
-        assert SYMBOL in elf.exported(link(folder, "kernel.o", SYMBOL))
+        assert SYMBOL in exported(link(folder, "kernel.o", SYMBOL))
 
     @pytest.mark.parametrize("name", ["LD_RUN_PATH", "LDEMULATION", "LIBRARY_PATH"])
     def test_variables_that_change_what_it_makes(
@@ -126,7 +127,7 @@ class TestGood:
         monkeypatch.setenv("CC", "" if kind == "empty" else str(path))
 
         assert driver() not in (None, str(path))
-        assert SYMBOL in elf.exported(link(folder, "kernel.o", SYMBOL))
+        assert SYMBOL in exported(link(folder, "kernel.o", SYMBOL))
 
 
 class TestBad:
@@ -255,7 +256,7 @@ class TestExported:
                 spots.append(len(library) - 1 - chance.randrange(64 * 12))
                 broken[chance.choice(spots)] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
             try:
-                elf.exported(bytes(broken[: chance.choice((None, None, chance.randrange(9000)))]))
+                exported(bytes(broken[: chance.choice((None, None, chance.randrange(9000)))]))
             except ValueError as error:
                 refusals.append(str(error))
 
@@ -267,7 +268,7 @@ class TestExported:
         library = (built / "foreign.so").read_bytes()
         for size in range(0, len(library), 7):
             with pytest.raises(ValueError, match="is cut off"):
-                elf.exported(library[:size])
+                exported(library[:size])
 
     def test_of_another_machine(self, built: Path) -> None:
         """A cross compiler in $CC used to publish what this host cannot load."""
@@ -275,4 +276,4 @@ class TestExported:
         library[18:20] = (8).to_bytes(2, "little")  # MIPS
 
         with pytest.raises(ValueError, match=f"no ELF file for {os.uname().machine}"):
-            elf.exported(bytes(library))
+            exported(bytes(library))
