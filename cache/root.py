@@ -123,10 +123,8 @@ class Root:
             for path, name, is_inner in self._way:
                 is_free = bool(shared) and is_shared(path, shared)
                 if create:
-                    with suppress(FileExistsError):
-                        os.mkdir(
-                            name, 0o700 if is_inner and not is_free else 0o777, dir_fd=descriptor
-                        )
+                    mode = 0o700 if is_inner and not is_free else 0o777
+                    _make(name, mode, descriptor, gives_way=path == self.base)
                 below = self._step(descriptor, path, name, is_inner=is_inner)
                 os.close(descriptor)
                 descriptor = below
@@ -163,6 +161,17 @@ class Root:
             f"cache root {self.path} is not safe: {path} {reason}; {remedy}, or choose another "
             "JITGEN_CACHE_DIR, or, if they may run code as you, name it in JITGEN_TRUST_SHARED"
         )
+
+
+def _make(name: str, mode: int, above: int, *, gives_way: bool) -> None:
+    """Make the folder `name` if there is none; a file in its place goes if it `gives_way`."""
+    with suppress(FileExistsError):
+        os.mkdir(name, mode, dir_fd=above)
+        return
+    kind = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
+    if gives_way and not stat.S_ISDIR(kind) and not stat.S_ISLNK(kind):
+        os.unlink(name, dir_fd=above)
+        os.mkdir(name, mode, dir_fd=above)
 
 
 def _tag(descriptor: int) -> None:

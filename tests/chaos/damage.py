@@ -240,6 +240,10 @@ def _check(chance: random.Random, root: Path, counts: Counter[str]) -> list[str]
             counts["roots closed to their owner"] += 1
             _repair(root)
             break
+        if "is no folder" in kernel.entry.why_private and not root.is_dir():
+            counts["roots that were no folder"] += 1
+            _repair(root)
+            break
         wrong.append(f"{name_of(config)} was not healed: {kernel.entry.why_private}")
     if chance.random() < 0.2:
         _look_over(chance, subject)
