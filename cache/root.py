@@ -113,7 +113,7 @@ class Root:
         except Untrusted as damage:
             raise self._unsafe(base.path / "entries", damage.reason) from None
         except Damaged as damage:  # our own, and we are not let in: it may pass
-            raise PermissionError(errno.EACCES, str(damage)) from None
+            raise PermissionError(errno.EACCES, f"Permission denied: {damage}") from None
 
     def _walk(self, *, create: bool) -> Folder:
         shared = shared_folders()

@@ -140,10 +140,20 @@ def host(arch: Arch) -> str:
     return system if level == _levels()[0] else f"{system}-{level.rpartition('-')[2]}"
 
 
-def _cpu_flags() -> frozenset[str]:
+def cpuinfo(name: str) -> str:
+    """Return what the system says of the first CPU under `name`; empty where it says nothing."""
+    lines = _head(_CPUINFO).splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+
+
+def _head(path: Path) -> str:
+    """Return the beginning of `path`: the kernel writes as much again for each further CPU."""
     try:
-        text = _CPUINFO.read_text(encoding="ascii", errors="replace")
+        with path.open(encoding="ascii", errors="replace") as stream:
+            return stream.read(2**14)
     except OSError:
-        return frozenset()
-    flags = next((line for line in text.splitlines() if line.startswith("flags")), "")
-    return frozenset(flags.partition(":")[2].split())
+        return ""
+
+
+def _cpu_flags() -> frozenset[str]:
+    return frozenset(cpuinfo("flags").split())

@@ -46,9 +46,10 @@ def gpu_at_hand(arch: Arch) -> str:
 
 def cpu_name() -> str:
     """Return the processor's own name, else its family."""
-    for line in _text(Path("/proc/cpuinfo")).splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
+    from jitgen.build import toolchain
+
+    if name := toolchain.cpuinfo("model name"):
+        return name
     import platform
 
     return platform.machine()

@@ -287,7 +287,9 @@ def _repair(root: Path) -> None:
 def _is_closed(root: Path) -> bool:
     """Whether a mode keeps even the owner out: for the owner to mend, as the message says."""
     folders = [root, root / "v1", root / "v1" / "entries"]
-    modes = [path.lstat().st_mode & 0o700 for path in folders if os.path.lexists(path)]
+    modes = [
+        path.stat().st_mode & 0o700 for path in folders if os.path.exists(path)
+    ]  # of links, too
     return any(mode != 0o700 for mode in modes)
 
 
