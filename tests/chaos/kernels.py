@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import os
 import random
 import signal
@@ -210,6 +211,20 @@ def warm_up() -> None:
         store.remove(key)
         store.clear()
         store.index.close()
+
+
+@contextmanager
+def hearing() -> Iterator[list[str]]:
+    """Yield the warnings of the with block."""
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("jitgen")
+    log.addHandler(handler)
+    try:
+        yield heard
+    finally:
+        log.removeHandler(handler)
 
 
 def in_child(work: Callable[[], object], *, user: int | None = None, patience_s: int = 120) -> str:

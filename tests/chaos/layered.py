@@ -13,13 +13,14 @@ from tests.chaos.kernels import (
     CONFIGS,
     answer_of,
     fill,
+    hearing,
     in_child,
     name_of,
     pretending,
     registry,
     result_of,
 )
-from tests.chaos.mounting import CONFIG, Case, command, entry_path, hearing, mount_at, serve, tmpfs
+from tests.chaos.mounting import CONFIG, Case, command, entry_path, mount_at, serve, tmpfs
 
 
 def _overlay(where: Path, *, writable: bool = True) -> tuple[Path, Path]:

@@ -6,14 +6,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import io
-import logging
 import os
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.chaos.kernels import ARCH, CONFIGS, answer_of, pretending, registry, result_of
+from tests.chaos.kernels import ARCH, CONFIGS, answer_of, hearing, pretending, registry, result_of
 
 CONFIG = CONFIGS[0]
 Case = Callable[[Path], str]
@@ -34,20 +32,6 @@ def mount_at(*words: str | Path) -> None:
 
 def tmpfs(where: Path, options: str = "size=4m") -> None:
     mount_at("-t", "tmpfs", "-o", f"mode=0700,{options}", "none", where)
-
-
-@contextmanager
-def hearing() -> Iterator[list[str]]:
-    """Yield the warnings of the with block."""
-    heard: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
-    log = logging.getLogger("jitgen")
-    log.addHandler(handler)
-    try:
-        yield heard
-    finally:
-        log.removeHandler(handler)
 
 
 def serve(root: Path, count: int = 1) -> tuple[str, list[str]]:

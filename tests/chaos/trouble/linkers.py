@@ -11,12 +11,11 @@ from __future__ import annotations
 import time
 
 from jitgen.build import linker
-from tests.chaos.kernels import CONFIGS, name_of, prebuilt
+from tests.chaos.kernels import CONFIGS, hearing, name_of, prebuilt
 from tests.chaos.trouble.stand import (
     Case,
     Place,
     environment,
-    hearing,
     patched,
     real_linker,
     served,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -137,20 +136,6 @@ def environment(**values: str | None) -> Iterator[None]:
         os.environ.clear()
         os.environ.update(before)
         tempfile.tempdir = None
-
-
-@contextmanager
-def hearing() -> Iterator[list[str]]:
-    """Yield the warnings of the with block."""
-    heard: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
-    log = logging.getLogger("jitgen")
-    log.addHandler(handler)
-    try:
-        yield heard
-    finally:
-        log.removeHandler(handler)
 
 
 def real_linker() -> str:

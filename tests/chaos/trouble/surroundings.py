@@ -19,13 +19,12 @@ from jitgen.cache import Store
 from jitgen.errors import CompileError, RememberedFailure, UnsafeCacheRoot
 from jitgen.runtime.key import key
 from jitgen.settings import settings
-from tests.chaos.kernels import ARCH, IMPORTS, in_child, pretending, warm_up
+from tests.chaos.kernels import ARCH, IMPORTS, hearing, in_child, pretending, warm_up
 from tests.chaos.trouble.stand import (
     CONFIG,
     Case,
     Place,
     environment,
-    hearing,
     patched,
     refused,
     served,
