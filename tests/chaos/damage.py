@@ -276,9 +276,9 @@ def _look_over(chance: random.Random, subject: object) -> None:
 
 
 def _repair(root: Path) -> None:
-    """Do what the refusal asks for: nobody but the owner may write there."""
+    """Do what the refusal asks for: nobody but the owner may write there. The root may be a link."""
     for path in (root, root / "v1", root / "v1" / "entries"):
-        if path.is_symlink() or (path.exists() and not path.is_dir()):
+        if (path != root and path.is_symlink()) or (os.path.lexists(path) and not path.is_dir()):
             path.unlink()
         elif path.exists():
             path.chmod(0o700)
