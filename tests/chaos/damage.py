@@ -276,7 +276,7 @@ def _look_over(chance: random.Random, subject: object) -> None:
 
 
 def _repair(root: Path) -> None:
-    """Do what the refusal asks for: nobody but the owner may write there. The root may be a link."""
+    """Do what the refusal asks for: only the owner may write there. The root may be a link."""
     for path in (root, root / "v1", root / "v1" / "entries"):
         if (path != root and path.is_symlink()) or (os.path.lexists(path) and not path.is_dir()):
             path.unlink()
