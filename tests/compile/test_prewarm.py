@@ -37,8 +37,7 @@ def test_an_error_that_jitgen_raises_is_a_result(tmp_path: Path) -> None:
         "mode": "rw",
         "config": replace(CONFIG, schedule=Schedule(raster=1)).to_json(),
         "arch": "cpu",
-        "failure_ttl": 60.0,
-        "lock_timeout": 5.0,
+        "settings": {"failure_ttl": 60.0, "lock_timeout": 5.0},
     }
     wrong = task | {"config": replace(CONFIG, tile=Tile(m=5, n=32, k=128)).to_json()}
 
