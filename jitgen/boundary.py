@@ -36,10 +36,11 @@ def boundary(what: str) -> Iterator[None]:
     """
     Let nothing but errors of jitgen's leave the with block, which does `what`.
 
+    What a signal handler of the program's raises passes as it is: it is meant for the program.
+
     Raises:
         ResourceError: Memory, stack, descriptors or disk ran out.
         InternalError: Something that nobody foresaw.
-    What a signal handler of the program's raises passes as it is: it is meant for the program.
     """
     try:
         yield
