@@ -45,7 +45,7 @@ _SM90_DERIVED = (
         "part_m",
         "out_n",
         "epilogue_n",
-        "max_groups",
+        "max_entries",
         "scale_chunk",
         "scale_columns",
         "scale_values",

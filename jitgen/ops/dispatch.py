@@ -10,7 +10,6 @@ refuses before it runs.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -137,7 +136,6 @@ def _prepare(given: Arguments, config: KernelConfig | None) -> Launch:
         wanted = choice.config
     else:
         wanted = _forced(facts, config)
-    _check_groups(facts, wanted)
     device, a_scale = given.a.device, given.a_scale
     function, served = _nothing, wanted
     if 0 not in facts.shape:
@@ -167,8 +165,7 @@ def _function(
         return emulated.function(wanted), wanted
     if choice is not None and settings.on_miss == "fallback":
         neighbours = (c.config for c in choice.candidates if c.config != wanted)
-        usable = (config for config in neighbours if facts.groups <= _max_groups(config, facts))
-        kernel = fallback.serve(registry.default(), wanted, usable, facts.arch)
+        kernel = fallback.serve(registry.default(), wanted, neighbours, facts.arch)
     else:
         kernel = registry.get_kernel(wanted, facts.arch)
     served = wanted if kernel.config == wanted else kernel.config
@@ -226,18 +223,6 @@ def _words(operands: Operands) -> str:
         f"{operands.a_dtype} x {operands.b_dtype} -> {operands.out_dtype} "
         f"with {operands.scale_granularity} scales"
     )
-
-
-def _check_groups(facts: Facts, config: KernelConfig) -> None:
-    most = _max_groups(config, facts)
-    if facts.groups > most:
-        raise InputError(
-            "b", f"must have at most {most} groups on {facts.arch} (got {facts.groups})"
-        )
-
-
-def _max_groups(config: KernelConfig, facts: Facts) -> float:
-    return getattr(require(config, facts.arch).derived, "max_groups", math.inf)
 
 
 def _nothing(*_: Any) -> None:

@@ -144,6 +144,24 @@ def test_many_groups() -> None:
     verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=forced))
 
 
+@pytest.mark.parametrize("layout", [Layout.RAGGED, Layout.MASKED])
+def test_more_groups_than_the_table_has_entries(layout: Layout) -> None:
+    """Then several groups share an entry: two, with rows in either; and the last entry has one."""
+    rows = [0] * 1023
+    rows[0], rows[1], rows[6], rows[9], rows[510], rows[1021], rows[1022] = (
+        3,
+        1,
+        TILE + 2,
+        2,
+        1,
+        4,
+        2,
+    )
+    case = make(layout, "tensor", rows, 16, 16, is_exact=True)
+
+    verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=config(layout, "tensor")))
+
+
 def test_rows_that_lie_apart() -> None:
     case = make("ragged", "block128", [20, 0, 7], 72, 272)
     a = case.arguments["a"]

@@ -62,7 +62,7 @@ SCALE_COLUMNS = 128  # columns of a tile that certainly share a weight scale
 SCALE_VALUES = 1  # weight scales stored per k-block, one for each SCALE_COLUMNS
 SCALE_BOX = 64  # a_scales that one copy loads: those of the rows of one wave
 SCALE_PITCH = 64  # the same, rounded up so that copies start at whole 128 bytes
-MAX_GROUPS = 512  # groups that the table of tiles has room for
+MAX_ENTRIES = 512  # of the table of tiles; more groups than that share them
 
 CLUSTER_SIZE = CLUSTER_M * CLUSTER_N
 WAVE_M = 64 * MATH_WARPGROUPS  # rows that all math warpgroups take in one wave
@@ -92,15 +92,16 @@ class SharedStorage:
     load_barriers: cute.struct.MemRange[Int64, 2 * NUM_STAGES]
     plan_barriers: cute.struct.MemRange[Int64, 2 * PLAN_SLOTS]
     scale_barriers: cute.struct.MemRange[Int64, 2 * SCALE_SLOTS]
-    first_tile: cute.struct.MemRange[Int32, MAX_GROUPS + 1]
+    first_tile: cute.struct.MemRange[Int32, MAX_ENTRIES + 1]
 
 
 class Schedule(NamedTuple):
     """What the order of tiles depends on; every warp of a CTA sees the same."""
 
     groups: cute.Tensor
-    first_tile: cute.Tensor  # tiles along M in all groups before this one
-    num_groups: Int32
+    first_tile: cute.Tensor  # tiles along M in all groups before those of an entry
+    num_entries: Int32
+    groups_per_entry: Int32
     num_rows: Int32  # of a, or of one of its matrices
     num_k_blocks: Int32
     tiles_n: Int32  # cluster tiles along N
@@ -119,28 +120,43 @@ def rows_of(groups, group, num_rows):
 
 
 @cute.jit
-def fill_tile_table(groups, num_groups, num_rows, first_tile):
-    """Fill first_tile[0..G]: the threads count the tiles of a group each, one warp adds them up."""
+def fill_tile_table(groups, num_rows, first_tile):
+    """
+    Fill the table of tiles: the threads count those of an entry each, one warp adds them up.
+
+    An entry is a group; where there are more groups than entries, it is as many as make do. Return
+    the entries, and the groups of each.
+    """
     thread, _, _ = cute.arch.thread_idx()
+    num_groups = cute.size(groups)
+    groups_per_entry = cutlass.max(cute.ceil_div(num_groups, MAX_ENTRIES), 1)
+    num_entries = cute.ceil_div(num_groups, groups_per_entry)
     if thread == 0:
         first_tile[0] = 0
-    for group in cutlass.range(thread, num_groups, THREADS, unroll=1):
-        start, end = rows_of(groups, group, num_rows)
-        first_tile[group + 1] = (end - start + (TILE_M - 1)) // TILE_M
+    for entry in cutlass.range(thread, num_entries, THREADS, unroll=1):
+        count = Int32(0)
+        first = entry * groups_per_entry
+        for group in cutlass.range(
+            first, cutlass.min(first + groups_per_entry, num_groups), unroll=1
+        ):
+            start, end = rows_of(groups, group, num_rows)
+            count += (end - start + (TILE_M - 1)) // TILE_M
+        first_tile[entry + 1] = count
     cute.arch.sync_threads()
     if thread < 32:
         before = Int32(0)
-        for base in cutlass.range(0, num_groups, 32, unroll=1):
-            group = base + thread
-            count = first_tile[cutlass.min(group + 1, num_groups)]
+        for base in cutlass.range(0, num_entries, 32, unroll=1):
+            entry = base + thread
+            count = first_tile[cutlass.min(entry + 1, num_entries)]
             cute.arch.sync_warp()  # lanes past the end have read what another one writes below
             for distance in (1, 2, 4, 8, 16):
                 left = cute.arch.shuffle_sync(count, cutlass.max(thread - distance, 0))
                 count += left if thread >= distance else 0
-            if group < num_groups:
-                first_tile[group + 1] = before + count
+            if entry < num_entries:
+                first_tile[entry + 1] = before + count
             before += cute.arch.shuffle_sync(count, 31)
     cute.arch.sync_threads()
+    return num_entries, groups_per_entry
 
 
 @cute.jit
@@ -157,17 +173,22 @@ def find_tile(schedule, index):
     """
     first_tile = schedule.first_tile
     position = index // schedule.tiles_n
-    group, above = Int32(0), schedule.num_groups
-    while above - group > 1:  # first_tile[group] <= position < first_tile[above]
-        middle = (group + above) // 2
+    entry, above = Int32(0), schedule.num_entries
+    while above - entry > 1:  # first_tile[entry] <= position < first_tile[above]
+        middle = (entry + above) // 2
         is_before = first_tile[middle] <= position
-        group = middle if is_before else group
+        entry = middle if is_before else entry
         above = above if is_before else middle
-    first = first_tile[group]
-    tiles_m = first_tile[group + 1] - first
+    first, group = first_tile[entry], entry * schedule.groups_per_entry
+    start, end = rows_of(schedule.groups, group, schedule.num_rows)
+    tiles_m = (end - start + (TILE_M - 1)) // TILE_M
+    while position >= first + tiles_m:  # never where an entry is one group
+        first += tiles_m
+        group += 1
+        start, end = rows_of(schedule.groups, group, schedule.num_rows)
+        tiles_m = (end - start + (TILE_M - 1)) // TILE_M
     tile_m, tile_n = raster(index - first * schedule.tiles_n, tiles_m, schedule.tiles_n)
     tile_n = tile_n * CLUSTER_N + schedule.rank_n
-    start, end = rows_of(schedule.groups, group, schedule.num_rows)
     row = start + tile_m * TILE_M
     # The TMA unit clips at the end of the tensor: there, a short tile may be stored as a whole one.
     is_clipped = (end == schedule.num_rows) & (row < end)
@@ -738,14 +759,14 @@ def grouped_gemm_kernel(
         rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
     if cutlass.const_expr(USE_PDL):
         cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-    num_groups = cutlass.min(cute.size(groups), MAX_GROUPS)
-    first_tile = storage.first_tile.get_tensor(cute.make_layout(MAX_GROUPS + 1))
-    fill_tile_table(groups, num_groups, num_rows, first_tile)
+    first_tile = storage.first_tile.get_tensor(cute.make_layout(MAX_ENTRIES + 1))
+    num_entries, groups_per_entry = fill_tile_table(groups, num_rows, first_tile)
     schedule = Schedule(
         groups=groups,
-        num_groups=num_groups,
         first_tile=first_tile,
-        end=first_tile[num_groups] * tiles_n,
+        num_entries=num_entries,
+        groups_per_entry=groups_per_entry,
+        end=first_tile[num_entries] * tiles_n,
         num_rows=num_rows,
         num_k_blocks=num_k_blocks,
         tiles_n=tiles_n,

@@ -244,11 +244,12 @@ def test_what_a_gpu_asks_for(
         grouped_gemm(**given)
 
 
-def test_more_groups_than_a_kernel_has_room_for(fake: FakeKernel, on_sm90: None) -> None:
+def test_any_number_of_groups_is_served(fake: FakeKernel, on_sm90: None) -> None:
     a, a_scale = quantize.per_token_group(torch.ones(8, 16))
-    b, b_scale = quantize.per_block(torch.ones(513, 8, 16))
-    with pytest.raises(InputError, match=r"b: must have at most 512 groups on sm_90a \(got 513\)"):
-        grouped_gemm(a, b, a_scale, b_scale, offs=torch.zeros(513, dtype=torch.int32))
+    b, b_scale = quantize.per_block(torch.ones(5000, 8, 16))
+    grouped_gemm(a, b, a_scale, b_scale, offs=torch.zeros(5000, dtype=torch.int32))
+
+    assert len(fake.calls) == 1
 
 
 def test_a_gpu_kernel_gets_the_number_of_sms(fake: FakeKernel, on_sm90: None) -> None:

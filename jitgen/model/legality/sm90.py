@@ -36,8 +36,11 @@ ROW_BYTES = 128
 MAX_STAGES = 10
 """More operand stages than this never made a kernel faster."""
 
-MAX_GROUPS = 512
-"""Groups that the table of tile counts in shared memory has room for."""
+MAX_ENTRIES = 512
+"""
+Entries of the table of tile counts in shared memory: of a group each, or of several where a call
+has more groups. Twice as many would cost 26 of 271 kernels a stage, and serve nobody faster.
+"""
 
 SCALE_CHUNK = 32
 """k-blocks whose weight scales are handed to the math warps at once."""
@@ -70,7 +73,7 @@ class Sm90Derived:
         part_m: Rows of a that one copy loads where a group does not fill its tile.
         out_n: Columns of a tile that one CTA stores.
         epilogue_n: Columns of one store box.
-        max_groups: Groups that one call may have.
+        max_entries: Entries of the table of tile counts.
         scale_chunk: k-blocks whose weight scales are handed over at once.
         scale_columns: Columns of a tile that share a weight scale, wherever the tile starts.
         scale_values: Weight scales kept for each k-block: one for each `scale_columns`, and padding
@@ -90,7 +93,7 @@ class Sm90Derived:
     part_m: int
     out_n: int
     epilogue_n: int
-    max_groups: int
+    max_entries: int
     scale_chunk: int
     scale_columns: int
     scale_values: int
@@ -137,7 +140,7 @@ class Sm90Target:
             part_m=_part_m(config),
             out_n=_out_n(config),
             epilogue_n=_epilogue_n(_out_n(config), config.operands.out_dtype),
-            max_groups=MAX_GROUPS,
+            max_entries=MAX_ENTRIES,
             scale_chunk=SCALE_CHUNK,
             scale_columns=_scale_columns(tile.n),
             scale_values=_scale_values(tile.n),
@@ -279,7 +282,7 @@ class Sm90Target:
             case _:
                 fixed += 16
         if config.layout is not Layout.CONTIGUOUS:
-            fixed += 4 * (MAX_GROUPS + 1)
+            fixed += 4 * (MAX_ENTRIES + 1)
         minimum = 3 if tile.m * tile.n >= 128 * 192 else 4
         most = (SMEM_BYTES - fixed) // stage
         stages = config.pipeline.num_ab_stage or min(MAX_STAGES, most)

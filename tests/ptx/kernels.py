@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernels are compared, and what of them."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from jitgen.build import compiler
+from jitgen.build.render import render
+from jitgen.errors import UnsupportedConfig
+from jitgen.model import Arch, KernelConfig, Layout, Operands
+from jitgen.model.legality import target
+from jitgen.select import menu
+
+GOLDENS = Path(__file__).parents[1] / "goldens"
+
+
+def names() -> list[str]:
+    """Return the names of all kernels that may be chosen, and of the goldens."""
+    found = dict.fromkeys(path.stem for path in sorted(GOLDENS.glob("*.py")))
+    for arch in Arch:
+        space = target(arch).space
+        for layout, (dtype, out_dtype), scales in product(
+            Layout, space.operands, space.scale_granularity
+        ):
+            operands = Operands(
+                a_dtype=dtype, b_dtype=dtype, out_dtype=out_dtype, scale_granularity=scales
+            )
+            try:
+                configs = menu(arch, layout, operands)
+            except UnsupportedConfig:
+                continue
+            found |= dict.fromkeys(config.name(arch) for config in configs)
+    return list(found)
+
+
+def digest(task: dict[str, Any]) -> dict[str, Any]:
+    """Return the SHA-256 of the PTX of kernel ``task["name"]``; on a CPU that of its object."""
+    config, arch = KernelConfig.parse(task["name"])
+    artifact = compiler.compile_source(render(config, arch), wants_ptx=arch.is_gpu, links=False)
+    content = artifact.ptx.encode() if arch.is_gpu else artifact.files[artifact.library]
+    return {"digest": hashlib.sha256(content).hexdigest()}
