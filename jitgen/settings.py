@@ -122,6 +122,10 @@ def _folders(text: str) -> tuple[Path, ...]:
         raise ValueError(f"absolute paths, separated by {os.pathsep}") from None
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
 TABLE: tuple[Setting, ...] = (
     Setting(
         name="cache_dir",
@@ -192,6 +196,24 @@ TABLE: tuple[Setting, ...] = (
         kind="target",
         shown_default="the GPU's, else `cpu`",
         help="Target of `get_kernel`, `select` and the command line when none is named.",
+    ),
+    Setting(
+        name="device",
+        default="",
+        parse=str,
+        kind="name",
+        shown_default="the target's first, such as `NVIDIA H200`",
+        help="Device that kernels are chosen for, where it is not the one at hand, such as "
+        "`NVIDIA H100 PCIe` in the build of an image.",
+    ),
+    Setting(
+        name="plugins",
+        default=(),
+        parse=_names,
+        kind="names",
+        shown_default="none",
+        help="Installed distributions, separated by `,`, whose targets and operations are loaded: "
+        "their code runs in every process that uses jitgen.",
     ),
     Setting(
         name="jobs",

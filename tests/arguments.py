@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.model import KernelConfig, Layout, Operands, ScaleGranularity, Tile
-from jitgen.ops import quantize
+from jitgen import quantize
+from jitgen.config import Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
 
 G, M, N, K = 3, 24, 136, 272
 E4M3 = torch.float8_e4m3fn

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 import jitgen
-from jitgen.model import DType, KernelConfig, Layout, ScaleGranularity
-from jitgen.select.menu import GROUP_ALIGNMENT
+from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.layouts import GROUP_ALIGNMENT
+from jitgen.ops.grouped_gemm.config import KernelConfig
 
 POISON = float("nan")
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator
 
 from jitgen.bench.protocol import Row, temporary_cache
-from jitgen.model import Arch, KernelConfig, Layout, Operands, Tile
+from jitgen.config import Arch, Layout
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
 
 BUDGET_MS = 20.0
 LINK_BUDGET_MS = 15.0

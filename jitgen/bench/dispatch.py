@@ -16,11 +16,12 @@ import torch
 
 import jitgen
 from jitgen.bench.protocol import Row
-from jitgen.measure.clock import compete_on_host, has_gpu
-from jitgen.measure.workload import Workload
-from jitgen.model import Arch, Layout, Problem
+from jitgen.config import Arch, Layout
+from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime import registry
-from jitgen.select import default_arch
+from jitgen.targets.default import default_arch
+from jitgen.tuning.measure.clock import compete_on_host, has_gpu
+from jitgen.tuning.measure.workload import Workload
 
 BUDGET_US = 2.0
 _CALLS = 100

@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from jitgen.bench.protocol import Row, python
-from jitgen.measure.errors import WrongResult
-from jitgen.measure.times import Times
+from jitgen.tuning.measure.errors import WrongResult
+from jitgen.tuning.measure.times import Times
 
 BUDGET_S = 3.0
 BUDGET_MB = 600.0
@@ -25,9 +25,9 @@ _NAME = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_9
 _COMPILE = """\
 import sys
 from pathlib import Path
-from jitgen.build.compiler import compile_source
-from jitgen.build.render import render
-from jitgen.model import KernelConfig
+from jitgen.compile.compiler import compile_source
+from jitgen.codegen.render import render
+from jitgen.ops.grouped_gemm.config import KernelConfig
 
 source = render(*KernelConfig.parse({name!r}))
 made = compile_source(source, wants_ptx=True, line_info=True)
@@ -40,8 +40,9 @@ import json, resource
 from pathlib import Path
 from jitgen.emulator import emulate
 from jitgen.emulator.artifact import Artifact
-from jitgen.measure.workload import Workload
-from jitgen.model import Layout, Problem
+from jitgen.tuning.measure.workload import Workload
+from jitgen.config import Layout
+from jitgen.ops.grouped_gemm.problem import Problem
 
 folder = Path({folder!r})
 artifact = Artifact(

@@ -15,10 +15,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from jitgen.measure.errors import WrongResult
 from jitgen.runtime import registry
-from jitgen.select.device import cpu_name
 from jitgen.settings import settings
+from jitgen.tuning.device import cpu_name
+from jitgen.tuning.measure.errors import WrongResult
 
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 

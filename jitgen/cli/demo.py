@@ -14,9 +14,10 @@ import click
 from jitgen._version import __version__
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
+from jitgen.config import Arch, Layout
 from jitgen.errors import JitgenError
 from jitgen.events import Event, EventKind, on_event
-from jitgen.model import Arch, Layout, Problem
+from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
@@ -87,8 +88,8 @@ def demo(output: Output) -> int:
     import jitgen
     from jitgen.bench.moe import Layer, Sizes, relative_error
     from jitgen.runtime import registry
-    from jitgen.select import default_arch
-    from jitgen.select.device import cpu_name
+    from jitgen.targets.default import default_arch
+    from jitgen.tuning.device import cpu_name
 
     arch = default_arch()
     is_gpu = arch.is_gpu and torch.cuda.is_available()
@@ -229,11 +230,11 @@ def _try_cross_compile(output: Output) -> tuple[dict[str, Any] | None, str]:
 
 def _cross_compile(output: Output) -> dict[str, Any]:
     """Compile one sm_90a kernel, unless it is in the cache, and return what it takes."""
-    from jitgen.build import inspect
-    from jitgen.model import require
+    from jitgen.compile import inspect
     from jitgen.runtime import registry
     from jitgen.runtime.entries import build, readable
-    from jitgen.select import select
+    from jitgen.targets.legality import require
+    from jitgen.tuning.choice import select
 
     config = select(_CROSS, Arch.SM_90A).config
     output.note(f"cross-compiling {config.name(Arch.SM_90A)}")

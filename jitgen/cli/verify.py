@@ -15,10 +15,12 @@ from jitgen import plans
 from jitgen.cli.lookup import find
 from jitgen.cli.options import ARCH, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
+from jitgen.config import Arch
 from jitgen.errors import ConfigError
-from jitgen.model import Arch, KernelConfig, require
-from jitgen.select import default_arch
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.settings import settings
+from jitgen.targets.default import default_arch
+from jitgen.targets.legality import require
 
 TASK = "jitgen.emulator.verification:verify_task"
 
@@ -175,7 +177,7 @@ def _run(
     output: Output, tasks: list[dict[str, Any]], jobs: int | None, timeout_s: float
 ) -> Iterator[_Row]:
     """Verify in processes, so that one that crashes costs itself only."""
-    from jitgen.build import capacity, workers
+    from jitgen.compile import capacity, workers
 
     number = capacity.default_jobs(settings.jobs if jobs is None else jobs)
     outcomes = workers.run(

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from jitgen.build.render import Source
+from jitgen.codegen.render import Source
 from jitgen.emulator.artifact import Artifact, of_entry
 from jitgen.emulator.host.launch import Device, launches
 from jitgen.emulator.host.tensors import OnGpu, read_bytes, span, write_bytes

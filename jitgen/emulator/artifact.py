@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from jitgen.build.render import Source
+from jitgen.codegen.render import Source
 from jitgen.errors import EmulationError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def compiled(source: Source) -> Artifact:
         ToolchainError: The compiler is not installed.
         CompileError: The compiler refused the source.
     """
-    from jitgen.build import compiler
+    from jitgen.compile import compiler
 
     made = compiler.compile_source(source, wants_ptx=True, line_info=True)
     return Artifact(
@@ -97,7 +97,7 @@ def compiled(source: Source) -> Artifact:
 
 @lru_cache(maxsize=64)
 def _ptx(source: Source) -> str:
-    from jitgen.build import inspect
+    from jitgen.compile import inspect
 
     return inspect.ptx(source, line_info=True)
 

@@ -10,14 +10,15 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from jitgen.build.render import Source
+from jitgen.codegen.render import Source
+from jitgen.config import Arch
 from jitgen.emulator.api import TIME_LIMIT_S, emulate
 from jitgen.emulator.artifact import Artifact, of_entry
 from jitgen.emulator.machine.machine import NUM_SMS
 from jitgen.emulator.modes import Mode, parse
 from jitgen.emulator.report import Report
 from jitgen.errors import ConfigError, EmulationError
-from jitgen.model import Arch, KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.standin import StandIn, stand_in
 from jitgen.runtime import registry
 from jitgen.runtime.entries import build, readable

@@ -13,12 +13,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from jitgen import quantize, reference
+from jitgen.config import Arch, Layout, ScaleGranularity
+from jitgen.config.dtypes import SCALE_BLOCK
 from jitgen.errors import ConfigError
-from jitgen.model import Arch, KernelConfig, Layout, ScaleGranularity, require
-from jitgen.model.dtypes import SCALE_BLOCK
-from jitgen.ops import quantize, reference
-from jitgen.ops.dtypes import TORCH
-from jitgen.select.menu import GROUP_ALIGNMENT
+from jitgen.formats.dtypes import TORCH
+from jitgen.layouts import GROUP_ALIGNMENT
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.targets.legality import require
 
 ACCUMULATOR_BITS = 22
 """Bits that sums keep: float32's 24, less its roundings."""

@@ -10,14 +10,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from jitgen.build.render import Source, render
+from jitgen.codegen.render import Source, render
+from jitgen.config import Arch
 from jitgen.emulator.api import TIME_LIMIT_S, emulate
 from jitgen.emulator.artifact import Artifact, compiled, of_entry
 from jitgen.emulator.modes import Mode, parse
 from jitgen.emulator.problem import Problem, Sizes, make
 from jitgen.emulator.report import Finding, Report
 from jitgen.errors import ConfigError, Deadlock, JitgenError, MachineFault
-from jitgen.model import Arch, KernelConfig, require
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.targets.legality import require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

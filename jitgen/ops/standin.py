@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from jitgen.config import Arch
 from jitgen.errors import JitgenError
-from jitgen.model import Arch, KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ def current() -> StandIn | None:
 def stand_in(device: StandIn) -> Iterator[None]:
     """Let `device` serve tensors in host memory, for every thread of this process."""
     global _current
-    from jitgen.ops.dispatch import memo
+    from jitgen.ops.grouped_gemm.dispatch import memo
 
     if _current is not None:
         raise JitgenError(

@@ -20,17 +20,18 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from jitgen import forks
+from jitgen.config import Arch
 from jitgen.errors import CompileError, JitgenError, ResourceError
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.model import Arch, KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.backoff import Backoff
 from jitgen.runtime.entries import build, readable
 from jitgen.runtime.key import key
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
-    from jitgen.build.workers import Stop
     from jitgen.cache import Entry, Store
+    from jitgen.compile.workers import Stop
 
 Deliver = Callable[[KernelConfig, Arch, "Entry", str], None]
 """Called on the background's thread with a kernel's entry, and ``compiled`` or ``disk``."""
@@ -189,8 +190,8 @@ class Background:
         self._deliver(want.config, want.arch, entry, tier)
 
     def _build(self, want: _Want) -> Entry:
-        from jitgen.build.compile import Where
-        from jitgen.build.workers import Stop
+        from jitgen.compile.compile import Where
+        from jitgen.compile.workers import Stop
 
         stop = Stop()
         with self._changed:

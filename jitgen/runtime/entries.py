@@ -8,19 +8,20 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from jitgen._version import __version__
-from jitgen.build import toolchain
+from jitgen.compile import toolchain
+from jitgen.config import Arch
 from jitgen.errors import CompileError, RememberedFailure
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.model import Arch, KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime import loader
 from jitgen.runtime.key import document, key
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
-    from jitgen.build.compile import Where
-    from jitgen.build.compiler import Artifact
-    from jitgen.build.workers import Stop
     from jitgen.cache import Entry, Store
+    from jitgen.compile.compile import Where
+    from jitgen.compile.compiler import Artifact
+    from jitgen.compile.workers import Stop
 
 
 def readable(
@@ -69,7 +70,7 @@ def build(
         ResourceError: Memory, processes, descriptors or disk ran out, or the time did.
         ToolchainError: The compiler is not installed.
     """
-    from jitgen.build import compile as compiling
+    from jitgen.compile import compile as compiling
 
     name = key(config, arch)
     if failure := store.index.failure(name):
@@ -110,8 +111,8 @@ def build(
 
 def _publish(store: Store, config: KernelConfig, arch: Arch, artifact: Artifact) -> Entry:
     """Return the entry of what was compiled, in the store unless there is a doubt about it."""
-    from jitgen.build.provenance import builder
     from jitgen.cache import Entry, Meta
+    from jitgen.compile.provenance import builder
 
     meta = Meta(
         key=key(config, arch),

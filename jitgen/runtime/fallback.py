@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from jitgen.config import Arch
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.model import Arch, KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.key import key
 from jitgen.runtime.registry import Registry, is_capturing

@@ -13,9 +13,10 @@ from functools import lru_cache
 from typing import Any
 
 from jitgen import templates
-from jitgen.build import toolchain
-from jitgen.model.arch import Arch
-from jitgen.model.config import KernelConfig, canonical_json
+from jitgen.compile import toolchain
+from jitgen.config.arch import Arch
+from jitgen.config.part import canonical_json
+from jitgen.ops.grouped_gemm.config import KernelConfig
 
 SCHEMA = 2
 """2: host parts are compiled for a named level, not for whatever CPU compiled them."""

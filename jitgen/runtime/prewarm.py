@@ -17,18 +17,20 @@ from typing import TYPE_CHECKING
 
 from jitgen import plans
 from jitgen.cache import Store
+from jitgen.config import Arch
 from jitgen.errors import ConfigError
-from jitgen.model import Arch, KernelConfig, require
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.plans import Plan
 from jitgen.runtime import registry
 from jitgen.runtime.entries import readable
 from jitgen.runtime.key import key
 from jitgen.runtime.task import TASK, compile_task
-from jitgen.select import default_arch
 from jitgen.settings import settings
+from jitgen.targets.default import default_arch
+from jitgen.targets.legality import require
 
 if TYPE_CHECKING:
-    from jitgen.build.workers import Outcome
+    from jitgen.compile.workers import Outcome
 
 
 class State(StrEnum):
@@ -145,7 +147,7 @@ def prewarm(
         else:
             missing.append(row)
     if missing:
-        from jitgen.build import capacity
+        from jitgen.compile import capacity
 
         running = min(len(missing), capacity.default_jobs(settings.jobs if jobs is None else jobs))
         limit = settings.compile_timeout if timeout_s is None else timeout_s
@@ -198,7 +200,7 @@ def _compile(
     rows: list[Row], arch: Arch, store: Store, jobs: int, timeout_s: float
 ) -> Iterator[Row]:
     """Compile `rows` in processes, and yield them as they are done."""
-    from jitgen.build import workers
+    from jitgen.compile import workers
 
     tasks = [compile_task(store, row.config, arch) for row in rows]
     waiting = dict(enumerate(rows))

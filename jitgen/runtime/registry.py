@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 from jitgen import forks
 from jitgen.boundary import boundary, with_room
+from jitgen.config import Arch
 from jitgen.errors import (
     ArtifactError,
     CaptureMiss,
@@ -32,15 +33,16 @@ from jitgen.errors import (
     SettingError,
 )
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.model import Arch, KernelConfig, require
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime import loader
 from jitgen.runtime.backoff import Backoff
 from jitgen.runtime.entries import build, readable
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.key import key
-from jitgen.select.choice import forget as forget_choices
-from jitgen.select.target import default_arch
 from jitgen.settings import settings
+from jitgen.targets.default import default_arch
+from jitgen.targets.legality import require
+from jitgen.tuning.choice import forget as forget_choices
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Store

@@ -7,15 +7,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jitgen.build.compile import Where
 from jitgen.cache import Store
+from jitgen.compile.compile import Where
+from jitgen.config import Arch
 from jitgen.errors import JitgenError
-from jitgen.model import Arch, KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.entries import build
 from jitgen.settings import settings
 
 TASK = "jitgen.runtime.task:build_task"
-"""What `jitgen.build.workers.run` calls."""
+"""What `jitgen.compile.workers.run` calls."""
 
 
 def compile_task(store: Store, config: KernelConfig, arch: Arch) -> dict[str, Any]:

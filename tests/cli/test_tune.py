@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from jitgen.cache import Store
-from jitgen.model import Arch
-from jitgen.ops import dispatch
+from jitgen.config import Arch
+from jitgen.ops.grouped_gemm import dispatch
 from jitgen.runtime import prewarm as compiling
 from jitgen.runtime import registry
-from jitgen.select import device, tuned
-from jitgen.tune import bench
+from jitgen.tuning import device
+from jitgen.tuning import known as tuned
+from jitgen.tuning.search import bench
 from tests.cli.conftest import Jitgen
 from tests.unit.fake_trials import VARIABLE
 from tests.unit.tune_stand import NAMES, TRIALS, Stand, compiled
@@ -234,7 +235,7 @@ class TestTables:
         ("tune no-such-plan", "no plan 'no-such-plan'"),
         (f"{TUNE} --import x", "--import goes alone"),
         ("tune --import x --export y", "--import goes alone"),
-        (f"{TUNE} -n 0", "n must be at least 1"),
+        (f"{TUNE} -n 0", "n must be an integer of at least 1"),
         (f"{TUNE} --time-limit 0", "--time-limit"),
     ],
 )

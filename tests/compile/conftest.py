@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import jitgen
-from jitgen.build import isolated
 from jitgen.cache import Store
+from jitgen.compile import isolated
 from jitgen.events import Event
-from jitgen.ops import dispatch
+from jitgen.ops.grouped_gemm import dispatch
 from jitgen.runtime import registry
 from jitgen.runtime.registry import Registry
 from tests.compile.fallback_calls import NEIGHBOUR
@@ -68,7 +68,7 @@ def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     gate = tmp_path / "gate"
     (tmp_path / "patient_tasks.py").write_text(
         "import os, time\n"
-        "from jitgen.build import isolated\n"
+        "from jitgen.compile import isolated\n"
         "def build(asked):\n"
         f"    while not os.path.exists({str(gate)!r}):\n"
         "        time.sleep(0.01)\n"

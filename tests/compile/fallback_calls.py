@@ -11,8 +11,10 @@ from pathlib import Path
 import torch
 
 import jitgen
-from jitgen.model import DType, KernelConfig, Layout, Problem, ScaleGranularity
-from jitgen.ops import dispatch
+from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm import dispatch
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime import registry
 
 N, K = 24, 40

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import jitgen
+from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.emulator import device
 from jitgen.errors import InputError
-from jitgen.model import Cluster, DType, KernelConfig, Layout, Operands, ScaleGranularity, Tile
+from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Tile
 from tests.problems import POISON, make, make_for, verify, verify_exact
 
 pytest.importorskip("cutlass")

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 import jitgen
-from jitgen.build import inspect
-from jitgen.build.render import render
+from jitgen.codegen.render import render
+from jitgen.compile import inspect
+from jitgen.config import Arch
 from jitgen.emulator import device, verify
 from jitgen.emulator.artifact import compiled
 from jitgen.emulator.problem import Sizes, make
 from jitgen.emulator.program.parse import parse
-from jitgen.model import Arch, KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from tests import problems
 from tests.cli.conftest import Jitgen
 from tests.cli.conftest import jitgen as jitgen_command  # noqa: F401

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from jitgen.build.render import render
+from jitgen.codegen.render import render
 from jitgen.emulator.api import emulate
 from jitgen.emulator.artifact import Artifact, compiled
 from jitgen.emulator.problem import Problem, Sizes, make
 from jitgen.emulator.report import Finding
 from jitgen.errors import Deadlock, MachineFault
-from jitgen.model import KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from tests.compile.mutations import Mutation
 from tests.compile.mutations_order import FENCES, WAITS
 from tests.compile.mutations_split_k import EXCHANGE

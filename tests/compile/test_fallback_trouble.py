@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import jitgen
-from jitgen.build import isolated
 from jitgen.cache import Store
 from jitgen.cache.folder import Folder
+from jitgen.compile import isolated
 from jitgen.events import Event, EventKind
 from jitgen.runtime import backoff, registry
 from jitgen.runtime.key import key
@@ -127,7 +127,7 @@ class TestTrouble:
         """The compiler refuses it in the worker: that is remembered for every process."""
         (tmp_path / "refusing_tasks.py").write_text(
             "from jitgen.errors import CompileError\n"
-            "from jitgen.build import isolated\n"
+            "from jitgen.compile import isolated\n"
             "def refuse(source, *_, **__):\n"
             "    raise CompileError(source.name, 'the compiler said no')\n"
             "def build(asked):\n"
@@ -183,7 +183,7 @@ class TestTrouble:
 
 ENDING = """
 import atexit, os, sys, time
-from jitgen.build import isolated
+from jitgen.compile import isolated
 from tests.compile import fallback_calls as t
 end = []
 atexit.register(lambda: print(time.monotonic() - end[0], flush=True))

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 import jitgen
+from jitgen import quantize, reference
+from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.errors import InputError
-from jitgen.model import Arch, DType, KernelConfig, Layout, Operands, ScaleGranularity, Tile
-from jitgen.ops import dispatch, quantize, reference
-from jitgen.ops.grouped_gemm import grouped_gemm
+from jitgen.ops.grouped_gemm import dispatch
+from jitgen.ops.grouped_gemm.call import grouped_gemm
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
 from jitgen.runtime import registry
 from tests.arguments import MISTAKES, good
 from tests.problems import make

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 import jitgen
-from jitgen.model import Arch, KernelConfig, Layout, Operands
-from jitgen.select.menu import menu
+from jitgen.config import Arch, Layout
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
 from jitgen.settings import settings
+from tests.candidates import candidates
 from tests.gpu.configs import OF_OTHER_TYPES
 from tests.problems import Case, make_for
 
@@ -58,7 +59,7 @@ def problems() -> Iterator[Problem]:
     chance = random.Random(7)
     configs = []
     for layout in Layout:
-        of_menu = menu(Arch.SM_90A, layout, Operands())
+        of_menu = candidates(Arch.SM_90A, layout, Operands())
         configs += [of_menu[index % len(of_menu)] for index in range(PER_LAYOUT)]
     for index, config in enumerate([*configs, *OF_OTHER_TYPES]):
         tile = config.tile.m

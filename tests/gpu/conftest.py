@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from jitgen.model import Arch
+from jitgen.config import Arch
 from jitgen.runtime import registry
 from jitgen.settings import settings
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import jitgen
+from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.errors import CaptureMiss
-from jitgen.model import DType, KernelConfig, Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime import registry
 from tests.gpu.configs import ACCUMULATOR_BITS, CONFIGS, OF_MENUS
 from tests.problems import Case, make, make_for, verify, verify_exact

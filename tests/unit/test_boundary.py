@@ -190,7 +190,7 @@ class TestWithRoom:
 
     def test_the_registry_asks_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """All that is behind a miss gets the room: looking on the disk, compiling, loading."""
-        from jitgen.model import KernelConfig, Tile
+        from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 
         def serve(*_: object) -> str:
             return f"served after {needs(480)}"

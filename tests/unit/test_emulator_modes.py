@@ -8,12 +8,13 @@ import json
 import pytest
 import torch
 
+from jitgen import reference
+from jitgen.config import Arch, Layout
 from jitgen.emulator.modes import ALL, DEFERRED, EAGER, QUICK, WORK, Mode, parse, random_mode
 from jitgen.emulator.problem import Sizes, make
 from jitgen.emulator.report import Finding, Report, Run
 from jitgen.errors import ConfigError, InputError
-from jitgen.model import Arch, KernelConfig, Layout
-from jitgen.ops import reference
+from jitgen.ops.grouped_gemm.config import KernelConfig
 
 NAME = "grouped_gemm_{}_e4m3_e4m3_{}_bf16_t64x64x128_c1x2_acc1_sm_90a"
 CONFIG = KernelConfig.parse(NAME.format("ragged", "block128"))[0]

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from jitgen.cache import Store
+from jitgen.config import Arch, Layout
 from jitgen.errors import CaptureMiss, KernelMiss
-from jitgen.model import Arch, KernelConfig, Layout, Tile
-from jitgen.ops import dispatch
-from jitgen.ops.dispatch import Launch
-from jitgen.ops.validate import Arguments
+from jitgen.ops.grouped_gemm import dispatch
+from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.ops.grouped_gemm.dispatch import Launch
+from jitgen.ops.grouped_gemm.validate import Arguments
 from jitgen.runtime.background import Background
 from jitgen.runtime.fallback import serve
 from jitgen.runtime.kernel import Kernel

@@ -10,14 +10,15 @@ import pytest
 import torch
 
 import jitgen
+from jitgen import reference
+from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.errors import ConfigError
-from jitgen.measure import clock
-from jitgen.measure.errors import NoDevice, WrongResult
-from jitgen.measure.rotation import rotation
-from jitgen.measure.times import Times
-from jitgen.measure.workload import Workload
-from jitgen.model import DType, Layout, Problem, ScaleGranularity
-from jitgen.ops import reference
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.tuning.measure import clock
+from jitgen.tuning.measure.errors import NoDevice, WrongResult
+from jitgen.tuning.measure.rotation import rotation
+from jitgen.tuning.measure.times import Times
+from jitgen.tuning.measure.workload import Workload
 
 
 def problem(layout: Layout = Layout.RAGGED, **changes: object) -> Problem:
@@ -110,9 +111,9 @@ def test_the_shorter_a_call_the_more_sets_of_operands(monkeypatch: pytest.Monkey
 
     assert found[0] is load
     assert len(found) == len({each.b.data_ptr() for each in found}) == 8
-    monkeypatch.setattr("jitgen.measure.rotation._FLOP_RATE", 1.0)
+    monkeypatch.setattr("jitgen.tuning.measure.rotation._FLOP_RATE", 1.0)
     assert len(rotation(load)) == 2
-    monkeypatch.setattr("jitgen.measure.rotation._MOST_BYTES", 1)
+    monkeypatch.setattr("jitgen.tuning.measure.rotation._MOST_BYTES", 1)
     assert rotation(load) == [load]
 
 

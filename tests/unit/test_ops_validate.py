@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from jitgen import quantize
+from jitgen.config import Arch, Layout, ScaleGranularity
 from jitgen.errors import InputError, UnsupportedConfig
-from jitgen.model import Arch, KernelConfig, Layout, ScaleGranularity, Tile
-from jitgen.ops import dispatch, quantize
-from jitgen.ops import validate as rules
-from jitgen.ops.grouped_gemm import grouped_gemm
+from jitgen.ops.grouped_gemm import dispatch
+from jitgen.ops.grouped_gemm import validate as rules
+from jitgen.ops.grouped_gemm.call import grouped_gemm
+from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from tests.arguments import E4M3, MISTAKES, G, K, M, N, config, good, int32, wrong
 
 

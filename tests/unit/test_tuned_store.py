@@ -17,7 +17,8 @@ from jitgen import settings
 from jitgen.cache import Store
 from jitgen.errors import CacheError
 from jitgen.runtime import registry
-from jitgen.select import select, tuned
+from jitgen.tuning import known as tuned
+from jitgen.tuning.choice import select
 from tests.unit.tuned_fakes import (
     BY_MODEL,
     GPU,
@@ -128,7 +129,7 @@ class TestDoubt:
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}'])
     def test_damaged_table(self, text: str, tables: Path, caplog: pytest.LogCaptureFixture) -> None:
         ship(tables, record(1))
-        (tables / "sm_90a_nvidia-h200.json").write_text(text)
+        (tables / "sm_90a" / "tables" / "nvidia-h200.json").write_text(text)
         forget()
 
         assert select(PROBLEM, GPU).source == "model"

@@ -21,9 +21,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jitgen.build.linker import driver
 from jitgen.cache.root import Root
 from jitgen.cache.trust import Damaged
+from jitgen.compile.linker import driver
 from jitgen.errors import CacheError, SettingError, ToolchainError
 from jitgen.settings import settings
 

@@ -136,7 +136,7 @@ def _refuse_unknown(wanted: list[Symbol]) -> None:
         )
     )
     if unknown:
-        from jitgen.build import toolchain
+        from jitgen.compile import toolchain
 
         version = toolchain.versions()["nvidia-cutlass-dsl"]
         raise UnsupportedPtx(

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from jitgen import forks
-from jitgen.build import compiler, workers
-from jitgen.build.render import render
 from jitgen.cache import Store
+from jitgen.codegen.render import render
+from jitgen.compile import compiler, workers
 from jitgen.errors import ResourceError
 from jitgen.events import Event, events
 from jitgen.runtime.key import key
