@@ -21,7 +21,6 @@ from jitgen.select import select
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
-    from jitgen.emulator import emulate
     from jitgen.events import Event, on_event
     from jitgen.model import (
         Arch,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from jitgen.ops.grouped_gemm import grouped_gemm
     from jitgen.runtime.prewarm import prewarm
     from jitgen.runtime.registry import freeze, get_kernel
+    from jitgen.verify import emulate
 
 __all__ = [
     "Arch",
@@ -70,7 +70,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "emulate": "jitgen.emulator",
+    "emulate": "jitgen.verify",
     "Event": "jitgen.events",
     "on_event": "jitgen.events",
     "quantize": "jitgen.ops",

@@ -38,10 +38,10 @@ for name, content in {{**made.files, "kernel.ptx": made.ptx.encode()}}.items():
 _RUN = """\
 import json, resource
 from pathlib import Path
-from jitgen.emulator import emulate
-from jitgen.emulator.artifact import Artifact
+from jitgen.emulator import Artifact
 from jitgen.measure.workload import Workload
 from jitgen.model import Layout, Problem
+from jitgen.verify import emulate
 
 folder = Path({folder!r})
 artifact = Artifact(

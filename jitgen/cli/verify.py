@@ -20,9 +20,9 @@ from jitgen.model import Arch, KernelConfig, require
 from jitgen.select import default_arch
 from jitgen.settings import settings
 
-TASK = "jitgen.emulator.verification:verify_task"
+TASK = "jitgen.verify.verification:verify_task"
 
-_PRELOAD = ("torch", "numpy", "jitgen.emulator.verification", "jitgen.emulator.isa")
+_PRELOAD = ("torch", "numpy", "jitgen.verify.verification", "jitgen.emulator.isa")
 """What every task needs, beside the compiler."""
 
 _SHOWN_FINDINGS = 6
@@ -94,11 +94,11 @@ def verify(
     every kernel that the selector can choose for it. The exit code is 1 on any wrong value or
     finding.
     """
-    from jitgen import emulator
-    from jitgen.emulator import modes as known_modes
+    from jitgen.emulator.modes import parse
+    from jitgen.verify import require_numpy
 
-    emulator.require_numpy()
-    chosen = [mode.name for mode in known_modes.parse(modes)]
+    require_numpy()
+    chosen = [mode.name for mode in parse(modes)]
     tasks = [
         {**task, "problem": problem, "modes": chosen, "time_limit_s": time_limit}
         for task in _tasks(names, arch)
@@ -162,7 +162,7 @@ def _check(tasks: list[dict[str, Any]], problem: str | None) -> None:
             raise ConfigError(f"{_name(task)} runs on this machine as it is: name a GPU kernel")
         require(config, target)
     if problem is not None:
-        from jitgen.emulator.problem import Sizes
+        from jitgen.verify.problem import Sizes
 
         Sizes.parse(problem, KernelConfig.from_json(tasks[0]["config"]))
 
@@ -241,7 +241,7 @@ def _print_counts(output: Output, row: _Row) -> None:
     runs = [run for trial in row.trials for run in trial["runs"]]
     if not runs:
         return
-    from jitgen.emulator.problem import Sizes
+    from jitgen.verify.problem import Sizes
 
     output.line()
     output.line(str(Sizes(**row.document["sizes"])), style="bold")

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import jitgen
-from jitgen.emulator import device
 from jitgen.errors import InputError
 from jitgen.model import Cluster, DType, KernelConfig, Layout, Operands, ScaleGranularity, Tile
+from jitgen.verify import device
 from tests.problems import POISON, make, make_for, verify, verify_exact
 
 pytest.importorskip("cutlass")

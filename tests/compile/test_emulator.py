@@ -13,11 +13,11 @@ import torch
 import jitgen
 from jitgen.build import inspect
 from jitgen.build.render import render
-from jitgen.emulator import device, verify
-from jitgen.emulator.artifact import compiled
-from jitgen.emulator.problem import Sizes, make
 from jitgen.emulator.program.parse import parse
 from jitgen.model import Arch, KernelConfig
+from jitgen.verify import device, verify
+from jitgen.verify.artifacts import compiled
+from jitgen.verify.problem import Sizes, make
 from tests import problems
 from tests.cli.conftest import Jitgen
 from tests.cli.conftest import jitgen as jitgen_command  # noqa: F401

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.emulator import verify
 from jitgen.model import Arch, KernelConfig, Layout, Operands
 from jitgen.select.menu import menu
+from jitgen.verify import verify
 
 pytest.importorskip("cutlass")
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 import pytest
 
 from jitgen.build.render import render
-from jitgen.emulator.api import emulate
-from jitgen.emulator.artifact import Artifact, compiled
-from jitgen.emulator.problem import Problem, Sizes, make
+from jitgen.emulator.artifact import Artifact
 from jitgen.emulator.report import Finding
 from jitgen.errors import Deadlock, MachineFault
 from jitgen.model import KernelConfig
+from jitgen.verify import emulate
+from jitgen.verify.artifacts import compiled
+from jitgen.verify.problem import Problem, Sizes, make
 from tests.compile.mutations import Mutation
 from tests.compile.mutations_order import FENCES, WAITS
 from tests.compile.mutations_split_k import EXCHANGE

@@ -99,7 +99,7 @@ def run(path: str) -> None:
 
 def compare(path: str) -> int:
     """Run every problem in the emulator and compare with the kept outputs."""
-    from jitgen.emulator import device
+    from jitgen.verify import device
 
     kept = torch.load(path)
     wrong = 0

@@ -12,13 +12,14 @@ import jitgen
 
 ROOT = Path(jitgen.__file__).parent
 LAYERS = [
-    {"errors", "text", "documents", "settings", "events", "forks", "boundary", "_version"},
+    {"errors"},
+    {"emulator", "text", "documents", "settings", "events", "forks", "boundary", "_version"},
     {"model"},
     {"cache", "build", "templates"},
     {"select"},
     {"runtime", "plans"},
     {"ops"},
-    {"emulator"},
+    {"verify"},
     {"measure"},
     {"tune"},
     {"bench", "cli"},
