@@ -53,8 +53,7 @@ artifact = Artifact(
 problem = Problem(layout=Layout.RAGGED, groups=4, m=1024, n=1024, k=2048)
 load = Workload.random(problem, device="cpu")
 num_sms = 132
-tensors = (load.a, load.b, load.a_scale, load.b_scale, load.groups, load.out)
-report = emulate(artifact, *tensors, num_sms, modes="eager", num_sms=num_sms)
+report = emulate(artifact, *load.tensors, num_sms, modes="eager", num_sms=num_sms)
 load.check("the emulated kernel")
 print(json.dumps({{
     "seconds": report.runs[0].seconds,

@@ -90,6 +90,6 @@ def _dequantised_b(b: Tensor, scale: Tensor | None) -> Tensor:
     if scale.dim() == 2:
         scale = scale.repeat_interleave(SCALE_BLOCK, 0).repeat_interleave(SCALE_BLOCK, 1)
         scale = scale[: b.shape[0], : b.shape[1]]
-    elif scale.dim() == 1:
+    else:  # at least one dimension: a number would not make float32 wider
         scale = scale.unsqueeze(-1)
     return b.float() * scale

@@ -7,21 +7,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import accumulate, groupby
-from typing import Any, Self
-
-import torch
-from torch import Tensor
+from itertools import groupby
+from typing import Self
 
 from jitgen.errors import ConfigError
-from jitgen.model import Arch, KernelConfig, Layout, ScaleGranularity, require
-from jitgen.model.dtypes import SCALE_BLOCK
-from jitgen.ops import quantize, reference
-from jitgen.ops.dtypes import TORCH
-from jitgen.select.menu import GROUP_ALIGNMENT
-
-ACCUMULATOR_BITS = 22
-"""Bits that sums keep: float32's 24, less its roundings."""
+from jitgen.model import Arch, KernelConfig, Problem, require
+from jitgen.ops.problems import Solved, random_call
 
 _SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
 _NUM_CLUSTERS = 2
@@ -95,137 +86,21 @@ class Sizes:
         return f"rows {rows}, N {self.n}, K {self.k}, {self.num_sms} SMs"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+def make(config: KernelConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0) -> Solved:
     """
-    One call with its answer.
-
-    Attributes:
-        is_exact: Small integers and scales that are powers of two: every sum is exact, whatever its
-            order.
-        arguments: a, b, a_scale, b_scale, groups and out, as kernels take them; out is all NaN.
-        expected: Shape of out, float32: what float32 arithmetic gives.
-        magnitude: The same sums over absolute values: what rounding errors are relative to.
-        is_owned: Shape of out, bool: false in rows that no group owns.
+    Return a call of `config` with `sizes`, the same for the same `seed`. Every layout gets rows
+    that nobody owns.
     """
-
-    is_exact: bool
-    arguments: tuple[Tensor, ...]
-    expected: Tensor
-    magnitude: Tensor
-    is_owned: Tensor
-
-    @property
-    def out(self) -> Tensor:
-        """Where the result goes."""
-        return self.arguments[-1]
-
-    def wrong(self) -> int:
-        """
-        Return how many values of the result are wrong.
-
-        Exact problems want the rounded sum, bit for bit. Others allow half a unit in the last place
-        of the output, and what rounding the sums can do. Rows that no group owns stay as they were.
-        """
-        out, owned = self.out, self.is_owned
-        touched = ~out.isnan() & ~owned
-        if self.is_exact:
-            differ = out != self.expected.to(out.dtype)
-        else:
-            half_unit = torch.finfo(out.dtype).eps / 2 * 1.01
-            allowed = self.expected.abs() * half_unit + self.magnitude * 2.0**-ACCUMULATOR_BITS
-            differ = ~((out.float() - self.expected).abs() <= allowed)  # a NaN is wrong
-        return int((touched | differ & owned).sum())
-
-    def errors(self) -> tuple[float, float]:
-        """
-        Return the error relative to the float32 result: in the Frobenius norm, and the largest one
-        over the largest value.
-        """
-        want = self.expected[self.is_owned]
-        error = self.out[self.is_owned].float() - want
-        if not error.numel():
-            return 0.0, 0.0
-        largest = float(want.abs().max()) or 1.0
-        return float(error.norm()) / (float(want.norm()) or 1.0), float(error.abs().max()) / largest
-
-
-def make(config: KernelConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0) -> Problem:
-    """Return a call of `config` with `sizes`, the same for the same `seed`."""
-    chance = torch.Generator().manual_seed(seed)
-    owned, named = _rows(config, sizes.rows)
-    lead, groups = tuple(owned.shape), len(sizes.rows)
-    a_scale, b_scale = _scales(config, lead, (groups, sizes.n, sizes.k), chance, is_exact)
-    operands = (
-        _values((*lead, sizes.k), config, chance, is_exact),
-        _values((groups, sizes.n, sizes.k), config, chance, is_exact),
+    types = config.operands
+    problem = Problem(
+        layout=config.layout,
+        groups=len(sizes.rows),
+        m=sum(sizes.rows),
+        n=sizes.n,
+        k=sizes.k,
+        a_dtype=types.a_dtype,
+        out_dtype=types.out_dtype,
+        scale_granularity=types.scale_granularity,
     )
-    a, b = operands
-    out = torch.full((*lead, sizes.n), float("nan"), dtype=TORCH[config.operands.out_dtype])
-    want = {"a_scale": a_scale, "b_scale": b_scale, **named, "out_dtype": torch.float32}
-    plus_a, plus_b = (x.float().abs().to(x.dtype) for x in operands)
-    return Problem(
-        is_exact=is_exact,
-        arguments=(a, b, a_scale, b_scale, *named.values(), out),
-        expected=reference.grouped_gemm(a, b, **want),
-        magnitude=reference.grouped_gemm(plus_a, plus_b, **want),
-        is_owned=owned.unsqueeze(-1).expand(out.shape),
-    )
-
-
-def _values(
-    shape: tuple[int, ...], config: KernelConfig, chance: torch.Generator, is_exact: bool
-) -> Tensor:
-    if is_exact:
-        values = torch.randint(-2, 3, shape, generator=chance).float()
-    else:
-        values = torch.randn(shape, generator=chance)
-    return values.to(TORCH[config.operands.a_dtype])
-
-
-def _scales(
-    config: KernelConfig,
-    lead: tuple[int, ...],
-    b_shape: tuple[int, int, int],
-    chance: torch.Generator,
-    is_exact: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return scales of a and b between 1/4 and 4, in the layout that kernels read."""
-
-    def scale(*shape: int) -> Tensor:
-        if is_exact:
-            return torch.exp2(torch.randint(-2, 3, shape, generator=chance).float())
-        return torch.rand(shape, generator=chance) * 2 + 0.5
-
-    groups, n, k = b_shape
-    blocks_of_n, blocks_of_k = -(-n // SCALE_BLOCK), -(-k // SCALE_BLOCK)
-    match config.operands.scale_granularity:
-        case ScaleGranularity.BLOCK128:
-            a_scale = quantize.kernel_layout(scale(*lead, blocks_of_k))
-            return a_scale, scale(groups, blocks_of_n, blocks_of_k)
-        case ScaleGranularity.ROW:
-            return scale(*lead), scale(groups, n)
-        case _:
-            return scale(1), scale(groups)
-
-
-def _rows(config: KernelConfig, rows: tuple[int, ...]) -> tuple[Tensor, dict[str, Any]]:
-    """
-    Return which rows of a are owned (its leading shape), and the argument that says so.
-
-    Every layout gets rows that nobody owns.
-    """
-    if config.layout is Layout.RAGGED:
-        ends = list(accumulate(rows))
-        owned = torch.arange(ends[-1] + 5) < ends[-1]
-        return owned, {"offs": torch.tensor(ends, dtype=torch.int32)}
-    if config.layout is Layout.MASKED:
-        counts = torch.tensor(rows, dtype=torch.int32)
-        owned = torch.arange(max(rows) + 3)[None, :] < counts[:, None]
-        return owned, {"masked_m": counts}
-    indices: list[int] = []
-    for group, count in enumerate(rows):
-        indices += [group] * count + [-1] * (-count % GROUP_ALIGNMENT)
-    indices += [-1] * GROUP_ALIGNMENT  # a whole tile of padding
-    m_indices = torch.tensor(indices, dtype=torch.int32)
-    return m_indices >= 0, {"m_indices": m_indices}
+    call = random_call(problem, sizes.rows, is_exact=is_exact, has_spare=True, seed=seed)
+    return Solved.of(call, is_exact=is_exact)

@@ -17,9 +17,10 @@ from jitgen.emulator.modes import Mode, parse
 from jitgen.emulator.report import Finding, Report
 from jitgen.errors import ConfigError, Deadlock, JitgenError, MachineFault
 from jitgen.model import Arch, KernelConfig, require
+from jitgen.ops.problems import Solved
 from jitgen.verify.artifacts import compiled, of_entry
 from jitgen.verify.emulation import emulate
-from jitgen.verify.problem import Problem, Sizes, make
+from jitgen.verify.problem import Sizes, make
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,16 +148,16 @@ def verify(
 
 def _trial(
     kernel: Artifact,
-    problem: Problem,
+    case: Solved,
     sizes: Sizes,
     modes: tuple[Mode, ...],
     time_limit_s: float,
 ) -> Trial:
-    values = "integers" if problem.is_exact else "random"
+    values = "integers" if case.is_exact else "random"
     try:
         report = emulate(
             kernel,
-            *problem.arguments,
+            *case.tensors,
             sizes.num_sms,
             modes=modes,
             num_sms=sizes.num_sms,
@@ -165,10 +166,10 @@ def _trial(
     except MachineFault as error:
         kind = "deadlock" if isinstance(error, Deadlock) else "fault"
         return Trial(values=values, fault=Finding(kind=kind, message=str(error)))
-    frobenius, largest = problem.errors()
+    frobenius, largest = case.errors()
     return Trial(
         values=values,
-        wrong=problem.wrong(),
+        wrong=case.wrong(),
         frobenius=frobenius,
         largest=largest,
         report=report,

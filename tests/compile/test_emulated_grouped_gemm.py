@@ -101,7 +101,7 @@ def test_bf16_without_scales() -> None:
     without = {**case.arguments, "a_scale": None, "b_scale": None}
     plain = jitgen.grouped_gemm(**without, config=forced)
 
-    assert torch.equal(plain[case.is_written], scaled[case.is_written])
+    assert torch.equal(plain[case.is_owned], scaled[case.is_owned])
 
 
 @pytest.mark.parametrize("out_dtype", [DType.F16, DType.F32])

@@ -71,7 +71,7 @@ def test_a_kernel_of_this_process() -> None:
     sizes = Sizes(rows=(5, 0, 70), n=136, k=272, num_sms=4)
     problem = make(config, sizes, is_exact=True)
 
-    report = jitgen.emulate(kernel, *problem.arguments, num_sms=4)
+    report = jitgen.emulate(kernel, *problem.tensors, num_sms=4)
 
     assert report.is_clean, str(report)
     assert problem.wrong() == 0

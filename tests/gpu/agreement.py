@@ -22,7 +22,7 @@ from jitgen.model import Arch, KernelConfig, Layout, Operands
 from jitgen.select.menu import menu
 from jitgen.settings import settings
 from tests.gpu.configs import OF_OTHER_TYPES
-from tests.problems import Case, make_for
+from tests.problems import Solved, make_for
 
 PER_LAYOUT = 10
 SIZES = [(512, 1024), (328, 656), (200, 272), (8, 16), (264, 2048 + 400)]
@@ -44,7 +44,7 @@ class Problem:
         rows = "+".join(map(str, self.rows))
         return f"{self.config.name('sm_90a')} rows {rows} n {self.n} k {self.k} {kind}"
 
-    def case(self, device: str) -> Case:
+    def case(self, device: str) -> Solved:
         return make_for(
             self.config, self.rows, self.n, self.k, device=device, is_exact=self.is_exact
         )
@@ -69,7 +69,7 @@ def problems() -> Iterator[Problem]:
             yield Problem(config, rows, n, k, is_exact)
 
 
-def digest(case: Case) -> str:
+def digest(case: Solved) -> str:
     """Return what tells whether two machines made the same inputs."""
     found = hashlib.sha256()
     for name, tensor in case.arguments.items():
@@ -109,9 +109,9 @@ def compare(path: str) -> int:
         assert inputs == digest(case), f"other inputs for {problem.name}"
         with device("sm_90a"):
             ours = jitgen.grouped_gemm(**case.arguments, config=problem.config)
-        have, want = ours[case.is_written].double(), theirs[case.is_written].double()
-        assert theirs[~case.is_written].isnan().all(), problem.name
-        assert ours[~case.is_written].isnan().all(), problem.name
+        have, want = ours[case.is_owned].double(), theirs[case.is_owned].double()
+        assert theirs[~case.is_owned].isnan().all(), problem.name
+        assert ours[~case.is_owned].isnan().all(), problem.name
         equal = torch.equal(have, want)
         frobenius = float((have - want).norm() / want.norm()) if have.numel() else 0.0
         largest = float((have - want).abs().max() / want.abs().max()) if have.numel() else 0.0

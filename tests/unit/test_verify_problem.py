@@ -49,7 +49,7 @@ def test_texts_that_are_no_sizes(text: str) -> None:
 @pytest.mark.parametrize("is_exact", [True, False])
 def test_the_right_answer_is_right(layout: str, scales: str, is_exact: bool) -> None:
     problem = make(config(layout, scales), SIZES, is_exact=is_exact)
-    a, b, a_scale, b_scale, groups, out = problem.arguments
+    a, b, a_scale, b_scale, groups, out = problem.tensors
     name = {"ragged": "offs", "contiguous": "m_indices", "masked": "masked_m"}[layout]
 
     assert problem.wrong() == int(problem.is_owned.sum())
