@@ -19,12 +19,12 @@ from typing import Any
 from jitgen.emulator.host.tensors import OnGpu
 
 
-def load_copy(content: bytes, name: str) -> Any:
+def load_copy(content: bytes, name: str) -> Any:  # noqa: ARG001  # a copy shows no name
     """Load a shared library from a private copy of its bytes, which may go at once."""
     import tvm_ffi
 
     with tempfile.TemporaryDirectory(prefix="emulator-") as folder:
-        path = Path(folder, f"{name}.so")
+        path = Path(folder, "host.so")
         path.write_bytes(content)
         module = tvm_ffi.load_module(str(path))
     tvm_ffi.get_global_func("ffi.ModuleGlobalsAdd")(module)  # nobody knows when it is last used
