@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen verify``: run GPU kernels in the emulator and compare them with float32 arithmetic."""
+"""``jitgen verify``: run GPU kernels in the emulator and compare them with float64 sums."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def verify(
     time_limit: float,
 ) -> int:
     """
-    Run kernels without a GPU and compare them with float32 arithmetic.
+    Run kernels without a GPU and compare them with float64 sums.
 
     Each is compiled (a KEY is taken from the cache) and runs in an emulator, which checks every
     access for bounds, initialisation and races. Small integers run in each of the modes, which do

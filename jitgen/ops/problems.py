@@ -228,7 +228,7 @@ class Solved:
     Attributes:
         call: The arguments; results go into its out.
         is_exact: Whether every sum is exact, whatever its order.
-        expected: Shape of out, float32: what float32 arithmetic gives.
+        expected: Shape of out, float32: the sums, which were computed in float64.
         magnitude: The same sums over absolute values: what rounding errors are relative to.
         is_owned: Shape of out, bool: false in rows that no group owns.
     """
@@ -241,13 +241,19 @@ class Solved:
 
     @classmethod
     def of(cls, call: Call, *, is_exact: bool) -> Self:
-        """Return `call` with its answer, computed where its tensors are."""
+        """
+        Return `call` with its answer, computed where its tensors are.
+
+        The roundings of a float32 reference are as large as those of a kernel: it would take up all
+        that `allowed` allows for a float32 result.
+        """
         given: dict[str, Any] = {**call.arguments, "out": None, "out_dtype": torch.float32}
+        wide = {name: given[name].double() for name in ("a_scale", "b_scale")}
         absolute = {name: given[name].float().abs().to(given[name].dtype) for name in ("a", "b")}
         return cls(
             call=call,
             is_exact=is_exact,
-            expected=reference.grouped_gemm(**given),
+            expected=reference.grouped_gemm(**{**given, **wide}),
             magnitude=reference.grouped_gemm(**{**given, **absolute}),
             is_owned=call.is_owned,
         )
@@ -295,7 +301,7 @@ class Solved:
         return int((touched | differ & owned).sum())
 
     def errors(self) -> tuple[float, float]:
-        """Return how far the result is from the float32 one; see `distance`."""
+        """Return how far the result is from what is expected; see `distance`."""
         owned = self.is_owned
         return distance([(self.out[owned].float(), self.expected[owned])])
 

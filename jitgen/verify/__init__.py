@@ -3,7 +3,7 @@
 jitgen's kernels in the emulator: the bridge between what jitgen makes and what runs without a GPU.
 
 `emulation` runs one call of a kernel, `gpu` lets `jitgen.grouped_gemm` find an emulated device,
-`verification` compares a kernel with float32 arithmetic on the sizes of `problem`. `artifacts` gets
+`verification` compares a kernel with float64 sums on the sizes of `problem`. `artifacts` gets
 what the emulator takes out of the cache or the compiler, and `host` lends it jitgen's loader,
 compiler driver and cache. `jitgen.emulator` itself knows nothing of jitgen.
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One config put to the test: compiled, emulated in several modes, compared with float32 arithmetic.
+One config put to the test: compiled, emulated in several modes, compared with float64 sums.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Trial:
     Attributes:
         values: ``integers``, whose sums are exact, or ``random``.
         wrong: Values of the result that are wrong.
-        frobenius: Error relative to the float32 result, in the Frobenius norm.
+        frobenius: Error relative to the right result, in the Frobenius norm.
         largest: Largest error over the largest value.
         report: What was found, mode by mode; None if the kernel did not come to its end.
         fault: Why not.
@@ -112,7 +112,7 @@ def verify(
     time_limit_s: float = TIME_LIMIT_S,
 ) -> Verification:
     """
-    Run `config` in the emulator and compare its results with float32 arithmetic.
+    Run `config` in the emulator and compare its results with float64 sums.
 
     Two problems: small integers in every mode, and random numbers in the first, for a schedule is
     right or wrong whatever the numbers are.
