@@ -21,7 +21,6 @@ from jitgen.settings import settings
 if TYPE_CHECKING:
     from jitgen import quantize, reference
     from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
-    from jitgen.emulator import emulate
     from jitgen.events import Event, on_event
     from jitgen.ops.grouped_gemm.call import grouped_gemm
     from jitgen.ops.grouped_gemm.config import (
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from jitgen.runtime.registry import freeze, get_kernel
     from jitgen.targets.legality import check
     from jitgen.tuning.choice import select
+    from jitgen.verify import emulate
 
 __all__ = [
     "Arch",
@@ -87,7 +87,7 @@ _HOME = {
     "Problem": f"{_GEMM}.problem",
     "grouped_gemm": f"{_GEMM}.call",
     "check": "jitgen.targets.legality",
-    "emulate": "jitgen.emulator",
+    "emulate": "jitgen.verify",
     "Event": "jitgen.events",
     "on_event": "jitgen.events",
     "prewarm": "jitgen.runtime.prewarm",

@@ -38,11 +38,11 @@ for name, content in {{**made.files, "kernel.ptx": made.ptx.encode()}}.items():
 _RUN = """\
 import json, resource
 from pathlib import Path
-from jitgen.emulator import emulate
-from jitgen.emulator.artifact import Artifact
+from jitgen.emulator import Artifact
 from jitgen.tuning.measure.workload import Workload
 from jitgen.config import Layout
 from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.verify import emulate
 
 folder = Path({folder!r})
 artifact = Artifact(
@@ -54,8 +54,7 @@ artifact = Artifact(
 problem = Problem(layout=Layout.RAGGED, groups=4, m=1024, n=1024, k=2048)
 load = Workload.random(problem, device="cpu")
 num_sms = 132
-tensors = (load.a, load.b, load.a_scale, load.b_scale, load.groups, load.out)
-report = emulate(artifact, *tensors, num_sms, modes="eager", num_sms=num_sms)
+report = emulate(artifact, *load.tensors, num_sms, modes="eager", num_sms=num_sms)
 load.check("the emulated kernel")
 print(json.dumps({{
     "seconds": report.runs[0].seconds,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jitgen.config import Arch, Layout
-from jitgen.emulator import verify
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.verify import verify
 from tests.candidates import candidates
 
 pytest.importorskip("cutlass")

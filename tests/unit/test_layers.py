@@ -12,17 +12,18 @@ import jitgen
 
 ROOT = Path(jitgen.__file__).parent
 LAYERS = [
-    {"errors", "text", "documents", "settings", "events", "forks", "boundary", "_version"},
+    {"errors"},
+    {"emulator", "text", "documents", "settings", "events", "forks", "boundary", "_version"},
     {"config", "layouts"},
-    {"formats"},
+    {"formats", "quantize"},
     {"ops.protocol", "ops.grouped_gemm.config", "ops.grouped_gemm.problem"},
     {"cache", "targets", "templates"},
     {"codegen"},
     {"compile"},
     {"tuning"},
     {"runtime", "plans"},
-    {"ops", "quantize", "reference"},
-    {"emulator"},
+    {"ops", "reference"},
+    {"verify"},
     {"tuning.measure"},
     {"tuning.search"},
     {"bench", "cli"},

@@ -48,8 +48,11 @@ def test_a_right_result_passes_and_a_wrong_one_does_not(
         load.check("a kernel")
 
 
-def test_sums_in_float64_show_the_rounding_alone() -> None:
-    load = Workload.random(problem(out_dtype=DType.F32), device="cpu")
+@pytest.mark.parametrize("scales", list(ScaleGranularity))
+def test_sums_in_float64_show_the_rounding_alone(scales: ScaleGranularity) -> None:
+    """Scales per tensor used to fail: float64 times float32 where one of them is a number."""
+    given = problem(out_dtype=DType.F32, scale_granularity=scales)
+    load = Workload.random(given, device="cpu")
     load.call(reference.grouped_gemm)
 
     assert 0 < load.errors(torch.float64)[0] < 1e-6
