@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     )
     from jitgen.ops.grouped_gemm.problem import Problem
     from jitgen.runtime.prewarm import prewarm
-    from jitgen.runtime.registry import freeze, get_kernel
+    from jitgen.runtime.session import Session, freeze, get_kernel, select
     from jitgen.targets.legality import check
-    from jitgen.tuning.choice import select
     from jitgen.verify import emulate
 
 __all__ = [
@@ -53,6 +52,7 @@ __all__ = [
     "Problem",
     "ScaleGranularity",
     "Schedule",
+    "Session",
     "Tile",
     "__version__",
     "check",
@@ -91,9 +91,10 @@ _HOME = {
     "Event": "jitgen.events",
     "on_event": "jitgen.events",
     "prewarm": "jitgen.runtime.prewarm",
-    "freeze": "jitgen.runtime.registry",
-    "get_kernel": "jitgen.runtime.registry",
-    "select": "jitgen.tuning.choice",
+    "freeze": "jitgen.runtime.session",
+    "get_kernel": "jitgen.runtime.session",
+    "select": "jitgen.runtime.session",
+    "Session": "jitgen.runtime.session",
 }
 """Module of each public name that is loaded when it is first used; empty: it is a module itself."""
 

@@ -18,7 +18,7 @@ import jitgen
 from jitgen.bench.protocol import Row
 from jitgen.config import Arch, Layout
 from jitgen.ops.grouped_gemm.problem import Problem
-from jitgen.runtime import registry
+from jitgen.runtime.session import current
 from jitgen.targets.default import default_arch
 from jitgen.tuning.measure.clock import compete_on_host, has_gpu
 from jitgen.tuning.measure.workload import Workload
@@ -35,7 +35,7 @@ def rows() -> Iterator[Row]:
     workload = Workload.random(problem, device="cuda" if is_gpu else "cpu")
     workload.call()
     workload.check("the kernel of the dispatch suite")
-    function = registry.get_kernel(jitgen.select(problem, arch).config, arch).function
+    function = current.get().get_kernel(jitgen.select(problem, arch).config, arch).function
     a, b, a_scale, b_scale = workload.a, workload.b, workload.a_scale, workload.b_scale
     offs, out = torch.zeros_like(workload.groups), workload.out
     tail = (torch.cuda.get_device_properties(a.device).multi_processor_count,) if is_gpu else ()

@@ -11,9 +11,9 @@ from jitgen.cli.options import ARCH, with_output, with_sizes
 from jitgen.cli.output import Column, Output
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.runtime.session import select as choose
 from jitgen.targets.default import default_arch
 from jitgen.tuning.choice import Choice
-from jitgen.tuning.choice import select as choose
 
 
 @click.command()

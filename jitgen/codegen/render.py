@@ -14,10 +14,9 @@ import jinja2
 import jinja2.meta
 
 from jitgen import templates
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.errors import RenderError
 from jitgen.events import Event, EventKind, events
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.targets.legality import require
 
 _SAFE_TEXT = re.compile(r"[A-Za-z0-9_]+")
@@ -35,7 +34,7 @@ class Source:
         text: The Python source; the same config and target always give the same bytes.
     """
 
-    config: KernelConfig
+    config: Config
     arch: Arch
     name: str
     text: str
@@ -66,7 +65,7 @@ def _plain(name: str, value: Any) -> Any:
     raise RenderError(f"{name}={value!r} may not be written into a generated source")
 
 
-def parameters(config: KernelConfig, arch: Arch) -> dict[str, Any]:
+def parameters(config: Config, arch: Arch) -> dict[str, Any]:
     """
     Return every value that a template may declare: the config's fields, flattened, and the derived
     numbers.
@@ -105,7 +104,7 @@ def used_parameters(family: str) -> frozenset[str]:
     return frozenset(used)
 
 
-def render(config: KernelConfig, arch: Arch | str) -> Source:
+def render(config: Config, arch: Arch | str) -> Source:
     """
     Return the source of `config` for `arch`.
 

@@ -20,8 +20,7 @@ from jitgen.settings import settings
 if TYPE_CHECKING:
     from jitgen.compile.compiler import Artifact
     from jitgen.compile.workers import Stop
-    from jitgen.config import Arch
-    from jitgen.ops.grouped_gemm.config import KernelConfig
+    from jitgen.config import Arch, Config
 
 
 class Where(StrEnum):
@@ -44,7 +43,7 @@ def usual() -> Where:
 
 
 def compile_kernel(
-    config: KernelConfig, arch: Arch, where: Where, *, timeout_s: float, stop: Stop | None = None
+    config: Config, arch: Arch, where: Where, *, timeout_s: float, stop: Stop | None = None
 ) -> Artifact:
     """
     Render and compile `config` for `arch` where it is to be compiled.
@@ -90,7 +89,7 @@ class _Unfit(Exception):
     """The process is not one to compile in."""
 
 
-def _compile_here(config: KernelConfig, arch: Arch, *, must: bool) -> Artifact:
+def _compile_here(config: Config, arch: Arch, *, must: bool) -> Artifact:
     from jitgen.codegen.render import render
     from jitgen.compile import compiler
 

@@ -18,10 +18,9 @@ from jitgen.codegen.render import render
 from jitgen.compile import workers
 from jitgen.compile.compiler import Artifact, compile_source
 from jitgen.compile.workers import Outcome, OutcomeKind, Stop
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.documents import read_bounded
 from jitgen.errors import CompileError, CompileTimeout, JitgenError, ResourceError, ToolchainError
-from jitgen.ops.grouped_gemm.config import KernelConfig
 
 TASK = "jitgen.compile.isolated:compile_task"
 """What `jitgen.compile.workers.run` calls."""
@@ -30,7 +29,7 @@ _REFUSED, _BROKEN, _SHORT = "refused", "broken", "short of something"
 
 
 def compile_isolated(
-    config: KernelConfig, arch: Arch, *, timeout_s: float, stop: Stop | None = None
+    config: Config, arch: Arch, *, timeout_s: float, stop: Stop | None = None
 ) -> Artifact:
     """
     Render and compile `config` for `arch` in a process of its own, within `timeout_s` seconds.
@@ -96,7 +95,7 @@ def compile_task(task: dict[str, Any]) -> dict[str, Any]:
         What is known of the artifact, whose files are left in ``directory``; or ``{"kind": ...,
         "error": ...}``.
     """
-    config, arch = KernelConfig.from_json(task["config"]), Arch.parse(task["arch"])
+    config, arch = Config.from_json(task["config"]), Arch.parse(task["arch"])
     try:
         artifact = compile_source(render(config, arch))
         for name, content in artifact.files.items():

@@ -14,9 +14,9 @@ from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.plans.read import read_sweeps
 from jitgen.plans.sweep import Sweep
+from jitgen.runtime.session import select
 from jitgen.text import shown
 from jitgen.tuning.bucket import buckets
-from jitgen.tuning.choice import select
 
 _SHIPPED = Path(__file__).resolve().parent
 _KEYS = {"description", "problems"}

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from jitgen._version import __version__
 from jitgen.compile import toolchain
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.errors import CompileError, RememberedFailure
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime import loader
 from jitgen.runtime.key import document, key
 from jitgen.settings import settings
@@ -24,9 +23,7 @@ if TYPE_CHECKING:
     from jitgen.compile.workers import Stop
 
 
-def readable(
-    store: Store, config: KernelConfig, arch: Arch, *, tells_miss: bool = True
-) -> Entry | None:
+def readable(store: Store, config: Config, arch: Arch, *, tells_miss: bool = True) -> Entry | None:
     """Return the verified entry that this CPU can run; None, told as a miss, if there is none."""
     entry = store.read(key(config, arch))
     obstacle = "not in the cache" if entry is None else loader.unsupported_isa(entry)
@@ -40,7 +37,7 @@ def readable(
 
 def build(
     store: Store,
-    config: KernelConfig,
+    config: Config,
     arch: Arch,
     *,
     where: Where | None = None,
@@ -109,7 +106,7 @@ def build(
     return entry
 
 
-def _publish(store: Store, config: KernelConfig, arch: Arch, artifact: Artifact) -> Entry:
+def _publish(store: Store, config: Config, arch: Arch, artifact: Artifact) -> Entry:
     """Return the entry of what was compiled, in the store unless there is a doubt about it."""
     from jitgen.cache import Entry, Meta
     from jitgen.compile.provenance import builder

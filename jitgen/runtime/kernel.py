@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from jitgen.config.arch import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config import Arch, Config
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry
@@ -33,7 +32,7 @@ class Kernel:
         function: The tvm-ffi function itself.
     """
 
-    config: KernelConfig
+    config: Config
     arch: Arch
     key: str
     tier: str

@@ -9,9 +9,8 @@ from typing import Any
 
 from jitgen.cache import Store
 from jitgen.compile.compile import Where
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.errors import JitgenError
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.entries import build
 from jitgen.settings import settings
 
@@ -19,7 +18,7 @@ TASK = "jitgen.runtime.task:build_task"
 """What `jitgen.compile.workers.run` calls."""
 
 
-def compile_task(store: Store, config: KernelConfig, arch: Arch) -> dict[str, Any]:
+def compile_task(store: Store, config: Config, arch: Arch) -> dict[str, Any]:
     """
     Return the task that brings `config` for `arch` into `store`.
 
@@ -49,7 +48,7 @@ def build_task(task: dict[str, Any]) -> dict[str, Any]:
         ``{"key": ..., "why_private": ...}``, the latter why nobody else will find it, if so; or
         ``{"error": ...}`` with the message of an error that jitgen raised on purpose.
     """
-    config, arch = KernelConfig.from_json(task["config"]), Arch.parse(task["arch"])
+    config, arch = Config.from_json(task["config"]), Arch.parse(task["arch"])
     with settings.scope(**task["settings"]):
         try:
             store = _store(task["root"], task["mode"])

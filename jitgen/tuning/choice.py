@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jitgen.config import Arch, Config
-from jitgen.errors import InputError, UnsupportedConfig
+from jitgen.errors import InputError, UnsafeCacheRoot, UnsupportedConfig
+from jitgen.events import warn_once
 from jitgen.settings import settings
 from jitgen.targets import devices
 from jitgen.targets.default import default_arch
@@ -18,6 +19,11 @@ from jitgen.targets.protocol import Candidate, Device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.bucket import bucket
 from jitgen.tuning.known import Known, Measured, Source
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+
+_MOST_CHOICES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,54 +52,83 @@ class Choice:
     excluded: Mapping[Config, str] = field(hash=False)
 
 
-def select(
-    problem: Any,
-    arch: Arch | str | None = None,
-    *,
-    device: str | None = None,
-    num_sms: int | None = None,
-    use_measured: bool = True,
-) -> Choice:
+class Chooser:
     """
-    Return the config to compute `problem` with.
+    Choices of one session: what its store's measurements say, else what the model does.
 
-    Measurements decide where there are any for the problem's bucket, first those that `jitgen tune`
-    made on this device, then those shipped with jitgen; else the model does. Every row count of a
-    bucket gets the same answer, which is found once and remembered.
-
-    Args:
-        problem: The sizes.
-        arch: The target; None for JITGEN_ARCH, else the GPU's, else ``cpu``.
-        device: Name of the device to choose for; None for JITGEN_DEVICE, else the target's first.
-            So what a call chooses does not depend on the machine that it was prewarmed on.
-        num_sms: SMs to fill; None for all of the device. With another number only the model is
-            asked.
-        use_measured: Whether measurements count; without them the model decides alone.
-
-    Raises:
-        InputError: `problem` is none.
-        ConfigError: The target, or the device, is not known.
-        UnsupportedConfig: The target has no kernel for the problem's types or sizes, or each of
-            them failed when it was measured here.
+    Safe to use from any thread.
     """
-    if not hasattr(problem, "op"):
-        raise InputError("problem", f"must be a Problem (got {type(problem).__name__})")
-    target = default_arch() if arch is None else Arch.parse(arch)
-    require_sizes(problem, target)
-    asked = settings.device if device is None else device
-    place, found = bucket(problem, target), devices.find(target, device)
-    if not use_measured or num_sms not in (None, found.num_sms):
-        return _choose(place, target, found, num_sms or found.num_sms)
-    return _choose_known(place, target, found, asked, tuned.generation())
 
+    def __init__(self, store: Callable[[], Store]) -> None:
+        self._store = store
+        self._chosen: dict[Any, Choice] = {}
 
-def forget() -> None:
-    """
-    Forget every answer, so that the next one asks the cache that the settings name then.
+    def select(
+        self,
+        problem: Any,
+        arch: Arch | str | None = None,
+        *,
+        device: str | None = None,
+        num_sms: int | None = None,
+        use_measured: bool = True,
+    ) -> Choice:
+        """
+        Return the config to compute `problem` with.
 
-    `jitgen.runtime.registry.reset` does so.
-    """
-    _choose_known.cache_clear()
+        Measurements decide where there are any for the problem's bucket, first those that `jitgen
+        tune` made on this device, then those shipped with jitgen; else the model does. Every row
+        count of a bucket gets the same answer, which is found once and remembered.
+
+        Args:
+            problem: The sizes.
+            arch: The target; None for JITGEN_ARCH, else the GPU's, else ``cpu``.
+            device: Name of the device to choose for; None for JITGEN_DEVICE, else the target's
+                first. So what a call chooses does not depend on the machine that it was prewarmed
+                on.
+            num_sms: SMs to fill; None for all of the device. With another number only the model is
+                asked.
+            use_measured: Whether measurements count; without them the model decides alone.
+
+        Raises:
+            InputError: `problem` is none.
+            ConfigError: The target, or the device, is not known.
+            UnsupportedConfig: The target has no kernel for the problem's types or sizes, or each of
+                them failed when it was measured here.
+        """
+        if not hasattr(problem, "op"):
+            raise InputError("problem", f"must be a Problem (got {type(problem).__name__})")
+        target = default_arch() if arch is None else Arch.parse(arch)
+        require_sizes(problem, target)
+        asked = settings.device if device is None else device
+        place, found = bucket(problem, target), devices.find(target, device)
+        if not use_measured or num_sms not in (None, found.num_sms):
+            return _choose(place, target, found, num_sms or found.num_sms)
+        key = place, target, found, asked, tuned.generation()  # what was recorded counts at once
+        choice = self._chosen.get(key)
+        if choice is None:
+            if len(self._chosen) >= _MOST_CHOICES:
+                self._chosen.clear()
+            choice = self._chosen[key] = self._choose_known(place, target, found, asked)
+        return choice
+
+    def forget(self) -> None:
+        """Forget every answer, so that the next one asks the store again."""
+        self._chosen.clear()
+
+    def _choose_known(self, problem: Any, arch: Arch, device: Device, asked: str) -> Choice:
+        known = tuned.lookup(problem, arch, self._opened, asked)
+        by_model = _choose(problem, arch, device, device.num_sms)
+        if not known.measured and not known.excluded:
+            return by_model
+        return _combine(by_model, known, _doubt(problem, arch, device))
+
+    def _opened(self) -> Store | None:
+        """Return the store; None, with a warning, where its root is not safe."""
+        try:
+            return self._store()
+        except UnsafeCacheRoot as error:
+            warn_once("tuned root", "ignoring what was measured here: %s", error)
+            return None
 
 
 @lru_cache(maxsize=4096)
@@ -108,21 +143,6 @@ def _choose(problem: Any, arch: Arch, device: Device, num_sms: int) -> Choice:
         times_us={},
         excluded={},
     )
-
-
-@lru_cache(maxsize=4096)
-def _choose_known(
-    problem: Any,
-    arch: Arch,
-    device: Device,
-    asked: str,
-    generation: int,  # noqa: ARG001  # what this process has recorded counts at once
-) -> Choice:
-    known = tuned.lookup(problem, arch, asked)
-    by_model = _choose(problem, arch, device, device.num_sms)
-    if not known.measured and not known.excluded:
-        return by_model
-    return _combine(by_model, known, _doubt(problem, arch, device))
 
 
 def _candidates(problem: Any, arch: Arch, device: Device, num_sms: int) -> tuple[Candidate, ...]:

@@ -11,7 +11,7 @@ ignored: then the model chooses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.config import Arch
 from jitgen.documents import parse_json, read_bounded
-from jitgen.errors import ToolchainError, UnsafeCacheRoot
+from jitgen.errors import ToolchainError
 from jitgen.events import warn_once
 from jitgen.targets.legality import target
 from jitgen.tuning import device
@@ -89,18 +89,19 @@ def generation() -> int:
     return _generation
 
 
-def lookup(problem: Any, arch: Arch, asked: str = "") -> Known:
+def lookup(problem: Any, arch: Arch, store: Callable[[], Store | None], asked: str = "") -> Known:
     """
     Return what is known about `problem`, which stands for its bucket.
 
     Args:
         problem: The problem.
         arch: The target.
+        store: Returns where measurements made here are; it may refuse.
         asked: Name of the device that was asked for; empty for the one at hand. What was measured
             here counts for that one only.
     """
     is_here = not asked or asked.lower() == device.device_name(arch).lower()
-    here = _local(problem, arch) if is_here else Known()
+    here = _local(problem, arch, store) if is_here else Known()
     name = shipped_device(arch, asked)
     record = shipped(arch, name).get(problem.slug)
     if record is None:
@@ -118,15 +119,9 @@ def lookup(problem: Any, arch: Arch, asked: str = "") -> Known:
     )
 
 
-def _local(problem: Any, arch: Arch) -> Known:
-    from jitgen.cache import Store
-
-    try:
-        store = Store.open()
-    except UnsafeCacheRoot as error:
-        warn_once("tuned root", "ignoring what was measured here: %s", error)
-        return Known()
-    if store.tuned.is_empty:
+def _local(problem: Any, arch: Arch, opened: Callable[[], Store | None]) -> Known:
+    store = opened()
+    if store is None or store.tuned.is_empty:
         return Known()
     try:
         excluded = exclusions(store, arch)
@@ -185,7 +180,7 @@ def exclusions(store: Store, arch: Arch) -> dict[str, str]:
 
 def record(store: Store, arch: Arch, found: Record) -> None:
     """
-    Keep `found` for this device; from now on it decides.
+    Keep `found` for this device; from the next choice on it decides.
 
     Raises:
         CacheError: The store cannot be written.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 from jitgen.codegen.render import Source
@@ -19,9 +18,9 @@ from jitgen.emulator.modes import Mode, parse
 from jitgen.emulator.report import Report
 from jitgen.errors import ConfigError, EmulationError
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.standin import StandIn, stand_in
-from jitgen.runtime import registry
+from jitgen.runtime.devices import Emulated
 from jitgen.runtime.entries import build, readable
+from jitgen.runtime.session import Session, current
 from jitgen.verify.artifacts import of_entry
 from jitgen.verify.emulation import emulate
 
@@ -35,7 +34,7 @@ def device(
     time_limit_s: float = TIME_LIMIT_S,
 ) -> Iterator[list[Report]]:
     """
-    Let `jitgen.grouped_gemm` run tensors in host memory on an emulated GPU, in this whole process.
+    Let `jitgen.grouped_gemm` run tensors in host memory on an emulated GPU, in this context.
 
     Selection, validation and cache are those of the real GPU. A kernel that is not in the cache is
     compiled.
@@ -57,9 +56,12 @@ def device(
     if not target.is_gpu:
         raise ConfigError(f"{target} kernels run on this machine as they are: name a GPU target")
     reports: list[Report] = []
+    artifacts: dict[KernelConfig, Artifact] = {}
 
     def function(config: KernelConfig) -> Callable[..., Any]:
-        artifact = _artifact(config, target)
+        artifact = artifacts.get(config)
+        if artifact is None:
+            artifact = artifacts[config] = _artifact(config, target)
 
         def call(*arguments: Any) -> None:
             report = emulate(
@@ -71,17 +73,14 @@ def device(
 
         return call
 
-    with stand_in(StandIn(arch=target, num_sms=num_sms, function=function)):
+    gpu = Emulated(arch=target, num_sms=num_sms, function=function)
+    with Session.emulating(gpu, like=current.get()):
         yield reports
 
 
-@cache
 def _artifact(config: KernelConfig, arch: Arch) -> Artifact:
     """Return the artifact that the cache of this process has or now gets."""
-    store = registry.default().store
+    store = current.get().store
     entry = readable(store, config, arch) or build(store, config, arch)
     text = entry.source
     return of_entry(entry, Source(config=config, arch=arch, name=config.name(arch), text=text))
-
-
-registry.at_reset(_artifact.cache_clear)

@@ -12,9 +12,8 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm import dispatch
 from jitgen.runtime import prewarm as compiling
-from jitgen.runtime import registry
+from jitgen.runtime.session import current
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.search import bench
@@ -127,13 +126,13 @@ class TestTables:
         table = self.table(jitgen, path)
         before = tuned.all_recorded(Store.open(), Arch.CPU)
         jitgen("cache clear --yes")
-        registry.reset()
+        current.get().reset()
         assert jitgen(f"select {SIZES} --json").document["source"] == "model"
-        monkeypatch.setitem(dispatch.memo, ("key",), SimpleNamespace())
+        monkeypatch.setitem(current.get().memo, ("key",), SimpleNamespace())
         done = jitgen("tune --import", str(path))
 
         assert done.code == 0
-        assert not dispatch.memo, "launches are chosen anew"
+        assert not current.get().memo, "launches are chosen anew"
         assert done.out == f"took over 1 record of {device.cpu_name()}\n"
         assert tuned.all_recorded(Store.open(), Arch.CPU) == before
         assert table["device"] == device.cpu_name()

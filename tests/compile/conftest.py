@@ -13,9 +13,8 @@ import jitgen
 from jitgen.cache import Store
 from jitgen.compile import isolated
 from jitgen.events import Event
-from jitgen.ops.grouped_gemm import dispatch
-from jitgen.runtime import registry
 from jitgen.runtime.registry import Registry
+from jitgen.runtime.session import current
 from tests.compile.fallback_calls import NEIGHBOUR
 
 
@@ -31,10 +30,10 @@ def shared_cache(
     """Compile a kernel once for all tests of a file, and load it anew for each."""
     module_root.chmod(0o700)
     monkeypatch.setenv("JITGEN_CACHE_DIR", str(module_root))
-    registry.reset()
-    dispatch.memo.clear()
+    current.get().reset()
+    current.get().memo.clear()
     yield
-    dispatch.memo.clear()
+    current.get().memo.clear()
 
 
 @pytest.fixture(scope="session")

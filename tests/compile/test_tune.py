@@ -9,10 +9,9 @@ import pytest
 
 from jitgen import grouped_gemm
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm import dispatch
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
 from jitgen.ops.grouped_gemm.problem import Problem
-from jitgen.tuning.choice import select
+from jitgen.runtime.session import current, select
 from jitgen.tuning.measure.clock import Call
 from jitgen.tuning.measure.errors import WrongResult
 from jitgen.tuning.measure.workload import Workload
@@ -46,7 +45,7 @@ def test_the_whole_way() -> None:
     assert not row.record.excluded
     assert choice.source == "tuned"
     assert choice.config.name("cpu") == row.record.winner
-    assert [launch.config for launch in dispatch.memo.values()] == [choice.config]
+    assert [launch.config for launch in current.get().memo.values()] == [choice.config]
 
 
 def test_kernels_that_crash_or_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import jitgen
 from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.errors import CaptureMiss
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.runtime import registry
+from jitgen.runtime.session import current
 from tests.gpu.configs import ACCUMULATOR_BITS, CONFIGS, OF_MENUS
 from tests.problems import Solved, make, make_for, verify, verify_exact
 
@@ -196,7 +196,7 @@ def test_capture_of_a_kernel_that_is_not_loaded() -> None:
         for config in CONFIGS
         if config.layout == "masked" and config.operands.scale_granularity == "tensor"
     )
-    registry.reset()
+    current.get().reset()
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(CaptureMiss, match="before the capture"), torch.cuda.graph(graph):
         jitgen.grouped_gemm(**case.arguments, config=config)

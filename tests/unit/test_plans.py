@@ -12,7 +12,7 @@ import pytest
 from jitgen import plans
 from jitgen.config import Arch, Layout
 from jitgen.errors import PlanError, UnsupportedConfig
-from jitgen.tuning.choice import select
+from jitgen.runtime.session import select
 
 GOOD = """
 description = "two matrices"

@@ -12,11 +12,12 @@ from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.errors import ConfigError, UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
 from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.runtime.session import select
 from jitgen.settings import settings
 from jitgen.targets.legality import check, rules
 from jitgen.tuning import known as tuned
 from jitgen.tuning.bucket import bucket, buckets
-from jitgen.tuning.choice import Choice, select
+from jitgen.tuning.choice import Choice
 from tests.candidates import candidates
 
 MATRICES = [(4096, 7168), (7168, 2048)]

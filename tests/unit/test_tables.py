@@ -10,11 +10,11 @@ import pytest
 
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.runtime.session import select
 from jitgen.targets.legality import target
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.bucket import bucket
-from jitgen.tuning.choice import select
 from jitgen.tuning.record import Table
 from tests.candidates import candidates
 

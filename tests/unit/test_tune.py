@@ -19,13 +19,12 @@ from jitgen import settings
 from jitgen.cache import Store
 from jitgen.config import Arch
 from jitgen.errors import CacheError, UnsupportedConfig
-from jitgen.ops.grouped_gemm import dispatch
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime import prewarm as compiling
 from jitgen.runtime.key import key
+from jitgen.runtime.session import current, select
 from jitgen.tuning import device
-from jitgen.tuning.choice import select
 from jitgen.tuning.measure.errors import NoDevice
 from jitgen.tuning.search import State, tune
 from tests.unit.tune_stand import (
@@ -118,10 +117,10 @@ class TestRecords:
         assert seen == [(SMALL, 1, 2), (LARGE, 2, 2)]
 
     def test_launches_are_chosen_anew(self, stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(dispatch.memo, ("key",), SimpleNamespace())
+        monkeypatch.setitem(current.get().memo, ("key",), SimpleNamespace())
         run()
 
-        assert not dispatch.memo
+        assert not current.get().memo
 
 
 class TestCompiling:

@@ -10,8 +10,8 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.config import Arch
+from jitgen.runtime.session import select
 from jitgen.tuning import known as tuned
-from jitgen.tuning.choice import select
 from jitgen.tuning.search import State, bench, process
 from tests.unit.tune_stand import LARGE, NAMES, SMALL, Stand, exclusions, is_alive, run, set_up
 

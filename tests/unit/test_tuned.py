@@ -13,10 +13,10 @@ from jitgen.compile import toolchain
 from jitgen.config import Arch, Layout
 from jitgen.errors import ToolchainError, UnsupportedConfig
 from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.runtime.session import select
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.bucket import bucket
-from jitgen.tuning.choice import select
 from tests.unit.tuned_fakes import (
     BY_MODEL,
     GPU,

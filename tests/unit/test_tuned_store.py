@@ -16,9 +16,8 @@ import pytest
 from jitgen import settings
 from jitgen.cache import Store
 from jitgen.errors import CacheError
-from jitgen.runtime import registry
+from jitgen.runtime.session import current, select
 from jitgen.tuning import known as tuned
-from jitgen.tuning.choice import select
 from tests.unit.tuned_fakes import (
     BY_MODEL,
     GPU,
@@ -188,7 +187,7 @@ class TestStore:
         store = Store.open()
         tuned.record(store, GPU, record(2))
         store.clear()
-        registry.reset()
+        current.get().reset()
 
         assert store.tuned.is_empty
         assert select(PROBLEM, GPU).source == "model"

@@ -12,11 +12,10 @@ import pytest
 
 from jitgen.config import Arch, Layout
 from jitgen.ops.grouped_gemm.problem import Problem
-from jitgen.runtime import registry
+from jitgen.runtime.session import current, select
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.bucket import bucket
-from jitgen.tuning.choice import select
 from jitgen.tuning.record import Record, Table
 
 GPU = Arch.SM_90A
@@ -61,7 +60,7 @@ def forget() -> None:
         tuned.shipped,
     ):
         cached.cache_clear()
-    registry.reset()
+    current.get().reset()
 
 
 def ship(folder: Path, *records: Record, name: str = "NVIDIA H200") -> None:

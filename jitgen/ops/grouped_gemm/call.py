@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.dispatch import memo, run
+from jitgen.ops.grouped_gemm.dispatch import run
+from jitgen.ops.grouped_gemm.launch import similar
 from jitgen.ops.grouped_gemm.validate import Arguments
 from jitgen.quantize import kernel_layout
+from jitgen.runtime.session import current
 
 
 def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
@@ -104,7 +106,7 @@ def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
         # Types and strides are not in the key: the entry refuses others, and run() replaces it.
         key = (
             layout,
-            a.shape,
+            a.shape,  # in its place: `launch.ROWS`
             b.shape,
             # a_scale without b_scale is a mistake too; with it, the entry ties one to the other.
             a_scale if b_scale is None else b_scale.shape,
@@ -115,7 +117,8 @@ def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
             expected_m,
             None if config is None else id(config),
         )
-        launch = memo[key]
+        session = current.get()
+        launch = session.memo.get(key) or similar(session, key, a)
         result = launch.new_out(a) if out is None else out
         if b_scale is None:
             launch.function(a, b, *launch.unit_scales, groups, result, *launch.tail)

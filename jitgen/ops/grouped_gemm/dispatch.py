@@ -1,19 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-Arguments to a launch: the part of a call that runs once for each combination of shapes.
-
-A launch is remembered under a small tuple of what it depends on and what the compiled entry does
-not check by itself: that the scales' blocks cover N and K. Everything else that could be wrong with
-later tensors of the same shapes (types, strides, alignment, devices, sizes that disagree) the entry
-refuses before it runs.
-"""
+"""Arguments to a launch: the part of a call that runs once for each combination of shapes."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -25,70 +14,17 @@ from jitgen.config import Layout
 from jitgen.errors import InputError, ResourceError, UnsupportedConfig
 from jitgen.formats.dtypes import TORCH
 from jitgen.formats.protocol import ScaleFormat
-from jitgen.ops import standin
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.ops.grouped_gemm.launch import Family, Key, Launch, remember
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
-from jitgen.runtime import fallback, registry
-from jitgen.settings import settings
+from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
-from jitgen.tuning.choice import Choice, select
-
-MEMO_SIZE = 8192
-"""Launches that are remembered; one more forgets all of them, and each is soon found again."""
+from jitgen.tuning.bucket import edges_of
+from jitgen.tuning.choice import Choice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """
-    What a call needs besides its tensors.
-
-    Attributes:
-        function: The compiled entry.
-        tail: What the entry takes behind the tensors: on a GPU the number of SMs, for one CTA on
-            each.
-        copies_scales: Whether kernels cannot read a_scale with the strides that it has.
-        unit_scales: Scales of one, for operands that come without.
-        out_shape: Shape of an output that the caller leaves to us.
-        out_dtype: Its type.
-        config: The config that serves. The memo's key holds the identity of one that was asked for,
-            and this keeps that object alive.
-        awaited: The config that was chosen, where another serves until its kernel is compiled.
-    """
-
-    function: Callable[..., Any]
-    tail: tuple[int, ...]
-    copies_scales: bool
-    unit_scales: tuple[Tensor, ...]
-    out_shape: tuple[int, ...]
-    out_dtype: torch.dtype
-    config: KernelConfig
-    awaited: KernelConfig | None
-
-    def new_out(self, a: Tensor) -> Tensor:
-        """Return an output on the device of `a`, not initialised."""
-        return torch.empty(self.out_shape, dtype=self.out_dtype, device=a.device)
-
-
-memo: dict[tuple[Any, ...], Launch] = {}
-registry.at_reset(memo.clear)
-_epoch = object()  # another one with each kernel that arrives
-
-
-def _switch(config: KernelConfig | None = None) -> None:
-    """Forget the launches that await `config`, or any: the next call looks for it again."""
-    global _epoch
-    _epoch = object()
-    for key, launch in list(memo.items()):
-        if launch.awaited is not None and config in (None, launch.awaited):
-            memo.pop(key, None)
-
-
-registry.at_arrival(_switch)
-os.register_at_fork(after_in_child=_switch)  # nobody would tell the child when it has arrived
-
-
-def run(given: Arguments, config: KernelConfig | None, key: tuple[Any, ...]) -> Tensor:
+def run(given: Arguments, config: KernelConfig | None, key: Key) -> Tensor:
     """
     Do what `grouped_gemm` says, with every check, and remember the launch under `key`.
 
@@ -99,7 +35,7 @@ def run(given: Arguments, config: KernelConfig | None, key: tuple[Any, ...]) -> 
     """
     try:
         with boundary("grouped_gemm"):
-            return _run(given, config, key)
+            return _run(given, config, key, current.get())
     except ResourceError as error:
         if isinstance(error.__cause__, torch.OutOfMemoryError):
             raise _OutOfMemory(str(error)) from error.__cause__
@@ -110,18 +46,16 @@ class _OutOfMemory(ResourceError, torch.OutOfMemoryError):
     """The device has no memory left for an output: an error of jitgen's, and of torch's."""
 
 
-def _run(given: Arguments, config: KernelConfig | None, key: tuple[Any, ...]) -> Tensor:
-    epoch = _epoch
-    launch = _prepare(given, config)
+def _run(given: Arguments, config: KernelConfig | None, key: Key, session: Session) -> Tensor:
+    epoch = session.epoch
+    launch, family, rows = _prepare(given, config, session)
     # While a graph is captured nobody looks for what is awaited, and scales may be the graph's own:
     # the next call prepares again.
     is_capturing = given.a.is_cuda and torch.cuda.is_current_stream_capturing()
     if not (is_capturing and (launch.awaited is not None or launch.unit_scales)):
-        if len(memo) >= MEMO_SIZE:
-            memo.clear()
-        memo[key] = launch
-        if launch.awaited is not None and epoch is not _epoch:
-            memo.pop(key, None)  # it may have arrived after we looked and before we remembered
+        remember(session, key, family, rows, launch)
+        if launch.awaited is not None and epoch is not session.epoch:
+            session.memo.pop(key, None)  # it may have arrived after we looked, before we remembered
     out = launch.new_out(given.a) if given.out is None else given.out
     a_scale = given.a_scale
     if a_scale is not None:
@@ -131,58 +65,55 @@ def _run(given: Arguments, config: KernelConfig | None, key: tuple[Any, ...]) ->
     return out
 
 
-def _prepare(given: Arguments, config: KernelConfig | None) -> Launch:
-    """Validate `given`, choose a config unless one is forced, and get a kernel."""
-    facts = validate(given)
+def _family(facts: Facts, expected_m: int | None, config: KernelConfig | None) -> Family:
+    """Return the calls that differ from this one in their rows only."""
+    if config is not None:
+        return Family(edges=(0,))  # whatever the rows, it serves
+    groups = 1 if facts.layout is Layout.MASKED else facts.groups
+    edges = edges_of(_problem(facts, None), facts.arch)
+    return Family(edges=edges, groups=groups, mean=expected_m or 0)
+
+
+def _prepare(
+    given: Arguments, config: KernelConfig | None, session: Session
+) -> tuple[Launch, Family, int]:
+    """
+    Validate `given`, choose a config unless one is forced, and get a kernel.
+
+    Returns:
+        The launch, the family that it belongs to, and its rows; 0 where there is nothing to launch.
+    """
+    facts = validate(given, session)
     choice = None
     if config is None:
-        choice = _choice(facts, given.expected_m)
+        choice = _choice(facts, given.expected_m, session)
         wanted = choice.config
     else:
         wanted = _forced(facts, config)
     device, a_scale = given.a.device, given.a_scale
     function, served = _nothing, wanted
     if 0 not in facts.shape:
-        function, served = _function(wanted, choice, facts, device)
-    return Launch(
+        # One that was forced, and so is no choice, is never replaced.
+        neighbours = choice and [c.config for c in choice.candidates if c.config != wanted]
+        function, served = facts.device.entry(session, wanted, neighbours)
+    launch = Launch(
         function=function,
-        tail=(_num_sms(device),) if facts.arch.is_gpu else (),
+        tail=facts.device.tail,
         copies_scales=a_scale is not None and not _form(served).is_readable(a_scale),
-        unit_scales=_unit_scales(device, facts.groups) if given.b_scale is None else (),
-        out_shape=facts.shape,
+        unit_scales=_unit_scales(device, facts.groups, session) if given.b_scale is None else (),
+        columns=facts.n,
         out_dtype=TORCH[facts.out_dtype],
         config=served,
         awaited=None if served == wanted else wanted,
     )
+    family = _family(facts, given.expected_m, config)
+    return launch, family, 0 if 0 in facts.shape else facts.rows
 
 
-def _function(
-    wanted: KernelConfig, choice: Choice | None, facts: Facts, device: torch.device
-) -> tuple[Callable[..., Any], KernelConfig]:
-    """
-    Return an entry for tensors on `device`, and its config: `wanted`, or another that may serve.
-
-    One that was forced, and so is no choice, is never replaced.
-    """
-    emulated = standin.current()
-    if emulated is not None and device.type == "cpu":
-        return emulated.function(wanted), wanted
-    if choice is not None and settings.on_miss == "fallback":
-        neighbours = (c.config for c in choice.candidates if c.config != wanted)
-        kernel = fallback.serve(registry.default(), wanted, neighbours, facts.arch)
-    else:
-        kernel = registry.get_kernel(wanted, facts.arch)
-    served = wanted if kernel.config == wanted else kernel.config
-    if facts.arch.is_gpu and torch.cuda.device_count() > 1:
-        return _on_device(kernel.function, device), served
-    return kernel.function, served
-
-
-def _choice(facts: Facts, expected_m: int | None) -> Choice:
-    """Return the selector's choice; unless told, groups share the rows and masked ones are full."""
-    is_masked = facts.layout is Layout.MASKED
-    rows = facts.rows * facts.groups if is_masked else facts.rows
-    problem = Problem(
+def _problem(facts: Facts, expected_m: int | None) -> Problem:
+    """Return what is chosen for; unless told, groups share the rows and masked ones are full."""
+    rows = facts.rows * facts.groups if facts.layout is Layout.MASKED else facts.rows
+    return Problem(
         layout=facts.layout,
         groups=facts.groups,
         m=rows if expected_m is None else expected_m * facts.groups,
@@ -192,8 +123,11 @@ def _choice(facts: Facts, expected_m: int | None) -> Choice:
         out_dtype=facts.out_dtype,
         scale_granularity=facts.scale_granularity,
     )
+
+
+def _choice(facts: Facts, expected_m: int | None, session: Session) -> Choice:
     try:
-        return select(problem, facts.arch)
+        return session.select(_problem(facts, expected_m), facts.arch)
     except UnsupportedConfig as error:
         raise InputError("a", str(error)) from None
 
@@ -218,7 +152,7 @@ def _forced(facts: Facts, config: KernelConfig) -> KernelConfig:
     return config
 
 
-def _form(config: KernelConfig) -> ScaleFormat:
+def _form(config: Any) -> ScaleFormat:
     """Return the format of a's scales."""
     types = config.operands
     return formats.find(types.a_scale_granularity or types.scale_granularity)
@@ -235,43 +169,15 @@ def _nothing(*_: Any) -> None:
     """Launch nothing: there are no rows."""
 
 
-def _on_device(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Return `function` for a process of several GPUs, of which another may be the current one."""
-    index = device.index
-
-    def call(*arguments: Any) -> None:
-        if torch.cuda.current_device() == index:
-            function(*arguments)
-            return
-        with torch.cuda.device(index):
-            function(*arguments)
-
-    return call
-
-
-def _num_sms(device: torch.device) -> int:
-    emulated = standin.current()
-    if emulated is not None and device.type == "cpu":
-        return emulated.num_sms
-    return _num_sms_of_gpu(device)
-
-
-@cache
-def _num_sms_of_gpu(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
-_kept_scales: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}
-
-
-def _unit_scales(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:
+def _unit_scales(device: torch.device, groups: int, session: Session) -> tuple[Tensor, Tensor]:
     """Return scales of one: the same ones for every call, but for a call that a graph captures."""
     place = (device, groups)
-    if place not in _kept_scales:
+    if place not in session.unit_scales:
         scales = torch.ones(1, device=device), torch.ones(groups, device=device)
         if device.type == "cuda":
             if torch.cuda.is_current_stream_capturing():
                 return scales  # nothing but a replay of that graph fills them
             torch.cuda.current_stream(device).synchronize()  # other streams read them, too
-        _kept_scales[place] = scales
-    return _kept_scales[place]
+        session.unit_scales[place] = scales
+    kept: tuple[Tensor, Tensor] = session.unit_scales[place]
+    return kept

@@ -20,8 +20,10 @@ from jitgen.errors import InputError
 from jitgen.formats.dtypes import OF_TORCH, TORCH
 from jitgen.formats.protocol import ScaleFormat
 from jitgen.layouts import ARGUMENT
-from jitgen.ops import standin
 from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.runtime import devices
+from jitgen.runtime.devices import Device
+from jitgen.runtime.session import Session
 from jitgen.targets.legality import rules, size_refusal
 
 
@@ -53,7 +55,8 @@ class Facts:
     What follows from valid arguments.
 
     Attributes:
-        arch: The target that serves the tensors' device.
+        device: What serves the tensors.
+        arch: Its target.
         layout: How rows belong to groups.
         scale_granularity: How many values share a scale.
         a_dtype: Element type of a and b.
@@ -65,6 +68,7 @@ class Facts:
         shape: Shape of the output.
     """
 
+    device: Device
     arch: Arch
     layout: Layout
     scale_granularity: ScaleGranularity
@@ -77,7 +81,7 @@ class Facts:
     shape: tuple[int, ...]
 
 
-def validate(given: Arguments) -> Facts:
+def validate(given: Arguments, session: Session) -> Facts:
     """
     Return the facts about valid arguments.
 
@@ -91,7 +95,8 @@ def validate(given: Arguments) -> Facts:
     if given.alpha is not None:
         raise InputError("alpha", "belongs to nv16 scales, which have no kernel yet: leave it out")
     layout, groups = _layout(given)
-    arch = _arch(a.device)
+    device = devices.find(a.device, session)
+    arch = device.arch
     _require_dtype("a", a, [TORCH[dtype] for dtype, _ in _operands(arch)], arch)
     _require_dtype("b", b, [a.dtype], None)
     a_rank = 3 if layout is Layout.MASKED else 2
@@ -132,6 +137,7 @@ def validate(given: Arguments) -> Facts:
             _check_memory(name, tensor, a.device, alignment)
     _check_the_rest(given, n)
     return Facts(
+        device=device,
         arch=arch,
         layout=layout,
         scale_granularity=granularity,
@@ -170,25 +176,6 @@ def _layout(given: Arguments) -> tuple[Layout, Tensor]:
         )
     _require_tensor(names[0], found[0][1])
     return found[0]
-
-
-def _arch(device: torch.device) -> Arch:
-    if device.type == "cpu":
-        emulated = standin.current()
-        return Arch.CPU if emulated is None else emulated.arch
-    gpus = ", ".join(arch for arch in Arch if arch.is_gpu)
-    if device.type != "cuda" or torch.version.hip:
-        raise InputError("a", f"must be on a CPU or an NVIDIA GPU of {gpus} (got device {device})")
-    capability = torch.cuda.get_device_capability(device)
-    arch = Arch.of_capability(*capability)
-    if arch is None:
-        name = torch.cuda.get_device_name(device)
-        raise InputError(
-            "a",
-            f"must be on a CPU or an NVIDIA GPU of {gpus} "
-            f"(got {device}, {name}, compute capability {capability[0]}.{capability[1]})",
-        )
-    return arch
 
 
 def _operands(arch: Arch) -> tuple[tuple[DType, DType], ...]:

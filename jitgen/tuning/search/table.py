@@ -13,11 +13,10 @@ from jitgen._version import __version__
 from jitgen.config import Arch
 from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.problem import Problem
-from jitgen.runtime import registry
+from jitgen.runtime.session import current, select
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.bucket import bucket
-from jitgen.tuning.choice import select
 from jitgen.tuning.record import Record, Table
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def import_table(store: Store, document: Any) -> Imported:
             continue
         tuned.record(store, table.arch, record)
         taken.append(record.problem)
-    registry.choose_anew()
+    current.get().forget()
     own = _conditions(table.arch)
     differences = {
         name: (str(value), str(table.conditions[name]))

@@ -13,13 +13,12 @@ from jitgen.errors import CacheError
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime import prewarm as compiling
-from jitgen.runtime import registry
+from jitgen.runtime.session import current, select
 from jitgen.settings import settings
 from jitgen.targets.default import default_arch
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.bucket import bucket
-from jitgen.tuning.choice import select
 from jitgen.tuning.measure.errors import NoDevice
 from jitgen.tuning.record import Record
 from jitgen.tuning.search.bench import Bench, Measurements, NotMeasured
@@ -73,7 +72,7 @@ def tune(
     """
     start = time.perf_counter()
     target = default_arch() if arch is None else Arch.parse(arch)
-    run = _Run(target, registry.default().store if store is None else store, again=again)
+    run = _Run(target, current.get().store if store is None else store, again=again)
     places = buckets_of(problems, target)
     waiting = [place for place in places if run.known(place) is None]
     run.compile(run.configs(waiting), on_compile)
@@ -85,7 +84,7 @@ def tune(
                 if on_progress is not None:
                     on_progress(rows[-1], len(rows), len(places))
     finally:
-        registry.choose_anew()
+        current.get().forget()
     return Report(
         arch=target,
         device=device.device_name(target),

@@ -18,6 +18,7 @@ from jitgen.cache import Store
 from jitgen.compile import compiler, provenance, toolchain
 from jitgen.errors import CompileError, RememberedFailure, UnsafeCacheRoot
 from jitgen.runtime.key import key
+from jitgen.runtime.session import current
 from jitgen.settings import settings
 from tests.chaos.kernels import ARCH, IMPORTS, hearing, in_child, pretending, warm_up
 from tests.chaos.trouble.stand import (
@@ -179,13 +180,12 @@ def _no_home(place: Place) -> str:
     warm_up()
 
     def work() -> None:
-        from jitgen.runtime import registry
 
         for name in ("HOME", "XDG_CACHE_HOME", "JITGEN_CACHE_DIR"):
             os.environ.pop(name, None)
         with pretending(), hearing() as said:
-            registry.reset()
-            kernel = registry.get_kernel(CONFIG, ARCH)
+            current.get().reset()
+            kernel = current.get().get_kernel(CONFIG, ARCH)
         assert "JITGEN_CACHE_DIR" in " ".join(said), said
         assert len(said) == 1, said
         assert kernel.entry.why_private
