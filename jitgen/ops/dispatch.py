@@ -25,6 +25,7 @@ from jitgen.model import KernelConfig, Layout, Operands, Problem, ScaleGranulari
 from jitgen.ops import standin
 from jitgen.ops.dtypes import TORCH
 from jitgen.ops.quantize import is_kernel_layout, kernel_layout
+from jitgen.ops.tracing.detect import is_traced
 from jitgen.ops.validate import Arguments, Facts, validate
 from jitgen.runtime import fallback, registry
 from jitgen.select import Choice, select
@@ -66,6 +67,9 @@ class Launch:
         return torch.empty(self.out_shape, dtype=self.out_dtype, device=a.device)
 
 
+has_several_gpus = False
+"""Whether launches depend on which GPU holds the tensors; known from the first one on a GPU on."""
+
 memo: dict[tuple[Any, ...], Launch] = {}
 registry.at_reset(memo.clear)
 _epoch = object()  # another one with each kernel that arrives
@@ -88,11 +92,17 @@ def run(given: Arguments, config: KernelConfig | None, key: tuple[Any, ...]) -> 
     """
     Do what `grouped_gemm` says, with every check, and remember the launch under `key`.
 
+    A call that torch traces becomes an operation in torch's hands instead, and is not remembered.
+
     Raises:
         InputError: An argument is wrong, or does not fit the forced config.
         JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`. Nothing
             else: where the device has no memory left, it is a torch.OutOfMemoryError as well.
     """
+    if is_traced(given.tensors.values()):
+        from jitgen.ops.tracing import grouped_gemm as traced
+
+        return traced.record(given, config)
     try:
         with boundary("grouped_gemm"):
             return _run(given, config, key)
@@ -112,7 +122,9 @@ def _run(given: Arguments, config: KernelConfig | None, key: tuple[Any, ...]) ->
     # While a graph is captured nobody looks for what is awaited, and scales may be the graph's own:
     # the next call prepares again.
     is_capturing = given.a.is_cuda and torch.cuda.is_current_stream_capturing()
-    if not (is_capturing and (launch.awaited is not None or launch.unit_scales)):
+    is_waiting = is_capturing and (launch.awaited is not None or launch.unit_scales)
+    # Nor is one remembered that a dispatch mode was told not to see: the next it is to see.
+    if not (is_waiting or torch._C._len_torch_dispatch_stack()):
         if len(memo) >= MEMO_SIZE:
             memo.clear()
         memo[key] = launch
@@ -135,7 +147,8 @@ def _prepare(given: Arguments, config: KernelConfig | None) -> Launch:
         choice = _choice(facts, given.expected_m)
         wanted = choice.config
     else:
-        wanted = _forced(facts, config)
+        require_fit(config, facts)
+        wanted = config
     device, a_scale = given.a.device, given.a_scale
     function, served = _nothing, wanted
     if 0 not in facts.shape:
@@ -160,6 +173,7 @@ def _function(
 
     One that was forced, and so is no choice, is never replaced.
     """
+    global has_several_gpus
     emulated = standin.current()
     if emulated is not None and device.type == "cpu":
         return emulated.function(wanted), wanted
@@ -170,6 +184,7 @@ def _function(
         kernel = registry.get_kernel(wanted, facts.arch)
     served = wanted if kernel.config == wanted else kernel.config
     if facts.arch.is_gpu and torch.cuda.device_count() > 1:
+        has_several_gpus = True
         return _on_device(kernel.function, device), served
     return kernel.function, served
 
@@ -194,10 +209,26 @@ def _choice(facts: Facts, expected_m: int | None) -> Choice:
         raise InputError("a", str(error)) from None
 
 
-def _forced(facts: Facts, config: KernelConfig) -> KernelConfig:
-    """Return `config` if it is legal and made for tensors like these."""
+def require_config(config: object) -> None:
+    """
+    Do nothing if `config` is one.
+
+    Raises:
+        InputError: It is not.
+    """
     if not isinstance(config, KernelConfig):
         raise InputError("config", f"must be a KernelConfig (got {type(config).__name__})")
+
+
+def require_fit(config: KernelConfig, facts: Facts) -> None:
+    """
+    Do nothing if `config` is legal and made for tensors like these.
+
+    Raises:
+        InputError: It is no config, or one for other tensors.
+        UnsupportedConfig: The target cannot run it.
+    """
+    require_config(config)
     operands = Operands(
         a_dtype=facts.a_dtype,
         b_dtype=facts.a_dtype,
@@ -211,7 +242,6 @@ def _forced(facts: Facts, config: KernelConfig) -> KernelConfig:
             f"(got one for {config.layout}, {_words(config.operands)})",
         )
     require(config, facts.arch)
-    return config
 
 
 def _has_blocks(config: KernelConfig) -> bool:

@@ -9,7 +9,8 @@ the entry refuses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from jitgen.model.dtypes import SCALE_BLOCK
 from jitgen.model.legality import target
 from jitgen.ops import standin
 from jitgen.ops.dtypes import OF_TORCH, TORCH, ceil_div
+from jitgen.settings import settings
 
 ALIGNMENT = 16
 """Bytes that addresses and strides are multiples of on a GPU: the TMA unit's grain."""
@@ -52,6 +54,12 @@ class Arguments:
         """The one of offs, m_indices and masked_m that is given."""
         return next((x for x in (self.offs, self.m_indices, self.masked_m) if x is not None), None)
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor among them, by its name."""
+        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
@@ -83,9 +91,13 @@ class Facts:
     shape: tuple[int, ...]
 
 
-def validate(given: Arguments) -> Facts:
+def validate(given: Arguments, *, has_memory: bool = True) -> Facts:
     """
     Return the facts about valid arguments.
+
+    Args:
+        given: The arguments.
+        has_memory: Whether tensors have addresses; a tracer's have none.
 
     Raises:
         InputError: Something is wrong; the first rule that is broken, in the order of this
@@ -97,7 +109,7 @@ def validate(given: Arguments) -> Facts:
     if given.alpha is not None:
         raise InputError("alpha", "belongs to nv16 scales, which have no kernel yet: leave it out")
     layout, groups = _layout(given)
-    arch = _arch(a.device)
+    arch = arch_of(a.device)
     _require_dtype("a", a, [TORCH[dtype] for dtype, _ in target(arch).space.operands], arch)
     _require_dtype("b", b, [a.dtype], None)
     a_rank = 3 if layout is Layout.MASKED else 2
@@ -121,13 +133,14 @@ def validate(given: Arguments) -> Facts:
     _check_whole_vectors("N", n, out_dtype, arch)
     for name, tensor in (("a", a), ("b", b), ("out", given.out)):
         if tensor is not None:
-            _check_memory(name, tensor, a.device, arch)
+            _check_memory(name, tensor, a.device, arch, has_memory=has_memory)
     if given.out is not None and given.out.shape[-2] > 1 and given.out.stride(-2) < n:
         raise InputError("out", f"must not overlap itself (got strides {given.out.stride()})")
     if given.expected_m is not None and (type(given.expected_m) is not int or given.expected_m < 1):
         raise InputError(
             "expected_m", f"must be an integer of at least 1 (got {given.expected_m!r})"
         )
+    refuse_gradients(given.tensors)
     return Facts(
         arch=arch,
         layout=layout,
@@ -161,13 +174,40 @@ def _layout(given: Arguments) -> tuple[Layout, Tensor]:
     return found[0]
 
 
-def _arch(device: torch.device) -> Arch:
+def refuse_gradients(tensors: Mapping[str, object]) -> None:
+    """
+    Do nothing where autograd is off or asks for no gradient of `tensors`, which have these names.
+
+    Raises:
+        InputError: A result would be one that autograd knows nothing of, and a layer would train
+            wrongly without a word.
+    """
+    if not torch.is_grad_enabled():
+        return
+    for name, value in tensors.items():
+        if isinstance(value, Tensor) and value.requires_grad:
+            raise InputError(
+                name,
+                "must not require a gradient, because there is none: call grouped_gemm under "
+                f"torch.no_grad(), or give {name}.detach()",
+            )
+
+
+def arch_of(device: torch.device) -> Arch:
+    """
+    Return the target that serves tensors on `device`.
+
+    Raises:
+        InputError: None does.
+    """
     if device.type == "cpu":
         emulated = standin.current()
         return Arch.CPU if emulated is None else emulated.arch
     gpus = ", ".join(arch for arch in Arch if arch.is_gpu)
     if device.type != "cuda" or torch.version.hip:
         raise InputError("a", f"must be on a CPU or an NVIDIA GPU of {gpus} (got device {device})")
+    if not torch.cuda.is_available():
+        return _arch_of_absent(device)
     capability = torch.cuda.get_device_capability(device)
     arch = Arch.of_capability(*capability)
     if arch is None:
@@ -176,6 +216,16 @@ def _arch(device: torch.device) -> Arch:
             "a",
             f"must be on a CPU or an NVIDIA GPU of {gpus} "
             f"(got {device}, {name}, compute capability {capability[0]}.{capability[1]})",
+        )
+    return arch
+
+
+def _arch_of_absent(device: torch.device) -> Arch:
+    """Return the target of a GPU that this machine has not got: of a tracer's tensors."""
+    arch = Arch.parse(settings.arch) if settings.arch else Arch.CPU
+    if not arch.is_gpu:
+        raise InputError(
+            "a", f"is on {device}, but this machine has no GPU to ask what it is: set JITGEN_ARCH"
         )
     return arch
 
@@ -261,13 +311,15 @@ def _check_out(given: Arguments, shape: tuple[int, ...], arch: Arch) -> DType:
     return OF_TORCH[out.dtype]
 
 
-def _check_memory(name: str, tensor: Tensor, device: torch.device, arch: Arch) -> None:
+def _check_memory(
+    name: str, tensor: Tensor, device: torch.device, arch: Arch, *, has_memory: bool
+) -> None:
     _require_device(name, tensor, device)
     _require_unit_stride(name, tensor, -1)
     if not arch.is_gpu:
         return
     size = tensor.element_size()
-    if tensor.data_ptr() % ALIGNMENT:
+    if has_memory and tensor.data_ptr() % ALIGNMENT:
         raise InputError(
             name,
             f"must start at a multiple of {ALIGNMENT} bytes (got address {tensor.data_ptr():#x})",

@@ -48,7 +48,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
 @pytest.fixture
 def on_sm90(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let host tensors count as those of an H200."""
-    monkeypatch.setattr(rules, "_arch", lambda _: Arch.SM_90A)
+    monkeypatch.setattr(rules, "arch_of", lambda _: Arch.SM_90A)
     monkeypatch.setattr(dispatch, "_num_sms", lambda _: 132)
 
 
