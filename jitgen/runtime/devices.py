@@ -117,6 +117,9 @@ class Emulated:
 
 _CPU = Cpu()
 
+has_several_gpus = False
+"""Whether launches depend on which GPU holds the tensors; known from the first one on a GPU on."""
+
 
 def find(device: torch.device, session: Session) -> Device:
     """
@@ -125,30 +128,48 @@ def find(device: torch.device, session: Session) -> Device:
     Raises:
         InputError: jitgen has no kernels for it.
     """
+    import torch
+
     if device.type == "cpu":
         return session.emulated or _CPU
-    return _cuda(device)
+    if device.type != "cuda" or torch.version.hip:
+        raise InputError("a", f"must be on {_known()} (got device {device})")
+    return _cuda(device) if torch.cuda.is_available() else _absent(device)
+
+
+def _known() -> str:
+    return f"a CPU or an NVIDIA GPU of {', '.join(arch for arch in Arch if arch.is_gpu)}"
+
+
+def _absent(device: torch.device) -> Cuda:
+    """Return a GPU that this machine has not got: a tracer's tensors may be on one."""
+    arch = Arch.parse(settings.arch) if settings.arch else Arch.CPU
+    if not arch.is_gpu:
+        raise InputError(
+            "a", f"is on {device}, but this machine has no GPU to ask what it is: set JITGEN_ARCH"
+        )
+    return Cuda(arch=arch, tail=(), index=device.index or 0, is_alone=True)
 
 
 @cache
 def _cuda(device: torch.device) -> Cuda:
+    global has_several_gpus
     import torch
 
-    gpus = ", ".join(arch for arch in Arch if arch.is_gpu)
-    wanted = f"must be on a CPU or an NVIDIA GPU of {gpus}"
-    if device.type != "cuda" or torch.version.hip:
-        raise InputError("a", f"{wanted} (got device {device})")
     capability = torch.cuda.get_device_capability(device)
     arch = Arch.of_capability(*capability)
     if arch is None:
         name = torch.cuda.get_device_name(device)
         raise InputError(
             "a",
-            f"{wanted} (got {device}, {name}, compute capability {capability[0]}.{capability[1]})",
+            f"must be on {_known()} (got {device}, {name}, compute capability "
+            f"{capability[0]}.{capability[1]})",
         )
     num_sms = int(torch.cuda.get_device_properties(device).multi_processor_count)
     index = torch.cuda.current_device() if device.index is None else device.index
-    return Cuda(arch=arch, tail=(num_sms,), index=index, is_alone=torch.cuda.device_count() == 1)
+    is_alone = torch.cuda.device_count() == 1
+    has_several_gpus = not is_alone
+    return Cuda(arch=arch, tail=(num_sms,), index=index, is_alone=is_alone)
 
 
 def _served(

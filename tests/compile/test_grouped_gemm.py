@@ -17,6 +17,7 @@ from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
+from jitgen.runtime import devices
 from jitgen.runtime.session import current
 from tests.arguments import MISTAKES, good
 from tests.problems import make
@@ -160,7 +161,8 @@ def test_strided_operands() -> None:
 def test_parameters_are_operands_too() -> None:
     front, groups = layout_of("ragged", [3, 2])
     a, b = torch.randn(*front, 32), torch.nn.Parameter(torch.randn(2, 16, 32))
-    out = grouped_gemm(a, b, out_dtype=torch.float32, **groups)
+    with torch.no_grad():
+        out = grouped_gemm(a, b, out_dtype=torch.float32, **groups)
 
     assert torch.allclose(out[:3], a[:3] @ b[0].T, atol=1e-5)
 
@@ -189,6 +191,17 @@ def test_warm_calls_validate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, out in zip(given, outs, strict=True):
         assert grouped_gemm(**arguments, out=out) is out
         assert grouped_gemm(**arguments).shape == out.shape
+
+
+def test_launches_are_for_one_device_where_there_are_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With one GPU the entry tells the devices apart; with two, the key does."""
+    given = good()
+    for has_several, expected in ((False, 1), (True, 2), (True, 2)):
+        monkeypatch.setattr(devices, "has_several_gpus", has_several)
+        grouped_gemm(**given)
+        assert len(current.get().memo) == expected
 
 
 def test_one_kernel_serves_every_shape() -> None:

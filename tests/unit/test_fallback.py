@@ -196,6 +196,7 @@ class TestMemo:
             b_scale=None,
             out=0,
             groups=None,
+            tensors={},
         )
         dispatch.run(cast(Arguments, given), None, self.KEY)
         return self.KEY in current.get().memo

@@ -18,6 +18,7 @@ from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
 from jitgen.ops.grouped_gemm.launch import Family, Key, Launch, remember
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
+from jitgen.ops.tracing.detect import is_traced
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
 from jitgen.tuning.bucket import edges_of
@@ -28,11 +29,17 @@ def run(given: Arguments, config: KernelConfig | None, key: Key) -> Tensor:
     """
     Do what `grouped_gemm` says, with every check, and remember the launch under `key`.
 
+    A call that torch traces becomes an operation in torch's hands instead, and is not remembered.
+
     Raises:
         InputError: An argument is wrong, or does not fit the forced config.
         JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`. Nothing
             else: where the device has no memory left, it is a torch.OutOfMemoryError as well.
     """
+    if is_traced(given.tensors.values()):
+        from jitgen.ops.tracing import grouped_gemm as traced
+
+        return traced.record(given, config)
     try:
         with boundary("grouped_gemm"):
             return _run(given, config, key, current.get())
@@ -52,7 +59,9 @@ def _run(given: Arguments, config: KernelConfig | None, key: Key, session: Sessi
     # While a graph is captured nobody looks for what is awaited, and scales may be the graph's own:
     # the next call prepares again.
     is_capturing = given.a.is_cuda and torch.cuda.is_current_stream_capturing()
-    if not (is_capturing and (launch.awaited is not None or launch.unit_scales)):
+    is_waiting = is_capturing and (launch.awaited is not None or launch.unit_scales)
+    # Nor is one remembered that a dispatch mode was told not to see: the next it is to see.
+    if not (is_waiting or torch._C._len_torch_dispatch_stack()):
         remember(session, key, family, rows, launch)
         if launch.awaited is not None and epoch is not session.epoch:
             session.memo.pop(key, None)  # it may have arrived after we looked, before we remembered
@@ -89,7 +98,8 @@ def _prepare(
         choice = _choice(facts, given.expected_m, session)
         wanted = choice.config
     else:
-        wanted = _forced(facts, config)
+        require_fit(config, facts)
+        wanted = config
     device, a_scale = given.a.device, given.a_scale
     function, served = _nothing, wanted
     if 0 not in facts.shape:
@@ -132,10 +142,26 @@ def _choice(facts: Facts, expected_m: int | None, session: Session) -> Choice:
         raise InputError("a", str(error)) from None
 
 
-def _forced(facts: Facts, config: KernelConfig) -> KernelConfig:
-    """Return `config` if it is legal and made for tensors like these."""
+def require_config(config: object) -> None:
+    """
+    Do nothing if `config` is one.
+
+    Raises:
+        InputError: It is not.
+    """
     if not isinstance(config, KernelConfig):
         raise InputError("config", f"must be a KernelConfig (got {type(config).__name__})")
+
+
+def require_fit(config: KernelConfig, facts: Facts) -> None:
+    """
+    Do nothing if `config` is legal and made for tensors like these.
+
+    Raises:
+        InputError: It is no config, or one for other tensors.
+        UnsupportedConfig: The target cannot run it.
+    """
+    require_config(config)
     operands = Operands(
         a_dtype=facts.a_dtype,
         b_dtype=facts.a_dtype,
@@ -149,7 +175,6 @@ def _forced(facts: Facts, config: KernelConfig) -> KernelConfig:
             f"(got one for {config.layout}, {_words(config.operands)})",
         )
     require(config, facts.arch)
-    return config
 
 
 def _form(config: Any) -> ScaleFormat:

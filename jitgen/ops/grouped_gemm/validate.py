@@ -9,7 +9,9 @@ the entry refuses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,7 +22,6 @@ from jitgen.errors import InputError
 from jitgen.formats.dtypes import OF_TORCH, TORCH
 from jitgen.formats.protocol import ScaleFormat
 from jitgen.layouts import ARGUMENT
-from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
 from jitgen.runtime.session import Session
@@ -48,11 +49,17 @@ class Arguments:
         """The one of offs, m_indices and masked_m that is given."""
         return next((x for x in (self.offs, self.m_indices, self.masked_m) if x is not None), None)
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor among them, by its name."""
+        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """
-    What follows from valid arguments.
+    What follows from valid arguments; a tracer's sizes may be symbols.
 
     Attributes:
         device: What serves the tensors.
@@ -68,6 +75,7 @@ class Facts:
         shape: Shape of the output.
     """
 
+    op: ClassVar[str] = "grouped_gemm"
     device: Device
     arch: Arch
     layout: Layout
@@ -81,9 +89,14 @@ class Facts:
     shape: tuple[int, ...]
 
 
-def validate(given: Arguments, session: Session) -> Facts:
+def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts:
     """
     Return the facts about valid arguments.
+
+    Args:
+        given: The arguments.
+        session: What serves them.
+        has_memory: Whether tensors have addresses; a tracer's have none.
 
     Raises:
         InputError: Something is wrong; the first rule that is broken, in the order of this
@@ -117,26 +130,7 @@ def validate(given: Arguments, session: Session) -> Facts:
     form = _format(given)
     granularity = ScaleGranularity.TENSOR if form is None else form.name
     out_dtype = _check_out(given, (*a.shape[:-1], n), arch)
-    problem = Problem(
-        layout=layout,
-        groups=num_groups,
-        m=a.shape[-2],
-        n=n,
-        k=k,
-        a_dtype=OF_TORCH[a.dtype],
-        out_dtype=out_dtype,
-        scale_granularity=granularity,
-    )
-    if reason := size_refusal(problem, arch):
-        raise InputError("b", reason)
-    if form is not None:
-        _check_scales(form, given, n, k)
-    alignment = rules(arch, problem.op).alignment
-    for name, tensor in (("a", a), ("b", b), ("out", given.out)):
-        if tensor is not None:
-            _check_memory(name, tensor, a.device, alignment)
-    _check_the_rest(given, n)
-    return Facts(
+    facts = Facts(
         device=device,
         arch=arch,
         layout=layout,
@@ -149,6 +143,17 @@ def validate(given: Arguments, session: Session) -> Facts:
         k=k,
         shape=(*a.shape[:-1], n),
     )
+    if reason := size_refusal(facts, arch):
+        raise InputError("b", reason)
+    if form is not None:
+        _check_scales(form, given, n, k)
+    alignment = rules(arch, facts.op).alignment
+    for name, tensor in (("a", a), ("b", b), ("out", given.out)):
+        if tensor is not None:
+            _check_memory(name, tensor, a.device, alignment, has_memory=has_memory)
+    _check_the_rest(given, n)
+    refuse_gradients(given.tensors)
+    return facts
 
 
 def _check_the_rest(given: Arguments, n: int) -> None:
@@ -180,7 +185,26 @@ def _layout(given: Arguments) -> tuple[Layout, Tensor]:
 
 def _operands(arch: Arch) -> tuple[tuple[DType, DType], ...]:
     """Return the types of a, each with one of the output, that `arch` has kernels for."""
-    return rules(arch, Problem.op).space.operands  # type: ignore[attr-defined,no-any-return]
+    return rules(arch, Facts.op).space.operands  # type: ignore[attr-defined,no-any-return]
+
+
+def refuse_gradients(tensors: Mapping[str, object]) -> None:
+    """
+    Do nothing where autograd is off or asks for no gradient of `tensors`, which have these names.
+
+    Raises:
+        InputError: A result would be one that autograd knows nothing of, and a layer would train
+            wrongly without a word.
+    """
+    if not torch.is_grad_enabled():
+        return
+    for name, value in tensors.items():
+        if isinstance(value, Tensor) and value.requires_grad:
+            raise InputError(
+                name,
+                "must not require a gradient, because there is none: call grouped_gemm under "
+                f"torch.no_grad(), or give {name}.detach()",
+            )
 
 
 def _check_groups(name: str, groups: Tensor, length: int, device: torch.device) -> None:
@@ -249,13 +273,15 @@ def _check_out(given: Arguments, shape: tuple[int, ...], arch: Arch) -> DType:
     return OF_TORCH[out.dtype]
 
 
-def _check_memory(name: str, tensor: Tensor, device: torch.device, alignment: int) -> None:
+def _check_memory(
+    name: str, tensor: Tensor, device: torch.device, alignment: int, *, has_memory: bool
+) -> None:
     _require_device(name, tensor, device)
     _require_unit_stride(name, tensor, -1)
     size = tensor.element_size()
     if alignment <= size:  # torch sees to that
         return
-    if tensor.data_ptr() % alignment:
+    if has_memory and tensor.data_ptr() % alignment:
         raise InputError(
             name,
             f"must start at a multiple of {alignment} bytes (got address {tensor.data_ptr():#x})",
