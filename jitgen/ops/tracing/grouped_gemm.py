@@ -16,7 +16,7 @@ from torch import Tensor
 
 from jitgen.config import Arch
 from jitgen.errors import InputError
-from jitgen.ops.grouped_gemm.call import grouped_gemm as eager
+from jitgen.ops.grouped_gemm import call as eager
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.dispatch import require_config, require_fit
 from jitgen.ops.grouped_gemm.validate import Arguments, validate
