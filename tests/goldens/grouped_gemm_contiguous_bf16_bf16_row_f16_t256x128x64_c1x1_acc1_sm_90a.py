@@ -103,6 +103,77 @@ class SharedStorage:
     scale_barriers: cute.struct.MemRange[Int64, 2 * SCALE_SLOTS]
 
 
+class Cta(NamedTuple):
+    """Which of all CTAs this one is, and which k-blocks it takes."""
+
+    block: Int32
+    num_blocks: Int32
+    rank: Int32  # in its cluster
+    first_k_block: Int32
+    num_k_blocks: Int32
+
+
+class WorkTile(NamedTuple):
+    """
+    What a CTA does next: a tile of one group. All warps take it, whatever their task.
+
+    A field that no tile of a kernel needs stays the constant that it is here.
+    """
+
+    row: Int32  # its first row
+    tile_n: Int32  # its place along N
+    group: Int32  # whose rows and weights it takes; -1 where nothing is left
+    row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
+    live_end: Int32 = 0  # the end of the group's rows
+    b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
+    num_rows: Int32 = TILE_M  # that may be the group's
+    is_valid: Boolean = True  # there is something to do
+    shares_b: Boolean = True  # the CTAs of the cluster that share b need the same tile of it
+    is_last: Boolean = True  # no other group has rows in these TILE_M
+
+
+class Schedule(NamedTuple):
+    """Which tiles a CTA takes, and what of them; every warp of it sees the same."""
+
+    groups: cute.Tensor
+    num_rows: Int32  # of a, or of one of its matrices
+    tiles_n: Int32  # cluster tiles along N
+    last_tile_n: Int32  # that is not beyond N
+    order: "Order"  # what else the order of tiles depends on
+    begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
+    end: Int32
+    step: Int32
+    rank_m: Int32  # place of this CTA among those that share b
+    rank_n: Int32  # and among those that share a
+    first_k_block: Int32  # of this CTA's part of K
+    num_k_blocks: Int32
+
+
+@cute.jit
+def make_schedule(groups, storage, b, out, tiles_n, cta):
+    """Return the schedule of this CTA; takes all threads of it."""
+    num_rows = cute.size(out, mode=[0])
+    order, tiles_m = make_order(groups, storage, b, num_rows)
+    end = tiles_m * tiles_n
+    begin, step = cta.block // CLUSTER_SIZE, cta.num_blocks // CLUSTER_SIZE
+    last_tile_n = cute.ceil_div(cute.size(b, mode=[0]), TILE_N) - 1
+    rank_m, rank_n = ranks_of(cta.rank)
+    return Schedule(
+        groups=groups,
+        num_rows=num_rows,
+        tiles_n=tiles_n,
+        last_tile_n=last_tile_n,
+        order=order,
+        begin=begin,
+        end=end,
+        step=step,
+        rank_m=rank_m,
+        rank_n=rank_n,
+        first_k_block=cta.first_k_block,
+        num_k_blocks=cta.num_k_blocks,
+    )
+
+
 @cute.jit
 def from_row(tensor, row, group):
     """Return the matrix that a tile of `group` lies in, with `row` as its first row."""
@@ -233,77 +304,6 @@ def find_tile(schedule, position):
         num_rows=num_rows,
         is_valid=group >= 0,
         is_last=(part > 0) | (is_split == 0),
-    )
-
-
-class Cta(NamedTuple):
-    """Which of all CTAs this one is, and which k-blocks it takes."""
-
-    block: Int32
-    num_blocks: Int32
-    rank: Int32  # in its cluster
-    first_k_block: Int32
-    num_k_blocks: Int32
-
-
-class WorkTile(NamedTuple):
-    """
-    What a CTA does next: a tile of one group. All warps take it, whatever their task.
-
-    A field that no tile of a kernel needs stays the constant that it is here.
-    """
-
-    row: Int32  # its first row
-    tile_n: Int32  # its place along N
-    group: Int32  # whose rows and weights it takes; -1 where nothing is left
-    row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
-    live_end: Int32 = 0  # the end of the group's rows
-    b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
-    num_rows: Int32 = TILE_M  # that may be the group's
-    is_valid: Boolean = True  # there is something to do
-    shares_b: Boolean = True  # the CTAs of the cluster that share b need the same tile of it
-    is_last: Boolean = True  # no other group has rows in these TILE_M
-
-
-class Schedule(NamedTuple):
-    """Which tiles a CTA takes, and what of them; every warp of it sees the same."""
-
-    groups: cute.Tensor
-    num_rows: Int32  # of a, or of one of its matrices
-    tiles_n: Int32  # cluster tiles along N
-    last_tile_n: Int32  # of one CTA
-    order: Order  # what else the order of tiles depends on
-    begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
-    end: Int32
-    step: Int32
-    rank_m: Int32  # place of this CTA among those that share b
-    rank_n: Int32  # and among those that share a
-    first_k_block: Int32  # of this CTA's part of K
-    num_k_blocks: Int32
-
-
-@cute.jit
-def make_schedule(groups, storage, b, out, tiles_n, cta):
-    """Return the schedule of this CTA; takes all threads of it."""
-    num_rows = cute.size(out, mode=[0])
-    order, tiles_m = make_order(groups, storage, b, num_rows)
-    end = tiles_m * tiles_n
-    begin, step = cta.block // CLUSTER_SIZE, cta.num_blocks // CLUSTER_SIZE
-    last_tile_n = cute.ceil_div(cute.size(b, mode=[0]), TILE_N) - 1
-    rank_m, rank_n = ranks_of(cta.rank)
-    return Schedule(
-        groups=groups,
-        num_rows=num_rows,
-        tiles_n=tiles_n,
-        last_tile_n=last_tile_n,
-        order=order,
-        begin=begin,
-        end=end,
-        step=step,
-        rank_m=rank_m,
-        rank_n=rank_n,
-        first_k_block=cta.first_k_block,
-        num_k_blocks=cta.num_k_blocks,
     )
 
 
@@ -781,7 +781,7 @@ def sync_warpgroup(math_warpgroup):
 def store_rows(store, first_box, row, work, thread):
     """Copy the rows of a block that are the group's, 16 bytes per thread, a row by neighbours."""
     vectors = OUT_N // OUT_VECTOR  # in a row
-    copy = cute.make_copy_atom(CopyUniversalOp(), OUT_DTYPE, num_bits_per_copy=128)
+    atom = cute.make_copy_atom(CopyUniversalOp(), OUT_DTYPE, num_bits_per_copy=128)
     out = from_row(store.out, row, work.group)
     num_columns = cute.size(store.out, mode=[1])
     rows = cutlass.min(work.live_end - row, 64)
@@ -797,8 +797,8 @@ def store_rows(store, first_box, row, work, thread):
             place = (r, (work.tile_n * OUT_N + column) // OUT_VECTOR)
             target = cute.local_tile(out, (1, OUT_VECTOR), place)[0, None]
             vector = cute.make_rmem_tensor(OUT_VECTOR, OUT_DTYPE)
-            cute.copy(copy, source, vector)
-            cute.copy(copy, vector, cute.make_tensor(target.iterator.align(16), target.layout))
+            cute.copy(atom, source, vector)
+            cute.copy(atom, vector, cute.make_tensor(target.iterator.align(16), target.layout))
 
 
 @cute.jit
@@ -912,16 +912,16 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
             plan_tiles(schedule, plans, scales)
 
 
-def modes(num_groups, size_m):
-    """Return the modes of rows in a and out, and those of `groups`."""
-    return (size_m,), (size_m,)
-
-
 def groups_last(tensor):
     """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
     shape, stride = tensor.shape, tensor.stride
     layout = cute.make_layout((*shape[1:], shape[0]), stride=(*stride[1:], stride[0]))
     return cute.make_tensor(tensor.iterator, layout)
+
+
+def modes(num_groups, size_m):
+    """Return the modes of rows in a and out, and those of `groups`."""
+    return (size_m,), (size_m,)
 
 
 @cute.jit

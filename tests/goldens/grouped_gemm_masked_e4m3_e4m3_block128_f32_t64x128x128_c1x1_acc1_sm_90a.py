@@ -113,6 +113,77 @@ class SharedStorage:
     first_tile: cute.struct.MemRange[Int32, MAX_ENTRIES + 1]
 
 
+class Cta(NamedTuple):
+    """Which of all CTAs this one is, and which k-blocks it takes."""
+
+    block: Int32
+    num_blocks: Int32
+    rank: Int32  # in its cluster
+    first_k_block: Int32
+    num_k_blocks: Int32
+
+
+class WorkTile(NamedTuple):
+    """
+    What a CTA does next: a tile of one group. All warps take it, whatever their task.
+
+    A field that no tile of a kernel needs stays the constant that it is here.
+    """
+
+    row: Int32  # its first row
+    tile_n: Int32  # its place along N
+    group: Int32  # whose rows and weights it takes; -1 where nothing is left
+    row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
+    live_end: Int32 = 0  # the end of the group's rows
+    b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
+    num_rows: Int32 = TILE_M  # that may be the group's
+    is_valid: Boolean = True  # there is something to do
+    shares_b: Boolean = True  # the CTAs of the cluster that share b need the same tile of it
+    is_last: Boolean = True  # no other group has rows in these TILE_M
+
+
+class Schedule(NamedTuple):
+    """Which tiles a CTA takes, and what of them; every warp of it sees the same."""
+
+    groups: cute.Tensor
+    num_rows: Int32  # of a, or of one of its matrices
+    tiles_n: Int32  # cluster tiles along N
+    last_tile_n: Int32  # that is not beyond N
+    order: "Order"  # what else the order of tiles depends on
+    begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
+    end: Int32
+    step: Int32
+    rank_m: Int32  # place of this CTA among those that share b
+    rank_n: Int32  # and among those that share a
+    first_k_block: Int32  # of this CTA's part of K
+    num_k_blocks: Int32
+
+
+@cute.jit
+def make_schedule(groups, storage, b, out, tiles_n, cta):
+    """Return the schedule of this CTA; takes all threads of it."""
+    num_rows = cute.size(out, mode=[0])
+    order, tiles_m = make_order(groups, storage, b, num_rows)
+    end = tiles_m * tiles_n
+    begin, step = cta.block // CLUSTER_SIZE, cta.num_blocks // CLUSTER_SIZE
+    last_tile_n = cute.ceil_div(cute.size(b, mode=[0]), TILE_N) - 1
+    rank_m, rank_n = ranks_of(cta.rank)
+    return Schedule(
+        groups=groups,
+        num_rows=num_rows,
+        tiles_n=tiles_n,
+        last_tile_n=last_tile_n,
+        order=order,
+        begin=begin,
+        end=end,
+        step=step,
+        rank_m=rank_m,
+        rank_n=rank_n,
+        first_k_block=cta.first_k_block,
+        num_k_blocks=cta.num_k_blocks,
+    )
+
+
 @cute.jit
 def rows_of(groups, group, num_rows):
     """Return the first and the end row of a group, inside the tensor whatever `groups` holds."""
@@ -244,77 +315,6 @@ def next_position(schedule, position, work):
     return position + schedule.step
 
 
-class Cta(NamedTuple):
-    """Which of all CTAs this one is, and which k-blocks it takes."""
-
-    block: Int32
-    num_blocks: Int32
-    rank: Int32  # in its cluster
-    first_k_block: Int32
-    num_k_blocks: Int32
-
-
-class WorkTile(NamedTuple):
-    """
-    What a CTA does next: a tile of one group. All warps take it, whatever their task.
-
-    A field that no tile of a kernel needs stays the constant that it is here.
-    """
-
-    row: Int32  # its first row
-    tile_n: Int32  # its place along N
-    group: Int32  # whose rows and weights it takes; -1 where nothing is left
-    row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
-    live_end: Int32 = 0  # the end of the group's rows
-    b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
-    num_rows: Int32 = TILE_M  # that may be the group's
-    is_valid: Boolean = True  # there is something to do
-    shares_b: Boolean = True  # the CTAs of the cluster that share b need the same tile of it
-    is_last: Boolean = True  # no other group has rows in these TILE_M
-
-
-class Schedule(NamedTuple):
-    """Which tiles a CTA takes, and what of them; every warp of it sees the same."""
-
-    groups: cute.Tensor
-    num_rows: Int32  # of a, or of one of its matrices
-    tiles_n: Int32  # cluster tiles along N
-    last_tile_n: Int32  # of one CTA
-    order: Order  # what else the order of tiles depends on
-    begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
-    end: Int32
-    step: Int32
-    rank_m: Int32  # place of this CTA among those that share b
-    rank_n: Int32  # and among those that share a
-    first_k_block: Int32  # of this CTA's part of K
-    num_k_blocks: Int32
-
-
-@cute.jit
-def make_schedule(groups, storage, b, out, tiles_n, cta):
-    """Return the schedule of this CTA; takes all threads of it."""
-    num_rows = cute.size(out, mode=[0])
-    order, tiles_m = make_order(groups, storage, b, num_rows)
-    end = tiles_m * tiles_n
-    begin, step = cta.block // CLUSTER_SIZE, cta.num_blocks // CLUSTER_SIZE
-    last_tile_n = cute.ceil_div(cute.size(b, mode=[0]), TILE_N) - 1
-    rank_m, rank_n = ranks_of(cta.rank)
-    return Schedule(
-        groups=groups,
-        num_rows=num_rows,
-        tiles_n=tiles_n,
-        last_tile_n=last_tile_n,
-        order=order,
-        begin=begin,
-        end=end,
-        step=step,
-        rank_m=rank_m,
-        rank_n=rank_n,
-        first_k_block=cta.first_k_block,
-        num_k_blocks=cta.num_k_blocks,
-    )
-
-
 @cute.jit
 def raster(index, tiles_m, tiles_n):
     """Return the place of tile `index` in tiles_m x tiles_n, M fastest in strips of RASTER."""
@@ -442,8 +442,6 @@ class CopiesOfA(NamedTuple):
     parts: list[Copies]
     num_parts: Int32  # that have rows of the group
     stage_bytes: Int32  # that arrive in a stage with so many
-    shares_b: Boolean  # and not a: then each CTA of the cluster loads all parts for itself
-    rank: Int32  # else every other one for both
 
 
 def parts_of_a():
@@ -502,12 +500,8 @@ def copies_of_a(schedule, a, work):
         copies_of(a.part, part_rows, (PART_M, TILE_K), i, schedule.rank_n, CLUSTER_N)
         for i in range(A_PARTS)
     ]
-    if cutlass.const_expr(CLUSTER_M > 1):
-        own = Int16(1) << Int16(schedule.rank_m)
-        receivers = own if work.shares_b else parts[0].receivers
-        parts = [part._replace(receivers=receivers) for part in parts]
     whole = copies_of(a.whole, rows, (TILE_M, TILE_K), 0, schedule.rank_n, CLUSTER_N)
-    return CopiesOfA(whole, parts, num_parts, stage_bytes, work.shares_b, schedule.rank_m)
+    return CopiesOfA(whole, parts, num_parts, stage_bytes)
 
 
 @cute.jit
@@ -587,16 +581,12 @@ def make_scales(ring, storage, maps):
 def copies_of_scales(scales, work):
     """Return the copies of a tile's a_scale, one for each wave."""
     row = work.row
-    found = []
+    source, copies = scales.a_scale, []
     for wave in cutlass.range_constexpr(WAVES):
-        source = Source(
-            scales.a_scale.tma,
-            scales.a_scale.gmem,
-            scales.a_scale.smem[None, None, wave, None],
-        )
+        box = source._replace(smem=source.smem[None, None, wave, None])
         rows = from_row(source.gmem, row + wave * WAVE_M, work.group)
-        found.append(copies_of(source, rows, (SCALE_BOX, 1), 0))
-    return found
+        copies.append(copies_of(box, rows, (SCALE_BOX, 1), 0))
+    return copies
 
 
 @cute.jit
@@ -607,7 +597,7 @@ def hand_over_scales(schedule, scales, state, work):
     last_k = cute.size(scales.b_scale, mode=[2]) - 1
     column = work.tile_n * TILE_N
     block = cutlass.min(column // 128, last_block)
-    next_block = cutlass.min(block + 1, last_block)
+    next_block = cutlass.min(block + 1, last_block)  # which the tile may reach into
     for first in cutlass.range(0, schedule.num_k_blocks, SCALE_CHUNK, unroll=1):
         scales.ring.producer_acquire(state)
         for i in cutlass.range_constexpr(SCALE_CHUNK // 32):
@@ -875,7 +865,7 @@ def sync_warpgroup(math_warpgroup):
 def store_rows(store, first_box, row, work, thread):
     """Copy the rows of a block that are the group's, 16 bytes per thread, a row by neighbours."""
     vectors = OUT_N // OUT_VECTOR  # in a row
-    copy = cute.make_copy_atom(CopyUniversalOp(), OUT_DTYPE, num_bits_per_copy=128)
+    atom = cute.make_copy_atom(CopyUniversalOp(), OUT_DTYPE, num_bits_per_copy=128)
     out = from_row(store.out, row, work.group)
     num_columns = cute.size(store.out, mode=[1])
     rows = cutlass.min(work.live_end - row, 64)
@@ -890,8 +880,8 @@ def store_rows(store, first_box, row, work, thread):
             place = (r, (work.tile_n * OUT_N + column) // OUT_VECTOR)
             target = cute.local_tile(out, (1, OUT_VECTOR), place)[0, None]
             vector = cute.make_rmem_tensor(OUT_VECTOR, OUT_DTYPE)
-            cute.copy(copy, source, vector)
-            cute.copy(copy, vector, cute.make_tensor(target.iterator.align(16), target.layout))
+            cute.copy(atom, source, vector)
+            cute.copy(atom, vector, cute.make_tensor(target.iterator.align(16), target.layout))
 
 
 @cute.jit
@@ -901,14 +891,14 @@ def stage_block(sOut, sums, first_box, thread):
 
     A thread has two rows of a wave, 8 apart, and of every 8 columns two.
     """
-    copy = cute.make_copy_atom(CopyUniversalOp(), OUT_DTYPE, num_bits_per_copy=64)
+    atom = cute.make_copy_atom(CopyUniversalOp(), OUT_DTYPE, num_bits_per_copy=64)
     row = thread // 32 * 16 + thread % 32 // 4
     for j in cutlass.range_constexpr(OUT_N // 8):
         box = sOut[None, None, first_box + j * 8 // EPILOGUE_N]
         column = j * 8 % EPILOGUE_N + thread % 4 * 2
         for i in cutlass.range_constexpr(2):
             pair = cute.local_tile(box, (1, 2), (row + 8 * i, column // 2))[0, None]
-            cute.copy(copy, sums[(None, i, j), 0, 0], pair)
+            cute.copy(atom, sums[(None, i, j), 0, 0], pair)
 
 
 def shared_layouts():
@@ -1003,16 +993,16 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
             plan_tiles(schedule, plans, scales)
 
 
-def modes(num_groups, size_m):
-    """Return the modes of rows in a and out, and those of `groups`."""
-    return (num_groups, size_m), (num_groups,)
-
-
 def groups_last(tensor):
     """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
     shape, stride = tensor.shape, tensor.stride
     layout = cute.make_layout((*shape[1:], shape[0]), stride=(*stride[1:], stride[0]))
     return cute.make_tensor(tensor.iterator, layout)
+
+
+def modes(num_groups, size_m):
+    """Return the modes of rows in a and out, and those of `groups`."""
+    return (num_groups, size_m), (num_groups,)
 
 
 @cute.jit
