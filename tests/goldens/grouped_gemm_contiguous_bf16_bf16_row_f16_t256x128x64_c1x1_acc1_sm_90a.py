@@ -373,17 +373,9 @@ def copies_of(source, matrix, tile, tile_index, rank=0, num_ranks=1):
     return Copies(source.tma, blocks, stages, Int16((1 << CLUSTER_SIZE) - 1))
 
 
-@cute.jit
-def copy(copies, k, stage, full, **options):
-    """Start to copy k-block `k` to `stage`, at whose barrier `full` its bytes are counted."""
-    cute.copy(
-        copies.tma,
-        copies.blocks[None, k],
-        copies.stages[None, stage],
-        tma_bar_ptr=full,
-        mcast_mask=copies.receivers,
-        **options,
-    )
+def k_block(copies, k, stage):
+    """Return how, from where and to where k-block `k` is copied."""
+    return copies.tma, copies.blocks[None, k], copies.stages[None, stage]
 
 
 @cute.jit
@@ -442,7 +434,7 @@ def open_stage(loads, state, copies):
 
 def copy_a(copies, k, stage, full):
     """Start to copy k-block `k` of a."""
-    copy(copies, k, stage, full)
+    cute.copy(*k_block(copies, k, stage), tma_bar_ptr=full, mcast_mask=copies.receivers)
 
 
 def maps_of_b(b):
@@ -464,7 +456,7 @@ def copies_of_b(schedule, b, work):
 @cute.jit
 def copy_b(copies, k, stage, full, policy):
     """Start to copy k-block `k` of b."""
-    copy(copies, k, stage, full, cache_policy=policy)
+    cute.copy(*k_block(copies, k, stage), tma_bar_ptr=full, cache_policy=policy)
 
 
 class Scales(NamedTuple):

@@ -387,17 +387,9 @@ def copies_of(source, matrix, tile, tile_index, rank=0, num_ranks=1):
     return Copies(source.tma, blocks, stages, Int16((1 << CLUSTER_SIZE) - 1))
 
 
-@cute.jit
-def copy(copies, k, stage, full, **options):
-    """Start to copy k-block `k` to `stage`, at whose barrier `full` its bytes are counted."""
-    cute.copy(
-        copies.tma,
-        copies.blocks[None, k],
-        copies.stages[None, stage],
-        tma_bar_ptr=full,
-        mcast_mask=copies.receivers,
-        **options,
-    )
+def k_block(copies, k, stage):
+    """Return how, from where and to where k-block `k` is copied."""
+    return copies.tma, copies.blocks[None, k], copies.stages[None, stage]
 
 
 @cute.jit
@@ -424,7 +416,7 @@ def load_tiles(schedule, loads, a, b, scales):
             copy_b(b_copies, k, state.index, full, b_policy)
             copy_a(a_copies, k, state.index, full)
             for copies in scale_copies:
-                copy(copies, k, state.index, full)
+                cute.copy(*k_block(copies, k, state.index), tma_bar_ptr=full)
             loads.producer_commit(state)
             state.advance()
         position = next_position(schedule, position, work)
@@ -525,11 +517,17 @@ def open_stage(loads, state, copies):
 def copy_a(copies, k, stage, full):
     """Start to copy k-block `k` of a."""
     if copies.num_parts == A_PARTS:
-        copy(copies.whole, k, stage, full)
+        whole = copies.whole
+        cute.copy(*k_block(whole, k, stage), tma_bar_ptr=full, mcast_mask=whole.receivers)
     else:
         for i in cutlass.range_constexpr(A_PARTS - 1):
             if i < copies.num_parts:
-                copy(copies.parts[i], k, stage * A_PARTS + i, full)
+                part = copies.parts[i]
+                cute.copy(
+                    *k_block(part, k, stage * A_PARTS + i),
+                    tma_bar_ptr=full,
+                    mcast_mask=part.receivers,
+                )
 
 
 def maps_of_b(b):
@@ -551,7 +549,7 @@ def copies_of_b(schedule, b, work):
 @cute.jit
 def copy_b(copies, k, stage, full, policy):
     """Start to copy k-block `k` of b."""
-    copy(copies, k, stage, full, cache_policy=policy)
+    cute.copy(*k_block(copies, k, stage), tma_bar_ptr=full, cache_policy=policy)
 
 
 class Scales(NamedTuple):

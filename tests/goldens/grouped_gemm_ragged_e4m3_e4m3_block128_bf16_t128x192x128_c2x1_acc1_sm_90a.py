@@ -396,17 +396,9 @@ def copies_of(source, matrix, tile, tile_index, rank=0, num_ranks=1):
     return Copies(source.tma, blocks, stages, Int16((1 << CLUSTER_SIZE) - 1))
 
 
-@cute.jit
-def copy(copies, k, stage, full, **options):
-    """Start to copy k-block `k` to `stage`, at whose barrier `full` its bytes are counted."""
-    cute.copy(
-        copies.tma,
-        copies.blocks[None, k],
-        copies.stages[None, stage],
-        tma_bar_ptr=full,
-        mcast_mask=copies.receivers,
-        **options,
-    )
+def k_block(copies, k, stage):
+    """Return how, from where and to where k-block `k` is copied."""
+    return copies.tma, copies.blocks[None, k], copies.stages[None, stage]
 
 
 @cute.jit
@@ -433,7 +425,7 @@ def load_tiles(schedule, loads, a, b, scales):
             copy_b(b_copies, k, state.index, full, b_policy)
             copy_a(a_copies, k, state.index, full)
             for copies in scale_copies:
-                copy(copies, k, state.index, full)
+                cute.copy(*k_block(copies, k, state.index), tma_bar_ptr=full)
             loads.producer_commit(state)
             state.advance()
         position = next_position(schedule, position, work)
@@ -524,11 +516,17 @@ def open_stage(loads, state, copies):
 def copy_a(copies, k, stage, full):
     """Start to copy k-block `k` of a."""
     if copies.shares_b & (copies.num_parts == A_PARTS):
-        copy(copies.whole, k, stage, full)
+        whole = copies.whole
+        cute.copy(*k_block(whole, k, stage), tma_bar_ptr=full, mcast_mask=whole.receivers)
     else:
         for i in cutlass.range_constexpr(A_PARTS):
             if (i < copies.num_parts) & (copies.shares_b | (i % 2 == copies.rank)):
-                copy(copies.parts[i], k, stage * A_PARTS + i, full)
+                part = copies.parts[i]
+                cute.copy(
+                    *k_block(part, k, stage * A_PARTS + i),
+                    tma_bar_ptr=full,
+                    mcast_mask=part.receivers,
+                )
 
 
 class SourceOfB(NamedTuple):
@@ -572,9 +570,14 @@ def copies_of_b(schedule, b, work):
 def copy_b(copies, k, stage, full, policy):
     """Start to copy k-block `k` of b."""
     if copies.shares_b:
-        copy(copies.shared, k, stage, full, cache_policy=policy)
+        cute.copy(
+            *k_block(copies.shared, k, stage),
+            tma_bar_ptr=full,
+            mcast_mask=copies.shared.receivers,
+            cache_policy=policy,
+        )
     else:
-        copy(copies.alone, k, stage, full, cache_policy=policy)
+        cute.copy(*k_block(copies.alone, k, stage), tma_bar_ptr=full, cache_policy=policy)
 
 
 class Scales(NamedTuple):
