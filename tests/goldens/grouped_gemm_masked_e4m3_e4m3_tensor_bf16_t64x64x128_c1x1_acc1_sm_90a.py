@@ -880,7 +880,7 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
 
     sTile = storage.tile.get_tensor(cute.make_layout((TILE_WORDS, PLAN_SLOTS)))
 
-    # One lane of each math warp gives a slot back; a stage, those of all CTAs that share operands.
+    # One lane of each math warp frees a slot; a stage needs those of all CTAs that share operands.
     math_warps = 4 * MATH_WARPGROUPS
     plan_ring = ring(
         pipeline.PipelineAsync, storage.plan_barriers, PLAN_SLOTS, 32, math_warps, defer_sync=True
@@ -897,8 +897,6 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
         tx_count=STAGE_BYTES,
         cta_layout_vmnk=cute.make_layout((1, CLUSTER_M, CLUSTER_N, 1)),
     )  # the last one synchronises for all three
-    if cutlass.const_expr(SPLIT_K > 1):
-        pipeline.agent_sync(pipeline.Agent.ThreadBlockCluster, is_relaxed=True)  # and this the CTAs
     plans = Plans(plan_ring, sTile)
     scales = make_scales(scale_ring, storage, scales)
 
