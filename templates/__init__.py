@@ -17,7 +17,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 
-_REFERENCE = re.compile(r"""#%-?\s*(?:include|import|from|extends)\s+["']([^"']+)["']""")
+_STATEMENT = re.compile(
+    r"^[ \t]*#%[-+]?[ \t]*(?:include|import|from|extends)\b(.*)$|(\{%.*)$", re.MULTILINE
+)
+_REFERENCE = re.compile(
+    r"""[ \t]*"(?P<begin>[\w/.]+)"([ \t]*~[ \t]*\w+[ \t]*~[ \t]*"(?P<end>[\w.]+)")?"""
+    r"""(?:[ \t]+import[ \t]+\w+)?[ \t]*"""
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +41,7 @@ class Template:
 
 
 _COMMON = (
-    *("name", "layout", "a_dtype", "out_dtype", "scale_granularity"),
+    *("name", "config_json", "layout", "a_dtype", "out_dtype", "scale_granularity"),
     *("tile_m", "tile_n", "tile_k"),
 )
 _SM90_CONFIG = ("cluster_m", "cluster_n", "raster", "stream_b", "use_pdl", "split_k")
@@ -74,8 +80,42 @@ def _contents(family: str) -> dict[str, bytes]:
         name = waiting.pop()
         if name not in found:
             found[name] = (ROOT / name).read_bytes()
-            waiting += _REFERENCE.findall(found[name].decode("utf-8"))
+            waiting += referred(name, found[name].decode("utf-8"))
     return dict(sorted(found.items()))
+
+
+@cache
+def _names(folder: str) -> tuple[str, ...]:
+    return tuple(sorted(f"{folder}/{path.name}" for path in (ROOT / folder).iterdir()))
+
+
+def referred(name: str, text: str) -> list[str]:
+    """
+    Return the files that template `name` may include, by the names that its text spells out.
+
+    A name may have one part that is a value, as in ``"sm90/scales_" ~ scale_granularity ~
+    ".py.jinja"``: that stands for every file that begins and ends so.
+
+    Raises:
+        ValueError: A statement is written in another way, or fits no file: the digest would miss
+            what it includes.
+    """
+    found: list[str] = []
+    for statements in _STATEMENT.findall(text):
+        statement = "".join(statements)
+        match = _REFERENCE.fullmatch(statement)
+        if match is None:
+            raise ValueError(
+                f'{name}: cannot tell which files {statement.strip()} means; write "file" or '
+                '"begin" ~ value ~ "end" on a line of its own'
+            )
+        begin, end = match["begin"], match["end"]
+        names = [each for each in _names(begin.rpartition("/")[0]) if each.startswith(begin)]
+        names = [each for each in names if each.endswith(end)] if end else [begin]
+        if not names:
+            raise ValueError(f"{name}: there is no file for {statement.strip()}")
+        found += names
+    return found
 
 
 def files(family: str) -> tuple[str, ...]:

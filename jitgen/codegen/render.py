@@ -15,11 +15,17 @@ import jinja2.meta
 
 from jitgen import templates
 from jitgen.config import Arch, Config
+from jitgen.config.part import canonical_json
 from jitgen.errors import RenderError
 from jitgen.events import Event, EventKind, events
 from jitgen.targets.legality import require
 
+_BLANK = re.compile(r"\n{3,}")
 _SAFE_TEXT = re.compile(r"[A-Za-z0-9_]+")
+_SAFE_JSON = re.compile(r"[A-Za-z0-9_{}:,\"]+")
+"""What a config's canonical JSON has: nothing that could end the comment that it is written in."""
+
+_COMMENT_WIDTH = 94
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +52,7 @@ def environment() -> jinja2.Environment:
     Return the one Jinja environment: line statements, so that a template parses as Python
     unrendered.
     """
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates.ROOT),
         line_statement_prefix="#%",
         line_comment_prefix="##",
@@ -54,13 +60,30 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        auto_reload=False,  # as digests of templates are taken once
         autoescape=False,  # noqa: S701  # the output is Python; `_plain` guards what gets into it
     )
+    made.filters["comment_lines"] = _comment_lines
+    return made
+
+
+def _comment_lines(text: str) -> str:
+    """Return a text for a comment, broken at commas into lines that fit."""
+    lines = [""]
+    for part in re.findall("[^,]+,?", text):
+        if len(lines[-1]) + len(part) > _COMMENT_WIDTH:
+            lines.append("")
+        lines[-1] += part
+    return "\n#     ".join(lines)
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Let only numbers, booleans and plain words into a source: rendered text is code that runs."""
-    if isinstance(value, (bool, int)) or (isinstance(value, str) and _SAFE_TEXT.fullmatch(value)):
+    """
+    Let only numbers, booleans, plain words and the config's JSON into a source: rendered text is
+    code that runs.
+    """
+    safe = _SAFE_JSON if name == "config_json" else _SAFE_TEXT
+    if isinstance(value, (bool, int)) or (isinstance(value, str) and safe.fullmatch(value)):
         return value
     raise RenderError(f"{name}={value!r} may not be written into a generated source")
 
@@ -77,6 +100,7 @@ def parameters(config: Config, arch: Arch) -> dict[str, Any]:
     operands, tile, cluster = config.operands, config.tile, config.cluster
     return {
         "name": config.name(arch),
+        "config_json": canonical_json(config.to_json()),
         "layout": str(config.layout),
         **{
             field.name: str(getattr(operands, field.name)) for field in dataclasses.fields(operands)
@@ -121,7 +145,7 @@ def render(config: Config, arch: Arch | str) -> Source:
         key: _plain(key, value) for key, value in values.items() if key in template.parameters
     }
     try:
-        text = environment().get_template(template.entry).render(declared)
+        text = _tidy(environment().get_template(template.entry).render(declared))
         # Not ast.parse(): up to Python 3.11.7 two threads in it at once raise SystemError.
         compile(text, template.entry, "exec", dont_inherit=True)
     except jinja2.TemplateSyntaxError as error:
@@ -133,6 +157,11 @@ def render(config: Config, arch: Arch | str) -> Source:
     seconds = time.perf_counter() - start
     events.emit(Event(kind=EventKind.RENDER, kernel=name, seconds=seconds))
     return Source(config=config, arch=arch, name=name, text=text)
+
+
+def _tidy(text: str) -> str:
+    """Return a text without the empty lines that Jinja leaves where a partial has its comments."""
+    return _BLANK.sub("\n\n\n", text).strip("\n") + "\n"
 
 
 def _place(error: BaseException, entry: str) -> str:

@@ -31,7 +31,7 @@ WAITS = (
         "load_tiles",
     ),
     masked(
-        "nobody waits until a stage is empty", drop(f"({WAIT})...expect_tx"), "fault", "load_tiles"
+        "nobody waits until a stage is empty", drop(f"({WAIT})...expect_tx"), "fault", "open_stage"
     ),
     masked(
         "nobody waits for the products",

@@ -96,7 +96,7 @@ TRANSACTIONS = (
         drop("(mbarrier.arrive.shared::cluster.b64 _, [%r#], %r#;)"),
         "deadlock",
         "0 of 8 arrived",
-        "load_tiles",
+        "open_stage",
     ),
     ragged(
         "a tile is not handed over",
@@ -122,13 +122,13 @@ TRANSACTIONS = (
         "the load warp's ring is one stage longer",
         swap("elect.sync...tensor.2d...setp.eq.b32 %p#, %r#, (5);", "6"),
         "fault",
-        "load_tiles",
+        "copy_b",
     ),
     ragged(
         "every ring is one stage shorter, the barriers are not",
         swap("elect.sync...tensor.2d...setp.eq.b32 %p#, %r#, (5);", "4"),
         "deadlock",
-        "load_tiles",
+        "open_stage",
     ),
 )
 """Bytes, arrivals, receivers, parities and places in a ring."""
@@ -232,7 +232,8 @@ ADDRESSES = (
     ragged(
         "the table of tiles has no first entry",
         drop("(st.shared.b32 [%r#+#], 0;)"),
-        "uninitialised",
+        "fault",
+        "behind groups",
         "never written",
         "find_tile",
     ),

@@ -100,7 +100,7 @@ def test_grouped_gemm_on_an_emulated_gpu() -> None:
 @pytest.mark.parametrize(
     ("left_out", "kind", "places"),
     [
-        (r"wgmma\.wait_group[^;]*;", "race", ["(multiply)", "(load_tiles)"]),
+        (r"wgmma\.wait_group[^;]*;", "race", ["(multiply)", "(copy_b)"]),
         (r"cp\.async\.bulk\.wait_group[^;]*;", "race", ["(store_tile)", "(stage_block)"]),
         (r"fence\.proxy\.async[^;]*;", "proxy", ["(stage_block)", "(store_tile)"]),
         (r"griddepcontrol\.wait;", "race", ["before griddepcontrol.wait"]),

@@ -24,7 +24,7 @@ CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
 
 
 @pytest.mark.parametrize(
-    "path", sorted(templates.ROOT.rglob("*.jinja")), ids=lambda path: path.name
+    "path", sorted(templates.ROOT.rglob("*.py.jinja")), ids=lambda path: path.name
 )
 def test_a_template_is_python_before_it_is_rendered(path: Path) -> None:
     """Editors and linters read templates, so no identifier is ever interpolated."""

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generated files: what their first lines promise, and that they hold nothing for nothing."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from jitgen import templates
+from jitgen.cli.main import cli
+from jitgen.codegen import render as rendering
+from jitgen.codegen.render import render
+from jitgen.config import Arch
+from jitgen.config.part import canonical_json
+from jitgen.errors import RenderError
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from tests.strategies import legal_sweep
+
+GOLDENS = sorted((Path(__file__).parents[1] / "goldens").glob("*.py"))
+INTERFACE = {"arguments", "grouped_gemm"}
+"""What the compiler takes from a generated file."""
+
+
+def _sample(arch: Arch) -> list[KernelConfig]:
+    configs = list(legal_sweep(arch))
+    return configs[:: len(configs) // 40]
+
+
+@pytest.mark.parametrize("arch", Arch)
+def test_a_generated_file_carries_its_config(arch: Arch) -> None:
+    """The JSON in its first lines is the canonical one, and gives the config back."""
+    for config in _sample(arch):
+        text = render(config, arch).text
+        document = "".join(re.findall(r"^#     (.*)$", text.split('"""')[0], re.MULTILINE))
+
+        assert document == canonical_json(config.to_json())
+        assert KernelConfig.from_json(json.loads(document)) == config
+
+
+@pytest.mark.parametrize(
+    "document",
+    ['{"a":1}\nimport os', '{"a":"b c"}', "{}#", '{"a":"\\n"}', '{"é":1}', "{'a':1}", ""],
+)
+def test_only_the_json_of_a_config_gets_into_a_source(document: str) -> None:
+    """What could end the comment that it is written in is refused."""
+    with pytest.raises(RenderError, match="may not be written"):
+        rendering._plain("config_json", document)
+
+
+def test_json_gets_into_a_source_under_its_own_name_only() -> None:
+    """Every other value stays a plain word."""
+    document = '{"tile":{"k":128},"use_pdl":true}'
+
+    assert rendering._plain("config_json", document) == document
+    with pytest.raises(RenderError, match="may not be written"):
+        rendering._plain("name", document)
+
+
+@pytest.mark.parametrize("path", GOLDENS, ids=lambda path: path.stem)
+def test_commands_at_the_top_are_real(path: Path) -> None:
+    """Every command exists with its options, and names this kernel."""
+    documentation = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    lines = [line.strip() for line in documentation.splitlines()]
+    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("jitgen ")]
+
+    assert f"NAME={path.stem}" in lines
+    assert len(commands) >= 2
+    for _, name, *arguments in commands:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        options = {option for each in command.params for option in each.opts}
+        assert set(arguments) - {"$NAME"} <= options
+        assert "$NAME" in arguments
+
+
+@pytest.mark.parametrize("arch", Arch)
+def test_nothing_is_defined_for_nothing(arch: Arch) -> None:
+    """Constants, classes and functions of a generated file are used in it."""
+    for config in _sample(arch):
+        tree = ast.parse(render(config, arch).text)
+        used = {
+            node.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        }
+        used |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        defined = {
+            name.id
+            for statement in tree.body
+            if isinstance(statement, ast.Assign)
+            for name in ast.walk(statement)
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+        }
+        defined |= {
+            statement.name
+            for statement in tree.body
+            if isinstance(statement, (ast.FunctionDef, ast.ClassDef))
+        }
+
+        assert defined - used == INTERFACE, config.name(arch)
+
+
+@pytest.mark.parametrize("arch", Arch)
+def test_rendering_reads_no_file_that_the_digest_misses(
+    arch: Arch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is found by looking at the templates' text is all that Jinja loads."""
+    rendering.environment.cache_clear()
+    loader = rendering.environment().loader
+    assert loader is not None
+    loaded, get_source = set(), loader.get_source
+
+    def noted(environment: object, name: str) -> object:
+        loaded.add(name)
+        return get_source(environment, name)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loader, "get_source", noted)
+    for config in _sample(arch):
+        render(config, arch)
+    rendering.environment.cache_clear()
+
+    assert templates.TEMPLATES[arch.family].entry in loaded
+    assert loaded <= set(templates.files(arch.family))
