@@ -31,9 +31,11 @@ from jitgen.errors import CacheError, UnsafeCacheRoot
 from jitgen.events import Event, EventKind, events, warn_once
 
 if TYPE_CHECKING:
+    from jitgen.cache.quarantine import Damage
     from jitgen.cache.survey import Verification
 
 WHITEOUTS = "whiteouts"
+_HIDDEN = "it is hidden: by jitgen cache rm, or because a process could not load it"
 _MAX_BYTES = 2**14
 
 
@@ -100,6 +102,16 @@ class Layers:
                 result = replace(result, fate="hidden")
             results.append(result)
         return results
+
+    def damages(self, key: str) -> Iterator[Damage]:
+        """Yield why entry `key` of each root that holds one does not serve; changes nothing."""
+        from jitgen.cache.quarantine import damage_in
+
+        for root, entries in self._opened():
+            with entries, suppress(OSError, Damaged), entries.below(key[:2], key) as folder:
+                is_hidden = _mark(root, folder) in self._hidden(key)
+                if found := damage_in(folder, key, otherwise=_HIDDEN if is_hidden else ""):
+                    yield found
 
     def hide(self, key: str, meets: Callable[[Root, Folder], bool] | None = None) -> list[Path]:
         """

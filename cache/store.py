@@ -17,6 +17,7 @@ from jitgen.settings import settings
 
 if TYPE_CHECKING:
     from jitgen.cache.prune import Pruned
+    from jitgen.cache.quarantine import Damage
     from jitgen.cache.survey import Difference, EntryInfo, Stats, Verification
 
 
@@ -83,6 +84,35 @@ class Store(Serving):
                 if base is not None:
                     survey.known_rows(base, self.index)
         return results
+
+    def quarantined(self) -> list[Damage]:
+        """Return what was set aside and is not swept yet, the last first; changes nothing."""
+        from jitgen.cache import quarantine
+
+        with self._opened() as base:
+            return [] if base is None else quarantine.quarantined(base)
+
+    def damages(self, key: str) -> list[Damage]:
+        """
+        Return why there is no good entry `key`, as far as what is left of it can tell: where it
+        should lie, in quarantine, in roots only read. Changes nothing.
+        """
+        from jitgen.cache import quarantine
+
+        check_key(key)
+        with self._opened() as base:
+            found = None if base is None else quarantine.damage_in_place(base, key)
+        set_aside = [damage for damage in self.quarantined() if damage.key == key]
+        return [*([] if found is None else [found]), *set_aside, *self.layers.damages(key)]
+
+    def empty_quarantine(self) -> int:
+        """Remove what was set aside; returns how much of it is gone."""
+        from jitgen.cache import quarantine
+
+        if self.mode != "rw":
+            return 0
+        with self._opened() as base:
+            return 0 if base is None else quarantine.empty(base)
 
     def remove(self, key: str) -> EntryInfo | None:
         """
