@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jitgen.cache.disk import cause
 from jitgen.cache.entry import LIMITS, META, Entry, Meta
 from jitgen.cache.files import read_entry, read_meta
 from jitgen.cache.folder import Folder
@@ -197,7 +198,7 @@ def _mark(root: Root, folder: Folder) -> str:
 
 
 def _tell_trouble(root: Root, error: Exception) -> None:
-    reason = getattr(error, "strerror", None) or str(error)
+    reason = cause(error)
     hint = "; give everybody leave to read it: chmod -R a+rX" if _is_closed(error) else ""
     warn_once(
         f"cache base {root.path}", "not reading JITGEN_BASE %s: %s%s", root.path, reason, hint

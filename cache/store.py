@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from jitgen.cache.disk import cause
 from jitgen.cache.entry import Meta, check_key
 from jitgen.cache.folder import Folder
 from jitgen.cache.serving import Serving
@@ -114,6 +115,17 @@ class Store(Serving):
         with self._opened() as base:
             return 0 if base is None else quarantine.empty(base)
 
+    def probe(self) -> None:
+        """
+        Try whether a kernel would be kept here; leaves nothing behind.
+
+        Raises:
+            OSError, CacheError: It would not, and why.
+        """
+        from jitgen.cache import disk
+
+        disk.probe(self._root)
+
     def remove(self, key: str) -> EntryInfo | None:
         """
         Remove entry `key`, its pin and its remembered failure; returns what is gone.
@@ -146,7 +158,7 @@ class Store(Serving):
         try:
             return found if found is not None and self.layers.hide(key) else None
         except OSError as error:
-            raise CacheError(f"cannot hide {key[:12]} in {self.root}: {error}") from error
+            raise CacheError(f"cannot hide {key[:12]} in {self.root}: {cause(error)}") from error
 
     def clear(self) -> list[EntryInfo]:
         """
@@ -245,7 +257,7 @@ class Store(Serving):
         except CacheError:
             raise
         except OSError as error:
-            raise CacheError(f"cannot read the kernel cache {self.root}: {error}") from error
+            raise CacheError(f"cannot read the kernel cache {self.root}: {cause(error)}") from error
         if base is None:
             yield None
             return

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,11 @@ CHANGED = "kernel.so does not have its digest"
 def entry(cache_root: Path) -> Entry:
     """The entry that serves `CONFIG`, as the installed toolchain would look for it."""
     meta = fake_meta(
-        1, key_document=key.document(CONFIG, Arch.SM_90A), name=NAME, host_isa=("x86-64",)
+        1,
+        key_document=key.document(CONFIG, Arch.SM_90A),
+        name=NAME,
+        host_isa=("x86-64",),
+        builder={"linker": "ab"},
     )
     return Store.open(cache_root).publish(meta, fake_files(1))
 
@@ -176,3 +182,32 @@ class TestQuarantine:
         assert (len(document["damaged"]), document["left"]) == (1, 0)
         assert Path("/etc").is_dir()
         assert "\x1b" not in json.dumps(document)
+
+
+class TestDiskThatRefuses:
+    """What cannot be changed says why: it used to say only that it was not."""
+
+    @pytest.fixture(autouse=True)
+    def read_only(self, entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        for name in ("rename", "unlink", "link", "mkdir"):
+            monkeypatch.setattr(os, name, refuse)
+        monkeypatch.setattr("jitgen.cache.folder.Folder.write", refuse)
+
+    @pytest.mark.parametrize("words", ["rm {key}", "clear --yes", "pin {key}"])
+    def test_it(self, jitgen: Jitgen, entry: Entry, words: str) -> None:
+        done = jitgen("cache", words.format(key=entry.key))
+
+        assert done.code == 1
+        assert "Read-only file system (EROFS)" in done.err
+
+    def test_adopt(self, jitgen: Jitgen, entry: Entry, cache_root: Path) -> None:
+        """It used to say that it had removed nothing, and that all was well."""
+        assert list((cache_root / "v1" / "builders").iterdir())
+        done = jitgen("cache", "adopt")
+
+        assert done.code == 1
+        assert "1 record" in done.err
+        assert "Read-only file system (EROFS)" in done.err
