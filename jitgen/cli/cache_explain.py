@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from jitgen.cli.cache import KEY_DIGITS, iso, when
 from jitgen.cli.lookup import Named, Nameless, find
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted
+from jitgen.compile.installed import COMPILER, flavour
 from jitgen.errors import CacheError
 
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
                 [Column("FIELD"), Column("WANTED"), Column("FOUND")],
                 [(item.field, _short(item.wanted), _short(item.found)) for item in differences],
             )
+            for meaning in _meanings(differences):
+                output.note(meaning)
 
     found = {
         **named.to_json(),
@@ -74,12 +78,34 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
         "key_document": document,
         "damaged": [_json(damage) for damage in damages],
         "nearest": [
-            {"key": meta.key, "name": meta.name, "differences": [asdict(d) for d in differences]}
+            {
+                "key": meta.key,
+                "name": meta.name,
+                "differences": [asdict(d) for d in differences],
+                "meanings": _meanings(differences),
+            }
             for meta, differences in nearest
         ],
     }
     output.result("cache explain", found, human)
     return ExitCode.OK
+
+
+def _meanings(differences: Sequence[Difference]) -> list[str]:
+    """Return what some differences mean, where their names do not tell."""
+    fields = {item.field: item for item in differences}
+    found = []
+    if any(field.startswith(f"toolchain.{COMPILER}-libs-cu") for field in fields):
+        found.append(
+            f"the compiler's code generators for CUDA 12 and 13 make different code; here cu"
+            f"{flavour()} is in use (see docs/install.md)"
+        )
+    if "host" in fields:
+        found.append(
+            f"it was compiled for hosts {fields['host'].found}, and this one is "
+            f"{fields['host'].wanted}: for the cpu target each level has kernels of its own"
+        )
+    return found
 
 
 def _state(store: Store, named: Named, wanted: str) -> tuple[str, str]:

@@ -5,21 +5,17 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from importlib import metadata
 
 import click
 
 from jitgen._version import __version__
 from jitgen.cli.doctor_cache import cache_findings
+from jitgen.cli.doctor_machine import ability_findings, toolchain_findings, version_findings
 from jitgen.cli.findings import Finding, Health
 from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output, counted
-from jitgen.compile import toolchain
-from jitgen.compile.linker import driver
 from jitgen.errors import JitgenError
 from jitgen.settings import TABLE, settings
 
@@ -89,75 +85,6 @@ def doctor(output: Output) -> int:
 _STYLES = {Health.OK: "", Health.NOTE: "", Health.WARN: "yellow", Health.FAIL: "bold red"}
 
 
-def _versions() -> Iterator[Finding]:
-    section = "versions"
-    yield Finding(section=section, name="jitgen", value=__version__)
-    yield Finding(section=section, name="python", value=platform.python_version())
-    yield Finding(section=section, name="system", value=platform.platform())
-    for name in ("torch", "apache-tvm-ffi", "diskcache", "filelock", "jinja2"):
-        yield _installed(section, name, "install it: pip install jitgen")
-    yield _installed(
-        section,
-        "nvidia-cutlass-dsl",
-        "kernels cannot be compiled here: pip install 'nvidia-cutlass-dsl>=4.8,<4.9'",
-    )
-
-
-def _installed(section: str, name: str, advice: str) -> Finding:
-    try:
-        return Finding(section=section, name=name, value=metadata.version(name))
-    except metadata.PackageNotFoundError:
-        return Finding(
-            section=section,
-            name=name,
-            value="not installed",
-            health=Health.FAIL,
-            advice=advice,
-        )
-
-
-def _toolchain() -> Iterator[Finding]:
-    section = "toolchain"
-    yield _runtime_library(section)
-    linker = driver()
-    yield Finding(
-        section=section,
-        name="linker",
-        value=linker or "not found",
-        health=Health.OK if linker else Health.WARN,
-        advice="" if linker else "kernels compiled here are not kept: install gcc",
-    )
-    yield Finding(section=section, name="processor", value=toolchain.cpu_level())
-    for package, what in (
-        ("nvidia-cuda-cuobjdump", "cuobjdump"),
-        ("nvidia-cuda-nvdisasm", "nvdisasm"),
-    ):
-        try:
-            value, advice = metadata.version(package), ""
-        except metadata.PackageNotFoundError:
-            value = shutil.which(what) or "not installed"
-            advice = (
-                ""
-                if shutil.which(what)
-                else "for SASS and registers: pip install 'jitgen[inspect]'"
-            )
-        health = Health.NOTE if advice else Health.OK
-        yield Finding(section=section, name=what, value=value, health=health, advice=advice)
-
-
-def _runtime_library(section: str) -> Finding:
-    from jitgen.runtime.loader import runtime_libraries
-
-    found = runtime_libraries()
-    return Finding(
-        section=section,
-        name="runtime library",
-        value=str(found[-1]) if found else "not found",
-        health=Health.OK if found else Health.FAIL,
-        advice="" if found else "no kernel can be loaded: reinstall nvidia-cutlass-dsl",
-    )
-
-
 def _devices() -> Iterator[Finding]:
     section = "target"
     from jitgen.tuning.device import driver_version
@@ -225,9 +152,10 @@ def _text(value: object) -> str:
 
 
 _SECTIONS: tuple[Callable[[], Iterator[Finding]], ...] = (
-    _versions,
-    _toolchain,
+    version_findings,
+    toolchain_findings,
     _devices,
+    ability_findings,
     _settings,
     cache_findings,
 )
