@@ -330,8 +330,8 @@ class Settings:
             SettingError: A value is not allowed.
         """
         for setting in TABLE:
-            if os.environ.get(setting.variable):
-                self.origin(setting.name)
+            if text := os.environ.get(setting.variable):
+                _parsed(setting, text, setting.variable)
 
     @contextmanager
     def scope(self, **values: Any) -> Iterator[None]:
