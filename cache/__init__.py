@@ -40,9 +40,11 @@ if TYPE_CHECKING:
     from jitgen.cache.failures import Failure
     from jitgen.cache.index import Index, NullIndex
     from jitgen.cache.prune import Pruned
+    from jitgen.cache.quarantine import Damage
     from jitgen.cache.survey import Difference, EntryInfo, Stats, Verification
 
 __all__ = [
+    "Damage",
     "Damaged",
     "Difference",
     "Entry",
@@ -59,6 +61,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Damage": "quarantine",
     "Difference": "survey",
     "EntryInfo": "survey",
     "Failure": "failures",

@@ -61,6 +61,15 @@ class Builders:
         ):
             folder.replace(fingerprint, _sealed(digest.encode("ascii")), drafts, sync=False)
 
+    def count(self) -> int:
+        """Return how many records there are."""
+        with suppress(OSError, CacheError):
+            base = self._root.open()
+            if base is not None:
+                with base, base.folder(_FOLDER) as folder:
+                    return len(folder.names())
+        return 0
+
     def forget(self) -> int:
         """Let the next to publish be the first; returns how many records that removes."""
         with suppress(OSError, CacheError):

@@ -249,13 +249,15 @@ class Index(NullIndex):
                 return default
             for _ in range(2):
                 try:
-                    return operation(self._open())
+                    result = operation(self._open())
+                    self.reason = ""
+                    return result
                 except Exception as error:  # whatever a foreign database makes diskcache raise
                     reason = f"{type(error).__name__}: {error}"
                     if _is_passing(error):
                         break
                     self._move_aside(reason)
-            self._rests_until = time.monotonic() + _REST_S
+            self._rests_until, self.reason = time.monotonic() + _REST_S, reason
             warn_once("cache index", "doing without the index of the kernel cache: %s", reason)
         return default
 

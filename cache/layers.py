@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jitgen.cache.disk import cause
 from jitgen.cache.entry import LIMITS, META, Entry, Meta
 from jitgen.cache.files import read_entry, read_meta
 from jitgen.cache.folder import Folder
@@ -31,9 +32,11 @@ from jitgen.errors import CacheError, UnsafeCacheRoot
 from jitgen.events import Event, EventKind, events, warn_once
 
 if TYPE_CHECKING:
+    from jitgen.cache.quarantine import Damage
     from jitgen.cache.survey import Verification
 
 WHITEOUTS = "whiteouts"
+_HIDDEN = "it is hidden: by jitgen cache rm, or because a process could not load it"
 _MAX_BYTES = 2**14
 
 
@@ -100,6 +103,16 @@ class Layers:
                 result = replace(result, fate="hidden")
             results.append(result)
         return results
+
+    def damages(self, key: str) -> Iterator[Damage]:
+        """Yield why entry `key` of each root that holds one does not serve; changes nothing."""
+        from jitgen.cache.quarantine import damage_in
+
+        for root, entries in self._opened():
+            with entries, suppress(OSError, Damaged), entries.below(key[:2], key) as folder:
+                is_hidden = _mark(root, folder) in self._hidden(key)
+                if found := damage_in(folder, key, otherwise=_HIDDEN if is_hidden else ""):
+                    yield found
 
     def hide(self, key: str, meets: Callable[[Root, Folder], bool] | None = None) -> list[Path]:
         """
@@ -185,7 +198,7 @@ def _mark(root: Root, folder: Folder) -> str:
 
 
 def _tell_trouble(root: Root, error: Exception) -> None:
-    reason = getattr(error, "strerror", None) or str(error)
+    reason = cause(error)
     hint = "; give everybody leave to read it: chmod -R a+rX" if _is_closed(error) else ""
     warn_once(
         f"cache base {root.path}", "not reading JITGEN_BASE %s: %s%s", root.path, reason, hint

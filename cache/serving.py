@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, cast
 
+from jitgen.cache.disk import cause, remedy
 from jitgen.cache.entry import Entry, Meta, check_key
 from jitgen.cache.files import disk_bytes, entry_path, read_entry
 from jitgen.cache.folder import Folder
@@ -236,7 +237,7 @@ class Serving:
                     self._account(base, entry)
         except (OSError, CacheError) as error:
             self.warn_unwritable(error)
-            return replace(entry, directory=None, why_private=str(error))
+            return replace(entry, directory=None, why_private=cause(error))
         return entry
 
     def _other_builder(self, base: Folder, meta: Meta) -> str:
@@ -279,7 +280,7 @@ class Serving:
                         with suppress(FileExistsError):
                             locks.write(path.name, b"", sync=False)
             except (OSError, CacheError) as error:  # publishing will say so, if it fails as well
-                events.emit(Event(kind=EventKind.ERROR, kernel="cache", detail=str(error)))
+                events.emit(Event(kind=EventKind.ERROR, kernel="cache", detail=cause(error)))
             else:
                 from jitgen.cache.lock import key_lock
 
@@ -325,18 +326,21 @@ class Serving:
         hint = ""
         if isinstance(error, PermissionError):
             hint = "; its owner can give everybody leave to read it: chmod -R a+rX"
-        warn_once("cache read", "cannot read the kernel cache %s (%s)%s", self.root, error, hint)
-        events.emit(Event(kind=EventKind.ERROR, key=key, kernel="cache", detail=str(error)))
+        reason = cause(error)
+        warn_once("cache read", "cannot read the kernel cache %s (%s)%s", self.root, reason, hint)
+        events.emit(Event(kind=EventKind.ERROR, key=key, kernel="cache", detail=reason))
 
     def warn_unwritable(self, error: Exception) -> None:
         """Say once in this process that the store cannot be written, and why."""
+        reason, advice = cause(error), remedy(error)
         warn_once(
             "cache write",
-            "cannot write the kernel cache %s (%s); kernels compiled now are not kept",
+            "cannot write the kernel cache %s (%s); kernels compiled now are not kept%s",
             self.root,
-            error,
+            reason,
+            f": {advice}" if advice else "",
         )
-        events.emit(Event(kind=EventKind.ERROR, kernel="cache", detail=str(error)))
+        events.emit(Event(kind=EventKind.ERROR, kernel="cache", detail=reason))
 
 
 def _is_at(folder: Folder, parent: Folder, name: str) -> bool:

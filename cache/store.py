@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from jitgen.cache.disk import cause
 from jitgen.cache.entry import Meta, check_key
 from jitgen.cache.folder import Folder
 from jitgen.cache.serving import Serving
@@ -17,6 +18,7 @@ from jitgen.settings import settings
 
 if TYPE_CHECKING:
     from jitgen.cache.prune import Pruned
+    from jitgen.cache.quarantine import Damage
     from jitgen.cache.survey import Difference, EntryInfo, Stats, Verification
 
 
@@ -84,6 +86,46 @@ class Store(Serving):
                     survey.known_rows(base, self.index)
         return results
 
+    def quarantined(self) -> list[Damage]:
+        """Return what was set aside and is not swept yet, the last first; changes nothing."""
+        from jitgen.cache import quarantine
+
+        with self._opened() as base:
+            return [] if base is None else quarantine.quarantined(base)
+
+    def damages(self, key: str) -> list[Damage]:
+        """
+        Return why there is no good entry `key`, as far as what is left of it can tell: where it
+        should lie, in quarantine, in roots only read. Changes nothing.
+        """
+        from jitgen.cache import quarantine
+
+        check_key(key)
+        with self._opened() as base:
+            found = None if base is None else quarantine.damage_in_place(base, key)
+        set_aside = [damage for damage in self.quarantined() if damage.key == key]
+        return [*([] if found is None else [found]), *set_aside, *self.layers.damages(key)]
+
+    def empty_quarantine(self) -> int:
+        """Remove what was set aside; returns how much of it is gone."""
+        from jitgen.cache import quarantine
+
+        if self.mode != "rw":
+            return 0
+        with self._opened() as base:
+            return 0 if base is None else quarantine.empty(base)
+
+    def probe(self) -> None:
+        """
+        Try whether a kernel would be kept here; leaves nothing behind.
+
+        Raises:
+            OSError, CacheError: It would not, and why.
+        """
+        from jitgen.cache import disk
+
+        disk.probe(self._root)
+
     def remove(self, key: str) -> EntryInfo | None:
         """
         Remove entry `key`, its pin and its remembered failure; returns what is gone.
@@ -116,7 +158,7 @@ class Store(Serving):
         try:
             return found if found is not None and self.layers.hide(key) else None
         except OSError as error:
-            raise CacheError(f"cannot hide {key[:12]} in {self.root}: {error}") from error
+            raise CacheError(f"cannot hide {key[:12]} in {self.root}: {cause(error)}") from error
 
     def clear(self) -> list[EntryInfo]:
         """
@@ -215,7 +257,7 @@ class Store(Serving):
         except CacheError:
             raise
         except OSError as error:
-            raise CacheError(f"cannot read the kernel cache {self.root}: {error}") from error
+            raise CacheError(f"cannot read the kernel cache {self.root}: {cause(error)}") from error
         if base is None:
             yield None
             return

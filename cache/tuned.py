@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from jitgen.cache.disk import cause
 from jitgen.cache.folder import Folder
 from jitgen.cache.root import Root
 from jitgen.cache.trust import Untrusted
@@ -89,9 +90,8 @@ class Tuned:
             ):
                 folder.replace(f"{name}.json", text.encode("ascii"), drafts)
         except OSError as error:
-            reason = error.strerror or error
             raise CacheError(
-                f"measurements cannot be recorded in {self._root.base / _TUNED}: {reason}"
+                f"measurements cannot be recorded in {self._root.base / _TUNED}: {cause(error)}"
             ) from error
 
     def remove(self, device: str, kind: str, name: str) -> None:

@@ -4,11 +4,13 @@ Every JITGEN_* variable: one table, which is also the README's.
 
 Values are read when they are asked for, never at import, and never on the warm path of a call. A
 program sets one with ``jitgen.settings.on_miss = "error"``, which wins over the environment; a bad
-value raises where it is read, naming the variable and what is allowed.
+value raises where it is read, naming the variable and what is allowed. `Settings.check` reads all
+of them: the command line does so before anything else.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +26,10 @@ from jitgen.text import shown
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _MAX_DIGITS = 18
+MAX_WAIT_S = 1e6
+"""The longest wait: clocks of the system count milliseconds in 32 bits."""
+
+_MAX_TTL_S = 1e9  # thirty years
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -46,17 +52,21 @@ def _choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
-def _number(kind: type[int] | type[float], what: str) -> Callable[[str], Any]:
+def _number(kind: type[int] | type[float], most: float, what: str) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
         try:
             value = kind(text)
         except ValueError:
             raise ValueError(what) from None
-        if not 0 <= value < float("inf"):
+        if not 0 <= value <= most:  # nor is nan
             raise ValueError(what)
         return value
 
     return parse
+
+
+def _seconds(most: float) -> Callable[[str], Any]:
+    return _number(float, most, f"seconds, from 0 to {most:.0f}")
 
 
 class NoHomeFolder(SettingError):
@@ -223,7 +233,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="jobs",
         default=0,
-        parse=_number(int, "a whole number, 0 for as many as cores and memory allow"),
+        parse=_number(int, math.inf, "a whole number, 0 for as many as cores and memory allow"),
         kind="count",
         shown_default="`0`: by cores and free memory",
         help="Compile processes of a prewarm.",
@@ -231,7 +241,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="lock_timeout",
         default=120.0,
-        parse=_number(float, "seconds"),
+        parse=_seconds(MAX_WAIT_S),
         kind="seconds",
         shown_default="`120`",
         help="How long to wait for a process that compiles the same kernel.",
@@ -239,7 +249,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="compile_timeout",
         default=300.0,
-        parse=_number(float, "seconds"),
+        parse=_seconds(MAX_WAIT_S),
         kind="seconds",
         shown_default="`300`",
         help="How long one compile in a process of its own may take.",
@@ -247,7 +257,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="failure_ttl",
         default=86400.0,
-        parse=_number(float, "seconds"),
+        parse=_seconds(_MAX_TTL_S),
         kind="seconds",
         shown_default="`86400`",
         help="How long a failed compile is remembered; 0 forgets at once.",
@@ -310,6 +320,18 @@ class Settings:
             yield
         finally:
             _inside.reset(token)
+
+    def check(self) -> None:
+        """
+        Look at every variable that is set, whoever may read it, so that a mistake in one is told
+        when a program starts and not hours later.
+
+        Raises:
+            SettingError: A value is not allowed.
+        """
+        for setting in TABLE:
+            if text := os.environ.get(setting.variable):
+                _parsed(setting, text, setting.variable)
 
     @contextmanager
     def scope(self, **values: Any) -> Iterator[None]:

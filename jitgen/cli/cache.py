@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jitgen.cli.lazy import LazyGroup
-from jitgen.cli.lookup import Named, find
 from jitgen.cli.options import ARCH, with_output
-from jitgen.cli.output import Column, ExitCode, Output, counted, human_size
+from jitgen.cli.output import Column, Output, counted, human_size
 from jitgen.config import Arch
 from jitgen.settings import settings
 
@@ -32,12 +31,14 @@ KEY_DIGITS = 12
 """Digits of a key in tables: enough to name one among millions."""
 
 _HERE = "jitgen.cli.cache"
+_WHY = "jitgen.cli.cache_explain"
 _EDIT = "jitgen.cli.cache_edit"
 _COMMANDS = {
     "dir": (f"{_HERE}:show_dir", "Print the root of the cache."),
     "ls": (f"{_HERE}:ls", "List the entries, or the remembered failures."),
     "stats": (f"{_HERE}:stats", "Print totals."),
-    "explain": (f"{_HERE}:explain", "Say why a kernel is, or is not, in the cache."),
+    "explain": (f"{_WHY}:explain", "Say why a kernel is, or is not, in the cache."),
+    "quarantine": (f"{_WHY}:quarantine", "List what was set aside as damaged, or remove it."),
     "verify": (f"{_EDIT}:verify", "Check every byte of every entry."),
     "prune": (f"{_EDIT}:prune", "Remove the least recently used entries above a size."),
     "rm": (f"{_EDIT}:rm", "Remove entries, and forget that they failed."),
@@ -120,17 +121,17 @@ def _line(output: Output, info: EntryInfo) -> tuple[str, ...]:
         info.key[:KEY_DIGITS],
         output.size(info.size_bytes),
         str(info.hits),
-        _when(output, info.last_use),
+        when(output, info.last_use),
         "yes" if info.is_pinned else "",
         info.name or "(damaged; see: jitgen cache verify)",
     )
 
 
 def _entry_json(info: EntryInfo) -> dict[str, Any]:
-    return asdict(info) | {"last_use": _iso(info.last_use)}
+    return asdict(info) | {"last_use": iso(info.last_use)}
 
 
-def _iso(seconds: float) -> str:
+def iso(seconds: float) -> str:
     """Return a time as ISO 8601: the nearest that has one, for a file may have any time."""
     bounded = min(max(seconds, 0.0), _LAST_SECOND)
     return datetime.fromtimestamp(bounded, UTC).isoformat(timespec="seconds")
@@ -148,7 +149,7 @@ def _list_failures(store: Store, output: Output) -> None:
                 Column("REASON", is_prose=True),
             ]
             rows = [
-                (key[:KEY_DIGITS], _when(output, failure.expires), failure.name, failure.reason)
+                (key[:KEY_DIGITS], when(output, failure.expires), failure.name, failure.reason)
                 for key, failure in found.items()
             ]
             output.table(columns, rows)
@@ -159,7 +160,7 @@ def _list_failures(store: Store, output: Output) -> None:
             "key": key,
             "name": failure.name,
             "reason": failure.reason,
-            "expires": _iso(failure.expires),
+            "expires": iso(failure.expires),
         }
         for key, failure in found.items()
     ]
@@ -200,86 +201,10 @@ def stats(output: Output) -> None:
     output.result("cache stats", document, human)
 
 
-@click.command()
-@click.argument("config_or_key", metavar="CONFIG-or-KEY")
-@click.option(
-    "--limit", type=click.IntRange(1), default=3, show_default=True, help="Entries shown."
-)
-@with_output
-def explain(output: Output, config_or_key: str, limit: int) -> int:
-    """
-    Say whether a kernel would be loaded from the cache, and if not, field by field why.
-
-    With a KEY: how that entry differs from what the installed toolchain would look for.
-    """
-    from jitgen.cache import Store
-    from jitgen.runtime import key as keys
-
-    store = Store.open()
-    named = find(config_or_key, store)
-    document = keys.document(named.config, named.arch)
-    wanted = keys.digest(document)
-    state, reason = _state(store, named, wanted)
-    if named.is_key and named.key != wanted:
-        every = store.nearest(document, store.stats().entries)
-        nearest = [(meta, fields) for meta, fields in every if meta.key == named.key]
-    else:
-        nearest = store.nearest(document, limit) if state == "miss" else []
-
-    def human() -> None:
-        output.fields([("name", named.name), ("key", wanted), (state, reason)])
-        for meta, differences in nearest:
-            output.line()
-            output.line(f"entry {meta.key[:KEY_DIGITS]} {meta.name} differs in", style="bold")
-            output.table(
-                [Column("FIELD"), Column("WANTED"), Column("FOUND")],
-                [(item.field, _short(item.wanted), _short(item.found)) for item in differences],
-            )
-
-    found = {
-        **named.to_json(),
-        "key": wanted,
-        "state": state,
-        "reason": reason,
-        "key_document": document,
-        "nearest": [
-            {"key": meta.key, "name": meta.name, "differences": [asdict(d) for d in differences]}
-            for meta, differences in nearest
-        ],
-    }
-    output.result("cache explain", found, human)
-    return ExitCode.OK
-
-
-def _state(store: Store, named: Named, wanted: str) -> tuple[str, str]:
-    """Return ``hit``, ``miss`` or ``failed``, and the reason."""
-    from jitgen.runtime.loader import unsupported_isa
-    from jitgen.targets.legality import check
-
-    verdict = check(named.config, named.arch)
-    if not verdict:
-        return "refused", f"{verdict.code}: {verdict.reason}"
-    failure = store.index.failure(wanted)
-    if failure is not None:
-        return "failed", f"{failure.reason} (retry with: jitgen cache rm {wanted[:KEY_DIGITS]})"
-    entry = store.read(wanted)
-    if entry is None:
-        reason = "no entry has this key"
-        return "miss", f"{reason}; the nearest are below" if any(store.entries()) else reason
-    missing = unsupported_isa(entry)
-    return ("miss", missing) if missing else ("hit", str(entry.directory))
-
-
-def _short(value: Any) -> str:
-    """Return a value of a key document, digests cut to what tells them apart."""
-    text = value if isinstance(value, str) else str(value)
-    return text if len(text) <= 40 else f"{text[:KEY_DIGITS]}..."
-
-
-def _when(output: Output, seconds: float) -> str:
+def when(output: Output, seconds: float) -> str:
     """Return a time: relative for people, ISO 8601 for programs."""
     if not output.is_terminal:
-        return _iso(seconds)
+        return iso(seconds)
     delta = time.time() - seconds
     text = _span(abs(delta))
     return f"{text} ago" if delta >= 0 else f"in {text}"

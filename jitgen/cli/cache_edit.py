@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jitgen.cache.disk import cause
 from jitgen.cli.cache import KEY_DIGITS
 from jitgen.cli.lookup import find_key
 from jitgen.cli.options import SIZE, confirm, with_output
@@ -61,7 +62,7 @@ def verify(output: Output, rebuild: bool, dry_run: bool) -> int:
         if fates[""] and not dry_run:
             output.warn(
                 f"{counted(fates[''], 'damaged entry', 'damaged entries')} cannot be moved away "
-                "here; every process compiles these kernels again"
+                f"here{_why_not(store)}; every process compiles these kernels again"
             )
 
     document = {"checked": len(found), "damaged": [asdict(r) for r in damaged], "dry_run": dry_run}
@@ -144,7 +145,8 @@ def rm(output: Output, names: tuple[str, ...], dry_run: bool) -> int:
         for key in missing:
             output.warn(f"no entry {key[:KEY_DIGITS]} in {store.root}")
         for key in stuck:
-            output.warn(f"entry {key[:KEY_DIGITS]} cannot be removed from {store.root}")
+            where = f"{store.root}{_why_not(store)}"
+            output.warn(f"entry {key[:KEY_DIGITS]} cannot be removed from {where}")
 
     document = {"dry_run": dry_run, "removed": removed, "missing": missing, "stuck": stuck}
     output.result("cache rm", document, human)
@@ -185,7 +187,9 @@ def clear(output: Output, yes: bool, dry_run: bool) -> int:
         output.line(f"{verb} {_everything(store, removed, tuned)}")
         if left:
             entries_left = counted(len(left), "entry", "entries")
-            output.warn(f"{entries_left} cannot be removed, or came meanwhile")
+            output.warn(
+                f"{entries_left} cannot be removed{_why_not(store) or ', or came meanwhile'}"
+            )
 
     output.result("cache clear", document, human)
     return ExitCode.FAILED if left else ExitCode.OK
@@ -211,6 +215,10 @@ def adopt(output: Output) -> None:
     """
     store = _open(changes=True)
     count = store.builders.forget()
+    if left := store.builders.count():
+        raise CacheError(
+            f"{counted(left, 'record')} in {store.root} cannot be removed{_why_not(store)}"
+        )
     text = f"the next to publish in {store.root} is the first; {counted(count, 'record')} removed"
     output.result("cache adopt", {"removed": count}, lambda: output.line(text))
 
@@ -238,7 +246,7 @@ def _set_pins(output: Output, names: tuple[str, ...], *, is_pinned: bool) -> Non
         try:
             store.pin(key) if is_pinned else store.unpin(key)
         except OSError as error:
-            raise CacheError(f"cannot pin in {store.root}: {error}") from error
+            raise CacheError(f"cannot pin in {store.root}: {cause(error)}") from error
     command = "pin" if is_pinned else "unpin"
 
     def human() -> None:
@@ -261,3 +269,12 @@ def _open(*, changes: bool) -> Store:
     if changes and store.mode != "rw":
         raise CacheError(f"the cache may not be changed: JITGEN_CACHE={store.mode}")
     return store
+
+
+def _why_not(store: Store) -> str:
+    """Return why nothing can be written to the store, behind a colon; empty if it can."""
+    try:
+        store.probe()
+    except (OSError, CacheError) as error:
+        return f": {cause(error)}"
+    return ""

@@ -14,7 +14,7 @@ from jitgen.runtime import key as keys
 from jitgen.text import shown
 
 if TYPE_CHECKING:
-    from jitgen.cache import Store
+    from jitgen.cache import Damage, Store
 
 MIN_PREFIX = 4
 """Digits of a key that must be given at least."""
@@ -49,22 +49,45 @@ class Named:
         return {"name": self.name, "arch": str(self.arch), "key": self.key}
 
 
+class Nameless(ConfigError):
+    """
+    Nothing tells any more what kernel a damaged entry was.
+
+    Attributes:
+        key: Its key.
+        damages: What is wrong with what is left of it.
+    """
+
+    def __init__(self, key: str, damages: tuple[Damage, ...]) -> None:
+        super().__init__(
+            f"entry {key[:12]} is damaged ({damages[0].reason}), and nothing tells which kernel it "
+            f"was; see: jitgen cache explain {key[:12]}"
+        )
+        self.key = key
+        self.damages = damages
+
+
 def find(text: str, store: Store) -> Named:
     """
     Return the kernel that `text` names: a kernel name, a key, or the first digits of one.
 
     Raises:
         ConfigError: `text` is none of them, or the digits fit no entry, or several.
+        Nameless: They fit one of whose record nothing is left.
     """
     if not _HEX.fullmatch(text):
         config, arch = KernelConfig.parse(text)
         return Named(config=config, arch=arch, key=keys.key(config, arch), is_key=False)
     found = find_key(text, store)
     name = next((info.name for info in store.entries() if info.key == found), "")
+    if not name and (damages := store.damages(found)):
+        name = next((damage.name for damage in damages if damage.name), "")
+        if not name:
+            raise Nameless(found, tuple(damages))
     if not name:
         raise ConfigError(
-            f"entry {found[:12]} is damaged or remembers a failure only, so it cannot be shown; "
-            "see: jitgen cache verify, jitgen cache stats"
+            f"{found[:12]} remembers a failure only, so it cannot be shown; "
+            "see: jitgen cache ls --failures"
         )
     config, arch = KernelConfig.parse(name)
     return Named(config=config, arch=arch, key=found, is_key=True)
@@ -72,7 +95,8 @@ def find(text: str, store: Store) -> Named:
 
 def find_key(text: str, store: Store) -> str:
     """
-    Return the key of the entry, or of the remembered failure, that `text` names.
+    Return the key of the entry, or of the remembered failure, that `text` names; where there is
+    neither, of what lies in quarantine.
 
     Raises:
         ConfigError: It names none, or several.
@@ -84,6 +108,9 @@ def find_key(text: str, store: Store) -> str:
         raise ConfigError(f"key {shown(text)} is too short: give at least {MIN_PREFIX} digits")
     known = {info.key for info in store.entries()} | set(store.index.failures())
     found = sorted(key for key in known if key.startswith(text))
+    if not found:
+        set_aside = {damage.key for damage in store.quarantined()}
+        found = sorted(key for key in set_aside if key.startswith(text))
     if not found:
         raise ConfigError(f"no entry in {store.root} has a key that starts with {text}")
     if len(found) > 1:

@@ -28,12 +28,15 @@ from jitgen.errors import (
     PlanError,
     SettingError,
 )
+from jitgen.settings import settings
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
 
 _USAGE_ERRORS = (ConfigError, InputError, PlanError, SettingError)
 """What is wrong with the user's words rather than with the work."""
+
+_HELP = frozenset({"-h", "--help"})
 
 _COMMANDS = {
     "demo": ("jitgen.cli.demo:demo", "Multiply a small MoE layer and show what was compiled."),
@@ -53,7 +56,7 @@ _COMMANDS = {
 
 
 @click.group(
-    cls=LazyGroup, commands_at=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=LazyGroup, commands_at=_COMMANDS, context_settings={"help_option_names": sorted(_HELP)}
 )
 @click.version_option(__version__, "-V", "--version", message="jitgen %(version)s")
 def cli() -> None:
@@ -78,6 +81,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     log = logging.getLogger("jitgen")
     log.addHandler(talk)
     try:
+        if not _is_free(words):
+            _check_settings()
         code = cli.main(words, prog_name="jitgen", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Abort:
@@ -102,6 +107,25 @@ def run(arguments: Sequence[str] | None = None) -> int:
     finally:
         log.removeHandler(talk)
     return int(code or ExitCode.OK)
+
+
+def _is_free(words: Sequence[str]) -> bool:
+    """Return whether a command runs with settings that are wrong: help does, and the doctor."""
+    return not words or words[0] in ("-V", "--version", "doctor") or not _HELP.isdisjoint(words)
+
+
+def _check_settings() -> None:
+    """
+    Raise SettingError for a variable with a bad value, also one that this command does not read.
+    """
+    settings.check()
+    if settings.arch:
+        from jitgen.config import Arch
+
+        try:
+            Arch.parse(settings.arch)
+        except ConfigError as error:
+            raise SettingError(f"JITGEN_ARCH is not allowed: {error}") from None
 
 
 def _open_streams() -> None:

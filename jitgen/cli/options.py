@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -14,7 +15,7 @@ import click
 from jitgen.cli.output import Output
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.errors import ConfigError
-from jitgen.settings import parse_size
+from jitgen.settings import MAX_WAIT_S, parse_size
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,6 +70,24 @@ class SizeType(click.ParamType[int]):
             self.fail(f"{value!r} is not {error}", param, ctx)
 
 
+class SecondsType(click.FloatRange):
+    """How long something may take: a second at least, and a number, which ``nan`` is not."""
+
+    name = "seconds"
+
+    def __init__(self) -> None:
+        super().__init__(1, MAX_WAIT_S)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the seconds, or fail with what is allowed."""
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return seconds
+
+
 def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Give a command an option for each field of a `jitgen.Problem`, under the field's name."""
 
@@ -101,6 +120,7 @@ def _word(name: str, field: str, kind: type[StrEnum], default: str) -> Callable[
 
 ARCH = ArchType()
 SIZE = SizeType()
+SECONDS = SecondsType()
 
 
 def confirm(question: str, *, is_agreed: bool) -> bool:

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from jitgen import plans
-from jitgen.cli.options import ARCH, with_output, with_sizes
+from jitgen.cli.options import ARCH, SECONDS, with_output, with_sizes
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
 from jitgen.config import Arch
 from jitgen.documents import BadDocument, parse_json, read_bounded, read_stream
@@ -45,7 +45,7 @@ _STANDARD_OUTPUT = Path("-")
 @click.option("--again", is_flag=True, help="Measure also what is recorded or was excluded.")
 @click.option(
     "--time-limit",
-    type=click.FloatRange(1),
+    type=SECONDS,
     default=60.0,
     show_default=True,
     help="Seconds after which a kernel counts as hung.",

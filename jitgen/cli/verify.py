@@ -13,7 +13,7 @@ import click
 
 from jitgen import plans
 from jitgen.cli.lookup import find
-from jitgen.cli.options import ARCH, with_output
+from jitgen.cli.options import ARCH, SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
 from jitgen.config import Arch
 from jitgen.errors import ConfigError
@@ -72,7 +72,7 @@ class _Row:
 @click.option("--jobs", "-j", type=click.IntRange(0), help="Processes; 0: by cores and memory.")
 @click.option(
     "--time-limit",
-    type=click.FloatRange(1),
+    type=SECONDS,
     default=300.0,
     show_default=True,
     help="Seconds for one mode of one problem.",

@@ -10,15 +10,20 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import jinja2
-import jinja2.meta
-
 from jitgen import templates
 from jitgen.config import Arch, Config
 from jitgen.config.part import canonical_json
-from jitgen.errors import RenderError
+from jitgen.errors import RenderError, ToolchainError
 from jitgen.events import Event, EventKind, events
 from jitgen.targets.legality import require
+
+try:
+    import jinja2
+    import jinja2.meta
+except ImportError as error:  # a machine that only runs kernels has none
+    raise ToolchainError(
+        f"no source can be generated here: {error}; run: pip install jitgen"
+    ) from error
 
 _BLANK = re.compile(r"\n{3,}")
 _SAFE_TEXT = re.compile(r"[A-Za-z0-9_]+")

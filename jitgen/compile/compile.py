@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from jitgen import forks
 from jitgen.boundary import is_from_handler, words
+from jitgen.compile.installed import require_compiler
 from jitgen.errors import CompileError, JitgenError, ResourceError, ToolchainError
 from jitgen.settings import settings
 
@@ -62,6 +63,7 @@ def compile_kernel(
         ResourceError: Something ran out.
         ToolchainError: The compiler is not installed.
     """
+    require_compiler()
     own = None
     if where is not Where.WORKER:
         try:

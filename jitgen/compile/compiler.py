@@ -27,6 +27,7 @@ from jitgen.boundary import is_from_handler
 from jitgen.cache.entry import LIBRARY, OBJECT, SOURCE
 from jitgen.cache.scratch import scratch
 from jitgen.compile import toolchain
+from jitgen.compile.installed import flavour, require_compiler
 from jitgen.compile.linker import LinkError, link
 from jitgen.errors import CompileError, ToolchainError
 
@@ -214,6 +215,7 @@ def import_compiler() -> Any:
         ToolchainError: It is not installed.
     """
     global _settings_at_import
+    require_compiler()
     is_first = "cutlass" not in sys.modules
     try:
         from cutlass import cute
@@ -235,6 +237,8 @@ def unfit() -> str:
         return ""
     if _settings_at_import is None:
         return "the compiler was imported by somebody else, who may have changed its settings"
+    if other := _other_generator():
+        return other
     now = _compiler_settings()
     changed = sorted(
         name
@@ -242,6 +246,16 @@ def unfit() -> str:
         if now.get(name) != _settings_at_import.get(name)
     )
     return f"settings of the compiler were changed: {', '.join(changed)}" if changed else ""
+
+
+def _other_generator() -> str:
+    """Return what is wrong if the code generator is not the one that keys name; else empty."""
+    generator = sys.modules.get("cutlass._mlir._mlir_libs._cutlass_ir")
+    path = str(getattr(generator, "__file__", ""))
+    used = re.search(r"\.cu(\d+)\.", Path(path).name)
+    if used is None or int(used[1]) == flavour():
+        return ""
+    return f"the compiler uses its code generator for CUDA {used[1]}, and keys name {flavour()}"
 
 
 def _compiler_settings() -> dict[str, Any]:

@@ -36,6 +36,7 @@ _FRAME_SIZE = 0x11
 _MIN_STACK_SIZE = 0x12
 _REGCOUNT = 0x2F
 _NUM_MBARRIERS = 0x38
+_NUM_BARRIERS = 0x4C
 _FORMAT_SIZED = 4
 
 _INSTRUCTION = re.compile(
@@ -119,7 +120,8 @@ def resources(library: bytes) -> Resources:
         stack_bytes=stack,
         local_bytes=local,
         shared_bytes=_size(sections, f".nv.shared.{kernel}"),
-        barriers=text.flags >> 20 & 0x7F,
+        # CUDA 13 says it in an attribute, CUDA 12 in the upper flags of the code's section
+        barriers=facts.get(_NUM_BARRIERS, (text.flags >> 20 & 0x7F,))[0],
         mbarriers=facts.get(_NUM_MBARRIERS, (0,))[0],
         spill_instructions=_spills_if_known(library) if stack or local else 0,
         code_bytes=text.size,

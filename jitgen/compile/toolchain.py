@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which compiler is installed, what it is told, and what the host is: inputs of every key."""
+"""What is compiled with, what it is told, and what the host is: inputs of every key."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 from functools import cache
 from pathlib import Path
 
+from jitgen.compile.installed import versions
 from jitgen.config.arch import Arch
 from jitgen.errors import ToolchainError
 
-DISTRIBUTIONS = (
-    "nvidia-cutlass-dsl",
-    "nvidia-cutlass-dsl-libs-base",
-    "nvidia-cutlass-dsl-libs-core",
-    "nvidia-cutlass-dsl-libs-cu12",
-    "nvidia-cutlass-dsl-libs-cu13",
-    "apache-tvm-ffi",
-)
-"""Everything that decides the bytes of an artifact; the code generator is in the libs packages."""
+__all__ = [
+    "LEVELS",
+    "cpu_level",
+    "cpuinfo",
+    "host",
+    "host_level",
+    "options",
+    "runs_level",
+    "versions",
+]
 
 _V2 = ("cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3")
 _V3 = ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave")
@@ -42,42 +43,6 @@ base is enough: the host part of a GPU kernel only passes arguments on.
 """
 
 _CPUINFO = Path("/proc/cpuinfo")
-
-
-@cache
-def versions() -> dict[str, str]:
-    """
-    Return the versions of the distributions that are installed.
-
-    Raises:
-        ToolchainError: Neither the compiler nor its runtime library is installed.
-    """
-    found = {}
-    for name in DISTRIBUTIONS:
-        try:
-            found[name] = _version(importlib.metadata.distribution(name))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    if "nvidia-cutlass-dsl" not in found or "apache-tvm-ffi" not in found:
-        raise ToolchainError(
-            "nvidia-cutlass-dsl and apache-tvm-ffi must be installed to find or compile kernels; "
-            "run: pip install jitgen"
-        )
-    return found
-
-
-def _version(distribution: importlib.metadata.Distribution) -> str:
-    """
-    Return the version of what is installed.
-
-    It stands in the head of a file that goes on with a whole manual: to parse that for each of the
-    packages, as importlib.metadata does, takes a fifth of what a start takes without its imports.
-    """
-    head = (distribution.read_text("METADATA") or "").partition("\n\n")[0]
-    lines = (line.partition(":") for line in head.splitlines())
-    return next((value.strip() for name, _, value in lines if name == "Version"), "") or (
-        distribution.version
-    )
 
 
 def options(arch: Arch) -> tuple[str, ...]:

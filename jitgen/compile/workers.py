@@ -28,6 +28,7 @@ from typing import IO, Any, Self
 
 from jitgen.compile import children
 from jitgen.compile.processes import descendants_of
+from jitgen.settings import MAX_WAIT_S
 
 PRELOAD = (
     "tvm_ffi",
@@ -175,7 +176,7 @@ def run(
         "function": function,
         "tasks": list(tasks),
         "jobs": max(1, jobs),
-        "timeout_s": min(timeout_s, 1e6),  # the server's clock counts milliseconds in 32 bits
+        "timeout_s": min(timeout_s, MAX_WAIT_S),
         "preload": list(preload),
         "without": list(without),
     }

@@ -42,7 +42,7 @@ def load(entry: Entry) -> Callable[..., Any]:
         ToolchainError: The runtime library, or for an unlinked object the compiler, is not
             installed.
     """
-    _runtime()
+    load_runtime_library()
     try:
         if entry.meta.library.endswith(".o"):
             module = _load_object(entry.library)
@@ -74,32 +74,32 @@ def _load_object(content: bytes) -> Any:
 
 
 @cache
-def _runtime() -> ctypes.CDLL:
+def load_runtime_library() -> ctypes.CDLL:
     """
     Load the compiler's runtime library, whose symbols every kernel refers to, for the whole
     process.
     """
-    found = runtime_libraries()
-    if not found:
+    found = runtime_library()
+    if found is None:
         raise ToolchainError(
-            f"{RUNTIME_LIBRARY} was not found; run: pip install 'nvidia-cutlass-dsl>=4.8,<4.9'"
+            f"{RUNTIME_LIBRARY} was not found; run: pip install 'nvidia-cutlass-dsl>=4.8,<4.9', or "
+            "see docs/install.md for a machine that only runs kernels"
         )
     try:
-        return ctypes.CDLL(str(found[-1]), mode=ctypes.RTLD_GLOBAL)
+        return ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
-        raise ToolchainError(f"{found[-1].name} cannot be loaded: {error}") from error
+        raise ToolchainError(f"{found.name} cannot be loaded: {error}") from error
 
 
-def runtime_libraries() -> list[Path]:
-    """Return where the compiler's runtime library is installed; the last one is used."""
+def runtime_library() -> Path | None:
+    """Return where the runtime library is: of the code generator in use, else of any."""
+    from jitgen.compile.installed import flavour
+
     spec = importlib.util.find_spec("nvidia_cutlass_dsl")
     folders = list(spec.submodule_search_locations or ()) if spec else []
-    return sorted(
-        path
-        for folder in folders
-        for path in (
-            *Path(folder).glob(f"cu*/lib/{RUNTIME_LIBRARY}"),
-            Path(folder, "lib", RUNTIME_LIBRARY),
-        )
-        if path.exists()
+    own = f"cu{flavour()}"
+    found = sorted(
+        (path for folder in folders for path in Path(folder).glob(f"cu*/lib/{RUNTIME_LIBRARY}")),
+        key=lambda path: (path.parts[-3] != own, path),
     )
+    return found[0] if found else None

@@ -252,7 +252,7 @@ def _refuse(*_: object) -> int:
 
 def _reused_descriptors(_: Path) -> str:
     """Two libraries under one descriptor's number, one after the other."""
-    loader._runtime()
+    loader.load_runtime_library()
     libraries = prebuilt().good
     got = [
         int(native.load(libraries[name_of(config)], "kernel")[name_of(config)]())

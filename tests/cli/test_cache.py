@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,10 @@ from jitgen.bench.cache import fabricate
 from jitgen.cache import Store
 from jitgen.config import Arch, Layout
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.runtime.key import document as key_document
 from jitgen.runtime.key import key
 from tests.cli.conftest import Jitgen
+from tests.unit.store_fakes import publish
 
 CONFIG = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=128, n=128, k=128))
 NAME = CONFIG.name(Arch.SM_90A)
@@ -110,6 +113,26 @@ def test_explain_an_entry_that_the_toolchain_has_left_behind(
     document = jitgen("cache", "explain", keys[0][:10], "--json").document
 
     assert [item["key"] for item in document["nearest"]] == [keys[0]]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"toolchain": {"nvidia-cutlass-dsl-libs-cu14": "4.8.1"}}, "make different code"),
+        ({"host": "linux-x86_64-v9"}, "compiled for hosts linux-x86_64-v9, and this one is linux"),
+        ({"options": []}, ""),
+    ],
+)
+def test_explain_says_what_a_difference_means(
+    jitgen: Jitgen, change: dict[str, Any], words: str
+) -> None:
+    """That libs-cu12 is (absent) tells nobody that there are two code generators."""
+    document = key_document(CONFIG, Arch.SM_90A)
+    publish(Store.open(), 1, key_document=document | change)
+    (nearest,) = jitgen("cache", "explain", NAME, "--json").document["nearest"]
+
+    assert [words in meaning for meaning in nearest["meanings"]] == [True] * bool(words)
+    assert words in jitgen("cache", "explain", NAME).err
 
 
 def test_explain_a_refused_config(jitgen: Jitgen) -> None:

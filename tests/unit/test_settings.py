@@ -29,7 +29,12 @@ def test_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
         ("JITGEN_CACHE_SIZE", "4 gallons"),
         ("JITGEN_JOBS", "many"),
         ("JITGEN_JOBS", "-1"),
-        ("JITGEN_LOCK_TIMEOUT", "inf"),
+        *(
+            (variable, value)
+            for variable in ("JITGEN_LOCK_TIMEOUT", "JITGEN_COMPILE_TIMEOUT", "JITGEN_FAILURE_TTL")
+            for value in ("nan", "inf", "-1", "1e999", "1e10", "soon")
+        ),
+        *(("JITGEN_JOBS", value) for value in ("nan", "inf", "-3", "1e999", "2.5")),
         ("JITGEN_CACHE_DIR", "relative/path"),
     ],
 )
@@ -39,6 +44,19 @@ def test_a_bad_value_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, va
 
     with pytest.raises(SettingError, match=rf"{variable}='{value}' is not allowed: it must be"):
         getattr(settings, variable.removeprefix("JITGEN_").lower())
+
+
+def test_every_variable_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake in a setting that nobody reads for hours is told at once; unset ones are not."""
+    monkeypatch.setenv("JITGEN_CACHE_SIZE", "1GiB")
+    monkeypatch.setenv("JITGEN_JOBS", "")
+    monkeypatch.delenv("JITGEN_CACHE_DIR")
+    monkeypatch.delenv("HOME", raising=False)  # no default for the root, which nobody asked for
+    settings.check()
+    monkeypatch.setenv("JITGEN_FAILURE_TTL", "nan")
+
+    with pytest.raises(SettingError, match="JITGEN_FAILURE_TTL='nan' is not allowed"):
+        settings.check()
 
 
 def test_an_unknown_setting_is_refused() -> None:

@@ -90,6 +90,8 @@ class TestDegradation:
         assert all(entry.meta.files["kernel.so"]["bytes"] == 3004 for entry in entries)
         assert all(store.read(entry.key) is None for entry in entries)
         assert [record.message.count("cannot write") for record in caplog.records] == [1]
+        assert f"{os.strerror(number)} ({errno.errorcode[number]})" in caplog.text
+        assert entries[0].why_private == f"{os.strerror(number)} ({errno.errorcode[number]})"
 
     def test_root_that_cannot_be_created(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture

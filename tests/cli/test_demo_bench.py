@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`jitgen demo`, `bench` and `doctor`."""
+"""`jitgen demo` and `jitgen bench`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,41 +15,6 @@ from jitgen.bench.protocol import Row
 from jitgen.targets.legality import check
 from jitgen.tuning.measure.errors import WrongResult
 from tests.cli.conftest import Jitgen
-
-
-def findings(document: dict[str, Any]) -> dict[str, dict[str, str]]:
-    return {finding["name"]: finding for finding in document["findings"]}
-
-
-def test_doctor_reports_and_is_content(jitgen: Jitgen, cache_root: Path) -> None:
-    done, document = jitgen("doctor"), jitgen("doctor", "--json").document
-
-    assert done.code == 0, done.out
-    assert document["ok"]
-    found = findings(document)
-    assert found["torch"]["value"]
-    assert found["nvidia-cutlass-dsl"]["value"]
-    assert found["JITGEN_CACHE_DIR"]["value"] == f"{cache_root} (environment)"
-    assert found["JITGEN_ON_MISS"]["value"] == "compile (default)"
-    assert str(cache_root) in done.out
-
-
-def test_doctor_finds_what_is_broken(
-    jitgen: Jitgen, cache_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache_root.mkdir()
-    cache_root.chmod(0o777)
-    monkeypatch.setenv("JITGEN_ON_MISS", "pray")
-    monkeypatch.setenv("JITGEN_ON_MIS", "error")
-    done = jitgen("doctor", "--json")
-    found = findings(done.document)
-
-    assert done.code == 1
-    assert not done.document["ok"]
-    assert found["root"]["health"] == "fail"
-    assert found["JITGEN_ON_MISS"]["health"] == "fail"
-    assert found["JITGEN_ON_MIS"]["health"] == "warn"
-    assert "[fail]" in jitgen("doctor").out
 
 
 def test_demo_is_right_cold_and_warm(jitgen: Jitgen) -> None:

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a disk says when it refuses, in words, and how much room it has left."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from jitgen.cache.files import draft
+from jitgen.cache.root import Root
+from jitgen.errors import CacheError
+
+_PROBE_BYTES = 2**17  # as much as a kernel has
+
+_REMEDIES = {
+    errno.ENOSPC: "make room, or set JITGEN_CACHE_DIR to a folder that has some",
+    errno.EDQUOT: "make room, or set JITGEN_CACHE_DIR to a folder that has some",
+    errno.EROFS: "set JITGEN_CACHE_DIR to a folder that can be written, or JITGEN_CACHE=ro",
+    errno.EACCES: "set JITGEN_CACHE_DIR to a folder of your own, or JITGEN_CACHE=ro",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """
+    What a file system has.
+
+    Attributes:
+        free_bytes: What this user can still write.
+        total_bytes: Its size.
+        has_inodes: Whether another file can be made.
+    """
+
+    free_bytes: int
+    total_bytes: int
+    has_inodes: bool
+
+
+def cause(error: Exception) -> str:
+    """
+    Return why a disk refused, in its own words and with the name of the error, such as
+    ``No space left on device (ENOSPC)``; of any other error, its message.
+    """
+    number = getattr(error, "errno", None)
+    if not isinstance(error, OSError) or isinstance(error, CacheError) or number is None:
+        return str(error)
+    name = str(error.filename or "")
+    where = f": {name}" if name.startswith("/") else ""  # others are names below the root
+    return f"{error.strerror or os.strerror(number)} ({errno.errorcode.get(number, number)}){where}"
+
+
+def remedy(error: Exception) -> str:
+    """Return what to do where a disk refused; empty where that depends."""
+    return _REMEDIES.get(getattr(error, "errno", None) or 0, "")
+
+
+def room(path: Path) -> Room:
+    """
+    Return what is left on the file system of `path`, or of the nearest folder above that exists.
+
+    Raises:
+        OSError: It does not say.
+    """
+    found = os.statvfs(_existing(path))
+    return Room(
+        free_bytes=found.f_bavail * found.f_frsize,
+        total_bytes=found.f_blocks * found.f_frsize,
+        has_inodes=found.f_favail > 0 or not found.f_files,  # some count none
+    )
+
+
+def probe(root: Root) -> None:
+    """
+    Write as much as a kernel has, where kernels are written, and remove it again.
+
+    A root that does not exist is not made: then it is tried whether a folder can be.
+
+    Raises:
+        OSError, CacheError: It cannot be written, and why.
+    """
+    base = root.open()
+    if base is None:
+        import tempfile  # 5 ms, and every start imports this module
+
+        place = _existing(root.path)
+        try:
+            Path(tempfile.mkdtemp(prefix=".jitgen-", dir=place)).rmdir()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(place)) from None
+        return
+    with base, base.service("tmp") as drafts, draft(drafts) as (folder, _):
+        folder.write("probe", bytes(_PROBE_BYTES))
+
+
+def _existing(path: Path) -> Path:
+    """Return `path`, or the nearest folder above it that exists."""
+    for candidate in (path, *path.parents):
+        if candidate.is_dir():
+            return candidate
+    return Path("/")

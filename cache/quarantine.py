@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Look into the quarantine: which entries were set aside, when, and what is wrong with each.
+
+Nothing is written down when an entry is set aside, for a disk that damages entries would damage
+that as well. What is wrong is found out by reading it again, as it was found out the first time.
+
+::
+
+    <root>/v1/quarantine/<key>-<8 digits>    an entry as it was, until it is swept after a day
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from jitgen.cache.entry import is_key
+from jitgen.cache.files import disk_bytes, read_meta
+from jitgen.cache.folder import Folder
+from jitgen.cache.prune import ALL_S
+from jitgen.cache.removal import sweep
+from jitgen.cache.survey import verification
+from jitgen.cache.trust import Damaged
+
+_NAME = re.compile(r"(.+)-[0-9a-f]{8}")
+
+UNLOADABLE = "every byte is right, but a process could not load it"
+"""Why an entry is here that has no damage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """
+    What is wrong with one entry, or with what was found in the place of one.
+
+    Attributes:
+        key: Its key; empty where what was set aside is no entry.
+        name: Name of the kernel; empty where its record cannot be read.
+        reason: What is wrong with it.
+        path: Where it lies.
+        set_aside: When it was set aside, seconds since 1970; None: it is in its place still.
+        disk_bytes: What it takes on the disk, as ``du`` counts it.
+    """
+
+    key: str
+    name: str
+    reason: str
+    path: str
+    set_aside: float | None = None
+    disk_bytes: int = 0
+
+
+def quarantined(base: Folder) -> list[Damage]:
+    """Return what lies in quarantine, the last first; what cannot be listed counts as nothing."""
+    found = []
+    with suppress(OSError, Damaged), base.folder("quarantine") as quarantine:
+        for name in quarantine.names():
+            with suppress(OSError):
+                known = quarantine.stat(name)
+                if known is not None:
+                    found.append(_examined(quarantine, name, known.st_mtime))
+    return sorted(found, key=lambda damage: (-(damage.set_aside or 0), damage.path))
+
+
+def damage_in_place(base: Folder, key: str) -> Damage | None:
+    """Return what is wrong with entry `key` where it should lie; None where nothing is."""
+    path = str(base.path / "entries" / key[:2] / key)
+    try:
+        with base.below("entries", key[:2], key) as folder:
+            return damage_in(folder, key)
+    except FileNotFoundError:
+        return None
+    except (OSError, Damaged) as error:
+        return Damage(key=key, name="", reason=str(error), path=path)
+
+
+def damage_in(folder: Folder, key: str, *, otherwise: str = "") -> Damage | None:
+    """
+    Return what is wrong with the entry in `folder`; where nothing is, a damage for the reason
+    `otherwise`, or None without one.
+    """
+    reason = verification(folder, key).reason or otherwise
+    if not reason:
+        return None
+    name, size = "", disk_bytes(folder)
+    with suppress(OSError, Damaged):
+        name = read_meta(folder, key).name
+    return Damage(key=key, name=name, reason=reason, path=str(folder.path), disk_bytes=size)
+
+
+def empty(base: Folder) -> int:
+    """Remove what lies in quarantine; returns how much of it is gone."""
+    with suppress(OSError, Damaged), base.folder("quarantine") as quarantine:
+        return len(sweep(quarantine, ALL_S))
+    return 0
+
+
+def _examined(quarantine: Folder, name: str, set_aside: float) -> Damage:
+    match = _NAME.fullmatch(name)
+    original = match[1] if match else name
+    key, path = original if is_key(original) else "", str(quarantine.path / name)
+    reason = f"it stood where {original} should be"
+    if key:
+        try:
+            with quarantine.folder(name) as folder:
+                found = damage_in(folder, key, otherwise=UNLOADABLE)
+                if found is not None:
+                    return replace(found, set_aside=set_aside)
+        except Damaged as damage:
+            reason = damage.reason
+    return Damage(key=key, name="", reason=reason, path=path, set_aside=set_aside)

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands under ``jitgen cache`` that say what is wrong: with a kernel, with an entry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jitgen.cli.cache import KEY_DIGITS, iso, when
+from jitgen.cli.lookup import Named, Nameless, find
+from jitgen.cli.options import with_output
+from jitgen.cli.output import Column, ExitCode, Output, counted
+from jitgen.compile.installed import COMPILER, flavour
+from jitgen.errors import CacheError
+
+if TYPE_CHECKING:
+    from jitgen.cache import Damage, Difference, Meta, Store
+
+    Nearest = list[tuple[Meta, tuple[Difference, ...]]]
+
+
+@click.command()
+@click.argument("config_or_key", metavar="CONFIG-or-KEY")
+@click.option(
+    "--limit", type=click.IntRange(1), default=3, show_default=True, help="Entries shown."
+)
+@with_output
+def explain(output: Output, config_or_key: str, limit: int) -> int:
+    """
+    Say whether a kernel would be loaded from the cache, and if not, field by field why.
+
+    With a KEY: how that entry differs from what the installed toolchain would look for. Of an entry
+    that is damaged: what is wrong with it.
+    """
+    from jitgen.cache import Store
+    from jitgen.runtime import key as keys
+
+    store = Store.open()
+    try:
+        named = find(config_or_key, store)
+    except Nameless as nameless:
+        _tell_damage(output, nameless.key, nameless.damages)
+        return ExitCode.OK
+    document = keys.document(named.config, named.arch)
+    wanted = keys.digest(document)
+    state, reason = _state(store, named, wanted)
+    nearest: Nearest = []
+    if named.is_key and named.key != wanted:
+        every = store.nearest(document, store.stats().entries)
+        nearest = [(meta, fields) for meta, fields in every if meta.key == named.key]
+    elif state == "miss":
+        nearest = store.nearest(document, limit)
+    damages = [] if state == "hit" and named.key == wanted else store.damages(named.key)
+
+    def human() -> None:
+        output.fields([("name", named.name), ("key", wanted), (state, reason)])
+        for damage in damages:
+            output.line()
+            output.line(f"entry {_described(output, damage)}")
+        for meta, differences in nearest:
+            output.line()
+            output.line(f"entry {meta.key[:KEY_DIGITS]} {meta.name} differs in", style="bold")
+            output.table(
+                [Column("FIELD"), Column("WANTED"), Column("FOUND")],
+                [(item.field, _short(item.wanted), _short(item.found)) for item in differences],
+            )
+            for meaning in _meanings(differences):
+                output.note(meaning)
+
+    found = {
+        **named.to_json(),
+        "key": wanted,
+        "state": state,
+        "reason": reason,
+        "key_document": document,
+        "damaged": [_json(damage) for damage in damages],
+        "nearest": [
+            {
+                "key": meta.key,
+                "name": meta.name,
+                "differences": [asdict(d) for d in differences],
+                "meanings": _meanings(differences),
+            }
+            for meta, differences in nearest
+        ],
+    }
+    output.result("cache explain", found, human)
+    return ExitCode.OK
+
+
+def _meanings(differences: Sequence[Difference]) -> list[str]:
+    """Return what some differences mean, where their names do not tell."""
+    fields = {item.field: item for item in differences}
+    found = []
+    if any(field.startswith(f"toolchain.{COMPILER}-libs-cu") for field in fields):
+        found.append(
+            f"the compiler's code generators for CUDA 12 and 13 make different code; here cu"
+            f"{flavour()} is in use (see docs/install.md)"
+        )
+    if "host" in fields:
+        found.append(
+            f"it was compiled for hosts {fields['host'].found}, and this one is "
+            f"{fields['host'].wanted}: for the cpu target each level has kernels of its own"
+        )
+    return found
+
+
+def _state(store: Store, named: Named, wanted: str) -> tuple[str, str]:
+    """Return ``hit``, ``miss``, ``failed`` or ``refused``, and the reason."""
+    from jitgen.runtime.loader import unsupported_isa
+    from jitgen.targets.legality import check
+
+    verdict = check(named.config, named.arch)
+    if not verdict:
+        return "refused", f"{verdict.code}: {verdict.reason}"
+    failure = store.index.failure(wanted)
+    if failure is not None:
+        return "failed", f"{failure.reason} (retry with: jitgen cache rm {wanted[:KEY_DIGITS]})"
+    entry = store.read(wanted)
+    if entry is not None:
+        missing = unsupported_isa(entry)
+        return ("miss", missing) if missing else ("hit", str(entry.directory))
+    damages = store.damages(wanted)
+    if damages:
+        how = "cannot serve" if damages[0].set_aside is None else "was set aside"
+        return "miss", f"the entry of this key {how}: {damages[0].reason}"
+    reason = "no entry has this key"
+    return "miss", f"{reason}; the nearest are below" if any(store.entries()) else reason
+
+
+def _tell_damage(output: Output, key: str, damages: tuple[Damage, ...]) -> None:
+    """Explain an entry of which nothing is left that tells what kernel it was."""
+
+    def human() -> None:
+        output.fields([("key", key), ("miss", damages[0].reason)])
+        for damage in damages:
+            output.line()
+            output.line(f"entry {_described(output, damage)}")
+
+    document = {
+        "key": key,
+        "state": "miss",
+        "reason": damages[0].reason,
+        "damaged": [_json(damage) for damage in damages],
+        "nearest": [],
+    }
+    output.result("cache explain", document, human)
+
+
+@click.command()
+@click.option("--empty", is_flag=True, help="Remove what is listed.")
+@with_output
+def quarantine(output: Output, empty: bool) -> int:
+    """
+    List what was set aside: damaged entries, and what stood in the place of one.
+
+    None of it is ever loaded; it is kept for a day, for whoever wants to know what happened to the
+    disk. With --empty it is removed, and the exit code is 1 if some of it cannot be.
+    """
+    from jitgen.cache import Store
+
+    store = Store.open()
+    if empty and store.mode != "rw":
+        raise CacheError(f"the cache may not be changed: JITGEN_CACHE={store.mode}")
+    found = store.quarantined()
+    removed = store.empty_quarantine() if empty else 0
+    left = len(store.quarantined()) if empty else len(found)
+
+    def human() -> None:
+        if found:
+            columns = [
+                Column("KEY"),
+                Column("SIZE", is_number=True),
+                Column("SET ASIDE"),
+                Column("REASON", is_prose=True),
+                Column("NAME"),
+            ]
+            output.table(columns, [_row(output, damage) for damage in found])
+        if empty:
+            output.note(f"{counted(removed, 'item')} removed, {left} left")
+        else:
+            output.note(f"{counted(len(found), 'item')} in {store.root}/v1/quarantine")
+
+    document = {"damaged": [_json(damage) for damage in found], "removed": removed, "left": left}
+    output.result("cache quarantine", document, human)
+    return ExitCode.FAILED if empty and left else ExitCode.OK
+
+
+def _row(output: Output, damage: Damage) -> tuple[str, ...]:
+    return (
+        damage.key[:KEY_DIGITS],
+        output.size(damage.disk_bytes),
+        "" if damage.set_aside is None else when(output, damage.set_aside),
+        damage.reason,
+        damage.name,
+    )
+
+
+def _described(output: Output, damage: Damage) -> str:
+    """Return what is to be said of a damaged entry, in one line."""
+    how = "cannot serve"
+    if damage.set_aside is not None:
+        how = f"was set aside {when(output, damage.set_aside)}"
+    return f"{damage.key[:KEY_DIGITS]} {how}: {damage.reason}; it lies in {damage.path}"
+
+
+def _json(damage: Damage) -> dict[str, Any]:
+    since = None if damage.set_aside is None else iso(damage.set_aside)
+    return asdict(damage) | {"set_aside": since}
+
+
+def _short(value: Any) -> str:
+    """Return a value of a key document, digests cut to what tells them apart."""
+    text = value if isinstance(value, str) else str(value)
+    return text if len(text) <= 40 else f"{text[:KEY_DIGITS]}..."

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What ``jitgen doctor`` says of the machine: what is installed, and what can be done with it.
+
+There are three kinds of machine: one that compiles, for any target; one that only loads and runs
+what was compiled elsewhere; and one that does both. None of them is broken.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Iterator
+
+from jitgen._version import __version__
+from jitgen.cli.findings import Finding, Health
+from jitgen.compile import installed, toolchain
+from jitgen.compile.linker import driver
+from jitgen.config import Arch
+from jitgen.errors import ToolchainError
+
+
+def version_findings() -> Iterator[Finding]:
+    """Yield the versions of what jitgen stands on."""
+    section = "versions"
+    yield Finding(section=section, name="jitgen", value=__version__)
+    yield Finding(section=section, name="python", value=platform.python_version())
+    yield Finding(section=section, name="system", value=platform.platform())
+    for name in ("torch", installed.CALLS, "diskcache", "filelock"):
+        found = installed.version(name)
+        yield Finding(
+            section=section,
+            name=name,
+            value=found or "not installed",
+            health=Health.OK if found else Health.FAIL,
+            advice="" if found else "install it: pip install jitgen",
+        )
+    for name in ("jinja2", installed.COMPILER, *installed.FLAVOURS.values()):
+        found = installed.version(name)  # who needs which of them: see `ability_findings`
+        yield Finding(section=section, name=name, value=found or "not installed")
+
+
+def toolchain_findings() -> Iterator[Finding]:
+    """Yield what kernels are compiled, linked, loaded and looked into with."""
+    section = "toolchain"
+    yield _release(section)
+    yield _generator(section)
+    yield _runtime_library(section)
+    linker = driver()
+    wants_linker = not linker and not installed.why_not_compiling()
+    yield Finding(
+        section=section,
+        name="linker",
+        value=linker or "not found",
+        health=Health.WARN if wants_linker else Health.OK,
+        advice="kernels compiled here are not kept: install gcc" if wants_linker else "",
+    )
+    yield Finding(section=section, name="processor", value=toolchain.cpu_level())
+    for package, what in (
+        ("nvidia-cuda-cuobjdump", "cuobjdump"),
+        ("nvidia-cuda-nvdisasm", "nvdisasm"),
+    ):
+        value = installed.version(package) or shutil.which(what)
+        advice = "" if value else "for SASS and registers: pip install 'jitgen[inspect]'"
+        health = Health.NOTE if advice else Health.OK
+        value = value or "not installed"
+        yield Finding(section=section, name=what, value=value, health=health, advice=advice)
+
+
+def ability_findings() -> Iterator[Finding]:
+    """Yield whether this machine can compile, load and run kernels, and why not."""
+    section = "this machine can"
+    reason = installed.why_not_compiling()
+    yield Finding(
+        section=section,
+        name="compile",
+        value=f"no: {reason}" if reason else "yes",
+        health=Health.NOTE if reason else Health.OK,
+        advice="kernels come from caches that were filled elsewhere; with JITGEN_ON_MISS=error a "
+        "miss says so at once"
+        if reason
+        else "",
+    )
+    reason = _why_not_loading()
+    yield Finding(
+        section=section,
+        name="load",
+        value=f"no: {reason}" if reason else "yes",
+        health=Health.FAIL if reason else Health.OK,
+        advice="for a machine that only runs kernels, see docs/install.md" if reason else "",
+    )
+    for arch in Arch:
+        obstacle = reason or _why_not_running(arch)
+        yield Finding(
+            section=section,
+            name=f"run {arch}",
+            value=f"no: {obstacle}" if obstacle else "yes",
+            health=Health.NOTE if obstacle else Health.OK,
+        )
+
+
+def _release(section: str) -> Finding:
+    """Say what the keys of this machine name as compiler."""
+    try:
+        versions = toolchain.versions()
+    except ToolchainError as error:
+        return Finding(section=section, name="release", value=str(error), health=Health.FAIL)
+    names = (installed.COMPILER, installed.CALLS)
+    value = ", ".join(f"{name} {versions[name]}" for name in names)
+    if installed.version(installed.COMPILER) is None:
+        value += f" (told by {installed.FLAVOURS[installed.flavour() or 12]})"
+    return Finding(section=section, name="release", value=value)
+
+
+def _generator(section: str) -> Finding:
+    """Say which of the two code generators keys name: entries of the other are misses."""
+    used, found, supported = installed.flavour(), installed.flavours(), installed.driver_cuda()
+    if used is None:
+        return Finding(section=section, name="flavour", value="none")
+    value = f"cu{used}"
+    if len(found) > 1:
+        why = "without a driver the newest" if supported is None else "the newest for this driver"
+        value += f", {why} of {' and '.join(f'cu{cuda}' for cuda in found)}"
+    is_ahead = supported is not None and supported < used
+    return Finding(
+        section=section,
+        name="flavour",
+        value=value,
+        health=Health.WARN if is_ahead else Health.OK,
+        advice=f"the driver supports CUDA {supported} only" if is_ahead else "",
+    )
+
+
+def _runtime_library(section: str) -> Finding:
+    from jitgen.runtime.loader import runtime_library
+
+    found = runtime_library()
+    return Finding(
+        section=section,
+        name="runtime library",
+        value=str(found) if found else "not found",
+        health=Health.OK if found else Health.FAIL,
+        advice="" if found else "no kernel can be loaded: reinstall nvidia-cutlass-dsl",
+    )
+
+
+def _why_not_loading() -> str:
+    """Return why no kernel can be loaded here; empty if kernels can be."""
+    from jitgen.runtime.loader import load_runtime_library
+
+    try:
+        toolchain.versions()
+        load_runtime_library()
+        import tvm_ffi  # noqa: F401  # what loads a kernel, and calls it
+    except (ToolchainError, ImportError) as error:
+        return str(error)
+    return ""
+
+
+def _why_not_running(arch: Arch) -> str:
+    """Return why kernels for `arch` cannot run here, if they can be loaded; else empty."""
+    try:
+        import torch
+    except ImportError as error:
+        return f"torch cannot be imported: {error}"
+    if not arch.is_gpu:
+        return ""
+    if not torch.cuda.is_available():
+        return "there is no GPU that torch can use"
+    devices = range(torch.cuda.device_count())
+    if any(Arch.of_capability(*torch.cuda.get_device_capability(i)) is arch for i in devices):
+        return ""
+    return "no GPU here is one"

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``jitgen doctor`` finds: one line of its report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Health(StrEnum):
+    """How good a finding is."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """
+    One line of the report.
+
+    Attributes:
+        section: What it belongs to.
+        name: What was looked at.
+        value: What was found.
+        health: Whether that is good.
+        advice: What to do about it; empty where nothing is to be done.
+    """
+
+    section: str
+    name: str
+    value: str
+    health: Health = Health.OK
+    advice: str = ""
