@@ -183,7 +183,8 @@ def _scale(largest: Tensor, *, power_of_two: bool) -> Tensor:
         return scale
     mantissa, exponent = torch.frexp(scale)
     # frexp's mantissa is in [0.5, 1): 0.5 means a power of two already.
-    return torch.ldexp(torch.ones_like(scale), exponent - (mantissa == 0.5).int())
+    rounded = torch.ldexp(torch.ones_like(scale), exponent - (mantissa == 0.5).int())
+    return torch.where(scale.isfinite(), rounded, scale)  # frexp says nothing of the others
 
 
 def _to_e4m3(values: Tensor) -> Tensor:

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of `silu_mul_quantize` from their templates, and problems with known answers for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from jitgen.build.render import Source, environment
+from jitgen.model import Arch, KernelConfig
+from jitgen.ops import quantize
+from jitgen.ops.silu_mul_quantize import reference
+
+LIMITS = {"limit": 7.0, "alpha": 1.702}
+"""What gpt-oss uses."""
+
+GARBAGE, POISON = 77, -3.0
+"""What bytes of q and scales hold before."""
+
+MOST_DIFFERENT = 2e-4
+"""
+Part of the results that may be one step of e4m3 (or bf16) away from the reference.
+
+Both y have errors of some 2^-21, and a step is 2^-4 to 2^-3 (2^-9 to 2^-8) of a value: as many
+values lie so near to the middle of a step that they may fall to the other side.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """
+    One kernel: what its template is rendered with.
+
+    Attributes:
+        layout: ragged, contiguous or masked.
+        scale_granularity: block128, row, tensor or none.
+        activation: swiglu or swiglu_oai.
+        interleaved: Whether gates and ups take turns.
+        power_of_two: Whether scales are powers of two.
+    """
+
+    layout: str = "ragged"
+    scale_granularity: str = "block128"
+    activation: str = "swiglu"
+    interleaved: bool = False
+    power_of_two: bool = False
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """What the activation takes at run time."""
+        return LIMITS if self.activation == "swiglu_oai" else {}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the reference takes."""
+        values = asdict(self) | self.limits
+        del values["layout"]
+        return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiling:
+    """How a kernel of sm_90a shares the work out; see its template."""
+
+    rows: int = 4
+    threads: int = 128
+    ctas_per_sm: int = 8
+    is_persistent: bool = True
+    use_pdl: bool = False
+
+
+def rendered(kernel: Kernel, arch: Arch, tiling: Tiling | None = None) -> Source:
+    """Return the source of a kernel, which needs no registered config yet."""
+    values = asdict(kernel) | (asdict(tiling or Tiling()) if arch.is_gpu else {})
+    words = [str(value) for value in values.values()]
+    name = "_".join(["silu_mul_quantize", *words, str(arch)])
+    template = environment().get_template(f"{arch.family}/silu_mul_quantize.py.jinja")
+    return Source(
+        config=cast(KernelConfig, None),
+        arch=arch,
+        name=name,
+        text=template.render(name=name, **values),
+        entry="silu_mul_quantize",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """
+    One call and what it must give.
+
+    Attributes:
+        kernel: Whose call it is.
+        arguments: What the kernel takes, in order, without the number of SMs; q holds garbage.
+        owned: Rows that belong to a group.
+        q, scale: What the kernel writes (or, for tensor, reads).
+        expected_q, expected_scale: What they must be.
+    """
+
+    kernel: Kernel
+    arguments: tuple[Any, ...]
+    owned: Tensor
+    q: Tensor
+    scale: Tensor | None
+    expected_q: Tensor
+    expected_scale: Tensor | None
+
+    def wrong(self, *, is_exact: bool = False) -> str:
+        """Return what is wrong with the results; empty if nothing is."""
+        return _unowned(self) or _scales(self, is_exact) or _values(self, is_exact)
+
+
+def make(
+    kernel: Kernel,
+    rows: Sequence[int],
+    columns: int,
+    *,
+    is_exact: bool = False,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Case:
+    """
+    Return a problem of `rows` for each group, with rows that nobody owns, and I = `columns`.
+
+    Args:
+        kernel: What computes it.
+        rows: Rows of each group.
+        columns: I.
+        is_exact: Gates are open, shut or 0, so that y is the same however exp() is computed.
+        seed: Of the random numbers.
+        device: Where the tensors live.
+    """
+    chance = torch.Generator().manual_seed(seed)
+    lead, name, groups = _groups(kernel.layout, rows)
+    gate, up = torch.randn(2, *lead, columns, generator=chance)
+    gate = gate * 4
+    if is_exact:
+        kinds = torch.randint(8, gate.shape, generator=chance)
+        gate = gate.abs() * 8 + 20
+        gate = gate.where(kinds != 0, 0.0).where(kinds != 1, -0.0).where(kinds != 2, -200.0)
+        up = up * 2.0 ** torch.randint(-12, 3, (*lead, 1), generator=chance)
+    up[..., 2:3, :128] = 0  # a block of zeros
+    if kernel.interleaved:
+        x = torch.stack((gate, up), -1).flatten(-2)
+    else:
+        x = torch.cat((gate, up), -1)
+    return of_input(kernel, x.bfloat16().to(device), {name: groups.to(device)})
+
+
+def of_input(kernel: Kernel, x: Tensor, groups: dict[str, Tensor]) -> Case:
+    """Return the problem of an `x`, and of what says which rows count, by its name."""
+    granularity = kernel.scale_granularity
+    static = torch.tensor([0.0117], device=x.device) if granularity == "tensor" else None
+    expected_q, expected_scale = reference.silu_mul_quantize(
+        x, **groups, scale=static, **kernel.options
+    )
+    q = torch.empty_like(expected_q)
+    q.view(torch.uint8).fill_(GARBAGE)
+    scale = static
+    if expected_scale is not None and static is None:
+        empty = torch.empty_strided(expected_scale.shape, expected_scale.stride(), device=x.device)
+        scale = empty.fill_(POISON)
+    return Case(
+        kernel=kernel,
+        arguments=(
+            *(x, *groups.values(), q),
+            *([] if scale is None else [scale]),
+            *kernel.limits.values(),
+        ),
+        owned=reference.owned_rows(
+            x, groups.get("offs"), groups.get("m_indices"), groups.get("masked_m")
+        ),
+        q=q,
+        scale=scale,
+        expected_q=expected_q,
+        expected_scale=expected_scale,
+    )
+
+
+def _groups(layout: str, rows: Sequence[int]) -> tuple[tuple[int, ...], str, Tensor]:
+    """Return the leading shape of x, and the argument that says which rows count."""
+    counts = torch.tensor(rows, dtype=torch.int32)
+    if layout == "masked":
+        return (len(rows), max([*rows, 1]) + 3), "masked_m", counts
+    if layout == "ragged":
+        return (sum(rows) + 5,), "offs", counts.cumsum(0).to(torch.int32)
+    indices: list[int] = []
+    for group, count in enumerate(rows):
+        indices += [group] * count + [-1] * (group % 3 + 1)
+    return (len(indices),), "m_indices", torch.tensor(indices, dtype=torch.int32)
+
+
+def _unowned(case: Case) -> str:
+    """Say whether a row that nobody owns was written."""
+    others = ~case.owned
+    if not bool((case.q[others].view(torch.uint8) == GARBAGE).all()):
+        return "q of rows that belong to no group was written"
+    if case.scale is not None and case.kernel.scale_granularity != "tensor":
+        if not bool((case.scale[others] == POISON).all()):
+            return "scales of rows that belong to no group were written"
+    return ""
+
+
+def _scales(case: Case, is_exact: bool) -> str:
+    """Say which scales are wrong: they may be as far off as y, and are equal where y is."""
+    if case.scale is None or case.expected_scale is None:
+        return ""
+    found, expected = case.scale, case.expected_scale
+    if case.kernel.scale_granularity != "tensor":
+        found, expected = found[case.owned], expected[case.owned]
+    is_equal = (found == expected) | (found.isnan() & expected.isnan())
+    if not is_exact and not case.kernel.power_of_two:
+        is_equal |= (found - expected).abs() <= 2.0**-20 * expected
+    return "" if bool(is_equal.all()) else f"{int((~is_equal).sum())} scales are wrong"
+
+
+def _values(case: Case, is_exact: bool) -> str:
+    """Say which values are wrong: a few may be one step away where y is not exact."""
+    found, expected = case.q[case.owned], case.expected_q[case.owned]
+    steps = (_ordered(found) - _ordered(expected)).abs()
+    steps = steps.where(~(found.float().isnan() & expected.float().isnan()), 0)
+    most = 0 if is_exact else 1
+    if int(steps.max().item() if steps.numel() else 0) > most:
+        return f"{int((steps > most).sum())} values are more than {most} steps away"
+    different = int((steps > 0).sum())
+    if different > 2 + MOST_DIFFERENT * steps.numel():
+        return f"{different} of {steps.numel()} values are different"
+    return ""
+
+
+def _ordered(values: Tensor) -> Tensor:
+    """Return e4m3 or bf16 values as integers in the order of the values; -0 comes before 0."""
+    kind, sign = (torch.uint8, 0x80) if values.dtype.itemsize == 1 else (torch.int16, 0x8000)
+    bits = values.view(kind).int() & (2 * sign - 1)
+    return torch.where(bits >= sign, sign - 1 - bits, bits)
