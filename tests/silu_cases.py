@@ -69,6 +69,8 @@ class Tiling:
     rows: int = 4
     threads: int = 128
     ctas_per_sm: int = 8
+    held: int = 1
+    loads_ahead: bool = False
     is_persistent: bool = True
     use_pdl: bool = False
 
