@@ -12,7 +12,6 @@ from torch import Tensor
 
 from jitgen.build.render import Source, environment
 from jitgen.model import Arch, KernelConfig
-from jitgen.ops import quantize
 from jitgen.ops.silu_mul_quantize import reference
 
 LIMITS = {"limit": 7.0, "alpha": 1.702}
@@ -111,6 +110,12 @@ class Case:
     expected_q: Tensor
     expected_scale: Tensor | None
 
+    def reset(self) -> None:
+        """Forget the results."""
+        self.q.view(torch.uint8).fill_(GARBAGE)
+        if self.scale is not None and self.kernel.scale_granularity != "tensor":
+            self.scale.fill_(POISON)
+
     def wrong(self, *, is_exact: bool = False) -> str:
         """Return what is wrong with the results; empty if nothing is."""
         return _unowned(self) or _scales(self, is_exact) or _values(self, is_exact)
@@ -146,11 +151,8 @@ def make(
         gate = gate.where(kinds != 0, 0.0).where(kinds != 1, -0.0).where(kinds != 2, -200.0)
         up = up * 2.0 ** torch.randint(-12, 3, (*lead, 1), generator=chance)
     up[..., 2:3, :128] = 0  # a block of zeros
-    if kernel.interleaved:
-        x = torch.stack((gate, up), -1).flatten(-2)
-    else:
-        x = torch.cat((gate, up), -1)
-    return of_input(kernel, x.bfloat16().to(device), {name: groups.to(device)})
+    x = _joined(kernel, gate, up)
+    return of_input(kernel, x.to(device), {name: groups.to(device)})
 
 
 def of_input(kernel: Kernel, x: Tensor, groups: dict[str, Tensor]) -> Case:
@@ -160,13 +162,11 @@ def of_input(kernel: Kernel, x: Tensor, groups: dict[str, Tensor]) -> Case:
     expected_q, expected_scale = reference.silu_mul_quantize(
         x, **groups, scale=static, **kernel.options
     )
-    q = torch.empty_like(expected_q)
-    q.view(torch.uint8).fill_(GARBAGE)
-    scale = static
+    q, scale = torch.empty_like(expected_q), static
     if expected_scale is not None and static is None:
-        empty = torch.empty_strided(expected_scale.shape, expected_scale.stride(), device=x.device)
-        scale = empty.fill_(POISON)
-    return Case(
+        shape, strides = expected_scale.shape, expected_scale.stride()
+        scale = torch.empty_strided(shape, strides, device=x.device)
+    case = Case(
         kernel=kernel,
         arguments=(
             *(x, *groups.values(), q),
@@ -181,6 +181,15 @@ def of_input(kernel: Kernel, x: Tensor, groups: dict[str, Tensor]) -> Case:
         expected_q=expected_q,
         expected_scale=expected_scale,
     )
+    case.reset()
+    return case
+
+
+def _joined(kernel: Kernel, gate: Tensor, up: Tensor) -> Tensor:
+    """Return the gate-up result that a kernel takes apart again."""
+    if kernel.interleaved:
+        return torch.stack((gate, up), -1).flatten(-2).bfloat16()
+    return torch.cat((gate, up), -1).bfloat16()
 
 
 def _groups(layout: str, rows: Sequence[int]) -> tuple[tuple[int, ...], str, Tensor]:
@@ -201,10 +210,10 @@ def _unowned(case: Case) -> str:
     others = ~case.owned
     if not bool((case.q[others].view(torch.uint8) == GARBAGE).all()):
         return "q of rows that belong to no group was written"
-    if case.scale is not None and case.kernel.scale_granularity != "tensor":
-        if not bool((case.scale[others] == POISON).all()):
-            return "scales of rows that belong to no group were written"
-    return ""
+    if case.scale is None or case.kernel.scale_granularity == "tensor":
+        return ""
+    is_kept = bool((case.scale[others] == POISON).all())
+    return "" if is_kept else "scales of rows that belong to no group were written"
 
 
 def _scales(case: Case, is_exact: bool) -> str:
@@ -239,3 +248,45 @@ def _ordered(values: Tensor) -> Tensor:
     kind, sign = (torch.uint8, 0x80) if values.dtype.itemsize == 1 else (torch.int16, 0x8000)
     bits = values.view(kind).int() & (2 * sign - 1)
     return torch.where(bits >= sign, sign - 1 - bits, bits)
+
+
+def special(kernel: Kernel) -> Case:
+    """Return a problem with infinities, NaN and numbers that overflow, some in every row."""
+    inf, nan = float("inf"), float("nan")
+    pairs = [
+        *[(inf, 1.0), (inf, 0.0), (-inf, 1.0), (nan, 1.0), (1.0, nan), (30.0, inf), (0.0, inf)],
+        *[(3e38, 3.0), (-3e38, 3.0), (3e38, -3e38), (-0.0, 1.0), (40.0, -0.0), (-300.0, 1e30)],
+    ]
+    gate, up = torch.full((2, len(pairs) + 1, 256), 40.0)
+    gate[1:, 5], up[1:, 5] = torch.tensor(pairs).T
+    return of_input(kernel, *_all_rows(kernel, _joined(kernel, gate, up)))
+
+
+def tiny(kernel: Kernel) -> Case:
+    """Return a problem whose scales go down to the smallest float32."""
+    chance = torch.Generator().manual_seed(0)
+    exponents = torch.arange(-126, -60, dtype=torch.float64)
+    up = torch.randn(len(exponents), 256, generator=chance) * torch.exp2(exponents)[:, None].float()
+    gate = torch.full_like(up, 40.0)
+    gate = gate + torch.randint(0, 24, gate.shape, generator=chance)
+    return of_input(kernel, *_all_rows(kernel, _joined(kernel, gate, up)))
+
+
+def accurate() -> tuple[Case, Tensor]:
+    """Return a problem with one value per row, and these values as exact as float64 has them."""
+    gate = torch.arange(-30, 30, 0.01).bfloat16().unique()
+    gate = gate[gate != 0]
+    x = torch.zeros(len(gate), 256, dtype=torch.bfloat16)
+    x[:, 9], x[:, 128 + 9] = gate, 1.0
+    y = gate.double().abs() / (1 + torch.exp(-gate.double()))
+    return of_input(Kernel(), x, {"offs": torch.tensor([len(gate)], dtype=torch.int32)}), y
+
+
+def _all_rows(kernel: Kernel, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return `x` for the layout of a kernel, and the argument that says that all its rows count."""
+    count = torch.tensor([len(x)], dtype=torch.int32)
+    if kernel.layout == "masked":
+        return x.unsqueeze(0), {"masked_m": count}
+    if kernel.layout == "ragged":
+        return x, {"offs": count}
+    return x, {"m_indices": torch.zeros(len(x), dtype=torch.int32)}

@@ -6,8 +6,8 @@ What the kernels of `silu_mul_quantize` compute, in float32 torch.
     swiglu_oai  y = gate / (1 + exp(-alpha * gate)) * (up + 1), gate at most limit, and up between
                 -limit and limit
 
-y is float32. It is quantised by `jitgen.quantize`, so scales and values are those that it gives for
-y, bit by bit. Kernels compute the exponential in their own way: their y may differ in its last bits.
+y is float32. It is quantised by `jitgen.quantize`, so scales and values are those that it gives
+for y, bit by bit. Kernels compute exp() in their own way: their y may differ in its last bits.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def activated(
     return gate / (1 + torch.exp(-alpha * gate)) * (up + 1)
 
 
-def silu_mul_quantize(
+def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
     x: Tensor,
     *,
     offs: Tensor | None = None,
@@ -88,7 +88,10 @@ def silu_mul_quantize(
         masked_m: (G,) int32: how many rows of each matrix count.
         scale_granularity: ``block128``, ``row``, ``tensor`` or ``none``.
         scale: (1,) float32, which values are divided by; for ``tensor`` alone.
-        activation, interleaved, limit, alpha: See `activated`.
+        activation: As for `activated`.
+        interleaved: As for `activated`.
+        limit: As for `activated`.
+        alpha: As for `activated`.
         power_of_two: Round scales up to powers of two.
 
     Returns:
