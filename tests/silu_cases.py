@@ -272,14 +272,20 @@ def tiny(kernel: Kernel) -> Case:
     return of_input(kernel, *_all_rows(kernel, _joined(kernel, gate, up)))
 
 
-def accurate() -> tuple[Case, Tensor]:
+def accurate(activation: str) -> tuple[Case, Tensor]:
     """Return a problem with one value per row, and these values as exact as float64 has them."""
+    kernel = Kernel(activation=activation)
     gate = torch.arange(-30, 30, 0.01).bfloat16().unique()
     gate = gate[gate != 0]
     x = torch.zeros(len(gate), 256, dtype=torch.bfloat16)
     x[:, 9], x[:, 128 + 9] = gate, 1.0
-    y = gate.double().abs() / (1 + torch.exp(-gate.double()))
-    return of_input(Kernel(), x, {"offs": torch.tensor([len(gate)], dtype=torch.int32)}), y
+    y = gate.double()
+    if kernel.limits:
+        y = y.clamp(max=LIMITS["limit"])
+        y = 2 * y / (1 + torch.exp(-torch.tensor(LIMITS["alpha"]).double() * y))
+    else:
+        y = y / (1 + torch.exp(-y))
+    return of_input(kernel, x, {"offs": torch.tensor([len(gate)], dtype=torch.int32)}), y.abs()
 
 
 def _all_rows(kernel: Kernel, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

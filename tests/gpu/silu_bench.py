@@ -40,6 +40,12 @@ TILINGS = [
 ]
 """Loads under way in each SM: 112 KB for the first three, 72, 72, 64 (128), 80 (160), 128, 32."""
 
+OTHER_TILINGS = [
+    Tiling(rows=4, threads=128, ctas_per_sm=6),
+    Tiling(rows=2, threads=128, ctas_per_sm=8),
+    Tiling(rows=1, threads=64, ctas_per_sm=16),
+]
+
 ROW_TILINGS = [
     Tiling(rows=2, threads=256, ctas_per_sm=3),
     Tiling(rows=2, threads=256, ctas_per_sm=3, is_persistent=False),
@@ -68,7 +74,7 @@ def variants() -> Iterator[tuple[Kernel, Tiling]]:
     for tiling in TILINGS:
         yield BLOCKS, tiling
     for kernel in OTHERS:
-        for tiling in (TILINGS[0], TILINGS[3], TILINGS[9]):
+        for tiling in OTHER_TILINGS:
             yield kernel, tiling
     for tiling in ROW_TILINGS:
         yield ROWS, tiling
