@@ -272,6 +272,16 @@ def tiny(kernel: Kernel) -> Case:
     return of_input(kernel, *_all_rows(kernel, _joined(kernel, gate, up)))
 
 
+def ties(kernel: Kernel) -> Case:
+    """Return a problem whose quotients lie in the middle between two values of e4m3."""
+    scale = torch.arange(128, 256)[:, None] / 128
+    halves = torch.arange(34, 64, 4).repeat_interleave(16).expand(len(scale), -1)
+    up = scale * torch.exp2(-torch.arange(16.0)).repeat(8)
+    gate = torch.cat((torch.full_like(scale, 56), halves), -1)[:, :128]
+    up = torch.cat((8 * scale, up), -1)[:, :128]
+    return of_input(kernel, *_all_rows(kernel, _joined(kernel, gate, up)))
+
+
 def accurate(activation: str) -> tuple[Case, Tensor]:
     """Return a problem with one value per row, and these values as exact as float64 has them."""
     kernel = Kernel(activation=activation)

@@ -9,7 +9,7 @@ import pytest
 
 from jitgen.ops.silu_mul_quantize import reference
 from tests.compile.silu_kernels import KERNELS, emulated, label
-from tests.silu_cases import Kernel, Tiling, accurate, make, special, tiny
+from tests.silu_cases import Kernel, Tiling, accurate, make, special, ties, tiny
 
 pytest.importorskip("cutlass")
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
@@ -20,13 +20,14 @@ SIZES = [
     ([40], 8),
     ([1] * 40, 136),
     ([7, 2], 1040),
+    ([9, 8], 520),
     ([0, 0], 8),
 ]
 """Rows and I: shorter than a block, empty groups, more groups than a warp has lanes."""
 
-BLOCKS = Tiling(rows=4, threads=128, ctas_per_sm=7)
-ROWS = Tiling(rows=2, threads=64, ctas_per_sm=8)
-"""A row of 1,040 columns is longer than what these threads hold."""
+BLOCKS = Tiling(rows=4, threads=64, ctas_per_sm=1)
+ROWS = Tiling(rows=2, threads=64, ctas_per_sm=1)
+"""Few warps, which all get several tiles; 1,040 columns are more than these threads hold."""
 
 
 def tiling_of(kernel: Kernel) -> Tiling:
@@ -60,12 +61,21 @@ def test_tiny_values_keep_their_bits(kernel: Kernel) -> None:
     assert case.wrong(is_exact=True) == ""
 
 
+@pytest.mark.parametrize("kernel", [KERNELS[0], KERNELS[4]], ids=label)
+def test_ties_go_to_the_even_value(kernel: Kernel) -> None:
+    """Where a quotient is one unit off, one of them falls to the wrong side."""
+    case = ties(kernel)
+    emulated(case, tiling_of(kernel), modes="eager")
+
+    assert case.wrong(is_exact=True) == ""
+
+
 @pytest.mark.parametrize(
     "tiling",
     [
         Tiling(rows=1, threads=64, ctas_per_sm=16, is_persistent=False),
-        Tiling(rows=2, threads=128, ctas_per_sm=8, loads_ahead=True),
-        Tiling(rows=8, threads=32, ctas_per_sm=4, use_pdl=True),
+        Tiling(rows=2, threads=64, ctas_per_sm=1, loads_ahead=True),
+        Tiling(rows=8, threads=32, ctas_per_sm=1, use_pdl=True),
     ],
     ids=str,
 )
@@ -81,7 +91,7 @@ def test_every_way_to_share_the_work(kernel: Kernel, tiling: Tiling) -> None:
 
 def test_rows_that_are_held() -> None:
     case = make(KERNELS[4], [3, 0, 2], 520, is_exact=True)
-    report = emulated(case, Tiling(rows=1, threads=32, held=2, ctas_per_sm=8))
+    report = emulated(case, Tiling(rows=1, threads=32, held=2, ctas_per_sm=1))
 
     assert case.wrong(is_exact=True) == ""
     assert report.is_clean, report.findings

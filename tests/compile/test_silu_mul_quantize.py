@@ -8,7 +8,7 @@ import torch
 
 from jitgen.ops.silu_mul_quantize import reference
 from tests.compile.silu_kernels import KERNELS, label, run_on_cpu
-from tests.silu_cases import Kernel, accurate, make, of_input, special, tiny
+from tests.silu_cases import Kernel, accurate, make, of_input, special, ties, tiny
 
 pytest.importorskip("cutlass")
 
@@ -44,6 +44,15 @@ class TestEveryKernel:
 @pytest.mark.parametrize("kernel", [KERNELS[0], KERNELS[3]], ids=label)
 def test_tiny_values_keep_their_bits(kernel: Kernel) -> None:
     case = tiny(kernel)
+    run_on_cpu(case)
+
+    assert case.wrong(is_exact=True) == ""
+
+
+@pytest.mark.parametrize("kernel", [KERNELS[0], KERNELS[4]], ids=label)
+def test_ties_go_to_the_even_value(kernel: Kernel) -> None:
+    """Where a quotient is one unit off, one of them falls to the wrong side."""
+    case = ties(kernel)
     run_on_cpu(case)
 
     assert case.wrong(is_exact=True) == ""

@@ -38,7 +38,7 @@ TILINGS = [
     Tiling(rows=8, threads=128, ctas_per_sm=4, is_persistent=False),
     Tiling(rows=1, threads=64, ctas_per_sm=16, is_persistent=False),
 ]
-"""Loads under way in each SM: 112 KB for the first three, 72, 72, 64 (128), 80 (160), 128, 32."""
+"""Loads that an SM can have under way: 112, 112, 96, 72, 72, 64, 80, 128, 128 and 32 KB."""
 
 OTHER_TILINGS = [
     Tiling(rows=4, threads=128, ctas_per_sm=6),
