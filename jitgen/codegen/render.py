@@ -43,12 +43,14 @@ class Source:
         arch: The target.
         name: Name of the kernel, and the symbol that its artifact exports.
         text: The Python source; the same config and target always give the same bytes.
+        entry: The function in it that the symbol calls.
     """
 
     config: Config
     arch: Arch
     name: str
     text: str
+    entry: str = "grouped_gemm"
 
 
 @cache

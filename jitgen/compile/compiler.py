@@ -138,7 +138,7 @@ def _compile(cute: Any, source: Source, path: Path, *, wants_ptx: bool, line_inf
         options += ["--generate-line-info"]
     module = _module(source, path)
     compiled = cute.compile(
-        module.grouped_gemm,
+        getattr(module, source.entry),
         *module.arguments(),
         options=" ".join(options),
         no_jit_engine=True,  # the artifact is loaded, never run from the compiler's memory

@@ -27,7 +27,8 @@ def scale_of(largest: Tensor, *, power_of_two: bool) -> Tensor:
         return scale
     mantissa, exponent = torch.frexp(scale)
     # frexp's mantissa is in [0.5, 1): 0.5 means a power of two already.
-    return torch.ldexp(torch.ones_like(scale), exponent - (mantissa == 0.5).int())
+    rounded_up = torch.ldexp(torch.ones_like(scale), exponent - (mantissa == 0.5).int())
+    return torch.where(scale.isfinite(), rounded_up, scale)  # frexp says nothing of the others
 
 
 def rounded(values: Tensor) -> Tensor:

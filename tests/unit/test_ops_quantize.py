@@ -125,6 +125,19 @@ def test_zeros_and_tiny_values_make_no_nan(power_of_two: bool) -> None:
     assert not q.float().isnan().any()
 
 
+@pytest.mark.parametrize("power_of_two", [False, True])
+@pytest.mark.parametrize("odd", [float("inf"), -float("inf"), float("nan")])
+def test_an_infinity_or_nan_makes_its_block_nan(odd: float, power_of_two: bool) -> None:
+    x = torch.ones(2, 256)
+    x[0, 3] = odd
+    q, scale = quantize.per_token_group(x, power_of_two=power_of_two)
+    back = q.float() * scale.repeat_interleave(128, -1)
+
+    assert back[0, :128].isnan().all()
+    assert torch.equal(back[0, 128:], x[0, 128:])
+    assert torch.equal(back[1], x[1])
+
+
 def test_no_value_becomes_nan_by_rounding() -> None:
     """Dividing by amax / 448 may give a little more than 448."""
     x = torch.linspace(1e-3, 7, 20_000).unsqueeze(1)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What the kernels of `silu_mul_quantize` compute, in float32 torch.
+
+    swiglu      y = gate / (1 + exp(-gate)) * up
+    swiglu_oai  y = gate / (1 + exp(-alpha * gate)) * (up + 1), gate at most limit, and up between
+                -limit and limit
+
+y is float32. It is quantised by `jitgen.quantize`, so scales and values are those that it gives
+for y, bit by bit. Kernels compute exp() in their own way: their y may differ in its last bits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jitgen import quantize
+from jitgen.errors import InputError
+
+ACTIVATIONS = ("swiglu", "swiglu_oai")
+GRANULARITIES = ("block128", "row", "tensor", "none")
+
+
+def activated(
+    x: Tensor,
+    *,
+    activation: str = "swiglu",
+    interleaved: bool = False,
+    limit: float | None = None,
+    alpha: float | None = None,
+) -> Tensor:
+    """
+    Return the activated values of every row.
+
+    Args:
+        x: (M, 2 I) or (G, M, 2 I), any float type: gates in columns 0 to I - 1, ups in the others.
+        activation: ``swiglu`` or ``swiglu_oai``.
+        interleaved: Gates are in the even columns instead, ups in the odd ones.
+        limit: Of gates and ups; for ``swiglu_oai`` alone.
+        alpha: Steepness of the gate; for ``swiglu_oai`` alone.
+
+    Returns:
+        (M, I) or (G, M, I) float32.
+
+    Raises:
+        InputError: `activation` is not known, or `limit` and `alpha` do not belong to it.
+    """
+    if activation not in ACTIVATIONS:
+        allowed = " or ".join(ACTIVATIONS)
+        raise InputError("activation", f"must be {allowed} (got {activation!r})")
+    columns = x.shape[-1] // 2
+    gate = (x[..., 0::2] if interleaved else x[..., :columns]).float()
+    up = (x[..., 1::2] if interleaved else x[..., columns:]).float()
+    if activation == "swiglu":
+        if limit is not None or alpha is not None:
+            raise InputError("limit", "limit and alpha belong to swiglu_oai: leave them out")
+        return gate / (1 + torch.exp(-gate)) * up
+    if limit is None or alpha is None:
+        raise InputError("limit", "swiglu_oai needs limit and alpha")
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return gate / (1 + torch.exp(-alpha * gate)) * (up + 1)
+
+
+def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
+    x: Tensor,
+    *,
+    offs: Tensor | None = None,
+    m_indices: Tensor | None = None,
+    masked_m: Tensor | None = None,
+    scale_granularity: str = "block128",
+    scale: Tensor | None = None,
+    activation: str = "swiglu",
+    interleaved: bool = False,
+    limit: float | None = None,
+    alpha: float | None = None,
+    power_of_two: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """
+    Return activated and quantised rows, computed slowly and plainly.
+
+    Waits for the device. Rows of no group are 0, their scales 1.
+
+    Args:
+        x: (M, 2 I) bfloat16, or (G, M, 2 I) with `masked_m`.
+        offs: (G,) int32: where the rows of each group end. Exactly one of these three is given.
+        m_indices: (M,) int32: the group of each row, -1 for padding.
+        masked_m: (G,) int32: how many rows of each matrix count.
+        scale_granularity: ``block128``, ``row``, ``tensor`` or ``none``.
+        scale: (1,) float32, which values are divided by; for ``tensor`` alone.
+        activation: As for `activated`.
+        interleaved: As for `activated`.
+        limit: As for `activated`.
+        alpha: As for `activated`.
+        power_of_two: Round scales up to powers of two.
+
+    Returns:
+        q: (M, I) or (G, M, I) float8_e4m3fn, row-major; bfloat16 for ``none``.
+        scale: For ``block128`` (M, ceil(I / 128)) or (G, M, ceil(I / 128)) float32 with M
+            contiguous, as `jitgen.quantize.per_token_group` gives it; for ``row`` (M,) or (G, M)
+            float32; for ``tensor`` the one given; None for ``none``.
+
+    Raises:
+        InputError: The arguments do not fit each other.
+    """
+    y = activated(x, activation=activation, interleaved=interleaved, limit=limit, alpha=alpha)
+    if scale_granularity not in GRANULARITIES:
+        allowed = ", ".join(GRANULARITIES)
+        raise InputError("scale_granularity", f"must be one of {allowed}")
+    if (scale is not None) != (scale_granularity == "tensor"):
+        raise InputError("scale", "is given for scales of a whole tensor, and only there")
+    y = y.where(owned_rows(x, offs, m_indices, masked_m).unsqueeze(-1), 0.0)
+    if scale_granularity == "block128":
+        return quantize.per_token_group(y, power_of_two=power_of_two)
+    if scale_granularity == "row":
+        return quantize.per_row(y, power_of_two=power_of_two)
+    if scale is not None:
+        largest = quantize.E4M3_MAX
+        return (y / scale).clamp(-largest, largest).to(torch.float8_e4m3fn), scale
+    return y.to(torch.bfloat16), None
+
+
+def owned_rows(
+    x: Tensor, offs: Tensor | None, m_indices: Tensor | None, masked_m: Tensor | None
+) -> Tensor:
+    """
+    Return which rows of `x` belong to a group: bool, (M,) or (G, M).
+
+    Raises:
+        InputError: Not exactly one of `offs`, `m_indices` and `masked_m` is given.
+    """
+    if sum(given is not None for given in (offs, m_indices, masked_m)) != 1:
+        raise InputError("offs", "give exactly one of offs, m_indices and masked_m")
+    if m_indices is not None:
+        return m_indices >= 0
+    rows = torch.arange(x.shape[-2], device=x.device)
+    if masked_m is not None:
+        return rows < masked_m[:, None]
+    end = offs[-1] if offs is not None and len(offs) else 0
+    return rows < end

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of `silu_mul_quantize` from their templates, and problems with known answers for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from jitgen.codegen.render import Source, environment
+from jitgen.config import Arch
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.silu_mul_quantize import reference
+
+LIMITS = {"limit": 7.0, "alpha": 1.702}
+"""What gpt-oss uses."""
+
+GARBAGE, POISON = 77, -3.0
+"""What bytes of q and scales hold before."""
+
+MOST_DIFFERENT = {1: 1e-4, 2: 2e-3}
+"""
+Part of the results, by their bytes, that may be one step of e4m3 or bf16 away from the reference.
+
+Both y have errors of some 2^-21, and a step is 2^-4 to 2^-3 of a value, or 2^-8 to 2^-7: about so
+many lie so near to the middle of a step that they may fall to the other side.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """
+    One kernel: what its template is rendered with.
+
+    Attributes:
+        layout: ragged, contiguous or masked.
+        scale_granularity: block128, row, tensor or none.
+        activation: swiglu or swiglu_oai.
+        interleaved: Whether gates and ups take turns.
+        power_of_two: Whether scales are powers of two.
+    """
+
+    layout: str = "ragged"
+    scale_granularity: str = "block128"
+    activation: str = "swiglu"
+    interleaved: bool = False
+    power_of_two: bool = False
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """What the activation takes at run time."""
+        return LIMITS if self.activation == "swiglu_oai" else {}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the reference takes."""
+        values = asdict(self) | self.limits
+        del values["layout"]
+        return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiling:
+    """How a kernel of sm_90a shares the work out; see its template."""
+
+    rows: int = 4
+    threads: int = 128
+    ctas_per_sm: int = 8
+    held: int = 1
+    loads_ahead: bool = False
+    is_persistent: bool = True
+    use_pdl: bool = False
+
+
+def rendered(kernel: Kernel, arch: Arch, tiling: Tiling | None = None) -> Source:
+    """Return the source of a kernel, which needs no registered config yet."""
+    values = asdict(kernel) | (asdict(tiling or Tiling()) if arch.is_gpu else {})
+    words = [str(value) for value in values.values()]
+    name = "_".join(["silu_mul_quantize", *words, str(arch)])
+    template = environment().get_template(f"{arch.family}/silu_mul_quantize.py.jinja")
+    return Source(
+        config=cast(KernelConfig, None),
+        arch=arch,
+        name=name,
+        text=template.render(name=name, **values),
+        entry="silu_mul_quantize",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """
+    One call and what it must give.
+
+    Attributes:
+        kernel: Whose call it is.
+        arguments: What the kernel takes, in order, without the number of SMs; q holds garbage.
+        owned: Rows that belong to a group.
+        q, scale: What the kernel writes (or, for tensor, reads).
+        expected_q, expected_scale: What they must be.
+    """
+
+    kernel: Kernel
+    arguments: tuple[Any, ...]
+    owned: Tensor
+    q: Tensor
+    scale: Tensor | None
+    expected_q: Tensor
+    expected_scale: Tensor | None
+
+    def reset(self) -> None:
+        """Forget the results."""
+        self.q.view(torch.uint8).fill_(GARBAGE)
+        if self.scale is not None and self.kernel.scale_granularity != "tensor":
+            self.scale.fill_(POISON)
+
+    def wrong(self, *, is_exact: bool = False) -> str:
+        """Return what is wrong with the results; empty if nothing is."""
+        return _unowned(self) or _scales(self, is_exact) or _values(self, is_exact)
+
+
+def make(
+    kernel: Kernel,
+    rows: Sequence[int],
+    columns: int,
+    *,
+    is_exact: bool = False,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Case:
+    """
+    Return a problem of `rows` for each group, with rows that nobody owns, and I = `columns`.
+
+    Args:
+        kernel: What computes it.
+        rows: Rows of each group.
+        columns: I.
+        is_exact: Gates are open, shut or 0, so that y is the same however exp() is computed.
+        seed: Of the random numbers.
+        device: Where the tensors live.
+    """
+    chance = torch.Generator().manual_seed(seed)
+    lead, name, groups = _groups(kernel.layout, rows)
+    gate, up = torch.randn(2, *lead, columns, generator=chance)
+    gate = gate * 4
+    if is_exact:
+        kinds = torch.randint(8, gate.shape, generator=chance)
+        gate = gate.abs() * 8 + 20
+        gate = gate.where(kinds != 0, 0.0).where(kinds != 1, -0.0).where(kinds != 2, -200.0)
+        up = up * 2.0 ** torch.randint(-12, 3, (*lead, 1), generator=chance)
+    up[..., 2:3, :128] = 0  # a block of zeros
+    x = _joined(kernel, gate, up)
+    return of_input(kernel, x.to(device), {name: groups.to(device)})
+
+
+def of_input(kernel: Kernel, x: Tensor, groups: dict[str, Tensor]) -> Case:
+    """Return the problem of an `x`, and of what says which rows count, by its name."""
+    granularity = kernel.scale_granularity
+    static = torch.tensor([0.0117], device=x.device) if granularity == "tensor" else None
+    expected_q, expected_scale = reference.silu_mul_quantize(
+        x, **groups, scale=static, **kernel.options
+    )
+    q, scale = torch.empty_like(expected_q), static
+    if expected_scale is not None and static is None:
+        shape, strides = expected_scale.shape, expected_scale.stride()
+        scale = torch.empty_strided(shape, strides, device=x.device)
+    case = Case(
+        kernel=kernel,
+        arguments=(
+            *(x, *groups.values(), q),
+            *([] if scale is None else [scale]),
+            *kernel.limits.values(),
+        ),
+        owned=reference.owned_rows(
+            x, groups.get("offs"), groups.get("m_indices"), groups.get("masked_m")
+        ),
+        q=q,
+        scale=scale,
+        expected_q=expected_q,
+        expected_scale=expected_scale,
+    )
+    case.reset()
+    return case
+
+
+def _joined(kernel: Kernel, gate: Tensor, up: Tensor) -> Tensor:
+    """Return the gate-up result that a kernel takes apart again."""
+    if kernel.interleaved:
+        return torch.stack((gate, up), -1).flatten(-2).bfloat16()
+    return torch.cat((gate, up), -1).bfloat16()
+
+
+def _groups(layout: str, rows: Sequence[int]) -> tuple[tuple[int, ...], str, Tensor]:
+    """Return the leading shape of x, and the argument that says which rows count."""
+    counts = torch.tensor(rows, dtype=torch.int32)
+    if layout == "masked":
+        return (len(rows), max([*rows, 1]) + 3), "masked_m", counts
+    if layout == "ragged":
+        return (sum(rows) + 5,), "offs", counts.cumsum(0).to(torch.int32)
+    indices: list[int] = []
+    for group, count in enumerate(rows):
+        indices += [group] * count + [-1] * (group % 3 + 1)
+    return (len(indices),), "m_indices", torch.tensor(indices, dtype=torch.int32)
+
+
+def _unowned(case: Case) -> str:
+    """Say whether a row that nobody owns was written."""
+    others = ~case.owned
+    if not bool((case.q[others].view(torch.uint8) == GARBAGE).all()):
+        return "q of rows that belong to no group was written"
+    if case.scale is None or case.kernel.scale_granularity == "tensor":
+        return ""
+    is_kept = bool((case.scale[others] == POISON).all())
+    return "" if is_kept else "scales of rows that belong to no group were written"
+
+
+def _scales(case: Case, is_exact: bool) -> str:
+    """Say which scales are wrong: they may be as far off as y, and are equal where y is."""
+    if case.scale is None or case.expected_scale is None:
+        return ""
+    found, expected = case.scale, case.expected_scale
+    if case.kernel.scale_granularity != "tensor":
+        found, expected = found[case.owned], expected[case.owned]
+    is_equal = (found == expected) | (found.isnan() & expected.isnan())
+    if not is_exact and not case.kernel.power_of_two:
+        is_equal |= (found - expected).abs() <= 2.0**-20 * expected
+    return "" if bool(is_equal.all()) else f"{int((~is_equal).sum())} scales are wrong"
+
+
+def _values(case: Case, is_exact: bool) -> str:
+    """Say which values are wrong: a few may be one step away where y is not exact."""
+    found, expected = case.q[case.owned], case.expected_q[case.owned]
+    steps = (_ordered(found) - _ordered(expected)).abs()
+    steps = steps.where(~(found.float().isnan() & expected.float().isnan()), 0)
+    most = 0 if is_exact else 1
+    if int(steps.max().item() if steps.numel() else 0) > most:
+        return f"{int((steps > most).sum())} values are more than {most} steps away"
+    different = int((steps > 0).sum())
+    if different > 2 + MOST_DIFFERENT[found.itemsize] * steps.numel():
+        return f"{different} of {steps.numel()} values are different"
+    return ""
+
+
+def _ordered(values: Tensor) -> Tensor:
+    """Return e4m3 or bf16 values as integers in the order of the values; -0 comes before 0."""
+    kind, sign = (torch.uint8, 0x80) if values.dtype.itemsize == 1 else (torch.int16, 0x8000)
+    bits = values.view(kind).int() & (2 * sign - 1)
+    return torch.where(bits >= sign, sign - 1 - bits, bits)
+
+
+def special(kernel: Kernel) -> Case:
+    """Return a problem with infinities, NaN and numbers that overflow, some in every row."""
+    inf, nan = float("inf"), float("nan")
+    pairs = [
+        *[(inf, 1.0), (inf, 0.0), (-inf, 1.0), (nan, 1.0), (1.0, nan), (30.0, inf), (0.0, inf)],
+        *[(3e38, 3.0), (-3e38, 3.0), (3e38, -3e38), (-0.0, 1.0), (40.0, -0.0), (-300.0, 1e30)],
+    ]
+    gate, up = torch.full((2, len(pairs) + 1, 256), 40.0)
+    gate[1:, 5], up[1:, 5] = torch.tensor(pairs).T
+    return of_input(kernel, *_all_rows(kernel, _joined(kernel, gate, up)))
+
+
+def tiny(kernel: Kernel) -> Case:
+    """Return a problem whose scales go down to the smallest float32."""
+    chance = torch.Generator().manual_seed(0)
+    exponents = torch.arange(-126, -60, dtype=torch.float64)
+    up = torch.randn(len(exponents), 256, generator=chance) * torch.exp2(exponents)[:, None].float()
+    gate = torch.full_like(up, 40.0)
+    gate = gate + torch.randint(0, 24, gate.shape, generator=chance)
+    return of_input(kernel, *_all_rows(kernel, _joined(kernel, gate, up)))
+
+
+def ties(kernel: Kernel) -> Case:
+    """Return a problem whose quotients lie in the middle between two values of e4m3."""
+    scale = torch.arange(128, 256)[:, None] / 128
+    halves = torch.arange(34, 64, 4).repeat_interleave(16).expand(len(scale), -1)
+    up = scale * torch.exp2(-torch.arange(16.0)).repeat(8)
+    gate = torch.cat((torch.full_like(scale, 56), halves), -1)[:, :128]
+    up = torch.cat((8 * scale, up), -1)[:, :128]
+    return of_input(kernel, *_all_rows(kernel, _joined(kernel, gate, up)))
+
+
+def accurate(activation: str) -> tuple[Case, Tensor]:
+    """Return a problem with one value per row, and these values as exact as float64 has them."""
+    kernel = Kernel(activation=activation)
+    gate = torch.arange(-30, 30, 0.01).bfloat16().unique()
+    gate = gate[gate != 0]
+    x = torch.zeros(len(gate), 256, dtype=torch.bfloat16)
+    x[:, 9], x[:, 128 + 9] = gate, 1.0
+    y = gate.double()
+    if kernel.limits:
+        y = y.clamp(max=LIMITS["limit"])
+        y = 2 * y / (1 + torch.exp(-torch.tensor(LIMITS["alpha"]).double() * y))
+    else:
+        y = y / (1 + torch.exp(-y))
+    return of_input(kernel, x, {"offs": torch.tensor([len(gate)], dtype=torch.int32)}), y.abs()
+
+
+def _all_rows(kernel: Kernel, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return `x` for the layout of a kernel, and the argument that says that all its rows count."""
+    count = torch.tensor([len(x)], dtype=torch.int32)
+    if kernel.layout == "masked":
+        return x.unsqueeze(0), {"masked_m": count}
+    if kernel.layout == "ragged":
+        return x, {"offs": count}
+    return x, {"m_indices": torch.zeros(len(x), dtype=torch.int32)}
