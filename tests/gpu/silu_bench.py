@@ -117,7 +117,7 @@ def load_all(folder: Path) -> list[Variant]:
     """Load what `compile_all` left."""
     from jitgen.runtime import loader, native
 
-    loader._runtime()
+    loader.load_runtime_library()
     found = []
     for number, entry in enumerate(json.loads(Path(folder, "index.json").read_text("utf-8"))):
         module = native.load(Path(folder, f"{number}.so").read_bytes(), entry["symbol"])

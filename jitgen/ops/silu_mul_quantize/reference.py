@@ -17,6 +17,7 @@ from torch import Tensor
 
 from jitgen import quantize
 from jitgen.errors import InputError
+from jitgen.formats.e4m3 import MAX
 
 ACTIVATIONS = ("swiglu", "swiglu_oai")
 GRANULARITIES = ("block128", "row", "tensor", "none")
@@ -115,8 +116,7 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
     if scale_granularity == "row":
         return quantize.per_row(y, power_of_two=power_of_two)
     if scale is not None:
-        largest = quantize.E4M3_MAX
-        return (y / scale).clamp(-largest, largest).to(torch.float8_e4m3fn), scale
+        return (y / scale).clamp(-MAX, MAX).to(torch.float8_e4m3fn), scale
     return y.to(torch.bfloat16), None
 
 
