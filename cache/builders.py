@@ -26,9 +26,9 @@ from jitgen.cache.entry import is_key
 from jitgen.cache.folder import Folder, unique_name
 from jitgen.cache.root import Root
 from jitgen.cache.trust import Damaged
+from jitgen.config.part import canonical_json
 from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import CacheError
-from jitgen.model.config import canonical_json
 
 _FOLDER = "builders"
 _MAX_BYTES = 4096

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from jitgen.cache.trust import Damaged
+from jitgen.config.part import canonical_json
 from jitgen.documents import BadDocument, parse_json
-from jitgen.model.config import canonical_json
 from jitgen.text import shown
 
 SCHEMA = 1

@@ -14,38 +14,36 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen._version import __version__
 
-# Both names are a module and a public object as well. Binding the objects here, once, is what makes
-# `jitgen.settings.on_miss = "error"` and `jitgen.select(problem)` mean the objects whatever is
-# imported later.
-from jitgen.select import select
+# The name is a module and a public object as well. Binding the object here, once, is what makes
+# `jitgen.settings.on_miss = "error"` mean the object whatever is imported later.
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
-    from jitgen.emulator import emulate
+    from jitgen import quantize, reference
+    from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
     from jitgen.events import Event, on_event
-    from jitgen.model import (
-        Arch,
+    from jitgen.ops.grouped_gemm.call import grouped_gemm
+    from jitgen.ops.grouped_gemm.config import (
         Cluster,
-        DType,
+        Epilogue,
         KernelConfig,
-        Layout,
         Operands,
         Pipeline,
-        Problem,
-        ScaleGranularity,
         Schedule,
         Tile,
-        check,
     )
-    from jitgen.ops import quantize, reference
-    from jitgen.ops.grouped_gemm import grouped_gemm
+    from jitgen.ops.grouped_gemm.problem import Problem
     from jitgen.runtime.prewarm import prewarm
-    from jitgen.runtime.registry import freeze, get_kernel
+    from jitgen.runtime.session import Session, freeze, get_kernel, select
+    from jitgen.targets.legality import check
+    from jitgen.verify import emulate
 
 __all__ = [
     "Arch",
+    "BLayout",
     "Cluster",
     "DType",
+    "Epilogue",
     "Event",
     "KernelConfig",
     "Layout",
@@ -54,6 +52,7 @@ __all__ = [
     "Problem",
     "ScaleGranularity",
     "Schedule",
+    "Session",
     "Tile",
     "__version__",
     "check",
@@ -69,23 +68,46 @@ __all__ = [
     "settings",
 ]
 
+_GEMM = "jitgen.ops.grouped_gemm"
 _HOME = {
-    "emulate": "jitgen.emulator",
+    "quantize": "",
+    "reference": "",
+    "Arch": "jitgen.config",
+    "BLayout": "jitgen.config",
+    "DType": "jitgen.config",
+    "Layout": "jitgen.config",
+    "ScaleGranularity": "jitgen.config",
+    "Cluster": f"{_GEMM}.config",
+    "Epilogue": f"{_GEMM}.config",
+    "KernelConfig": f"{_GEMM}.config",
+    "Operands": f"{_GEMM}.config",
+    "Pipeline": f"{_GEMM}.config",
+    "Schedule": f"{_GEMM}.config",
+    "Tile": f"{_GEMM}.config",
+    "Problem": f"{_GEMM}.problem",
+    "grouped_gemm": f"{_GEMM}.call",
+    "check": "jitgen.targets.legality",
+    "emulate": "jitgen.verify",
     "Event": "jitgen.events",
     "on_event": "jitgen.events",
-    "quantize": "jitgen.ops",
-    "reference": "jitgen.ops",
-    "grouped_gemm": "jitgen.ops.grouped_gemm",
     "prewarm": "jitgen.runtime.prewarm",
-    "freeze": "jitgen.runtime.registry",
-    "get_kernel": "jitgen.runtime.registry",
+    "freeze": "jitgen.runtime.session",
+    "get_kernel": "jitgen.runtime.session",
+    "select": "jitgen.runtime.session",
+    "Session": "jitgen.runtime.session",
 }
+"""Module of each public name that is loaded when it is first used; empty: it is a module itself."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOME:
         raise AttributeError(f"module 'jitgen' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME.get(name, "jitgen.model")), name)
+    home = _HOME[name]
+    value = (
+        getattr(importlib.import_module(home), name)
+        if home
+        else importlib.import_module(f"jitgen.{name}")
+    )
     globals()[name] = value
     return value
 

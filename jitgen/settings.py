@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jitgen.errors import SettingError
@@ -90,6 +92,7 @@ class Setting:
         kind: The type as the table states it.
         help: One sentence for the table.
         shown_default: The default as the table states it.
+        separator: What stands between several values.
     """
 
     name: str
@@ -98,6 +101,7 @@ class Setting:
     kind: str
     help: str
     shown_default: str
+    separator: str = os.pathsep
 
     @property
     def variable(self) -> str:
@@ -120,6 +124,10 @@ def _folders(text: str) -> tuple[Path, ...]:
         return tuple(_absolute(part) for part in text.split(os.pathsep) if part)
     except ValueError:
         raise ValueError(f"absolute paths, separated by {os.pathsep}") from None
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
 TABLE: tuple[Setting, ...] = (
@@ -194,6 +202,25 @@ TABLE: tuple[Setting, ...] = (
         help="Target of `get_kernel`, `select` and the command line when none is named.",
     ),
     Setting(
+        name="device",
+        default="",
+        parse=str,
+        kind="name",
+        shown_default="the target's first, such as `NVIDIA H200`",
+        help="Device that kernels are chosen for, where it is not the one at hand, such as "
+        "`NVIDIA H100 PCIe` in the build of an image.",
+    ),
+    Setting(
+        name="plugins",
+        default=(),
+        parse=_names,
+        kind="names",
+        separator=",",
+        shown_default="none",
+        help="Installed distributions, separated by `,`, whose targets and operations are loaded: "
+        "their code runs in every process that uses jitgen.",
+    ),
+    Setting(
         name="jobs",
         default=0,
         parse=_number(int, "a whole number, 0 for as many as cores and memory allow"),
@@ -233,7 +260,7 @@ class Settings:
     """
     The settings of this process, one attribute for each row of `TABLE`.
 
-    Order: a value set from Python, the environment variable, the default.
+    Order: what a session says, a value set from Python, the environment variable, the default.
     """
 
     def __init__(self) -> None:
@@ -245,20 +272,19 @@ class Settings:
         return self.origin(name)[0]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _BY_NAME:
-            raise SettingError(f"no setting {name!r}; settings: {', '.join(_BY_NAME)}")
-        if isinstance(value, (tuple, list)):  # paths, as they stand in an environment variable
-            value = os.pathsep.join(map(str, value))
-        self._set[name] = _parsed(_BY_NAME[name], str(value), f"settings.{name}")
+        self._set[name] = _read(name, value)
 
     def __delattr__(self, name: str) -> None:
         self._set.pop(name, None)
 
     def origin(self, name: str) -> tuple[Any, str]:
         """
-        Return the value of a setting and its origin: ``program``, ``environment`` or ``default``.
+        Return the value of a setting and its origin: ``session``, ``program``, ``environment`` or
+        ``default``.
         """
         setting = _BY_NAME[name]
+        if name in (inside := _inside.get()):
+            return inside[name], "session"
         if name in self._set:
             return self._set[name], "program"
         text = os.environ.get(setting.variable)
@@ -266,6 +292,24 @@ class Settings:
             return _parsed(setting, text, setting.variable), "environment"
         default = setting.default
         return (default() if callable(default) else default), "default"
+
+    def parsed(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Return `values` as settings have them.
+
+        Raises:
+            SettingError: A name is none, or its value is not allowed.
+        """
+        return {name: _read(name, value) for name, value in values.items()}
+
+    @contextmanager
+    def inside(self, values: Mapping[str, Any]) -> Iterator[None]:
+        """Let what `parsed` returned hold in this context, for the length of a with block."""
+        token = _inside.set(values)
+        try:
+            yield
+        finally:
+            _inside.reset(token)
 
     @contextmanager
     def scope(self, **values: Any) -> Iterator[None]:
@@ -279,11 +323,23 @@ class Settings:
             object.__setattr__(self, "_set", before)
 
 
+def _read(name: str, value: Any) -> Any:
+    """Return a setting's value from a Python one."""
+    if name not in _BY_NAME:
+        raise SettingError(f"no setting {name!r}; settings: {', '.join(_BY_NAME)}")
+    if isinstance(value, (tuple, list)):  # several, as they stand in an environment variable
+        value = _BY_NAME[name].separator.join(map(str, value))
+    return _parsed(_BY_NAME[name], str(value), f"settings.{name}")
+
+
 def _parsed(setting: Setting, text: str, where: str) -> Any:
     try:
         return setting.parse(text)
     except ValueError as error:
         raise SettingError(f"{where}={shown(text)} is not allowed: it must be {error}") from None
 
+
+_inside: ContextVar[Mapping[str, Any]] = ContextVar("jitgen.settings", default=MappingProxyType({}))
+"""What the session of this context says."""
 
 settings = Settings()

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.model import KernelConfig, Layout, Operands, ScaleGranularity, Tile
-from jitgen.ops import quantize
+from jitgen import quantize
+from jitgen.config import Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
 
 G, M, N, K = 3, 24, 136, 272
 E4M3 = torch.float8_e4m3fn
@@ -74,6 +75,16 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("b rank", wrong(b=torch.ones(N, K).to(E4M3)), r"b: must have 3 dimensions, \(G, N, K\) \(got"),
     ("no groups", wrong(b=torch.ones(0, N, K).to(E4M3)), r"b: .*at least one group.*list is empty"),
     ("K", wrong(a=torch.ones(M, 256).to(E4M3)), r"a: must have shape \(24, 272\), as b has shape"),
+    (
+        "a with M and K swapped",
+        wrong(a=torch.ones(K, M).to(E4M3)),
+        r"a: must have shape \(272, 272\), as b has shape",
+    ),
+    (
+        "masked a with G and M swapped",
+        good("masked") | {"a": torch.ones(M, G, K).to(E4M3)},
+        r"a: must have shape \(3, 3, 272\), as b has shape .* \(got \(24, 3, 272\)\)",
+    ),
     ("masked G", good("masked") | {"masked_m": int32(1, 2)}, r"masked_m: must have shape \(3,\)"),
     (
         "masked a",

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from jitgen.bench.cases import Case
 from jitgen.bench.report import Accuracy, Measured, Report, Section
-from jitgen.measure.times import Times
-from jitgen.model import Layout
+from jitgen.config import Layout
+from jitgen.tuning.measure.times import Times
 
 DECODE = Case(
     layout=Layout.MASKED, groups=32, rows_per_group=8, n=4096, k=7168, max_rows=256, spread=0.3

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jitgen import events
-from jitgen.runtime import registry
+from jitgen.runtime.session import current
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +21,6 @@ def cache_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     root = tmp_path / "cache"
     monkeypatch.setenv("JITGEN_CACHE_DIR", str(root))
     monkeypatch.setattr(events, "_warned", set())
-    registry.reset()
+    current.get().reset()
     yield root
-    registry.reset()
+    current.get().reset()

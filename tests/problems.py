@@ -3,34 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-import jitgen
-from jitgen.model import DType, KernelConfig, Layout, ScaleGranularity
-from jitgen.select.menu import GROUP_ALIGNMENT
+from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, Solved, random_call
 
 POISON = float("nan")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """
-    One call of `grouped_gemm` and what it must give.
-
-    Attributes:
-        arguments: Keyword arguments, `out` among them, filled with NaN.
-        expected: float32, the shape of out; what float32 arithmetic gives.
-        magnitude: The same sums over absolute values: what rounding errors are relative to.
-        is_written: bool, the shape of out; false for rows that no group owns.
-    """
-
-    arguments: dict[str, Any]
-    expected: torch.Tensor
-    magnitude: torch.Tensor
-    is_written: torch.Tensor
 
 
 def make(
@@ -45,7 +27,7 @@ def make(
     out_dtype: DType = DType.BF16,
     is_exact: bool = False,
     seed: int = 0,
-) -> Case:
+) -> Solved:
     """
     Return a problem of `rows` for each group.
 
@@ -61,57 +43,21 @@ def make(
         is_exact: Small integers and power-of-two scales: every sum is exact in float32.
         seed: Of the random numbers.
     """
-    layout, scales = Layout(layout), ScaleGranularity(scales)
-    chance = torch.Generator().manual_seed(seed)
-    groups, kb, nb = len(rows), -(-k // 128), -(-n // 128)
-
-    def values(*shape: int) -> torch.Tensor:
-        if is_exact:
-            whole = torch.randint(-2, 3, shape, generator=chance).float()
-        else:
-            whole = torch.randn(shape, generator=chance)
-        return whole.to(getattr(torch, dtype.torch_name)).to(device)
-
-    def scale(*shape: int) -> torch.Tensor:
-        if is_exact:
-            return (2.0 ** torch.randint(-2, 3, shape, generator=chance)).to(device)
-        return (torch.rand(shape, generator=chance) * 2 + 0.5).to(device)
-
-    which, lead, groups_argument = _rows(layout, rows)
-    a, b = values(*lead, k), values(groups, n, k)
-    if scales is ScaleGranularity.BLOCK128:
-        padded = -(-lead[-1] // 4) * 4
-        a_scale = scale(*lead[:-1], kb, padded).transpose(-1, -2)[..., : lead[-1], :]
-        b_scale = scale(groups, nb, kb)
-    elif scales is ScaleGranularity.ROW:
-        a_scale, b_scale = scale(*lead), scale(groups, n)
-    else:
-        a_scale, b_scale = scale(1), scale(groups)
-    out = torch.full((*lead, n), POISON, dtype=getattr(torch, out_dtype.torch_name), device=device)
-    arguments = {
-        "a": a,
-        "b": b,
-        "a_scale": a_scale,
-        "b_scale": b_scale,
-        **{name: tensor.to(device) for name, tensor in groups_argument.items()},
-        "out": out,
-    }
-    absolute = {
-        **arguments,
-        "a": a.float().abs().to(a.dtype),
-        "b": b.float().abs().to(b.dtype),
-        "out": None,
-    }
-    kinds = {"out_dtype": torch.float32}
-    return Case(
-        arguments=arguments,
-        expected=jitgen.reference.grouped_gemm(**{**arguments, "out": None}, **kinds),
-        magnitude=jitgen.reference.grouped_gemm(**absolute, **kinds),
-        is_written=which.to(device).unsqueeze(-1).expand(*lead, n),
+    problem = Problem(
+        layout=Layout(layout),
+        groups=len(rows),
+        m=sum(rows),
+        n=n,
+        k=k,
+        a_dtype=dtype,
+        out_dtype=out_dtype,
+        scale_granularity=ScaleGranularity(scales),
     )
+    call = random_call(problem, rows, is_exact=is_exact, has_spare=True, seed=seed)
+    return Solved.of(call.copy(device), is_exact=is_exact)  # one machine's values are another's
 
 
-def make_for(config: KernelConfig, rows: list[int], n: int, k: int, **options: Any) -> Case:
+def make_for(config: KernelConfig, rows: list[int], n: int, k: int, **options: Any) -> Solved:
     """Return the problem that `make` returns for the layout, scales and types of `config`."""
     types = config.operands
     return make(
@@ -126,56 +72,30 @@ def make_for(config: KernelConfig, rows: list[int], n: int, k: int, **options: A
     )
 
 
-def _rows(
-    layout: Layout, rows: list[int]
-) -> tuple[torch.Tensor, tuple[int, ...], dict[str, torch.Tensor]]:
-    """Return which rows are owned, the leading shape of a, and the argument that says so."""
-    counts = torch.tensor(rows, dtype=torch.int32)
-    if layout is Layout.RAGGED:
-        spare = 5
-        total = sum(rows) + spare
-        owned = torch.arange(total) < sum(rows)
-        return owned, (total,), {"offs": counts.cumsum(0).to(torch.int32)}
-    if layout is Layout.MASKED:
-        most = max([*rows, 1]) + 3
-        owned = torch.arange(most)[None, :] < counts[:, None]
-        return owned, (len(rows), most), {"masked_m": counts}
-    ids = []
-    for group, count in enumerate(rows):
-        ids += [group] * count + [-1] * (-count % GROUP_ALIGNMENT)
-        if group % 3 == 1:
-            ids += [-1] * GROUP_ALIGNMENT  # a whole tile of padding between two groups
-    indices = torch.tensor(ids or [-1], dtype=torch.int32)
-    return indices >= 0, (len(indices),), {"m_indices": indices}
-
-
-def verify(case: Case, out: torch.Tensor, *, accumulator_bits: int = 22) -> None:
+def verify(case: Solved, out: torch.Tensor, *, accumulator_bits: int = ACCUMULATOR_BITS) -> None:
     """
     Assert that `out` answers `case`.
 
-    The tolerance: half a unit in the last place of the output type, and the rounding of the sums,
-    which is relative to the sum of absolute values. An accumulator that keeps b bits rounds each
-    of the 4 steps of a 128-block by 2**-b of it, and promotions are float32.
+    The tolerance is that of `Solved.allowed`. An accumulator that keeps b bits rounds each of the 4
+    steps of a 128-block by 2**-b of the sum of absolute values, and promotions are float32.
 
     Args:
         case: The problem.
         out: What was computed.
-        accumulator_bits: Bits that the accumulator keeps: 22 for float32 with its additions, 13
-            for Hopper's FP8 tensor cores.
+        accumulator_bits: Bits that the accumulator keeps: float32 with its additions unless given,
+            13 for Hopper's FP8 tensor cores.
     """
-    untouched = out[~case.is_written]
+    untouched = out[~case.is_owned]
     assert untouched.isnan().all(), "a row that belongs to no group was written"
-    have, want = out[case.is_written].float(), case.expected[case.is_written]
+    have, want = out[case.is_owned].float(), case.expected[case.is_owned]
     assert not have.isnan().any(), "a row of a group was not written"
-    half_ulp = torch.finfo(out.dtype).eps / 2
-    tolerance = (
-        want.abs() * half_ulp * 1.01 + case.magnitude[case.is_written] * 2.0**-accumulator_bits
-    )
+    assert out.dtype is case.out.dtype
+    tolerance = case.allowed(accumulator_bits)[case.is_owned]
     worst = ((have - want).abs() - tolerance).max() if have.numel() else torch.tensor(-1.0)
     assert worst <= 0, f"beyond the tolerance by {worst.item():.3g}"
 
 
-def verify_exact(case: Case, out: torch.Tensor) -> None:
+def verify_exact(case: Solved, out: torch.Tensor) -> None:
     """Assert that `out` is the rounded exact result, bit for bit, and nothing else was written."""
-    assert out[~case.is_written].isnan().all(), "a row that belongs to no group was written"
-    assert torch.equal(out[case.is_written], case.expected[case.is_written].to(out.dtype))
+    assert out[~case.is_owned].isnan().all(), "a row that belongs to no group was written"
+    assert torch.equal(out[case.is_owned], case.expected[case.is_owned].to(out.dtype))

@@ -9,22 +9,18 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from jitgen.model import (
-    Arch,
+from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import (
+    MAX_RASTER,
     Cluster,
-    DType,
     KernelConfig,
-    Layout,
     Operands,
     Pipeline,
-    ScaleGranularity,
     Schedule,
     Tile,
-    check,
 )
-from jitgen.model.config import MAX_RASTER
-from jitgen.model.legality import target
-from jitgen.model.legality.rules import candidates
+from jitgen.targets.gemm_space import spanned
+from jitgen.targets.legality import check, rules
 
 positive = st.integers(min_value=1, max_value=4096)
 
@@ -60,7 +56,7 @@ def legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
     On a GPU, other stages and schedules than the default are tried with one pair of types: nothing
     that they change depends on types.
     """
-    space = target(arch).space
+    space = rules(arch, "grouped_gemm").space
     variants: list[tuple[Schedule, int | None]] = [(Schedule(), None)]
     if arch.is_gpu:
         schedules = (
@@ -73,7 +69,7 @@ def legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
         is_default = (schedule, stages) == variants[0]
         few = replace(space, operands=space.operands[:1])
         few = replace(few, split_k=(schedule.split_k,))
-        for config in candidates(start, replace(space, split_k=(1,)) if is_default else few):
+        for config in spanned(start, replace(space, split_k=(1,)) if is_default else few):
             pipeline = replace(config.pipeline, num_ab_stage=stages)
             varied = replace(config, pipeline=pipeline)
             if check(varied, arch):

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jitgen.bench.protocol import Row, python, python_environment, temporary_cache
-from jitgen.measure.errors import WrongResult
-from jitgen.measure.times import Times
+from jitgen.tuning.measure.errors import WrongResult
+from jitgen.tuning.measure.times import Times
 
 STATS_BUDGET_S = 0.5
 ENTRIES = 10_000
@@ -69,7 +69,8 @@ def fabricate(root: Path, count: int) -> None:
     from jitgen.cache.entry import META, key_of
     from jitgen.cache.files import entry_path
     from jitgen.cache.root import Root
-    from jitgen.model import Arch, KernelConfig, Layout, Tile
+    from jitgen.config import Arch, Layout
+    from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 
     places = Root(root)
     with places.create():

@@ -14,9 +14,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from jitgen.config import Layout
 from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ConfigError
-from jitgen.model import Layout, Problem
+from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.text import shown
 
 PUBLIC = Path(__file__).with_name("hopper.json")

@@ -8,7 +8,9 @@ import time
 from collections.abc import Iterator
 
 from jitgen.bench.protocol import Row, temporary_cache
-from jitgen.model import Arch, KernelConfig, Layout, Operands, Tile
+from jitgen.config import Arch, Layout
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
+from jitgen.runtime.session import current
 
 BUDGET_MS = 20.0
 LINK_BUDGET_MS = 15.0
@@ -17,12 +19,11 @@ _TILES = ((16, 64), (8, 64), (32, 64), (16, 32), (8, 32), (32, 32))
 
 def rows() -> Iterator[Row]:
     """Yield the overhead without linking, and linking; the first compile, an import, is not in."""
-    from jitgen.runtime import registry
     from jitgen.runtime.entries import build
 
     overhead, linking = [], []
     with temporary_cache():
-        store = registry.default().store
+        store = current.get().store
         for rows_, columns in _TILES:
             config = KernelConfig(
                 layout=Layout.RAGGED, operands=Operands(), tile=Tile(m=rows_, n=columns, k=128)

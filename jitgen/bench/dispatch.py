@@ -16,11 +16,12 @@ import torch
 
 import jitgen
 from jitgen.bench.protocol import Row
-from jitgen.measure.clock import compete_on_host, has_gpu
-from jitgen.measure.workload import Workload
-from jitgen.model import Arch, Layout, Problem
-from jitgen.runtime import registry
-from jitgen.select import default_arch
+from jitgen.config import Arch, Layout
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.runtime.session import current
+from jitgen.targets.default import default_arch
+from jitgen.tuning.measure.clock import compete_on_host, has_gpu
+from jitgen.tuning.measure.workload import Workload
 
 BUDGET_US = 2.0
 _CALLS = 100
@@ -34,7 +35,7 @@ def rows() -> Iterator[Row]:
     workload = Workload.random(problem, device="cuda" if is_gpu else "cpu")
     workload.call()
     workload.check("the kernel of the dispatch suite")
-    function = registry.get_kernel(jitgen.select(problem, arch).config, arch).function
+    function = current.get().get_kernel(jitgen.select(problem, arch).config, arch).function
     a, b, a_scale, b_scale = workload.a, workload.b, workload.a_scale, workload.b_scale
     offs, out = torch.zeros_like(workload.groups), workload.out
     tail = (torch.cuda.get_device_properties(a.device).multi_processor_count,) if is_gpu else ()
@@ -47,9 +48,10 @@ def rows() -> Iterator[Row]:
         gemm(a, b, a_scale, b_scale, offs=offs, out=out)
 
     wait = torch.cuda.synchronize if is_gpu else None
-    full_times, bare_times = compete_on_host(
-        [full, bare], calls=_CALLS, repetitions=201, warmup=20, between=wait
-    )
+    with torch.no_grad():  # as inference runs: else the call has to ask each tensor
+        full_times, bare_times = compete_on_host(
+            [full, bare], calls=_CALLS, repetitions=201, warmup=20, between=wait
+        )
     pairs = zip(full_times.seconds, bare_times.seconds, strict=True)
     above = statistics.median(slow - fast for slow, fast in pairs) * 1e6
     yield Row(
@@ -58,7 +60,7 @@ def rows() -> Iterator[Row]:
         value=above,
         unit="us",
         budget=BUDGET_US,
-        detail=f"median difference of {len(full_times.seconds)} pairs of {_CALLS} calls",
+        detail=f"median difference of {len(full_times.seconds)} pairs of {_CALLS} calls, no_grad",
     )
     for what, times in (("the whole call", full_times), ("the bare tvm-ffi call", bare_times)):
         yield Row(

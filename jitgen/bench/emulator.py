@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from jitgen.bench.protocol import Row, python
-from jitgen.measure.errors import WrongResult
-from jitgen.measure.times import Times
+from jitgen.tuning.measure.errors import WrongResult
+from jitgen.tuning.measure.times import Times
 
 BUDGET_S = 3.0
 BUDGET_MB = 600.0
@@ -25,9 +25,9 @@ _NAME = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_9
 _COMPILE = """\
 import sys
 from pathlib import Path
-from jitgen.build.compiler import compile_source
-from jitgen.build.render import render
-from jitgen.model import KernelConfig
+from jitgen.compile.compiler import compile_source
+from jitgen.codegen.render import render
+from jitgen.ops.grouped_gemm.config import KernelConfig
 
 source = render(*KernelConfig.parse({name!r}))
 made = compile_source(source, wants_ptx=True, line_info=True)
@@ -38,10 +38,11 @@ for name, content in {{**made.files, "kernel.ptx": made.ptx.encode()}}.items():
 _RUN = """\
 import json, resource
 from pathlib import Path
-from jitgen.emulator import emulate
-from jitgen.emulator.artifact import Artifact
-from jitgen.measure.workload import Workload
-from jitgen.model import Layout, Problem
+from jitgen.emulator import Artifact
+from jitgen.tuning.measure.workload import Workload
+from jitgen.config import Layout
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.verify import emulate
 
 folder = Path({folder!r})
 artifact = Artifact(
@@ -53,8 +54,7 @@ artifact = Artifact(
 problem = Problem(layout=Layout.RAGGED, groups=4, m=1024, n=1024, k=2048)
 load = Workload.random(problem, device="cpu")
 num_sms = 132
-tensors = (load.a, load.b, load.a_scale, load.b_scale, load.groups, load.out)
-report = emulate(artifact, *tensors, num_sms, modes="eager", num_sms=num_sms)
+report = emulate(artifact, *load.tensors, num_sms, modes="eager", num_sms=num_sms)
 load.check("the emulated kernel")
 print(json.dumps({{
     "seconds": report.runs[0].seconds,

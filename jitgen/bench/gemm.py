@@ -16,11 +16,12 @@ from jitgen.bench.cases import MATRICES
 from jitgen.bench.peers import find_all
 from jitgen.bench.protocol import Row
 from jitgen.bench.targets import PEER
-from jitgen.measure.clock import compete, require_gpu
-from jitgen.measure.times import Times
-from jitgen.measure.workload import Workload
-from jitgen.model import Layout, Problem
-from jitgen.select.menu import GROUP_ALIGNMENT
+from jitgen.config import Layout
+from jitgen.layouts import GROUP_ALIGNMENT
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.tuning.measure.clock import compete, require_gpu
+from jitgen.tuning.measure.times import Times
+from jitgen.tuning.measure.workload import Workload
 
 CASES = tuple(
     Problem(layout=Layout.RAGGED, groups=groups, m=groups * rows, n=n, k=k)

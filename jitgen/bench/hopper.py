@@ -22,12 +22,18 @@ from jitgen.bench.protocol import conditions
 from jitgen.bench.report import OURS, PADDING, Accuracy, Measured, Report, Section
 from jitgen.bench.sides import Ours, Sides, attempt, chosen, prepare, workload
 from jitgen.bench.targets import PEER, PREFILL_ROWS
-from jitgen.measure.clock import compete, compete_in_batches, compete_on_host, require_gpu, sustain
-from jitgen.measure.rotation import rotation
-from jitgen.measure.times import Times
-from jitgen.measure.workload import Workload
-from jitgen.model import Layout
-from jitgen.select.device import driver_version
+from jitgen.config import Layout
+from jitgen.tuning.device import driver_version
+from jitgen.tuning.measure.clock import (
+    compete,
+    compete_in_batches,
+    compete_on_host,
+    require_gpu,
+    sustain,
+)
+from jitgen.tuning.measure.rotation import rotation
+from jitgen.tuning.measure.times import Times
+from jitgen.tuning.measure.workload import Workload
 
 ROUNDS = 7
 _REPETITIONS = 5

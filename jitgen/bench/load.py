@@ -12,9 +12,10 @@ import itertools
 from collections.abc import Iterator
 
 from jitgen.bench.protocol import Row, temporary_cache
-from jitgen.measure.clock import compete_on_host
-from jitgen.measure.errors import WrongResult
-from jitgen.model import Arch, KernelConfig, Layout, Operands, ScaleGranularity, Tile
+from jitgen.config import Arch, Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
+from jitgen.tuning.measure.clock import compete_on_host
+from jitgen.tuning.measure.errors import WrongResult
 
 BUDGET_MS = 0.5
 _WARMUP = 3

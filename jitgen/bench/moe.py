@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from jitgen.ops import quantize
+from jitgen import quantize
 
 Gemm = Callable[..., Tensor]
 """`jitgen.grouped_gemm`, or anything that takes the same arguments."""

@@ -7,8 +7,9 @@ import itertools
 from collections.abc import Iterator
 
 from jitgen.bench.protocol import Row, temporary_cache
-from jitgen.measure.errors import WrongResult
-from jitgen.model import Arch, Cluster, KernelConfig, Layout, Operands, ScaleGranularity, Tile
+from jitgen.config import Arch, Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Tile
+from jitgen.tuning.measure.errors import WrongResult
 
 BUDGET_PER_MINUTE = 120.0
 JOBS = 2

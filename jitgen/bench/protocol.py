@@ -15,10 +15,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from jitgen.measure.errors import WrongResult
-from jitgen.runtime import registry
-from jitgen.select.device import cpu_name
+from jitgen.runtime.session import current
 from jitgen.settings import settings
+from jitgen.tuning.device import cpu_name
+from jitgen.tuning.measure.errors import WrongResult
 
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
@@ -73,10 +73,10 @@ def temporary_cache() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="jitgen-bench-") as folder:
         try:
             with settings.scope(cache_dir=folder, cache="rw", on_miss="compile"):
-                registry.reset()
+                current.get().reset()
                 yield Path(folder)
         finally:
-            registry.reset()
+            current.get().reset()
 
 
 def python(script: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:

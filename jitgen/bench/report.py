@@ -21,8 +21,8 @@ from typing import Any
 from jitgen.bench.cases import Case
 from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ConfigError
-from jitgen.measure.times import Times
 from jitgen.text import shown
+from jitgen.tuning.measure.times import Times
 
 SCHEMA = 1
 _MAX_BYTES = 2**26  # of a report; a whole suite with its samples takes one

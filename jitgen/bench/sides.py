@@ -12,10 +12,10 @@ import jitgen
 from jitgen.bench.cases import Case
 from jitgen.bench.peers import Peer, Prepared
 from jitgen.bench.report import OURS, PADDING
-from jitgen.measure.clock import Batch, Call
-from jitgen.measure.workload import Workload
-from jitgen.model import Layout
-from jitgen.select import default_arch
+from jitgen.config import Layout
+from jitgen.targets.default import default_arch
+from jitgen.tuning.measure.clock import Batch, Call
+from jitgen.tuning.measure.workload import Workload
 
 _DEVICE = "cuda"
 

@@ -13,8 +13,8 @@ import json
 from collections.abc import Iterator
 
 from jitgen.bench.protocol import Row, python, temporary_cache
-from jitgen.measure.errors import WrongResult
-from jitgen.measure.times import Times
+from jitgen.tuning.measure.errors import WrongResult
+from jitgen.tuning.measure.times import Times
 
 BUDGET_MS = 30.0
 _PROCESSES = 9

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jitgen.bench.cases import DOWN, UP, Case
 from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS, Measured, Report, Section
-from jitgen.model import Layout
+from jitgen.config import Layout
 
 PEER = "deep_gemm"
 """The peer that targets speak of: same numerics, and the fastest."""

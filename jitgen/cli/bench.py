@@ -9,7 +9,7 @@ from jitgen.bench import SUITES, run
 from jitgen.bench.protocol import Row, conditions
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output
-from jitgen.measure.errors import NoDevice
+from jitgen.tuning.measure.errors import NoDevice
 
 _ALL = "all"
 _HOPPER = "hopper"

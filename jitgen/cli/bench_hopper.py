@@ -84,7 +84,7 @@ def _measure(
     use_peers: bool,
 ) -> Report:
     from jitgen.bench import hopper as suite
-    from jitgen.measure.clock import require_gpu
+    from jitgen.tuning.measure.clock import require_gpu
 
     require_gpu("the hopper suite")
     steps = suite.plan(cases, only)

@@ -20,7 +20,7 @@ from jitgen.cli.lazy import LazyGroup
 from jitgen.cli.lookup import Named, find
 from jitgen.cli.options import ARCH, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size
-from jitgen.model import Arch
+from jitgen.config import Arch
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
@@ -253,8 +253,8 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
 
 def _state(store: Store, named: Named, wanted: str) -> tuple[str, str]:
     """Return ``hit``, ``miss`` or ``failed``, and the reason."""
-    from jitgen.model import check
     from jitgen.runtime.loader import unsupported_isa
+    from jitgen.targets.legality import check
 
     verdict = check(named.config, named.arch)
     if not verdict:

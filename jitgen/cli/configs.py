@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from jitgen.cli.options import ARCH, Word, with_output
 from jitgen.cli.output import Column, Output, counted
-from jitgen.model import Arch, DType, KernelConfig, Layout, ScaleGranularity, Tile, check
-from jitgen.model.legality import target
-from jitgen.model.legality.rules import candidates
-from jitgen.select import default_arch
+from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.targets.default import default_arch
+from jitgen.targets.legality import check, rules
 
 
 @click.command()
@@ -44,7 +42,9 @@ def configs(
     chosen = arch or default_arch()
     wanted = {"scale_granularity": scales, "a_dtype": dtype, "out_dtype": out_dtype}
     rows = []
-    for config in _space(chosen, layout):
+    for config in rules(chosen, "grouped_gemm").configs():
+        if layout not in (None, config.layout):
+            continue
         if any(value and getattr(config.operands, name) != value for name, value in wanted.items()):
             continue
         verdict = check(config, chosen)
@@ -80,10 +80,3 @@ def configs(
         else [],
     }
     output.result("configs", document, human)
-
-
-def _space(arch: Arch, layout: Layout | None) -> Iterator[KernelConfig]:
-    """Yield every config that the target's space spans, legal or not."""
-    for each in [layout] if layout else Layout:
-        start = KernelConfig(layout=each, tile=Tile(m=128, n=128, k=128))
-        yield from candidates(start, target(arch).space)

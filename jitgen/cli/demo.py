@@ -14,9 +14,11 @@ import click
 from jitgen._version import __version__
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
+from jitgen.config import Arch, Layout
 from jitgen.errors import JitgenError
 from jitgen.events import Event, EventKind, on_event
-from jitgen.model import Arch, Layout, Problem
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.runtime.session import current
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
@@ -86,9 +88,8 @@ def demo(output: Output) -> int:
 
     import jitgen
     from jitgen.bench.moe import Layer, Sizes, relative_error
-    from jitgen.runtime import registry
-    from jitgen.select import default_arch
-    from jitgen.select.device import cpu_name
+    from jitgen.targets.default import default_arch
+    from jitgen.tuning.device import cpu_name
 
     arch = default_arch()
     is_gpu = arch.is_gpu and torch.cuda.is_available()
@@ -104,7 +105,7 @@ def demo(output: Output) -> int:
     layer_error = relative_error(
         layer.forward(jitgen.grouped_gemm), layer.forward(jitgen.reference.grouped_gemm)
     )
-    kernels = registry.default().loaded()
+    kernels = current.get().registry.loaded()
     cross, cross_error = (None, "") if is_gpu else _try_cross_compile(output)
     is_right = all(step.error <= TOLERANCE for step in steps) and layer_error <= LAYER_TOLERANCE
     device = torch.cuda.get_device_name() if is_gpu else cpu_name()
@@ -158,7 +159,6 @@ def _run(layer: Layer) -> list[Step]:
     """Run both products three ways: first, with a fresh registry, warm."""
     import jitgen
     from jitgen.bench.moe import relative_error
-    from jitgen.runtime import registry
 
     inputs = {"up": layer.up_input()}
     up = layer.multiply(jitgen.reference.grouped_gemm, layer.up, inputs["up"])
@@ -178,7 +178,7 @@ def _run(layer: Layer) -> list[Step]:
         return {name: _timed(partial(call, name)) for name in products}
 
     first = all_calls()
-    registry.reset()
+    current.get().reset()
     fresh = all_calls()
     steps = []
     for name, projection in products.items():
@@ -229,15 +229,14 @@ def _try_cross_compile(output: Output) -> tuple[dict[str, Any] | None, str]:
 
 def _cross_compile(output: Output) -> dict[str, Any]:
     """Compile one sm_90a kernel, unless it is in the cache, and return what it takes."""
-    from jitgen.build import inspect
-    from jitgen.model import require
-    from jitgen.runtime import registry
+    from jitgen.compile import inspect
     from jitgen.runtime.entries import build, readable
-    from jitgen.select import select
+    from jitgen.runtime.session import select
+    from jitgen.targets.legality import require
 
     config = select(_CROSS, Arch.SM_90A).config
     output.note(f"cross-compiling {config.name(Arch.SM_90A)}")
-    store = registry.default().store
+    store = current.get().store
     start = time.perf_counter()
     entry = readable(store, config, Arch.SM_90A)
     source = "disk"

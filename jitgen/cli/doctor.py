@@ -16,10 +16,10 @@ from pathlib import Path
 import click
 
 from jitgen._version import __version__
-from jitgen.build import toolchain
-from jitgen.build.linker import driver
 from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output, counted, human_size
+from jitgen.compile import toolchain
+from jitgen.compile.linker import driver
 from jitgen.errors import JitgenError
 from jitgen.settings import TABLE, settings
 
@@ -168,7 +168,7 @@ def _runtime_library(section: str) -> Finding:
 
 def _devices() -> Iterator[Finding]:
     section = "target"
-    from jitgen.select.device import driver_version
+    from jitgen.tuning.device import driver_version
 
     driver = driver_version()
     yield Finding(section=section, name="driver", value=driver or "none")
@@ -198,7 +198,7 @@ def _devices() -> Iterator[Finding]:
             advice=f"torch {torch.__version__} was built without CUDA" if is_blind else "",
         )
     try:
-        from jitgen.select import default_arch
+        from jitgen.targets.default import default_arch
 
         yield Finding(section=section, name="arch", value=str(default_arch()))
     except JitgenError as error:
@@ -291,11 +291,13 @@ def _base(section: str, path: Path) -> Finding:
 
 def _tuned(count: int) -> str:
     """Return how many problems were measured, here and for the shipped table."""
-    from jitgen.select import default_arch, tuned
+    from jitgen.targets.default import default_arch
+    from jitgen.tuning import known as tuned
 
     text = f"{counted(count, 'problem')} measured here"
     try:
-        table = tuned.shipped_table(default_arch())
+        arch = default_arch()
+        table = tuned.shipped_table(arch, tuned.shipped_device(arch))
     except JitgenError:
         return text  # the target's own line says what is wrong with it
     if table is None:

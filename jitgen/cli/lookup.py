@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jitgen.config import Arch
 from jitgen.errors import ConfigError
-from jitgen.model import Arch, KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime import key as keys
 from jitgen.text import shown
 
@@ -99,7 +100,7 @@ def parse_configs(names: tuple[str, ...]) -> list[tuple[KernelConfig, Arch]]:
         ConfigError: One of them is no kernel name.
         UnsupportedConfig: Its target cannot run one of them.
     """
-    from jitgen.model import require
+    from jitgen.targets.legality import require
 
     found = []
     for name in dict.fromkeys(names):

@@ -12,8 +12,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import click
 
 from jitgen.cli.output import Output
+from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.errors import ConfigError
-from jitgen.model import Arch, DType, Layout, ScaleGranularity
 from jitgen.settings import parse_size
 
 P = ParamSpec("P")

@@ -12,9 +12,10 @@ from jitgen import plans
 from jitgen.cli.lookup import parse_configs
 from jitgen.cli.options import ArchType, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
+from jitgen.config import Arch
 from jitgen.errors import CacheError
-from jitgen.model import Arch, KernelConfig
-from jitgen.select import default_arch
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.targets.default import default_arch
 
 if TYPE_CHECKING:
     from jitgen.cache import Store

@@ -9,9 +9,11 @@ import click
 
 from jitgen.cli.options import ARCH, with_output, with_sizes
 from jitgen.cli.output import Column, Output
-from jitgen.model import Arch, Problem
-from jitgen.select import Choice, default_arch
-from jitgen.select import select as choose
+from jitgen.config import Arch
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.runtime.session import select as choose
+from jitgen.targets.default import default_arch
+from jitgen.tuning.choice import Choice
 
 
 @click.command()

@@ -14,14 +14,14 @@ from jitgen.cli.lookup import Named, find
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Output, human_time
 from jitgen.errors import ConfigError, KernelMiss
-from jitgen.model import require
 from jitgen.settings import settings
+from jitgen.targets.legality import require
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
-    from jitgen.build.render import Source
     from jitgen.cache import Entry, Store
+    from jitgen.codegen.render import Source
 
 
 def _stage(name: str, text: str) -> Callable[[Decorated], Decorated]:
@@ -102,21 +102,21 @@ def _source(store: Store, named: Named, _: Output) -> tuple[dict[str, Any], str]
 
 
 def _ptx(store: Store, named: Named, _: Output) -> tuple[dict[str, Any], str]:
-    from jitgen.build import inspect
+    from jitgen.compile import inspect
 
     text = inspect.ptx(_rendered(store, named))
     return {"ptx": text}, text
 
 
 def _sass(store: Store, named: Named, output: Output) -> tuple[dict[str, Any], str]:
-    from jitgen.build import inspect
+    from jitgen.compile import inspect
 
     text = inspect.sass(_entry(store, named, output).library)
     return {"sass": text}, text
 
 
 def _resources(store: Store, named: Named, output: Output) -> tuple[dict[str, Any], str]:
-    from jitgen.build import inspect
+    from jitgen.compile import inspect
 
     found = inspect.resources(_entry(store, named, output).library)
     derived = require(named.config, named.arch).derived
@@ -148,7 +148,7 @@ _SHOWN = {
 
 def _rendered(store: Store, named: Named) -> Source:
     """Return the source: of the entry whose key was given, else as the templates render it now."""
-    from jitgen.build.render import Source, render
+    from jitgen.codegen.render import Source, render
 
     entry = store.read(named.key) if named.is_key else None
     if entry is None:

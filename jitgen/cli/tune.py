@@ -15,12 +15,13 @@ from click.core import ParameterSource
 from jitgen import plans
 from jitgen.cli.options import ARCH, with_output, with_sizes
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
+from jitgen.config import Arch
 from jitgen.documents import BadDocument, parse_json, read_bounded, read_stream
 from jitgen.errors import ConfigError
-from jitgen.model import Arch, Problem
-from jitgen.select import default_arch
-from jitgen.select.record import MAX_TABLE_BYTES
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.targets.default import default_arch
 from jitgen.text import shown
+from jitgen.tuning.record import MAX_TABLE_BYTES
 
 _LONG = 80  # characters of what a table says about itself
 _MOST_SKIPPED = 20  # records of an imported table that are named on a terminal
@@ -28,7 +29,7 @@ _MOST_SKIPPED = 20  # records of an imported table that are named on a terminal
 if TYPE_CHECKING:
     from jitgen.cache import Store
     from jitgen.runtime.prewarm import Row as CompiledRow
-    from jitgen.tune import Report, Row
+    from jitgen.tuning.search import Report, Row
 
 _SIZES = ("groups", "m", "n", "k")
 _WORDS = ("layout", "scale_granularity", "a_dtype", "out_dtype")
@@ -136,9 +137,9 @@ def _run(
     again: bool,
     time_limit_s: float,
 ) -> Report:
-    from jitgen.tune import State
-    from jitgen.tune import tune as run
-    from jitgen.tune.tuner import buckets_of
+    from jitgen.tuning.search import State
+    from jitgen.tuning.search import tune as run
+    from jitgen.tuning.search.tuner import buckets_of
 
     with output.progress(len(buckets_of(problems, arch)), "measuring") as progress:
 
@@ -168,7 +169,7 @@ def _run(
 
 
 def _export(output: Output, store: Store, arch: Arch, path: Path, report: Report | None) -> None:
-    from jitgen.tune import export_table
+    from jitgen.tuning.search import export_table
 
     problems = None if report is None else [row.problem for row in report.rows]
     table = export_table(store, arch, problems)
@@ -187,7 +188,7 @@ def _export(output: Output, store: Store, arch: Arch, path: Path, report: Report
 
 def _import(output: Output, path: Path, arch: Arch | None) -> int:
     from jitgen.cache import Store
-    from jitgen.tune import import_table
+    from jitgen.tuning.search import import_table
 
     try:
         data = (
@@ -308,7 +309,7 @@ def _sizes(problem: Problem) -> str:
 
 def _summary(report: Report) -> str:
     """Return one line: counts, time, device."""
-    from jitgen.tune import State
+    from jitgen.tuning.search import State
 
     parts = [f"{count} {state}" for state in State if (count := report.count(state))]
     text = f"{counted(len(report.rows), 'problem')} on {report.device}: {', '.join(parts)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen verify``: run GPU kernels in the emulator and compare them with float32 arithmetic."""
+"""``jitgen verify``: run GPU kernels in the emulator and compare them with float64 sums."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from jitgen import plans
 from jitgen.cli.lookup import find
 from jitgen.cli.options import ARCH, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
+from jitgen.config import Arch
 from jitgen.errors import ConfigError
-from jitgen.model import Arch, KernelConfig, require
-from jitgen.select import default_arch
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.settings import settings
+from jitgen.targets.default import default_arch
+from jitgen.targets.legality import require
 
-TASK = "jitgen.emulator.verification:verify_task"
+TASK = "jitgen.verify.verification:verify_task"
 
-_PRELOAD = ("torch", "numpy", "jitgen.emulator.verification", "jitgen.emulator.isa")
+_PRELOAD = ("torch", "numpy", "jitgen.verify.verification", "jitgen.emulator.isa")
 """What every task needs, beside the compiler."""
 
 _SHOWN_FINDINGS = 6
@@ -86,7 +88,7 @@ def verify(
     time_limit: float,
 ) -> int:
     """
-    Run kernels without a GPU and compare them with float32 arithmetic.
+    Run kernels without a GPU and compare them with float64 sums.
 
     Each is compiled (a KEY is taken from the cache) and runs in an emulator, which checks every
     access for bounds, initialisation and races. Small integers run in each of the modes, which do
@@ -94,11 +96,11 @@ def verify(
     every kernel that the selector can choose for it. The exit code is 1 on any wrong value or
     finding.
     """
-    from jitgen import emulator
-    from jitgen.emulator import modes as known_modes
+    from jitgen.emulator.modes import parse
+    from jitgen.verify import require_numpy
 
-    emulator.require_numpy()
-    chosen = [mode.name for mode in known_modes.parse(modes)]
+    require_numpy()
+    chosen = [mode.name for mode in parse(modes)]
     tasks = [
         {**task, "problem": problem, "modes": chosen, "time_limit_s": time_limit}
         for task in _tasks(names, arch)
@@ -162,7 +164,7 @@ def _check(tasks: list[dict[str, Any]], problem: str | None) -> None:
             raise ConfigError(f"{_name(task)} runs on this machine as it is: name a GPU kernel")
         require(config, target)
     if problem is not None:
-        from jitgen.emulator.problem import Sizes
+        from jitgen.verify.problem import Sizes
 
         Sizes.parse(problem, KernelConfig.from_json(tasks[0]["config"]))
 
@@ -175,7 +177,7 @@ def _run(
     output: Output, tasks: list[dict[str, Any]], jobs: int | None, timeout_s: float
 ) -> Iterator[_Row]:
     """Verify in processes, so that one that crashes costs itself only."""
-    from jitgen.build import capacity, workers
+    from jitgen.compile import capacity, workers
 
     number = capacity.default_jobs(settings.jobs if jobs is None else jobs)
     outcomes = workers.run(
@@ -241,7 +243,7 @@ def _print_counts(output: Output, row: _Row) -> None:
     runs = [run for trial in row.trials for run in trial["runs"]]
     if not runs:
         return
-    from jitgen.emulator.problem import Sizes
+    from jitgen.verify.problem import Sizes
 
     output.line()
     output.line(str(Sizes(**row.document["sizes"])), style="bold")

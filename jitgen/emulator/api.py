@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`jitgen.emulate`: one call of a compiled GPU kernel, on the CPU, in several modes.
+One call of a compiled GPU kernel, on the CPU, in several modes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
-
-from jitgen.build.render import Source
-from jitgen.emulator.artifact import Artifact, of_entry
+from jitgen.emulator.artifact import Artifact
 from jitgen.emulator.host.launch import Device, launches
-from jitgen.emulator.host.tensors import OnGpu, read_bytes, span, write_bytes
+from jitgen.emulator.host.native import STANDALONE, Host
+from jitgen.emulator.host.tensors import Tensor, read_bytes, span, tensor_of, write_bytes
 from jitgen.emulator.machine.global_memory import GlobalMemory
 from jitgen.emulator.machine.machine import NUM_SMS, Launch, Machine
 from jitgen.emulator.modes import Mode, parse
@@ -24,50 +22,45 @@ from jitgen.emulator.program.translate import Program, translate
 from jitgen.emulator.report import RESULT, Finding, Report, Run
 from jitgen.emulator.threads import one_thread
 from jitgen.errors import MachineFault
-from jitgen.runtime.kernel import Kernel
 
 TIME_LIMIT_S = 300.0
 """Seconds that one mode may take, unless the caller says otherwise."""
 
 
 def emulate(
-    kernel: Kernel | Artifact,
-    *tensors: Any,
+    artifact: Artifact,
+    *arguments: Any,
     modes: str | Mode | Sequence[str | Mode] = "quick",
     num_sms: int = NUM_SMS,
     time_limit_s: float = TIME_LIMIT_S,
+    host: Host = STANDALONE,
 ) -> Report:
     """
-    Run `kernel` on the CPU, once in each mode, and return what was found.
+    Run `artifact` on the CPU, once in each mode, and return what was found.
 
-    The artifact is taken as it is: its host part checks the arguments and says what to launch, and
+    It is taken as it is: its host part checks the arguments and says what to launch, and
     the PTX of its device part is run instruction by instruction, with every access checked for
     bounds, initialisation and races. Results are written into the tensors. Every mode starts from
     the same values, and all must give the same bits.
 
     Args:
-        kernel: A kernel of a GPU target, whose PTX is got by compiling its source once more, or an
-            `Artifact`.
-        tensors: What it takes: torch tensors in host memory. The number of SMs, which kernels of
-            jitgen take last, is added for them; for an `Artifact` give everything.
+        artifact: The compiled kernel.
+        arguments: What its function takes: torch tensors in host memory, `OnGpu`, numbers.
         modes: ``quick``, ``all``, or names or modes of `jitgen.emulator.modes`.
         num_sms: SMs of the GPU. Few make a small problem give a CTA several tiles.
         time_limit_s: Seconds that one mode may take.
+        host: How native code is compiled, kept and loaded on this machine.
 
     Raises:
         MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
         UnsupportedPtx: It holds what the emulator does not know.
         EmulationError: It cannot be run for another reason.
-        ToolchainError: A C compiler or the kernel compiler is missing.
+        ToolchainError: A C compiler is missing.
         InputError: `modes` is wrong.
         Exception: Whatever the kernel's host part raises about its arguments.
     """
     chosen = parse(modes)
-    if isinstance(kernel, Kernel):
-        artifact, arguments = _artifact(kernel), (*tensors, num_sms)
-    else:
-        artifact, arguments = kernel, tensors
-    call = _prepare(artifact, arguments, num_sms)
+    call = _prepare(artifact, arguments, num_sms, host)
     before = call.read()
     runs: list[Run] = []
     first: list[bytes] = []
@@ -126,12 +119,7 @@ class _Call:
         return _run(mode, time.perf_counter() - start, machines)
 
 
-def _artifact(kernel: Kernel) -> Artifact:
-    source = Source(config=kernel.config, arch=kernel.arch, name=kernel.name, text=kernel.source)
-    return of_entry(kernel.entry, source)
-
-
-def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int) -> _Call:
+def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int, host: Host) -> _Call:
     """Translate the PTX and run the host part."""
     programs = {
         entry: translate(artifact.ptx, artifact.source, entry) for entry in artifact.entries
@@ -142,11 +130,11 @@ def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int) -> _Cal
         arguments,
         device=Device(arch=artifact.arch, num_sms=num_sms),
         params={entry: [size for _, size in program.params] for entry, program in programs.items()},
+        host=host,
     )
     tensors = {}
     for index, value in enumerate(arguments):
-        tensor = value.tensor if isinstance(value, OnGpu) else value
-        if isinstance(tensor, Tensor):
+        if (tensor := tensor_of(value)) is not None:
             known = index < len(artifact.names)
             tensors[artifact.names[index] if known else f"argument {index}"] = tensor
     return _Call(

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from jitgen.config import Arch
 from jitgen.documents import BadDocument, parse_toml, read_bounded
 from jitgen.errors import PlanError
-from jitgen.model import Arch, KernelConfig, Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.plans.read import read_sweeps
 from jitgen.plans.sweep import Sweep
-from jitgen.select import buckets, select
+from jitgen.runtime.session import select
 from jitgen.text import shown
+from jitgen.tuning.bucket import buckets
 
 _SHIPPED = Path(__file__).resolve().parent
 _KEYS = {"description", "problems"}

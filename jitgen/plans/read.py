@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any
 
+from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.errors import PlanError
-from jitgen.model import DType, Layout, Problem, ScaleGranularity
+from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.plans.sweep import Sweep
 from jitgen.text import shown
 

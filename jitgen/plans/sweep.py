@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jitgen.model import Problem
+from jitgen.ops.grouped_gemm.problem import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

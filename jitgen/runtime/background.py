@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from jitgen import forks
+from jitgen.config import Arch, Config
 from jitgen.errors import CompileError, JitgenError, ResourceError
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.model import Arch, KernelConfig
 from jitgen.runtime.backoff import Backoff
 from jitgen.runtime.entries import build, readable
 from jitgen.runtime.key import key
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
-    from jitgen.build.workers import Stop
     from jitgen.cache import Entry, Store
+    from jitgen.compile.workers import Stop
 
-Deliver = Callable[[KernelConfig, Arch, "Entry", str], None]
+Deliver = Callable[[Config, Arch, "Entry", str], None]
 """Called on the background's thread with a kernel's entry, and ``compiled`` or ``disk``."""
 
 _JOIN_S = 2.0
@@ -52,7 +52,7 @@ class _Want:
         failure_ttl_s: How long a failure is remembered.
     """
 
-    config: KernelConfig
+    config: Config
     arch: Arch
     key: str
     timeout_s: float
@@ -85,7 +85,7 @@ class Background:
         self._pending: set[str] = set()
         self._thread: threading.Thread | None = None
 
-    def want(self, config: KernelConfig, arch: Arch) -> None:
+    def want(self, config: Config, arch: Arch) -> None:
         """Have `config` compiled, unless it is on its way or failed not long ago; never waits."""
         name = key(config, arch)
         with self._changed:
@@ -189,8 +189,8 @@ class Background:
         self._deliver(want.config, want.arch, entry, tier)
 
     def _build(self, want: _Want) -> Entry:
-        from jitgen.build.compile import Where
-        from jitgen.build.workers import Stop
+        from jitgen.compile.compile import Where
+        from jitgen.compile.workers import Stop
 
         stop = Stop()
         with self._changed:

@@ -8,24 +8,22 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from jitgen._version import __version__
-from jitgen.build import toolchain
+from jitgen.compile import toolchain
+from jitgen.config import Arch, Config
 from jitgen.errors import CompileError, RememberedFailure
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.model import Arch, KernelConfig
 from jitgen.runtime import loader
 from jitgen.runtime.key import document, key
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
-    from jitgen.build.compile import Where
-    from jitgen.build.compiler import Artifact
-    from jitgen.build.workers import Stop
     from jitgen.cache import Entry, Store
+    from jitgen.compile.compile import Where
+    from jitgen.compile.compiler import Artifact
+    from jitgen.compile.workers import Stop
 
 
-def readable(
-    store: Store, config: KernelConfig, arch: Arch, *, tells_miss: bool = True
-) -> Entry | None:
+def readable(store: Store, config: Config, arch: Arch, *, tells_miss: bool = True) -> Entry | None:
     """Return the verified entry that this CPU can run; None, told as a miss, if there is none."""
     entry = store.read(key(config, arch))
     obstacle = "not in the cache" if entry is None else loader.unsupported_isa(entry)
@@ -39,7 +37,7 @@ def readable(
 
 def build(
     store: Store,
-    config: KernelConfig,
+    config: Config,
     arch: Arch,
     *,
     where: Where | None = None,
@@ -69,7 +67,7 @@ def build(
         ResourceError: Memory, processes, descriptors or disk ran out, or the time did.
         ToolchainError: The compiler is not installed.
     """
-    from jitgen.build import compile as compiling
+    from jitgen.compile import compile as compiling
 
     name = key(config, arch)
     if failure := store.index.failure(name):
@@ -108,10 +106,10 @@ def build(
     return entry
 
 
-def _publish(store: Store, config: KernelConfig, arch: Arch, artifact: Artifact) -> Entry:
+def _publish(store: Store, config: Config, arch: Arch, artifact: Artifact) -> Entry:
     """Return the entry of what was compiled, in the store unless there is a doubt about it."""
-    from jitgen.build.provenance import builder
     from jitgen.cache import Entry, Meta
+    from jitgen.compile.provenance import builder
 
     meta = Meta(
         key=key(config, arch),

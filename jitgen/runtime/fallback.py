@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from jitgen.config import Arch, Config
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.model import Arch, KernelConfig
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.key import key
 from jitgen.runtime.registry import Registry, is_capturing
 
 
-def serve(
-    registry: Registry, chosen: KernelConfig, neighbours: Iterable[KernelConfig], arch: Arch
-) -> Kernel:
+def serve(registry: Registry, chosen: Config, neighbours: Iterable[Config], arch: Arch) -> Kernel:
     """
     Return the kernel of `chosen` if it is compiled, else that of the first neighbour that is.
 

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from jitgen.model.arch import Arch
-from jitgen.model.config import KernelConfig
+from jitgen.config import Arch, Config
 
 if TYPE_CHECKING:
-    from jitgen.build.inspect import Resources
     from jitgen.cache import Entry
+    from jitgen.compile.inspect import Resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +32,7 @@ class Kernel:
         function: The tvm-ffi function itself.
     """
 
-    config: KernelConfig
+    config: Config
     arch: Arch
     key: str
     tier: str
@@ -61,8 +60,8 @@ class Kernel:
         """
         The PTX of a GPU kernel; compiles the source again, for an artifact holds machine code only.
         """
-        from jitgen.build import inspect
-        from jitgen.build.render import Source
+        from jitgen.codegen.render import Source
+        from jitgen.compile import inspect
 
         source = Source(config=self.config, arch=self.arch, name=self.name, text=self.source)
         return inspect.ptx(source)
@@ -70,13 +69,13 @@ class Kernel:
     @property
     def sass(self) -> str:
         """The disassembly of a GPU kernel; needs ``pip install jitgen[inspect]``."""
-        from jitgen.build import inspect
+        from jitgen.compile import inspect
 
         return inspect.sass(self.entry.library)
 
     @property
     def resources(self) -> Resources:
         """Registers, stack and barriers of a GPU kernel."""
-        from jitgen.build import inspect
+        from jitgen.compile import inspect
 
         return inspect.resources(self.entry.library)

@@ -13,15 +13,15 @@ from functools import lru_cache
 from typing import Any
 
 from jitgen import templates
-from jitgen.build import toolchain
-from jitgen.model.arch import Arch
-from jitgen.model.config import KernelConfig, canonical_json
+from jitgen.compile import toolchain
+from jitgen.config import Arch, Config
+from jitgen.config.part import canonical_json
 
 SCHEMA = 2
 """2: host parts are compiled for a named level, not for whatever CPU compiled them."""
 
 
-def document(config: KernelConfig, arch: Arch) -> dict[str, Any]:
+def document(config: Config, arch: Arch) -> dict[str, Any]:
     """Return the key document of `config` on `arch`: only JSON values, in no particular order."""
     return {
         "schema": SCHEMA,
@@ -40,6 +40,6 @@ def digest(key_document: dict[str, Any]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def key(config: KernelConfig, arch: Arch) -> str:
+def key(config: Config, arch: Arch) -> str:
     """Return the key under which the artifact of `config` for `arch` is stored."""
     return digest(document(config, arch))

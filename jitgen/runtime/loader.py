@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jitgen.boundary import words
-from jitgen.build import toolchain
+from jitgen.compile import toolchain
 from jitgen.errors import ArtifactError, ResourceError, ToolchainError
 from jitgen.runtime import native
 

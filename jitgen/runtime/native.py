@@ -19,7 +19,7 @@ import itertools
 import os
 from typing import Any
 
-from jitgen.build import elf
+from jitgen.compile import elf
 
 _ADD_SEALS, _SEALS = 1033, 0x1 | 0x2 | 0x4 | 0x8  # F_SEAL_SEAL, _SHRINK, _GROW, _WRITE
 _NOEXEC_SEAL = 0x8  # MFD_NOEXEC_SEAL: mapping is allowed, running it as a program is not

@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING
 
 from jitgen import plans
 from jitgen.cache import Store
+from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
-from jitgen.model import Arch, KernelConfig, require
 from jitgen.plans import Plan
-from jitgen.runtime import registry
 from jitgen.runtime.entries import readable
 from jitgen.runtime.key import key
+from jitgen.runtime.session import current
 from jitgen.runtime.task import TASK, compile_task
-from jitgen.select import default_arch
 from jitgen.settings import settings
+from jitgen.targets.default import default_arch
+from jitgen.targets.legality import require
 
 if TYPE_CHECKING:
-    from jitgen.build.workers import Outcome
+    from jitgen.compile.workers import Outcome
 
 
 class State(StrEnum):
@@ -55,7 +56,7 @@ class Row:
         error: Why it failed; empty if it did not.
     """
 
-    config: KernelConfig
+    config: Config
     name: str
     key: str
     state: State
@@ -96,7 +97,7 @@ Progress = Callable[[Row, int, int], None]
 
 
 def prewarm(
-    what: Plan | str | Path | Iterable[KernelConfig],
+    what: Plan | str | Path | Iterable[Config],
     *,
     arch: Arch | str | None = None,
     jobs: int | None = None,
@@ -128,7 +129,7 @@ def prewarm(
     """
     start = time.perf_counter()
     target = default_arch() if arch is None else Arch.parse(arch)
-    where = registry.default().store if store is None else store
+    where = current.get().store if store is None else store
     waiting = _examine(_configs(what, target), target, where)
     rows: dict[str, Row] = {}
     running = 0
@@ -145,7 +146,7 @@ def prewarm(
         else:
             missing.append(row)
     if missing:
-        from jitgen.build import capacity
+        from jitgen.compile import capacity
 
         running = min(len(missing), capacity.default_jobs(settings.jobs if jobs is None else jobs))
         limit = settings.compile_timeout if timeout_s is None else timeout_s
@@ -159,9 +160,7 @@ def prewarm(
     )
 
 
-def _configs(
-    what: Plan | str | Path | Iterable[KernelConfig], arch: Arch
-) -> tuple[KernelConfig, ...]:
+def _configs(what: Plan | str | Path | Iterable[Config], arch: Arch) -> tuple[Config, ...]:
     """Return the configs of a plan, or the given ones without repeats, all of them legal."""
     if isinstance(what, (str, Path)):
         what = plans.load(what)
@@ -169,15 +168,15 @@ def _configs(
         return plans.configs(what, arch)
     found = dict.fromkeys(what)
     for config in found:
-        if not isinstance(config, KernelConfig):
+        if not isinstance(config, Config):
             raise ConfigError(
-                f"prewarm takes a plan or KernelConfigs (got {type(config).__name__})"
+                f"prewarm takes a plan, configs or names (got {type(config).__name__})"
             )
         require(config, arch)
     return tuple(found)
 
 
-def _examine(configs: tuple[KernelConfig, ...], arch: Arch, store: Store) -> list[Row]:
+def _examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[Row]:
     """Return a row for each config: ``cached``, or ``would compile``."""
     rows = []
     for config in configs:
@@ -198,7 +197,7 @@ def _compile(
     rows: list[Row], arch: Arch, store: Store, jobs: int, timeout_s: float
 ) -> Iterator[Row]:
     """Compile `rows` in processes, and yield them as they are done."""
-    from jitgen.build import workers
+    from jitgen.compile import workers
 
     tasks = [compile_task(store, row.config, arch) for row in rows]
     waiting = dict(enumerate(rows))

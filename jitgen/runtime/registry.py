@@ -20,11 +20,11 @@ from weakref import WeakSet
 
 from jitgen import forks
 from jitgen.boundary import boundary, with_room
+from jitgen.config import Arch, Config
 from jitgen.errors import (
     ArtifactError,
     CaptureMiss,
     CompileError,
-    InputError,
     JitgenError,
     KernelMiss,
     RememberedFailure,
@@ -32,15 +32,14 @@ from jitgen.errors import (
     SettingError,
 )
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.model import Arch, KernelConfig, require
 from jitgen.runtime import loader
 from jitgen.runtime.backoff import Backoff
 from jitgen.runtime.entries import build, readable
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.key import key
-from jitgen.select.choice import forget as forget_choices
-from jitgen.select.target import default_arch
 from jitgen.settings import settings
+from jitgen.targets.default import default_arch
+from jitgen.targets.legality import named, require
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Store
@@ -59,12 +58,18 @@ class Registry:
 
     Attributes:
         store: Where kernels are read from and published to.
+
+    Args:
+        store: See above.
+        on_arrival: Called with each config whose kernel the background had compiled, on the
+            background's thread: for whoever remembers another kernel in its place.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, on_arrival: Callable[[Config], None] = lambda _: None) -> None:
         self.store = store
-        self._kernels: dict[tuple[KernelConfig, Arch], Kernel] = {}
-        self._arrived: dict[tuple[KernelConfig, Arch], Kernel] = {}  # not served yet
+        self._on_arrival = on_arrival
+        self._kernels: dict[tuple[Config, Arch], Kernel] = {}
+        self._arrived: dict[tuple[Config, Arch], Kernel] = {}  # not served yet
         self._background: Background | None = None
         self._is_closed = False
         self._backoff = Backoff()
@@ -122,16 +127,17 @@ class Registry:
         """Return the kernels in memory."""
         return list(self._kernels.values())
 
-    def get(self, config: KernelConfig, arch: Arch | str | None = None) -> Kernel:
+    def get(self, config: Config | str, arch: Arch | str | None = None) -> Kernel:
         """
         Return the kernel of `config`, from memory, else from disk, else by compiling it.
 
         Args:
-            config: What to serve.
-            arch: The target; None for the one that `default_arch` finds.
+            config: What to serve: a config, or a kernel's name.
+            arch: The target; None for the one that a name says, else that `default_arch` finds.
 
         Raises:
             InputError: `config` is none.
+            ConfigError: A name is no kernel's.
             UnsupportedConfig: The target cannot run `config`.
             KernelMiss: It is not compiled, and compiling is off.
             CaptureMiss: It is not loaded, and a CUDA graph is being captured.
@@ -141,16 +147,15 @@ class Registry:
             ToolchainError: The compiler, or its runtime library, is not installed.
             UnsafeCacheRoot: Somebody else could put code into the cache.
         """
-        if not isinstance(config, KernelConfig):
-            raise InputError("config", f"must be a KernelConfig (got {type(config).__name__})")
-        kernel = self._kernels.get((config, arch)) if type(arch) is Arch else None
+        kernel = self._kernels.get((config, arch)) if type(arch) is Arch else None  # type: ignore[arg-type]
         if kernel is None:
             with boundary("serving a kernel"):
+                config, arch = named(config, arch)
                 target = default_arch() if arch is None else Arch.parse(arch)
                 kernel = self._kernels.get((config, target)) or self._miss(config, target)
         return kernel
 
-    def find(self, config: KernelConfig, arch: Arch, *, tells_miss: bool = False) -> Kernel | None:
+    def find(self, config: Config, arch: Arch, *, tells_miss: bool = False) -> Kernel | None:
         """
         Return the kernel of a legal `config` if it is compiled; waits for nobody.
 
@@ -167,7 +172,7 @@ class Registry:
                 kernel = self._kernels.setdefault((config, arch), kernel)
         return kernel
 
-    def _arrive(self, config: KernelConfig, arch: Arch, entry: Entry, tier: str) -> None:
+    def _arrive(self, config: Config, arch: Arch, entry: Entry, tier: str) -> None:
         """
         Take a kernel that the background had compiled.
 
@@ -175,16 +180,15 @@ class Registry:
         `find` on, by the thread that calls that.
         """
         self._arrived[config, arch] = _kernel(config, arch, entry, tier)
-        for switch in _at_arrival:
-            switch(config)
+        self._on_arrival(config)
 
-    def _miss(self, config: KernelConfig, arch: Arch) -> Kernel:
+    def _miss(self, config: Config, arch: Arch) -> Kernel:
         require(config, arch)
         _refuse_while_capturing(config, arch)
         with boundary(f"serving {config.name(arch)}"):
             return with_room(lambda: self._served(config, arch))
 
-    def _served(self, config: KernelConfig, arch: Arch) -> Kernel:
+    def _served(self, config: Config, arch: Arch) -> Kernel:
         """Return a kernel that is not in memory; events wait until no lock is held any more."""
         name = key(config, arch)
         with self._guard:
@@ -195,7 +199,7 @@ class Registry:
                 kernel = self._kernels[config, arch] = self._compiled(config, arch)
         return kernel
 
-    def _from_disk(self, config: KernelConfig, arch: Arch, *, tells_miss: bool) -> Kernel | None:
+    def _from_disk(self, config: Config, arch: Arch, *, tells_miss: bool) -> Kernel | None:
         start = time.perf_counter()
         entry = readable(self.store, config, arch, tells_miss=tells_miss)
         if entry is None:
@@ -215,7 +219,7 @@ class Registry:
         )
         return kernel
 
-    def _compiled(self, config: KernelConfig, arch: Arch) -> Kernel:
+    def _compiled(self, config: Config, arch: Arch) -> Kernel:
         if self._frozen or settings.on_miss == "error":
             why = "the registry is frozen" if self._frozen else "JITGEN_ON_MISS=error"
             name = config.name(arch)
@@ -239,7 +243,7 @@ class Registry:
         return kernel
 
 
-def _kernel(config: KernelConfig, arch: Arch, entry: Entry, tier: str) -> Kernel:
+def _kernel(config: Config, arch: Arch, entry: Entry, tier: str) -> Kernel:
     start = time.perf_counter()
     function = loader.load(entry)
     seconds = time.perf_counter() - start
@@ -253,7 +257,7 @@ def _kernel(config: KernelConfig, arch: Arch, entry: Entry, tier: str) -> Kernel
     )
 
 
-def _tell_error(config: KernelConfig, arch: Arch, error: JitgenError) -> None:
+def _tell_error(config: Config, arch: Arch, error: JitgenError) -> None:
     reason = error.reason if isinstance(error, CompileError) else str(error)
     name = config.name(arch)
     events.emit(Event(kind=EventKind.ERROR, kernel=name, key=key(config, arch), detail=reason))
@@ -267,7 +271,7 @@ def is_capturing(arch: Arch) -> bool:
     return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
-def _refuse_while_capturing(config: KernelConfig, arch: Arch) -> None:
+def _refuse_while_capturing(config: Config, arch: Arch) -> None:
     """
     Loading a kernel allocates, which a captured stream must not do: say so instead of breaking the
     graph.
@@ -281,73 +285,9 @@ def _refuse_while_capturing(config: KernelConfig, arch: Arch) -> None:
         )
 
 
-_default: Registry | None = None
-_default_guard = threading.Lock()
-
-
-def default() -> Registry:
-    """Return the registry of this process, over the store that the settings name."""
-    global _default
-    with _default_guard:
-        if _default is None:
-            from jitgen.cache import Store
-
-            with boundary("opening the kernel cache"):
-                _default = Registry(Store.open())
-        return _default
-
-
 def _after_fork() -> None:
-    global _default_guard
-    _default_guard = threading.Lock()
     for registry in _registries:
         registry.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)
-_at_reset: list[Callable[[], None]] = [forget_choices]
-_at_arrival: list[Callable[[KernelConfig], None]] = []
-
-
-def at_reset(forget: Callable[[], None]) -> None:
-    """Call `forget` whenever choices are forgotten: for whoever remembers kernels for problems."""
-    _at_reset.append(forget)
-
-
-def at_arrival(switch: Callable[[KernelConfig], None]) -> None:
-    """
-    Call `switch` with each config whose kernel the background had compiled, on the background's
-    thread: for whoever remembers another kernel in its place.
-    """
-    _at_arrival.append(switch)
-
-
-def choose_anew() -> None:
-    """Forget what was chosen and who serves it; the kernels that are loaded stay."""
-    for forget in _at_reset:
-        forget()
-
-
-def reset() -> None:
-    """
-    Forget the registry of this process, so that the next call opens the store that the settings
-    name now. What it compiles in the background is ended.
-    """
-    global _default
-    with _default_guard:
-        forgotten, _default = _default, None
-        choose_anew()
-    if forgotten is not None:
-        forgotten.close()
-
-
-def get_kernel(config: KernelConfig, arch: Arch | str | None = None) -> Kernel:
-    """Return the kernel of `config` from this process's registry; see `Registry.get`."""
-    return default().get(config, arch)
-
-
-def freeze(mode: str = "error") -> None:
-    """
-    End compiling in this process (``error``) or allow it again (``off``); see `Registry.freeze`.
-    """
-    default().freeze(mode)

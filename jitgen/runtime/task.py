@@ -7,18 +7,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jitgen.build.compile import Where
 from jitgen.cache import Store
+from jitgen.compile.compile import Where
+from jitgen.config import Arch, Config
 from jitgen.errors import JitgenError
-from jitgen.model import Arch, KernelConfig
 from jitgen.runtime.entries import build
 from jitgen.settings import settings
 
 TASK = "jitgen.runtime.task:build_task"
-"""What `jitgen.build.workers.run` calls."""
+"""What `jitgen.compile.workers.run` calls."""
 
 
-def compile_task(store: Store, config: KernelConfig, arch: Arch) -> dict[str, Any]:
+def compile_task(store: Store, config: Config, arch: Arch) -> dict[str, Any]:
     """
     Return the task that brings `config` for `arch` into `store`.
 
@@ -48,7 +48,7 @@ def build_task(task: dict[str, Any]) -> dict[str, Any]:
         ``{"key": ..., "why_private": ...}``, the latter why nobody else will find it, if so; or
         ``{"error": ...}`` with the message of an error that jitgen raised on purpose.
     """
-    config, arch = KernelConfig.from_json(task["config"]), Arch.parse(task["arch"])
+    config, arch = Config.from_json(task["config"]), Arch.parse(task["arch"])
     with settings.scope(**task["settings"]):
         try:
             store = _store(task["root"], task["mode"])

@@ -24,11 +24,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jitgen.build import compile as compiling
-from jitgen.build import provenance
-from jitgen.build.compiler import Artifact
 from jitgen.cache import Store
-from jitgen.model import Arch, KernelConfig, Layout, Operands, ScaleGranularity, Tile
+from jitgen.compile import compile as compiling
+from jitgen.compile import provenance
+from jitgen.compile.compiler import Artifact
+from jitgen.config import Arch, Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.registry import Registry
 

@@ -111,14 +111,15 @@ def _tuned(data: bytes) -> Callable[[Path, Path], None]:
     """Put `data` where a measurement for a problem is looked for."""
 
     def write(root: Path, _: Path) -> None:
-        from jitgen.model import Layout, Problem
-        from jitgen.select import bucket, device
-        from jitgen.select.record import slug
+        from jitgen.config import Layout
+        from jitgen.ops.grouped_gemm.problem import Problem
+        from jitgen.tuning import device
+        from jitgen.tuning.bucket import bucket
 
         problem = bucket(Problem(layout=Layout.RAGGED, groups=2, m=64, n=64, k=128), ARCH)
         folder = root / "v1" / "tuned" / device.folder(ARCH) / "buckets"
         folder.mkdir(parents=True)
-        (folder / f"{slug(problem)}.json").write_bytes(data)
+        (folder / f"{problem.slug}.json").write_bytes(data)
 
     return write
 

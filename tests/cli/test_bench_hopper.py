@@ -120,7 +120,7 @@ def test_a_run_is_saved_step_by_step(
         found.conditions["warm"] = "SM 1400 MHz"
 
     monkeypatch.setattr("jitgen.bench.hopper.run", run)
-    monkeypatch.setattr("jitgen.measure.clock.require_gpu", lambda _: None)
+    monkeypatch.setattr("jitgen.tuning.measure.clock.require_gpu", lambda _: None)
     done = jitgen("bench hopper --save", str(path), "--only public --only contiguous")
 
     assert done.code == 0, done.err

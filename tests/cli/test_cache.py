@@ -13,7 +13,8 @@ import pytest
 
 from jitgen.bench.cache import fabricate
 from jitgen.cache import Store
-from jitgen.model import Arch, KernelConfig, Layout, Tile
+from jitgen.config import Arch, Layout
+from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime.key import key
 from tests.cli.conftest import Jitgen
 

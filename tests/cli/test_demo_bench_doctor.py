@@ -14,8 +14,8 @@ import jitgen.bench.cache
 from jitgen.bench import SUITES, protocol
 from jitgen.bench import run as run_suite
 from jitgen.bench.protocol import Row
-from jitgen.measure.errors import WrongResult
-from jitgen.model import check
+from jitgen.targets.legality import check
+from jitgen.tuning.measure.errors import WrongResult
 from tests.cli.conftest import Jitgen
 
 

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from jitgen import plans
-from jitgen.build.workers import Outcome, OutcomeKind
 from jitgen.cache import Store
-from jitgen.model import Arch, KernelConfig, check
+from jitgen.compile.workers import Outcome, OutcomeKind
+from jitgen.config import Arch
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.targets.legality import check
 from tests.cli.conftest import Jitgen
 
 CPU = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t16x64x128_c1x1_acc1_cpu"
@@ -190,7 +192,7 @@ def test_a_kernel_that_fails_costs_itself(jitgen: Jitgen, monkeypatch: pytest.Mo
         for index, task in enumerate(tasks):
             yield Outcome(task=task, index=index, kind=OutcomeKind.CRASH, error="signal 11")
 
-    monkeypatch.setattr("jitgen.build.workers.run", crash)
+    monkeypatch.setattr("jitgen.compile.workers.run", crash)
     done = jitgen("prewarm", "--config", CPU)
 
     assert done.code == 1

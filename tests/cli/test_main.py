@@ -118,7 +118,7 @@ def test_version(jitgen: Jitgen) -> None:
         ("show", "Missing argument"),
         ("configs --arch sm_42", "'sm_42' is not known; allowed: cpu, sm_90a"),
         ("configs --layout diagonal", "'diagonal' is not one of"),
-        ("select -g 8 -m 8 -n 0 -k 8", "n must be at least 1 (got 0)"),
+        ("select -g 8 -m 8 -n 0 -k 8", "n must be an integer of at least 1 (got 0)"),
         ("show nonsense", "'nonsense' is no kernel name"),
         ("prewarm", "name a plan (deepseek-v3)"),
         ("prewarm no-such-plan", "no plan 'no-such-plan'; shipped plans: deepseek-v3"),

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from jitgen.cache import Store
-from jitgen.model import Arch
-from jitgen.ops import dispatch
+from jitgen.config import Arch
 from jitgen.runtime import prewarm as compiling
-from jitgen.runtime import registry
-from jitgen.select import device, tuned
-from jitgen.tune import bench
+from jitgen.runtime.session import current
+from jitgen.tuning import device
+from jitgen.tuning import known as tuned
+from jitgen.tuning.search import bench
 from tests.cli.conftest import Jitgen
 from tests.unit.fake_trials import VARIABLE
 from tests.unit.tune_stand import NAMES, TRIALS, Stand, compiled
@@ -126,13 +126,13 @@ class TestTables:
         table = self.table(jitgen, path)
         before = tuned.all_recorded(Store.open(), Arch.CPU)
         jitgen("cache clear --yes")
-        registry.reset()
+        current.get().reset()
         assert jitgen(f"select {SIZES} --json").document["source"] == "model"
-        monkeypatch.setitem(dispatch.memo, ("key",), SimpleNamespace())
+        monkeypatch.setitem(current.get().memo, ("key",), SimpleNamespace())
         done = jitgen("tune --import", str(path))
 
         assert done.code == 0
-        assert not dispatch.memo, "launches are chosen anew"
+        assert not current.get().memo, "launches are chosen anew"
         assert done.out == f"took over 1 record of {device.cpu_name()}\n"
         assert tuned.all_recorded(Store.open(), Arch.CPU) == before
         assert table["device"] == device.cpu_name()
@@ -234,7 +234,7 @@ class TestTables:
         ("tune no-such-plan", "no plan 'no-such-plan'"),
         (f"{TUNE} --import x", "--import goes alone"),
         ("tune --import x --export y", "--import goes alone"),
-        (f"{TUNE} -n 0", "n must be at least 1"),
+        (f"{TUNE} -n 0", "n must be an integer of at least 1"),
         (f"{TUNE} --time-limit 0", "--time-limit"),
     ],
 )

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from jitgen import plans
-from jitgen.build import workers
-from jitgen.build.workers import Outcome, OutcomeKind
-from jitgen.model import Arch, KernelConfig
+from jitgen.compile import workers
+from jitgen.compile.workers import Outcome, OutcomeKind
+from jitgen.config import Arch
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from tests.cli.conftest import Jitgen
 
 NAME = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"

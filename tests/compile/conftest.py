@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 import jitgen
-from jitgen.build import isolated
 from jitgen.cache import Store
+from jitgen.compile import isolated
 from jitgen.events import Event
-from jitgen.ops import dispatch
-from jitgen.runtime import registry
 from jitgen.runtime.registry import Registry
+from jitgen.runtime.session import current
 from tests.compile.fallback_calls import NEIGHBOUR
 
 
@@ -31,10 +30,10 @@ def shared_cache(
     """Compile a kernel once for all tests of a file, and load it anew for each."""
     module_root.chmod(0o700)
     monkeypatch.setenv("JITGEN_CACHE_DIR", str(module_root))
-    registry.reset()
-    dispatch.memo.clear()
+    current.get().reset()
+    current.get().memo.clear()
     yield
-    dispatch.memo.clear()
+    current.get().memo.clear()
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +67,7 @@ def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     gate = tmp_path / "gate"
     (tmp_path / "patient_tasks.py").write_text(
         "import os, time\n"
-        "from jitgen.build import isolated\n"
+        "from jitgen.compile import isolated\n"
         "def build(asked):\n"
         f"    while not os.path.exists({str(gate)!r}):\n"
         "        time.sleep(0.01)\n"

@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 
 import jitgen
-from jitgen.model import DType, KernelConfig, Layout, Problem, ScaleGranularity
-from jitgen.ops import dispatch
-from jitgen.runtime import registry
+from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.runtime.session import current
 
 N, K = 24, 40
 
@@ -64,18 +65,18 @@ def await_true(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
 
 def settle() -> None:
     """Wait until nothing is on its way; what is only to be tried again later is not."""
-    await_true(lambda: registry.default().background._pending == later())
+    await_true(lambda: current.get().registry.background._pending == later())
 
 
 def later() -> set[str]:
     """The keys of what is tried again in a while."""
-    queue = list(registry.default().background._queue)
+    queue = list(current.get().registry.background._queue)
     return {want.key for when, want in queue if when > time.monotonic() + 1}
 
 
 def serving() -> set[KernelConfig]:
     """The configs whose launches are remembered."""
-    return {launch.config for launch in dispatch.memo.values()}
+    return {launch.config for launch in current.get().memo.values()}
 
 
 def children(pid: int) -> list[int]:

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 import jitgen
-from jitgen.build import compile as compiling
-from jitgen.build import isolated
 from jitgen.cache import Store
-from jitgen.model import Arch, KernelConfig, Tile
+from jitgen.compile import compile as compiling
+from jitgen.compile import isolated
+from jitgen.config import Arch
+from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime.key import key
 from jitgen.runtime.prewarm import State, prewarm
 from jitgen.runtime.registry import Registry
@@ -34,7 +35,7 @@ import hashlib, json, logging, sys
 logging.basicConfig(format="%(message)s")
 {before}
 from jitgen.cache import Store
-from jitgen.model import KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.entries import build
 entry = build(Store.open(), *KernelConfig.parse({name!r}))
 print(json.dumps([hashlib.sha256(entry.library).hexdigest(), entry.why_private]))

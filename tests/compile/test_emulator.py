@@ -11,13 +11,14 @@ import pytest
 import torch
 
 import jitgen
-from jitgen.build import inspect
-from jitgen.build.render import render
-from jitgen.emulator import device, verify
-from jitgen.emulator.artifact import compiled
-from jitgen.emulator.problem import Sizes, make
+from jitgen.codegen.render import render
+from jitgen.compile import inspect
+from jitgen.config import Arch
 from jitgen.emulator.program.parse import parse
-from jitgen.model import Arch, KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.verify import device, verify
+from jitgen.verify.artifacts import compiled
+from jitgen.verify.problem import Sizes, make
 from tests import problems
 from tests.cli.conftest import Jitgen
 from tests.cli.conftest import jitgen as jitgen_command  # noqa: F401
@@ -71,7 +72,7 @@ def test_a_kernel_of_this_process() -> None:
     sizes = Sizes(rows=(5, 0, 70), n=136, k=272, num_sms=4)
     problem = make(config, sizes, is_exact=True)
 
-    report = jitgen.emulate(kernel, *problem.arguments, num_sms=4)
+    report = jitgen.emulate(kernel, *problem.tensors, num_sms=4)
 
     assert report.is_clean, str(report)
     assert problem.wrong() == 0

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.emulator import verify
-from jitgen.model import Arch, KernelConfig, Layout, Operands
-from jitgen.select.menu import menu
+from jitgen.config import Arch, Layout
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.verify import verify
+from tests.candidates import candidates
 
 pytest.importorskip("cutlass")
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
@@ -19,7 +20,7 @@ GOLDENS = sorted(path.stem for path in (Path(__file__).parents[1] / "goldens").g
 MENU = [
     config.name(Arch.SM_90A)
     for layout in Layout
-    for config in menu(Arch.SM_90A, layout, Operands())
+    for config in candidates(Arch.SM_90A, layout, Operands())
 ]
 
 

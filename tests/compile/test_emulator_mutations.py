@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from jitgen.build.render import render
-from jitgen.emulator.api import emulate
-from jitgen.emulator.artifact import Artifact, compiled
-from jitgen.emulator.problem import Problem, Sizes, make
+from jitgen.codegen.render import render
+from jitgen.emulator.artifact import Artifact
 from jitgen.emulator.report import Finding
 from jitgen.errors import Deadlock, MachineFault
-from jitgen.model import KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.samples import Solved
+from jitgen.verify import emulate
+from jitgen.verify.artifacts import compiled
+from jitgen.verify.problem import Sizes, make
 from tests.compile.mutations import Mutation
 from tests.compile.mutations_order import FENCES, WAITS
 from tests.compile.mutations_split_k import EXCHANGE
@@ -61,7 +63,7 @@ class Program:
     """A compiled kernel and a problem for it."""
 
     artifact: Artifact
-    problem: Problem
+    problem: Solved
     num_sms: int
 
     def findings(self, text: str, modes: str) -> list[Finding]:
@@ -70,7 +72,7 @@ class Program:
         artifact = replace(self.artifact, ptx=text)
         try:
             report = emulate(
-                artifact, *problem.arguments, num_sms, modes=modes, num_sms=num_sms, time_limit_s=30
+                artifact, *problem.tensors, num_sms, modes=modes, num_sms=num_sms, time_limit_s=30
             )
         except MachineFault as error:
             kind = "deadlock" if isinstance(error, Deadlock) else "fault"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.runtime import registry
+from jitgen.runtime.session import current
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
@@ -32,10 +32,10 @@ def test_example_runs(
 ) -> None:
     """It runs to its end, checks its own results, and says something."""
     monkeypatch.setenv("JITGEN_CACHE_DIR", str(shared_root))
-    registry.reset()
+    current.get().reset()
     try:
         runpy.run_path(str(path), run_name="__main__")
     finally:
-        registry.reset()
+        current.get().reset()
 
     assert capsys.readouterr().out.strip()

@@ -17,8 +17,8 @@ import jitgen
 from jitgen.cache import Store
 from jitgen.errors import KernelMiss
 from jitgen.events import Event, EventKind, events
-from jitgen.runtime import registry
 from jitgen.runtime.registry import Registry
+from jitgen.runtime.session import current
 from tests.compile.fallback_calls import (
     FEW,
     MANY,
@@ -126,7 +126,7 @@ class TestSwitch:
         with pytest.raises(KernelMiss, match="frozen"):
             jitgen.grouped_gemm(torch.zeros(2, 4, K), b, masked_m=groups, out_dtype=torch.float32)
         assert serving() == {NEIGHBOUR}
-        assert not registry.default().background._pending
+        assert not current.get().registry.background._pending
         assert "compile" not in {event.kind for event in heard}
 
 

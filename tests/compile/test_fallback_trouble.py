@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 import jitgen
-from jitgen.build import isolated
 from jitgen.cache import Store
 from jitgen.cache.folder import Folder
+from jitgen.compile import isolated
 from jitgen.events import Event, EventKind
-from jitgen.runtime import backoff, registry
+from jitgen.runtime import backoff
 from jitgen.runtime.key import key
+from jitgen.runtime.session import current
 from tests.compile.fallback_calls import (
     FEW,
     MANY,
@@ -72,7 +73,7 @@ class TestTrouble:
             for worker in children(server):
                 os.kill(worker, signal.SIGKILL)
         patient.touch()
-        await_true(lambda: not registry.default().background._pending)
+        await_true(lambda: not current.get().registry.background._pending)
         call(MANY)
 
         assert serving() == {WANTED}
@@ -109,7 +110,7 @@ class TestTrouble:
     ) -> None:
         """What the cache remembers is not tried again: no process is started."""
         name = key(WANTED, jitgen.Arch.CPU)
-        registry.default().store.index.remember_failure(name, "it", "the compiler said no", 60)
+        current.get().store.index.remember_failure(name, "it", "the compiler said no", 60)
         monkeypatch.setattr(sys, "executable", "/nowhere")
         call(MANY)
 
@@ -127,7 +128,7 @@ class TestTrouble:
         """The compiler refuses it in the worker: that is remembered for every process."""
         (tmp_path / "refusing_tasks.py").write_text(
             "from jitgen.errors import CompileError\n"
-            "from jitgen.build import isolated\n"
+            "from jitgen.compile import isolated\n"
             "def refuse(source, *_, **__):\n"
             "    raise CompileError(source.name, 'the compiler said no')\n"
             "def build(asked):\n"
@@ -183,7 +184,7 @@ class TestTrouble:
 
 ENDING = """
 import atexit, os, sys, time
-from jitgen.build import isolated
+from jitgen.compile import isolated
 from tests.compile import fallback_calls as t
 end = []
 atexit.register(lambda: print(time.monotonic() - end[0], flush=True))
@@ -222,7 +223,7 @@ class TestEnding:
             try:
                 assert serving() == set()
                 call(MANY)
-                registry.default().background.close()
+                current.get().registry.background.close()
                 code = 0
             finally:
                 os._exit(code)
@@ -245,7 +246,7 @@ class TestEnding:
         if child == 0:
             code = 1
             try:
-                registry.default().background._backoff = backoff.Backoff()
+                current.get().registry.background._backoff = backoff.Backoff()
                 call(MANY)
                 settle()
                 call(MANY)
@@ -260,7 +261,7 @@ class TestEnding:
         call(MANY)
         await_true(lambda: any(children(pid) for pid in children(os.getpid())))
         pids = children(os.getpid())
-        registry.reset()
+        current.get().reset()
 
         assert not set(pids) & set(children(os.getpid()))
         call(FEW)

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 import jitgen
+from jitgen import quantize, reference
+from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.errors import InputError
-from jitgen.model import Arch, DType, KernelConfig, Layout, Operands, ScaleGranularity, Tile
-from jitgen.ops import dispatch, quantize, reference
-from jitgen.ops.grouped_gemm import grouped_gemm
-from jitgen.runtime import registry
+from jitgen.ops.grouped_gemm.call import grouped_gemm
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
+from jitgen.runtime import devices
+from jitgen.runtime.session import current
 from tests.arguments import MISTAKES, good
 from tests.problems import make
 
@@ -135,7 +137,7 @@ def test_operands_without_scales(dtype: str, out_dtype: str) -> None:
 
         assert out.dtype is of[out_dtype]
         assert torch.equal(out, torch.cat([a[:4] @ b[0].mT, a[4:] @ b[1].mT]).to(out.dtype))
-    (kernel,) = registry.default().loaded()
+    (kernel,) = current.get().registry.loaded()
     assert kernel.config.operands.a_dtype is DType(dtype)
 
 
@@ -159,7 +161,8 @@ def test_strided_operands() -> None:
 def test_parameters_are_operands_too() -> None:
     front, groups = layout_of("ragged", [3, 2])
     a, b = torch.randn(*front, 32), torch.nn.Parameter(torch.randn(2, 16, 32))
-    out = grouped_gemm(a, b, out_dtype=torch.float32, **groups)
+    with torch.no_grad():
+        out = grouped_gemm(a, b, out_dtype=torch.float32, **groups)
 
     assert torch.allclose(out[:3], a[:3] @ b[0].T, atol=1e-5)
 
@@ -168,7 +171,7 @@ def test_mistakes_are_told_from_the_warm_path_too() -> None:
     """The memo knows the shapes of good calls, and what it does not check the entry refuses."""
     for layout in ("ragged", "masked", "contiguous"):
         grouped_gemm(**good(layout))
-    assert len(dispatch.memo) == 3
+    assert len(current.get().memo) == 3
     for name, given, message in MISTAKES:
         with pytest.raises(InputError, match=message) as caught:
             grouped_gemm(**given)
@@ -190,6 +193,17 @@ def test_warm_calls_validate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert grouped_gemm(**arguments).shape == out.shape
 
 
+def test_launches_are_for_one_device_where_there_are_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With one GPU the entry tells the devices apart; with two, the key does."""
+    given = good()
+    for has_several, expected in ((False, 1), (True, 2), (True, 2)):
+        monkeypatch.setattr(devices, "has_several_gpus", has_several)
+        grouped_gemm(**given)
+        assert len(current.get().memo) == expected
+
+
 def test_one_kernel_serves_every_shape() -> None:
     """200 problems of other sizes that choose one config: one entry in the store."""
     chance = random.Random(0)
@@ -206,8 +220,8 @@ def test_one_kernel_serves_every_shape() -> None:
         sums = x.sum(-1, keepdim=True).to(out.dtype).expand_as(out)
         assert torch.equal(out[: sum(rows)], sums[: sum(rows)])
 
-    (kernel,) = registry.default().loaded()
-    chosen = {entry.name for entry in registry.default().store.entries()}
+    (kernel,) = current.get().registry.loaded()
+    chosen = {entry.name for entry in current.get().store.entries()}
     assert kernel.name in chosen
     problem = jitgen.Problem(layout=Layout.RAGGED, groups=3, m=12, n=8, k=8)
     assert kernel.config == jitgen.select(problem, Arch.CPU).config
@@ -221,7 +235,7 @@ def test_threads() -> None:
         outs = list(pool.map(lambda _: grouped_gemm(*operands, **groups), range(32)))
 
     assert all(torch.equal(out[:11], outs[0][:11]) for out in outs)
-    assert len(registry.default().loaded()) == 1
+    assert len(current.get().registry.loaded()) == 1
 
 
 def test_calls_of_equal_shapes_may_differ_in_types_and_strides() -> None:

@@ -11,18 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.build import compiler, inspect, workers
-from jitgen.build.render import Source
+from jitgen.codegen.render import Source
+from jitgen.compile import compiler, inspect, workers
+from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.errors import ArtifactError, ToolchainError
-from jitgen.model import (
-    Arch,
-    DType,
-    KernelConfig,
-    Layout,
-    Operands,
-    ScaleGranularity,
-    Tile,
-)
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
 
 pytest.importorskip("cutlass")
 
@@ -97,9 +90,10 @@ TASKS = '''
 import hashlib
 import os
 
-from jitgen.build import compiler
-from jitgen.build.render import Source
-from jitgen.model import Arch, KernelConfig
+from jitgen.compile import compiler
+from jitgen.codegen.render import Source
+from jitgen.config import Arch
+from jitgen.ops.grouped_gemm.config import KernelConfig
 
 
 def compile_text(task):
@@ -318,7 +312,7 @@ class TestListing:
 
 
 class TestCompileProcesses:
-    """The compiler in forked processes: `jitgen.build.workers` with what it is made for."""
+    """The compiler in forked processes: `jitgen.compile.workers` with what it is made for."""
 
     def test_same_bytes_as_here(
         self, plain: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import jitgen
 from jitgen.cache import Store
-from jitgen.model import KernelConfig, Layout, Schedule, Tile
+from jitgen.config import Layout
+from jitgen.ops.grouped_gemm.config import KernelConfig, Schedule, Tile
 from jitgen.runtime.prewarm import State, prewarm
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.task import build_task

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from jitgen.cache import Store
-from jitgen.model import Arch, KernelConfig, Tile
+from jitgen.config import Arch
+from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import registry
 from jitgen.runtime.key import key
 from jitgen.runtime.registry import Registry
@@ -109,7 +110,7 @@ def test_killed_compiles_leave_nothing_bad(cache_root: Path) -> None:
 
 COMPILE = """
 import sys
-from jitgen.model import KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.registry import Registry
 from jitgen.cache import Store
 entry = Registry(Store.open()).get(*KernelConfig.parse(sys.argv[1])).entry

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import jitgen
-from jitgen.build import compile as compile_module
-from jitgen.build import compiler, toolchain
 from jitgen.cache import Store
+from jitgen.compile import compile as compile_module
+from jitgen.compile import compiler, toolchain
 from jitgen.errors import (
     CaptureMiss,
     CompileError,
@@ -26,7 +26,7 @@ from jitgen.errors import (
     UnsupportedConfig,
 )
 from jitgen.events import Event, events
-from jitgen.model import KernelConfig, Operands, Tile
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
 from jitgen.runtime import registry
 from jitgen.runtime.registry import Registry
 

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.build import inspect
 from jitgen.cache import Store
-from jitgen.model import Arch, Cluster, DType, KernelConfig, Layout, Operands, Schedule, Tile, check
+from jitgen.compile import inspect
+from jitgen.config import Arch, DType, Layout
+from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Schedule, Tile
 from jitgen.runtime.key import key
 from jitgen.runtime.prewarm import prewarm
+from jitgen.targets.legality import check
 from tests.strategies import legal_sweep
 
 NUM_SAMPLES = {Arch.CPU: 64, Arch.SM_90A: 96}

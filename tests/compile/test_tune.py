@@ -8,15 +8,17 @@ from dataclasses import replace
 import pytest
 
 from jitgen import grouped_gemm
-from jitgen.measure.clock import Call
-from jitgen.measure.errors import WrongResult
-from jitgen.measure.workload import Workload
-from jitgen.model import Arch, KernelConfig, Layout, Operands, Problem, Tile
-from jitgen.ops import dispatch
-from jitgen.select import menu, select
-from jitgen.select.record import problem_json
-from jitgen.tune import State, bench, tune
-from jitgen.tune.trials import Trials, row_counts
+from jitgen.config import Arch, Layout
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.runtime.session import current, select
+from jitgen.tuning.measure.clock import Call
+from jitgen.tuning.measure.errors import WrongResult
+from jitgen.tuning.measure.workload import Workload
+from jitgen.tuning.record import problem_json
+from jitgen.tuning.search import State, bench, tune
+from jitgen.tuning.search.trials import Trials, row_counts
+from tests.candidates import candidates
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 
@@ -43,7 +45,7 @@ def test_the_whole_way() -> None:
     assert not row.record.excluded
     assert choice.source == "tuned"
     assert choice.config.name("cpu") == row.record.winner
-    assert [launch.config for launch in dispatch.memo.values()] == [choice.config]
+    assert [launch.config for launch in current.get().memo.values()] == [choice.config]
 
 
 def test_kernels_that_crash_or_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +64,7 @@ def test_kernels_that_crash_or_do_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 def test_every_layout(layout: Layout) -> None:
     trials = Trials()
     problem = replace(PROBLEM, layout=layout)
-    config, *_ = menu(Arch.CPU, layout, Operands())
+    config, *_ = candidates(Arch.CPU, layout, Operands())
     trials.open(problem_json(problem), "cpu")
     trials.prove(config.name("cpu"))
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import signal
 
-from jitgen.measure.clock import Call
-from jitgen.measure.workload import Workload
-from jitgen.tune import trials
+from jitgen.tuning.measure.clock import Call
+from jitgen.tuning.measure.workload import Workload
+from jitgen.tuning.search import trials
 
 
 class Trials(trials.Trials):

@@ -18,11 +18,12 @@ from typing import Any
 import torch
 
 import jitgen
-from jitgen.model import Arch, KernelConfig, Layout, Operands
-from jitgen.select.menu import menu
+from jitgen.config import Arch, Layout
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
 from jitgen.settings import settings
+from tests.candidates import candidates
 from tests.gpu.configs import OF_OTHER_TYPES
-from tests.problems import Case, make_for
+from tests.problems import Solved, make_for
 
 PER_LAYOUT = 10
 SIZES = [(512, 1024), (328, 656), (200, 272), (8, 16), (264, 2048 + 400)]
@@ -44,7 +45,7 @@ class Problem:
         rows = "+".join(map(str, self.rows))
         return f"{self.config.name('sm_90a')} rows {rows} n {self.n} k {self.k} {kind}"
 
-    def case(self, device: str) -> Case:
+    def case(self, device: str) -> Solved:
         return make_for(
             self.config, self.rows, self.n, self.k, device=device, is_exact=self.is_exact
         )
@@ -58,7 +59,7 @@ def problems() -> Iterator[Problem]:
     chance = random.Random(7)
     configs = []
     for layout in Layout:
-        of_menu = menu(Arch.SM_90A, layout, Operands())
+        of_menu = candidates(Arch.SM_90A, layout, Operands())
         configs += [of_menu[index % len(of_menu)] for index in range(PER_LAYOUT)]
     for index, config in enumerate([*configs, *OF_OTHER_TYPES]):
         tile = config.tile.m
@@ -69,7 +70,7 @@ def problems() -> Iterator[Problem]:
             yield Problem(config, rows, n, k, is_exact)
 
 
-def digest(case: Case) -> str:
+def digest(case: Solved) -> str:
     """Return what tells whether two machines made the same inputs."""
     found = hashlib.sha256()
     for name, tensor in case.arguments.items():
@@ -99,7 +100,7 @@ def run(path: str) -> None:
 
 def compare(path: str) -> int:
     """Run every problem in the emulator and compare with the kept outputs."""
-    from jitgen.emulator import device
+    from jitgen.verify import device
 
     kept = torch.load(path)
     wrong = 0
@@ -109,9 +110,9 @@ def compare(path: str) -> int:
         assert inputs == digest(case), f"other inputs for {problem.name}"
         with device("sm_90a"):
             ours = jitgen.grouped_gemm(**case.arguments, config=problem.config)
-        have, want = ours[case.is_written].double(), theirs[case.is_written].double()
-        assert theirs[~case.is_written].isnan().all(), problem.name
-        assert ours[~case.is_written].isnan().all(), problem.name
+        have, want = ours[case.is_owned].double(), theirs[case.is_owned].double()
+        assert theirs[~case.is_owned].isnan().all(), problem.name
+        assert ours[~case.is_owned].isnan().all(), problem.name
         equal = torch.equal(have, want)
         frobenius = float((have - want).norm() / want.norm()) if have.numel() else 0.0
         largest = float((have - want).abs().max() / want.abs().max()) if have.numel() else 0.0

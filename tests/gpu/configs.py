@@ -3,18 +3,9 @@
 
 from __future__ import annotations
 
-from jitgen.model import (
-    Arch,
-    Cluster,
-    DType,
-    KernelConfig,
-    Layout,
-    Operands,
-    ScaleGranularity,
-    Schedule,
-    Tile,
-)
-from jitgen.select import menu
+from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Schedule, Tile
+from tests.candidates import candidates
 
 SHAPES = [
     (64, 16, 1, 1),
@@ -89,7 +80,7 @@ OF_OTHER_TYPES = [
 CONFIGS = [*OF_FP8_TO_BF16, *OF_OTHER_TYPES]
 
 OF_MENUS = {
-    (layout, out_dtype): menu(Arch.SM_90A, layout, Operands(out_dtype=out_dtype))[0]
+    (layout, out_dtype): candidates(Arch.SM_90A, layout, Operands(out_dtype=out_dtype))[0]
     for layout in Layout
     for out_dtype in (DType.F16, DType.F32)
 }
@@ -98,6 +89,8 @@ OF_MENUS = {
 if __name__ == "__main__":
     import jitgen
 
-    choices = [config for layout in Layout for config in menu(Arch.SM_90A, layout, Operands())]
+    choices = [
+        config for layout in Layout for config in candidates(Arch.SM_90A, layout, Operands())
+    ]
     report = jitgen.prewarm([*CONFIGS, *OF_MENUS.values(), *choices], arch="sm_90a")
     print(*(f"{row.state} {row.name} {row.error}" for row in report.rows), sep="\n")

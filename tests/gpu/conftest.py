@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from jitgen.model import Arch
-from jitgen.runtime import registry
+from jitgen.config import Arch
+from jitgen.runtime.session import current
 from jitgen.settings import settings
 
 
@@ -41,7 +41,7 @@ def prewarmed(cache_root: Path) -> Iterator[None]:
     """Use the carried cache, without compiling, where there is one; else compile as usual."""
     if CACHE:
         with settings.scope(cache_dir=CACHE, on_miss="error"):
-            registry.reset()
+            current.get().reset()
             yield
     else:
         yield

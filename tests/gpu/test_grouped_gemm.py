@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import jitgen
+from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.errors import CaptureMiss
-from jitgen.model import DType, KernelConfig, Layout, ScaleGranularity
-from jitgen.runtime import registry
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.runtime.session import current
 from tests.gpu.configs import ACCUMULATOR_BITS, CONFIGS, OF_MENUS
-from tests.problems import Case, make, make_for, verify, verify_exact
+from tests.problems import Solved, make, make_for, verify, verify_exact
 
 FP8_BITS = ACCUMULATOR_BITS[DType.E4M3]
 
@@ -25,7 +26,7 @@ def edge_rows(tile: int) -> list[int]:
     return [0, 1, tile - 1, 0, tile, tile + 1, 2 * tile + 3, 0]
 
 
-def check(config: KernelConfig, case: Case) -> torch.Tensor:
+def check(config: KernelConfig, case: Solved) -> torch.Tensor:
     """Compute `case` with `config` and return the result, once it is verified."""
     out = jitgen.grouped_gemm(**case.arguments, config=config)
     verify(case, out, accumulator_bits=ACCUMULATOR_BITS[config.operands.a_dtype])
@@ -56,7 +57,7 @@ class TestEveryKernel:
         first = check(config, case).clone()
         second = jitgen.grouped_gemm(**case.arguments, config=config)
 
-        assert torch.equal(first[case.is_written], second[case.is_written])
+        assert torch.equal(first[case.is_owned], second[case.is_owned])
 
 
 @pytest.mark.parametrize("layout", Layout)
@@ -92,7 +93,7 @@ def test_results_of_other_types(layout: Layout, out_dtype: DType) -> None:
     verify(case, out, accumulator_bits=FP8_BITS)
     made = jitgen.grouped_gemm(**new, config=config)
 
-    assert torch.equal(made[case.is_written], case.arguments["out"][case.is_written])
+    assert torch.equal(made[case.is_owned], case.arguments["out"][case.is_owned])
 
 
 def config_without_scales(layout: Layout) -> KernelConfig:
@@ -115,7 +116,7 @@ def test_bf16_without_scales(layout: Layout) -> None:
         **{**case.arguments, "a_scale": None, "b_scale": None}, config=config
     )
 
-    assert torch.equal(plain[case.is_written], scaled[case.is_written])
+    assert torch.equal(plain[case.is_owned], scaled[case.is_owned])
 
 
 @pytest.mark.parametrize("layout", Layout)
@@ -183,7 +184,7 @@ def test_scales_that_a_capture_makes() -> None:
         case.arguments["out"].fill_(float("nan"))
         call()
 
-        assert torch.equal(case.arguments["out"][case.is_written], expected[case.is_written])
+        assert torch.equal(case.arguments["out"][case.is_owned], expected[case.is_owned])
 
 
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
@@ -195,7 +196,7 @@ def test_capture_of_a_kernel_that_is_not_loaded() -> None:
         for config in CONFIGS
         if config.layout == "masked" and config.operands.scale_granularity == "tensor"
     )
-    registry.reset()
+    current.get().reset()
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(CaptureMiss, match="before the capture"), torch.cuda.graph(graph):
         jitgen.grouped_gemm(**case.arguments, config=config)

@@ -12,10 +12,10 @@ import torch
 from jitgen.bench import hopper, peers
 from jitgen.bench.cases import Case
 from jitgen.bench.report import OURS, Section
-from jitgen.measure.clock import Batch, compete, compete_in_batches, sustain
-from jitgen.measure.rotation import rotation
-from jitgen.measure.workload import Workload
-from jitgen.model import Layout
+from jitgen.config import Layout
+from jitgen.tuning.measure.clock import Batch, compete, compete_in_batches, sustain
+from jitgen.tuning.measure.rotation import rotation
+from jitgen.tuning.measure.workload import Workload
 
 CASE = Case(layout=Layout.MASKED, groups=32, rows_per_group=8, n=4096, k=7168, max_rows=256)
 CASES = (

@@ -18,8 +18,8 @@ import os
 import sys
 from pathlib import Path
 
-from jitgen.build import toolchain, workers
-from jitgen.model import Arch
+from jitgen.compile import toolchain, workers
+from jitgen.config import Arch
 from tests.ptx.kernels import names
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,12 +8,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from jitgen.build import compiler
-from jitgen.build.render import render
+from jitgen.codegen.render import render
+from jitgen.compile import compiler
+from jitgen.config import Arch, Layout
 from jitgen.errors import UnsupportedConfig
-from jitgen.model import Arch, KernelConfig, Layout, Operands
-from jitgen.model.legality import target
-from jitgen.select import menu
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.targets.legality import rules
+from tests.candidates import candidates
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 
@@ -22,7 +23,7 @@ def names() -> list[str]:
     """Return the names of all kernels that may be chosen, and of the goldens."""
     found = dict.fromkeys(path.stem for path in sorted(GOLDENS.glob("*.py")))
     for arch in Arch:
-        space = target(arch).space
+        space = rules(arch, "grouped_gemm").space
         for layout, (dtype, out_dtype), scales in product(
             Layout, space.operands, space.scale_granularity
         ):
@@ -30,7 +31,7 @@ def names() -> list[str]:
                 a_dtype=dtype, b_dtype=dtype, out_dtype=out_dtype, scale_granularity=scales
             )
             try:
-                configs = menu(arch, layout, operands)
+                configs = candidates(arch, layout, operands)
             except UnsupportedConfig:
                 continue
             found |= dict.fromkeys(config.name(arch) for config in configs)

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 import jitgen
-from jitgen.build import workers
-from jitgen.build.workers import Outcome, OutcomeKind
 from jitgen.cache import Store
+from jitgen.compile import workers
+from jitgen.compile.workers import Outcome, OutcomeKind
+from jitgen.config import Arch, Layout
 from jitgen.events import Event, EventKind
-from jitgen.model import Arch, KernelConfig, Layout, Tile
+from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import background as module
 from jitgen.runtime import backoff
 from jitgen.runtime.background import Background

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from jitgen import reference
 from jitgen.bench import cases, gpu, hopper, peers, sides, targets
 from jitgen.bench.cases import Case
 from jitgen.bench.peers import Peer, Prepared, Unavailable
@@ -21,14 +22,13 @@ from jitgen.bench.peers.deep_gemm import _places
 from jitgen.bench.peers.torch_grouped import _ends
 from jitgen.bench.peers.triton import suited, tile_table
 from jitgen.bench.report import Report, Section, geometric_mean
+from jitgen.config import Layout
 from jitgen.errors import ConfigError
-from jitgen.measure import clock
-from jitgen.measure.clock import Batch, Call
-from jitgen.measure.rotation import rotation
-from jitgen.measure.times import Times
-from jitgen.measure.workload import Workload
-from jitgen.model import Layout
-from jitgen.ops import reference
+from jitgen.tuning.measure import clock
+from jitgen.tuning.measure.clock import Batch, Call
+from jitgen.tuning.measure.rotation import rotation
+from jitgen.tuning.measure.times import Times
+from jitgen.tuning.measure.workload import Workload
 from tests.bench_report import DECODE, PREFILL, SMALL, measured, report
 
 TINY = Case(layout=Layout.RAGGED, groups=3, rows_per_group=6, n=128, k=256, spread=0.5)
@@ -324,7 +324,7 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("JITGEN_ARCH", "cpu")
     monkeypatch.setattr(sides, "_DEVICE", "cpu")
-    monkeypatch.setattr("jitgen.measure.rotation._MOST", 2)
+    monkeypatch.setattr("jitgen.tuning.measure.rotation._MOST", 2)
     monkeypatch.setattr(Batch, "capture", capture)
     monkeypatch.setattr(hopper, "compete_in_batches", in_turn)
     monkeypatch.setattr(hopper, "compete_on_host", on_host)

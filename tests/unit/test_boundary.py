@@ -24,6 +24,7 @@ from jitgen.errors import (
 )
 from jitgen.runtime import backoff, registry
 from jitgen.runtime.backoff import Backoff
+from jitgen.runtime.session import current
 from jitgen.text import printable
 
 T = TypeVar("T")
@@ -190,16 +191,16 @@ class TestWithRoom:
 
     def test_the_registry_asks_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """All that is behind a miss gets the room: looking on the disk, compiling, loading."""
-        from jitgen.model import KernelConfig, Tile
+        from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 
         def serve(*_: object) -> str:
             return f"served after {needs(480)}"
 
         monkeypatch.setattr(registry.Registry, "_served", serve)
         config = KernelConfig(layout="ragged", tile=Tile(m=8, n=64, k=128))
-        registry.default()
+        _ = current.get().registry
 
-        assert deep(lambda: registry.get_kernel(config, "cpu"), 200) == "served after 480"
+        assert deep(lambda: current.get().get_kernel(config, "cpu"), 200) == "served after 480"
 
 
 class TestBackoff:

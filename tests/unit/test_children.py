@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from jitgen.build import children
-from jitgen.build.children import FOLDER, environment, python
+from jitgen.compile import children
+from jitgen.compile.children import FOLDER, environment, python
 
 HOSTILE = "open({mark!r}, 'a').write(__name__)\nraise SystemExit(1)\n"
 TINY = """

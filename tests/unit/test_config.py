@@ -10,9 +10,10 @@ import re
 import pytest
 from hypothesis import given
 
+from jitgen.config import Arch
+from jitgen.config.part import canonical_json
 from jitgen.errors import ConfigError
-from jitgen.model import Arch, Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
-from jitgen.model.config import canonical_json
+from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
 from tests.strategies import configs, legal_sweep
 
 CONFIG = KernelConfig(layout="ragged", tile=Tile(m=128, n=192, k=128), cluster=Cluster(m=2, n=1))

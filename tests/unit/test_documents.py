@@ -20,7 +20,7 @@ from jitgen.documents import (
     read_bounded,
 )
 from jitgen.errors import ConfigError, PlanError
-from jitgen.model import KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.plans import load
 from jitgen.settings import parse_size
 from jitgen.text import json_safe, printable, shown

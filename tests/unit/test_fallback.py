@@ -11,15 +11,17 @@ import pytest
 import torch
 
 from jitgen.cache import Store
+from jitgen.config import Arch, Layout
 from jitgen.errors import CaptureMiss, KernelMiss
-from jitgen.model import Arch, KernelConfig, Layout, Tile
-from jitgen.ops import dispatch
-from jitgen.ops.dispatch import Launch
-from jitgen.ops.validate import Arguments
+from jitgen.ops.grouped_gemm import dispatch
+from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.ops.grouped_gemm.launch import Family, Launch
+from jitgen.ops.grouped_gemm.validate import Arguments
 from jitgen.runtime.background import Background
 from jitgen.runtime.fallback import serve
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.registry import Registry
+from jitgen.runtime.session import current
 
 ARCH = Arch.SM_90A
 CHOSEN, NEAR, FAR = (
@@ -165,7 +167,7 @@ class TestMemo:
             tail=(),
             copies_scales=False,
             unit_scales=scales,
-            out_shape=(),
+            columns=0,
             out_dtype=torch.float32,
             config=NEAR,
             awaited=awaited,
@@ -180,12 +182,12 @@ class TestMemo:
     ) -> bool:
         """Return whether a call with this launch is remembered."""
 
-        def prepare(*_: object) -> Launch:
+        def prepare(*_: object) -> tuple[Launch, Family, int]:
             if arrives is not None:
-                dispatch._switch(arrives)
-            return self.launch(awaited, *scales)
+                current.get()._arrived(arrives)
+            return self.launch(awaited, *scales), Family(edges=(0,)), 0
 
-        dispatch.memo.clear()
+        current.get().memo.clear()
         monkeypatch.setattr(dispatch, "_prepare", prepare)
         given = SimpleNamespace(
             a=SimpleNamespace(is_cuda=True),
@@ -194,9 +196,10 @@ class TestMemo:
             b_scale=None,
             out=0,
             groups=None,
+            tensors={},
         )
         dispatch.run(cast(Arguments, given), None, self.KEY)
-        return self.KEY in dispatch.memo
+        return self.KEY in current.get().memo
 
     @pytest.fixture(autouse=True)
     def no_capture(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,10 +207,10 @@ class TestMemo:
 
     def test_until_it_arrives(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.run(monkeypatch, CHOSEN)
-        dispatch._switch(FAR)
-        assert self.KEY in dispatch.memo, "another kernel arrived"
-        dispatch._switch(CHOSEN)
-        assert self.KEY not in dispatch.memo
+        current.get()._arrived(FAR)
+        assert self.KEY in current.get().memo, "another kernel arrived"
+        current.get()._arrived(CHOSEN)
+        assert self.KEY not in current.get().memo
 
     def test_not_if_it_arrived_since_we_looked(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Between looking for the kernel and remembering its neighbour, the worker was done."""
@@ -215,8 +218,8 @@ class TestMemo:
 
     def test_others_are_not_concerned(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.run(monkeypatch, None, arrives=CHOSEN)
-        dispatch._switch()
-        assert self.KEY in dispatch.memo
+        current.get().after_fork()
+        assert self.KEY in current.get().memo
 
     def test_not_while_a_graph_is_captured(
         self, monkeypatch: pytest.MonkeyPatch, capture: None

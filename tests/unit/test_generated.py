@@ -13,12 +13,13 @@ import click
 import pytest
 
 from jitgen import templates
-from jitgen.build import render as rendering
-from jitgen.build.render import render
 from jitgen.cli.main import cli
+from jitgen.codegen import render as rendering
+from jitgen.codegen.render import render
+from jitgen.config import Arch
+from jitgen.config.part import canonical_json
 from jitgen.errors import RenderError
-from jitgen.model import Arch, KernelConfig
-from jitgen.model.config import canonical_json
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from tests.strategies import legal_sweep
 
 GOLDENS = sorted((Path(__file__).parents[1] / "goldens").glob("*.py"))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.build.render import render
-from jitgen.model import KernelConfig
+from jitgen.codegen.render import render
+from jitgen.ops.grouped_gemm.config import KernelConfig
 
 FOLDER = Path(__file__).parents[1] / "goldens"
 NAMES = [

@@ -21,14 +21,14 @@ from jitgen import forks
 from jitgen.boundary import boundary, is_from_handler
 from jitgen.cache import Store
 from jitgen.cache.lock import key_lock
+from jitgen.config import Arch
 from jitgen.errors import ArtifactError, JitgenError, ResourceError
 from jitgen.events import Event, EventBus, EventKind
-from jitgen.model import Arch
 from jitgen.runtime import loader, native
 from jitgen.runtime.registry import Registry, get_kernel
 from jitgen.runtime.task import compile_task
-from jitgen.select import target
 from jitgen.settings import settings
+from jitgen.targets import default as target
 from tests.chaos.kernels import CONFIGS, fill, prebuilt
 
 LIMIT_S = 20

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from jitgen import templates
-from jitgen.build import toolchain
-from jitgen.model import Arch, Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
+from jitgen.compile import toolchain
+from jitgen.config import Arch
+from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
 from jitgen.runtime import key
 
 CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
@@ -95,7 +96,7 @@ def test_every_file_of_a_template_is_in_its_digest() -> None:
 def test_a_key_is_the_same_in_every_process() -> None:
     """Hash seeds and folders do not get into a key."""
     code = (
-        "from jitgen.model import *; from jitgen.runtime.key import key;"
+        "from jitgen import Arch, KernelConfig; from jitgen.runtime.key import key;"
         f"print(key(KernelConfig.parse({CONFIG.name('sm_90a')!r})[0], Arch.SM_90A))"
     )
     digests = {

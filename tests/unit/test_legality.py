@@ -8,19 +8,11 @@ import dataclasses
 import pytest
 from hypothesis import given
 
+from jitgen.config import Arch
 from jitgen.errors import UnsupportedConfig
-from jitgen.model import (
-    Arch,
-    Cluster,
-    KernelConfig,
-    Operands,
-    Pipeline,
-    Schedule,
-    Tile,
-    check,
-    require,
-)
-from jitgen.model.legality.sm90 import SMEM_BYTES
+from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
+from jitgen.targets.legality import check, require
+from jitgen.targets.sm_90a.rules import SMEM_BYTES
 from tests.strategies import configs, legal_sweep
 
 

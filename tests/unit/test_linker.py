@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.build import linker
-from jitgen.build.elf_sections import exported
-from jitgen.build.linker import LinkError, driver, link
+from jitgen.compile import linker
+from jitgen.compile.elf_sections import exported
+from jitgen.compile.linker import LinkError, driver, link
 
 SYMBOL = "__tvm_ffi_kernel"
 BEGIN = 'while [ "$1" != -o ]; do shift; done; OUT=$2; OBJECT=$3\n'

@@ -10,14 +10,15 @@ import pytest
 import torch
 
 import jitgen
+from jitgen import reference
+from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.errors import ConfigError
-from jitgen.measure import clock
-from jitgen.measure.errors import NoDevice, WrongResult
-from jitgen.measure.rotation import rotation
-from jitgen.measure.times import Times
-from jitgen.measure.workload import Workload
-from jitgen.model import DType, Layout, Problem, ScaleGranularity
-from jitgen.ops import reference
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.tuning.measure import clock
+from jitgen.tuning.measure.errors import NoDevice, WrongResult
+from jitgen.tuning.measure.rotation import rotation
+from jitgen.tuning.measure.times import Times
+from jitgen.tuning.measure.workload import Workload
 
 
 def problem(layout: Layout = Layout.RAGGED, **changes: object) -> Problem:
@@ -47,8 +48,11 @@ def test_a_right_result_passes_and_a_wrong_one_does_not(
         load.check("a kernel")
 
 
-def test_sums_in_float64_show_the_rounding_alone() -> None:
-    load = Workload.random(problem(out_dtype=DType.F32), device="cpu")
+@pytest.mark.parametrize("scales", list(ScaleGranularity))
+def test_sums_in_float64_show_the_rounding_alone(scales: ScaleGranularity) -> None:
+    """Scales per tensor used to fail: float64 times float32 where one of them is a number."""
+    given = problem(out_dtype=DType.F32, scale_granularity=scales)
+    load = Workload.random(given, device="cpu")
     load.call(reference.grouped_gemm)
 
     assert 0 < load.errors(torch.float64)[0] < 1e-6
@@ -110,9 +114,9 @@ def test_the_shorter_a_call_the_more_sets_of_operands(monkeypatch: pytest.Monkey
 
     assert found[0] is load
     assert len(found) == len({each.b.data_ptr() for each in found}) == 8
-    monkeypatch.setattr("jitgen.measure.rotation._FLOP_RATE", 1.0)
+    monkeypatch.setattr("jitgen.tuning.measure.rotation._FLOP_RATE", 1.0)
     assert len(rotation(load)) == 2
-    monkeypatch.setattr("jitgen.measure.rotation._MOST_BYTES", 1)
+    monkeypatch.setattr("jitgen.tuning.measure.rotation._MOST_BYTES", 1)
     assert rotation(load) == [load]
 
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from jitgen import quantize
 from jitgen.errors import InputError
-from jitgen.ops import quantize
-from jitgen.ops.quantize import E4M3_MAX, is_kernel_layout, kernel_layout
+from jitgen.formats.e4m3 import MAX as E4M3_MAX
+from jitgen.quantize import is_kernel_layout, kernel_layout
 
 STEP = 2.0**-4
 """Half the distance of neighbouring e4m3 values, as a part of the value, where it is largest."""

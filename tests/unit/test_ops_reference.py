@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from jitgen import quantize, reference
 from jitgen.errors import InputError
-from jitgen.ops import quantize, reference
 
 GROUPS, ROWS, SIZE_N, SIZE_K = 3, 10, 130, 131
 

@@ -11,11 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from jitgen import quantize
+from jitgen.config import Arch, Layout, ScaleGranularity
 from jitgen.errors import InputError, UnsupportedConfig
-from jitgen.model import Arch, KernelConfig, Layout, ScaleGranularity, Tile
-from jitgen.ops import dispatch, quantize
-from jitgen.ops import validate as rules
-from jitgen.ops.grouped_gemm import grouped_gemm
+from jitgen.ops.grouped_gemm import launch
+from jitgen.ops.grouped_gemm.call import grouped_gemm
+from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.runtime.devices import Emulated, on_device
+from jitgen.runtime.registry import Registry
+from jitgen.runtime.session import current
 from tests.arguments import E4M3, MISTAKES, G, K, M, N, config, good, int32, wrong
 
 
@@ -34,22 +38,26 @@ class FakeKernel:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
     kernel = FakeKernel()
 
-    def get_kernel(config: KernelConfig, arch: Arch) -> Any:
+    def get(registry: Registry, config: KernelConfig, arch: Arch) -> Any:
         kernel.config = config
         return SimpleNamespace(function=kernel.function, arch=arch, config=config)
 
-    monkeypatch.setattr(dispatch.registry, "get_kernel", get_kernel)
-    monkeypatch.setattr(dispatch, "memo", dispatch.memo)
-    dispatch.memo.clear()
+    monkeypatch.setattr(Registry, "get", get)
+    current.get().forget()
     yield kernel
-    dispatch.memo.clear()
+    current.get().forget()
 
 
 @pytest.fixture
-def on_sm90(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_sm90(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let host tensors count as those of an H200."""
-    monkeypatch.setattr(rules, "_arch", lambda _: Arch.SM_90A)
-    monkeypatch.setattr(dispatch, "_num_sms", lambda _: 132)
+
+    def function(config: KernelConfig) -> Any:
+        fake.config = config
+        return fake.function
+
+    h200 = Emulated(arch=Arch.SM_90A, num_sms=132, function=function)
+    monkeypatch.setattr(current.get(), "emulated", h200)
 
 
 @pytest.mark.parametrize("layout", ["ragged", "contiguous", "masked"])
@@ -66,7 +74,7 @@ def test_good_arguments_reach_the_kernel(fake: FakeKernel, layout: str) -> None:
     ]
     assert fake.config is not None
     assert fake.config.layout is Layout(layout)
-    assert len(dispatch.memo) == 1
+    assert len(current.get().memo) == 1
 
 
 def test_a_new_output_is_bfloat16(fake: FakeKernel) -> None:
@@ -135,11 +143,11 @@ def test_scales_in_the_other_order_are_copied(fake: FakeKernel) -> None:
 
 
 def test_memo_is_bounded(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "MEMO_SIZE", 4)
+    monkeypatch.setattr(launch, "MEMO_SIZE", 4)
     for rows in range(1, 12):
         a, a_scale = quantize.per_token_group(torch.ones(rows, K))
         grouped_gemm(**good() | {"a": a, "a_scale": a_scale})
-        assert len(dispatch.memo) <= 4
+        assert len(current.get().memo) <= 4
 
 
 def test_expected_rows_change_the_choice(fake: FakeKernel) -> None:
@@ -174,7 +182,7 @@ def test_mistakes_are_named(fake: FakeKernel, given: dict[str, Any], message: st
     assert str(caught.value).startswith(f"{caught.value.argument}: ")
     assert caught.value.__context__ is None  # no traceback of the warm path above it
     assert not fake.calls
-    assert not dispatch.memo
+    assert not current.get().memo
 
 
 def misaligned(*shape: int) -> Tensor:
@@ -287,6 +295,6 @@ def test_another_gpu_may_be_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", Switch)
     for index in (0, 1):
-        dispatch._on_device(log.append, torch.device("cuda", index))(f"call {index}")
+        on_device(log.append, index)(f"call {index}")
 
     assert log == ["call 0", "to 1", "call 1", "back"]

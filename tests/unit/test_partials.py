@@ -11,7 +11,7 @@ import jinja2.meta
 import pytest
 
 from jitgen import templates
-from jitgen.build.render import environment
+from jitgen.codegen.render import environment
 
 FILES = sorted(str(path.relative_to(templates.ROOT)) for path in templates.ROOT.rglob("*.jinja"))
 ENTRIES = [template.entry for template in templates.TEMPLATES.values()]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from jitgen import plans
+from jitgen.config import Arch, Layout
 from jitgen.errors import PlanError, UnsupportedConfig
-from jitgen.model import Arch, Layout
-from jitgen.select import select
+from jitgen.runtime.session import select
 
 GOOD = """
 description = "two matrices"

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from jitgen import plans
-from jitgen.build import workers
-from jitgen.build.workers import Outcome, OutcomeKind
 from jitgen.cache import Store
+from jitgen.compile import workers
+from jitgen.compile.workers import Outcome, OutcomeKind
+from jitgen.config import Layout
 from jitgen.errors import ConfigError, PlanError, UnsupportedConfig
-from jitgen.model import KernelConfig, Layout, Tile
+from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import prewarm as module
 from jitgen.runtime.prewarm import Row, State, prewarm
 

@@ -19,11 +19,12 @@ from typing import Any
 
 import pytest
 
-from jitgen.build import compile as compiling
-from jitgen.build import compiler, provenance
-from jitgen.build.compiler import Artifact
 from jitgen.cache import Store
-from jitgen.model import Arch, KernelConfig, Tile
+from jitgen.compile import compile as compiling
+from jitgen.compile import compiler, provenance
+from jitgen.compile.compiler import Artifact
+from jitgen.config import Arch
+from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import entries
 from tests.unit.store_fakes import tree
 

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from jitgen import templates
-from jitgen.build import render as rendering
-from jitgen.build.render import render, used_parameters
+from jitgen.codegen import render as rendering
+from jitgen.codegen.render import render, used_parameters
+from jitgen.config import Arch
 from jitgen.errors import RenderError, UnsupportedConfig
-from jitgen.model import Arch, KernelConfig, Tile
+from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from tests.strategies import legal_sweep
 
 CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))

@@ -8,20 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.errors import ConfigError, UnsupportedConfig
-from jitgen.model import (
-    Arch,
-    DType,
-    KernelConfig,
-    Layout,
-    Operands,
-    Problem,
-    ScaleGranularity,
-    check,
-)
-from jitgen.select import Choice, bucket, buckets, menu, select, tuned
-from jitgen.select.bucket import EDGES
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.runtime.session import select
 from jitgen.settings import settings
+from jitgen.targets.legality import check, rules
+from jitgen.tuning import known as tuned
+from jitgen.tuning.bucket import bucket, buckets
+from jitgen.tuning.choice import Choice
+from tests.candidates import candidates
 
 MATRICES = [(4096, 7168), (7168, 2048)]
 
@@ -38,7 +35,7 @@ def shape(config: KernelConfig) -> tuple[int, int, int, int]:
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("scales", ScaleGranularity)
 def test_menu_is_short_and_legal(layout: Layout, scales: ScaleGranularity) -> None:
-    configs = menu(Arch.SM_90A, layout, Operands(scale_granularity=scales))
+    configs = candidates(Arch.SM_90A, layout, Operands(scale_granularity=scales))
 
     assert 6 <= len(configs) <= 10
     assert len(set(configs)) == len(configs)
@@ -47,16 +44,19 @@ def test_menu_is_short_and_legal(layout: Layout, scales: ScaleGranularity) -> No
 
 def test_block_scaled_menus_are_short_together() -> None:
     """The menu is what prewarming compiles."""
-    assert sum(len(menu(Arch.SM_90A, layout, Operands())) for layout in Layout) <= 24
+    assert sum(len(candidates(Arch.SM_90A, layout, Operands())) for layout in Layout) <= 24
 
 
 @pytest.mark.parametrize("layout", Layout)
 def test_every_entry_of_a_menu_is_the_best_for_some_problem(layout: Layout) -> None:
     """What nothing chooses has no place in a menu: it would be compiled for nobody."""
-    wanted = set(menu(Arch.SM_90A, layout, Operands()))
+    wanted = set(candidates(Arch.SM_90A, layout, Operands()))
     for groups in (1, 2, 4, 8, 32, 64, 256):
         for n, k in [*MATRICES, (512, 7168), (768, 2048), (2048, 7168), (7168, 512)]:
-            wanted -= {choose(layout, groups, rows, n, k).config for rows in EDGES[Arch.SM_90A]}
+            wanted -= {
+                choose(layout, groups, rows, n, k).config
+                for rows in rules(Arch.SM_90A, "grouped_gemm").row_edges
+            }
 
     assert not {config.name("sm_90a") for config in wanted}
 
@@ -97,7 +97,7 @@ def test_a_bucket_has_one_answer(arch: Arch) -> None:
     ]
     choices = {id(select(problem, arch)) for problem in problems}
 
-    assert len(choices) <= len(EDGES[arch])
+    assert len(choices) <= len(rules(arch, "grouped_gemm").row_edges)
     assert len({select(problem, arch).config for problem in problems}) <= 8
     for problem in problems:
         assert select(bucket(problem, arch), arch) is select(problem, arch)
@@ -148,7 +148,7 @@ def test_predictions_are_near_the_measured_times() -> None:
 
 def test_the_model_chooses_well_where_it_was_measured() -> None:
     """Over the shipped table: within 3 % of the best on average, never more than 10 % off."""
-    table = tuned.shipped_table(Arch.SM_90A)
+    table = tuned.shipped_table(Arch.SM_90A, "NVIDIA H200")
     assert table is not None
     lost = []
     for record in table.records:
@@ -202,7 +202,7 @@ def test_types_without_a_kernel_are_refused() -> None:
 
 
 def test_without_a_gpu_the_default_arch_is_cpu_unless_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jitgen.select import target
+    from jitgen.targets import default as target
 
     monkeypatch.setattr(target, "_GPU_DEVICES", ())
     problem = Problem(layout=Layout.RAGGED, groups=2, m=64, n=64, k=64)
@@ -219,7 +219,7 @@ def test_the_default_arch_is_that_of_the_gpu(
     """A GPU without kernels counts as none."""
     import torch
 
-    from jitgen.select import target
+    from jitgen.targets import default as target
 
     monkeypatch.setattr(target, "_GPU_DEVICES", (Path("/"),))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.model import KernelConfig, Operands
-from jitgen.select import bucket, device, menu, select, tuned
-from jitgen.select.record import Table, slug
+from jitgen.config import Arch
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.runtime.session import select
+from jitgen.targets.legality import target
+from jitgen.tuning import device
+from jitgen.tuning import known as tuned
+from jitgen.tuning.bucket import bucket
+from jitgen.tuning.record import Table
+from tests.candidates import candidates
 
-SHIPPED = sorted(tuned.TABLES.glob("*.json"))
+SHIPPED = sorted(tuned.TARGETS.glob("*/tables/*.json"))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -20,8 +26,8 @@ def test_every_entry_counts(path: Path) -> None:
     """Its problem stands for a bucket, and its winner is in the menu."""
     table = Table.from_json(json.loads(path.read_text(encoding="utf-8")))
 
-    assert path.name == f"{table.arch}_{device.slug(table.device)}.json"
-    assert len({slug(record.problem) for record in table.records}) == len(table.records) > 0
+    assert path.parts[-3:] == (table.arch, "tables", f"{device.slug(table.device)}.json")
+    assert len({record.problem.slug for record in table.records}) == len(table.records) > 0
     for record in table.records:
         problem = record.problem
         assert bucket(problem, table.arch) == problem
@@ -33,14 +39,15 @@ def test_every_entry_counts(path: Path) -> None:
             scale_granularity=problem.scale_granularity,
         )
         assert arch is table.arch
-        assert config in menu(arch, problem.layout, operands)
+        assert config in candidates(arch, problem.layout, operands)
         assert record.times_us[record.winner] == min(record.times_us.values())
 
 
 def test_reference_gpus_decide_where_nothing_was_measured() -> None:
     """A machine without a GPU chooses what the reference GPU's table says."""
-    for arch, name in device.REFERENCE_GPU.items():
-        path = tuned.TABLES / f"{arch}_{device.slug(name)}.json"
+    for arch in Arch:
+        name = target(arch).devices[0].name
+        path = tuned.TARGETS / arch / "tables" / f"{device.slug(name)}.json"
         if not path.exists():
             continue
         for record in Table.from_json(json.loads(path.read_text(encoding="utf-8"))).records:

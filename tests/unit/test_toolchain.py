@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 import jitgen
-from jitgen.build import toolchain
 from jitgen.cache import Store
+from jitgen.compile import toolchain
+from jitgen.config import Arch
 from jitgen.errors import ToolchainError
 from jitgen.events import Event
-from jitgen.model import Arch, KernelConfig, Tile
+from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import key, loader
 from jitgen.runtime.entries import readable
 from tests.unit.store_fakes import publish

@@ -17,14 +17,16 @@ import pytest
 
 from jitgen import settings
 from jitgen.cache import Store
+from jitgen.config import Arch
 from jitgen.errors import CacheError, UnsupportedConfig
-from jitgen.measure.errors import NoDevice
-from jitgen.model import Arch, KernelConfig, Problem
-from jitgen.ops import dispatch
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime import prewarm as compiling
 from jitgen.runtime.key import key
-from jitgen.select import device, select
-from jitgen.tune import State, tune
+from jitgen.runtime.session import current, select
+from jitgen.tuning import device
+from jitgen.tuning.measure.errors import NoDevice
+from jitgen.tuning.search import State, tune
 from tests.unit.tune_stand import (
     LARGE,
     NAMES,
@@ -115,10 +117,10 @@ class TestRecords:
         assert seen == [(SMALL, 1, 2), (LARGE, 2, 2)]
 
     def test_launches_are_chosen_anew(self, stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(dispatch.memo, ("key",), SimpleNamespace())
+        monkeypatch.setitem(current.get().memo, ("key",), SimpleNamespace())
         run()
 
-        assert not dispatch.memo
+        assert not current.get().memo
 
 
 class TestCompiling:
@@ -197,7 +199,7 @@ def test_a_worker_ends_with_its_parent(stand: Stand) -> None:
     """Even one whose kernel hangs: else it would keep the GPU."""
     stand.script(prove_0="hang")
     script = (
-        "from jitgen.tune import bench, tune\n"
+        "from jitgen.tuning.search import bench, tune\n"
         "from jitgen.runtime import prewarm\n"
         "from tests.unit.tune_stand import SMALL, TRIALS, compiled\n"
         "prewarm.prewarm = compiled\n"

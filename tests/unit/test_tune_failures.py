@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from jitgen.cache import Store
-from jitgen.model import Arch
-from jitgen.select import select, tuned
-from jitgen.tune import State, bench, process
+from jitgen.config import Arch
+from jitgen.runtime.session import select
+from jitgen.tuning import known as tuned
+from jitgen.tuning.search import State, bench, process
 from tests.unit.tune_stand import LARGE, NAMES, SMALL, Stand, exclusions, is_alive, run, set_up
 
 

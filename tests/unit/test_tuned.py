@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.build import toolchain
 from jitgen.cache import Store
+from jitgen.compile import toolchain
+from jitgen.config import Arch, Layout
 from jitgen.errors import ToolchainError, UnsupportedConfig
-from jitgen.model import Arch, Layout, Problem
-from jitgen.select import bucket, device, select, tuned
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.runtime.session import select
+from jitgen.tuning import device
+from jitgen.tuning import known as tuned
+from jitgen.tuning.bucket import bucket
 from tests.unit.tuned_fakes import (
     BY_MODEL,
     GPU,

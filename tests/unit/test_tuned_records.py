@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from jitgen.model import Layout, Problem
-from jitgen.select.record import SCHEMA, BadRecord, Record, Table, slug
+from jitgen.config import Layout
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.tuning.record import SCHEMA, BadRecord, Record, Table
 from tests.unit.tuned_fakes import GPU, NAMES, PROBLEM, record
 
 
@@ -74,7 +75,7 @@ class TestRecords:
             Table.from_json({**table, field: value})
 
     def test_slugs_tell_problems_apart(self) -> None:
-        names = {slug(PROBLEM)}
+        names = {PROBLEM.slug}
         for field, value in (
             ("layout", Layout.MASKED),
             ("groups", 9),
@@ -86,7 +87,7 @@ class TestRecords:
             ("scale_granularity", "row"),
         ):
             values = {name: getattr(PROBLEM, name) for name in PROBLEM.__slots__}
-            names.add(slug(Problem(**{**values, field: value})))
+            names.add(Problem(**{**values, field: value}).slug)
 
         assert len(names) == 9
         assert all(name.replace("_", "").isalnum() for name in names)

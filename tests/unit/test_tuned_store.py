@@ -16,8 +16,8 @@ import pytest
 from jitgen import settings
 from jitgen.cache import Store
 from jitgen.errors import CacheError
-from jitgen.runtime import registry
-from jitgen.select import select, tuned
+from jitgen.runtime.session import current, select
+from jitgen.tuning import known as tuned
 from tests.unit.tuned_fakes import (
     BY_MODEL,
     GPU,
@@ -128,7 +128,7 @@ class TestDoubt:
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}'])
     def test_damaged_table(self, text: str, tables: Path, caplog: pytest.LogCaptureFixture) -> None:
         ship(tables, record(1))
-        (tables / "sm_90a_nvidia-h200.json").write_text(text)
+        (tables / "sm_90a" / "tables" / "nvidia-h200.json").write_text(text)
         forget()
 
         assert select(PROBLEM, GPU).source == "model"
@@ -187,7 +187,7 @@ class TestStore:
         store = Store.open()
         tuned.record(store, GPU, record(2))
         store.clear()
-        registry.reset()
+        current.get().reset()
 
         assert store.tuned.is_empty
         assert select(PROBLEM, GPU).source == "model"

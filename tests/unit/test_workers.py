@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.build import capacity, workers
-from jitgen.build.workers import Outcome, OutcomeKind
+from jitgen.compile import capacity, workers
+from jitgen.compile.workers import Outcome, OutcomeKind
 
 TASKS = '''
 import os, signal, subprocess, sys, time
@@ -182,7 +182,7 @@ class TestRun:
 
         assert result("is_loaded", "wave") is True
         assert result("can_import", "colorsys") is False
-        assert result("is_loaded", "jitgen.build.workers") is False
+        assert result("is_loaded", "jitgen.compile.workers") is False
 
     def test_forks_from_a_single_thread(self) -> None:
         (outcome,) = call("num_threads", None)
@@ -307,7 +307,7 @@ class TestEnding:
         script = tmp_path / "script.py"
         script.write_text(
             "import signal\n"
-            "from jitgen.build import workers\n"
+            "from jitgen.compile import workers\n"
             # A shell's background jobs, this test among them, inherit a SIGINT that is ignored.
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             f"run = workers.run('worker_tasks:linger', [{str(path)!r}], jobs=1, timeout_s=60,"
@@ -330,7 +330,7 @@ class TestEnding:
     def test_works_from_a_command_line(self, tmp_path: Path) -> None:
         """``python -c`` and a REPL have no file that could be imported again."""
         code = (
-            "from jitgen.build import workers\n"
+            "from jitgen.compile import workers\n"
             "run = workers.run('worker_tasks:double', [4], jobs=1, timeout_s=60, preload=())\n"
             "print([o.result for o in run])"
         )

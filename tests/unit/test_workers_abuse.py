@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.build import workers
-from jitgen.build.workers import OutcomeKind
-from jitgen.tune.process import Worker
+from jitgen.compile import workers
+from jitgen.compile.workers import OutcomeKind
+from jitgen.tuning.search.process import Worker
 from tests.unit.test_workers import await_true, is_alive
 
 REPOSITORY = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ class TestWorkingFolder:
         """``python -c`` finds jitgen in the working folder; so do its compile processes."""
         code = (
             "import sys; sys.path = ['', *(p for p in sys.path if 'site' in p or 'lib' in p)]\n"
-            "from jitgen.build import workers\n"
+            "from jitgen.compile import workers\n"
             "print(workers.__file__)\n"
             "run = workers.run('jitgen.text:printable', ['ok'], jobs=1, timeout_s=60, preload=())\n"
             "print([o.result for o in run])"
@@ -166,7 +166,7 @@ class TestHangs:
         """The server tells that it lives while a task is silent."""
         monkeypatch.setattr(workers, "_SILENCE_S", 2)
         (tmp_path / "modules" / "quick_beat.py").write_text(
-            "from jitgen.build import worker_server\nworker_server._HEARTBEAT_S = 0.5\n"
+            "from jitgen.compile import worker_server\nworker_server._HEARTBEAT_S = 0.5\n"
         )
         (outcome,) = workers.run("time:sleep", [4], jobs=1, timeout_s=60, preload=("quick_beat",))
 
@@ -192,7 +192,7 @@ class TestHiding:
     def test_it_ends_with_the_client(self, tmp_path: Path) -> None:
         path = tmp_path / "pids"
         code = (
-            "from jitgen.build import workers\n"
+            "from jitgen.compile import workers\n"
             f"list(workers.run('abuse_tasks:hide_and_wait', [{str(path)!r}], jobs=1, timeout_s=60,"
             " preload=()))\n"
         )

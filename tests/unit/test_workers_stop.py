@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.build import workers
-from jitgen.build.workers import Outcome
+from jitgen.compile import workers
+from jitgen.compile.workers import Outcome
 from tests.unit.test_workers import TASKS, await_true, is_alive, pids
 
 
@@ -66,7 +66,7 @@ def test_a_fork_that_lives_on_keeps_no_one(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import os, threading, time\n"
-        "from jitgen.build import workers\n"
+        "from jitgen.compile import workers\n"
         "stop = workers.Stop()\n"
         f"run = workers.run('worker_tasks:linger', [{str(path)!r}], jobs=1, timeout_s=60,"
         " preload=(), stop=stop)\n"

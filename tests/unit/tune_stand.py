@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from jitgen.cache import Store
-from jitgen.model import Arch, KernelConfig, Layout, Problem
+from jitgen.config import Arch, Layout
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime import prewarm as compiling
 from jitgen.runtime.key import key
-from jitgen.select import select, tuned
-from jitgen.tune import Report, bench, tune
+from jitgen.runtime.session import select
+from jitgen.tuning import known as tuned
+from jitgen.tuning.search import Report, bench, tune
 from tests.unit.fake_trials import VARIABLE
 
 TRIALS = "tests.unit.fake_trials:Trials"

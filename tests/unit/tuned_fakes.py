@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
-from jitgen.model import Arch, Layout, Problem
-from jitgen.runtime import registry
-from jitgen.select import bucket, device, select, tuned
-from jitgen.select.record import Record, Table
+from jitgen.config import Arch, Layout
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.runtime.session import current, select
+from jitgen.tuning import device
+from jitgen.tuning import known as tuned
+from jitgen.tuning.bucket import bucket
+from jitgen.tuning.record import Record, Table
 
 GPU = Arch.SM_90A
 PROBLEM = bucket(Problem(layout=Layout.RAGGED, groups=8, m=4096, n=4096, k=7168), GPU)
@@ -25,7 +28,7 @@ def empty_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     """Yield an empty folder of shipped tables; meanwhile there is no GPU."""
     folder = tmp_path / "tables"
     folder.mkdir()
-    monkeypatch.setattr(tuned, "TABLES", folder)
+    monkeypatch.setattr(tuned, "TARGETS", folder)
     monkeypatch.setattr(device.target, "_GPU_DEVICES", ())
     forget()
     yield folder
@@ -50,15 +53,21 @@ def forget() -> None:
     """Look at devices, tables and measurements anew, as a new process does."""
     for cached in (device.device_name, device.folder):
         cached.cache_clear()
-    for cached in (tuned.shipped_device, tuned.shipped_table, tuned.shipped):
+    for cached in (
+        tuned.shipped_device,
+        tuned._shipped_devices,
+        tuned.shipped_table,
+        tuned.shipped,
+    ):
         cached.cache_clear()
-    registry.reset()
+    current.get().reset()
 
 
 def ship(folder: Path, *records: Record, name: str = "NVIDIA H200") -> None:
     """Let `records` come with jitgen."""
     table = Table(device=name, arch=GPU, conditions={}, records=records)
-    path = folder / f"sm_90a_{device.slug(name)}.json"
+    path = folder / "sm_90a" / "tables" / f"{device.slug(name)}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(table.to_json()))
     forget()
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from jitgen.errors import JitgenError
-from jitgen.measure.clock import Call
+from jitgen.tuning.measure.clock import Call
 
 if TYPE_CHECKING:
-    from jitgen.measure.workload import Workload
+    from jitgen.tuning.measure.workload import Workload
 
 
 class Unavailable(JitgenError):

@@ -9,9 +9,9 @@ import torch
 from torch.nn import functional
 
 from jitgen.bench.peers import Peer, Prepared, Unavailable
-from jitgen.measure.workload import Workload
-from jitgen.model import DType, ScaleGranularity
-from jitgen.ops.dtypes import ceil_div
+from jitgen.config import DType, ScaleGranularity
+from jitgen.formats.dtypes import ceil_div
+from jitgen.tuning.measure.workload import Workload
 
 _ROWS = 16
 """Rows of a at whose multiples the library has its fast kernels; groups are padded to it."""

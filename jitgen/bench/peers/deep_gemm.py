@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from jitgen.bench.peers import Peer, Prepared, Unavailable
-from jitgen.measure.workload import Workload
-from jitgen.model import DType, Layout, ScaleGranularity
-from jitgen.ops.quantize import kernel_layout
-from jitgen.select.menu import GROUP_ALIGNMENT
+from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.layouts import GROUP_ALIGNMENT
+from jitgen.quantize import kernel_layout
+from jitgen.tuning.measure.workload import Workload
 
 _CONTIGUOUS = ("m_grouped_fp8_gemm_nt_contiguous",)
 _MASKED = ("m_grouped_fp8_gemm_nt_masked", "m_grouped_fp8_fp4_gemm_nt_masked")

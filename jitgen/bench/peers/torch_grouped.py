@@ -9,10 +9,10 @@ from itertools import accumulate
 import torch
 
 from jitgen.bench.peers import Peer, Prepared, Unavailable
-from jitgen.measure.workload import Workload
-from jitgen.model import DType, Layout, ScaleGranularity
-from jitgen.ops.dtypes import ceil_div
-from jitgen.select.menu import GROUP_ALIGNMENT
+from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.formats.dtypes import ceil_div
+from jitgen.layouts import GROUP_ALIGNMENT
+from jitgen.tuning.measure.workload import Workload
 
 _ALLOWANCE = 4.0
 """Fast accumulation keeps the tensor core's few bits over all of K."""

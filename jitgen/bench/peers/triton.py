@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from jitgen.bench.peers import Peer, Prepared, Unavailable
-from jitgen.measure.clock import Call, compete
-from jitgen.measure.workload import Workload
-from jitgen.model import DType, Layout, ScaleGranularity
-from jitgen.model.dtypes import SCALE_BLOCK
+from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.config.dtypes import SCALE_BLOCK
+from jitgen.tuning.measure.clock import Call, compete
+from jitgen.tuning.measure.workload import Workload
 
 _SHAPES: tuple[dict[str, int], ...] = (
     {"block_m": 16, "raster": 1, "num_warps": 4, "num_stages": 4},

@@ -15,14 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
+from jitgen.emulator.host.native import STANDALONE, Host, call
 from jitgen.emulator.host.runtime import stub
 from jitgen.emulator.host.symbols import with_stub
-from jitgen.emulator.host.tensors import OnGpu
+from jitgen.emulator.host.tensors import on_gpu
 from jitgen.emulator.machine.machine import Launch
 from jitgen.errors import EmulationError, UnsupportedPtx
-from jitgen.runtime import native
 
 _MULTIPROCESSOR_COUNT = 16
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
@@ -113,6 +111,7 @@ def launches(
     *,
     device: Device,
     params: Mapping[str, Sequence[int]],
+    host: Host = STANDALONE,
 ) -> list[tuple[str, Launch]]:
     """
     Call the function `symbol` of `library` and return the kernels and launches that it makes.
@@ -125,6 +124,7 @@ def launches(
         arguments: What it takes; tensors in host memory pass for tensors of the device.
         device: The GPU that it finds.
         params: For each kernel the sizes of its parameters in bytes.
+        host: The machine that this runs on.
 
     Raises:
         EmulationError: The library cannot be loaded, or launches a kernel that is not in `params`.
@@ -132,8 +132,6 @@ def launches(
         ToolchainError: There is no C compiler to make the stub runtime.
         Exception: Whatever the function raises about its arguments.
     """
-    import tvm_ffi
-
     found: list[tuple[str, Launch]] = []
     failed: list[str] = []
 
@@ -145,13 +143,11 @@ def launches(
             failed.append(name)
 
     with _lock:
-        function = _function(library, symbol)
-        runtime = stub()
+        runtime = stub(host)  # before the library, which looks for its functions when it is loaded
+        function = _function(library, symbol, host)
         runtime.begin(on_launch, device.attributes)
         try:
-            function(
-                *(tvm_ffi.from_dlpack(x) if isinstance(x, OnGpu) else x for x in _on_gpu(arguments))
-            )
+            call(function, on_gpu(arguments))
         finally:
             unknown = runtime.unknown_attribute
             runtime.end()
@@ -166,17 +162,12 @@ def launches(
     return found
 
 
-def _on_gpu(arguments: Sequence[Any]) -> list[Any]:
-    return [OnGpu(x) if isinstance(x, Tensor) else x for x in arguments]
-
-
-def _function(content: bytes, symbol: str) -> Any:
+def _function(content: bytes, symbol: str, host: Host) -> Any:
     """Load a copy of the library `content` that calls the stub, and return its function."""
-    stub()  # before the copy, which looks for its functions when it is loaded
     digest = hashlib.sha256(content).hexdigest()
     try:
         if digest not in _loaded:
-            _loaded[digest] = native.load(with_stub(content), symbol)
+            _loaded[digest] = host.load(with_stub(content), symbol)
         return _loaded[digest][symbol]
     except (AttributeError, KeyError, OSError, RuntimeError, ValueError) as error:
         raise EmulationError(f"the host part of {symbol} cannot be loaded: {error}") from error

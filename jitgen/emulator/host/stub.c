@@ -26,21 +26,21 @@ extern void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *message);
 
 /* --- what runtime.py calls ---------------------------------------------------------------- */
 
-void jitgen_stub_begin(launch_callback callback)
+void emulator_stub_begin(launch_callback callback)
 {
     on_launch = callback;
     unknown_attribute = -1;
     memset(is_set, 0, sizeof is_set);
 }
 
-void jitgen_stub_set_attribute(int attribute, int value)
+void emulator_stub_set_attribute(int attribute, int value)
 {
     attributes[attribute] = value;
     is_set[attribute] = 1;
 }
 
 /* The first attribute of the device that was asked for and not set; -1: there was none. */
-int jitgen_stub_unknown_attribute(void)
+int emulator_stub_unknown_attribute(void)
 {
     return unknown_attribute;
 }

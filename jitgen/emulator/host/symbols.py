@@ -18,6 +18,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 
 from jitgen.errors import EmulationError, UnsupportedPtx
 
@@ -36,6 +37,9 @@ STUBBED = {
     "cuda_dialect_unload_library_once": "emul_dialect_unload_library_once",
 }
 """Functions of the compiler's runtime library, and the stub's that stand for them."""
+
+COMPILER = "nvidia-cutlass-dsl"
+"""Distribution of the compiler whose artifacts these are."""
 
 CALLING_CONVENTION = "TVMFFI"
 """Prefix of what libtvm_ffi provides, in every process that calls a kernel."""
@@ -76,7 +80,7 @@ def symbols(library: bytes) -> list[Symbol]:
     """
     try:
         return list(_symbols(library))
-    except (struct.error, ValueError) as error:
+    except (struct.error, ValueError, IndexError) as error:
         raise EmulationError(f"the host part is no shared library for this CPU: {error}") from None
 
 
@@ -136,14 +140,18 @@ def _refuse_unknown(wanted: list[Symbol]) -> None:
         )
     )
     if unknown:
-        from jitgen.build import toolchain
-
-        version = toolchain.versions()["nvidia-cutlass-dsl"]
         raise UnsupportedPtx(
             f"the host part calls what the emulator does not know: {', '.join(unknown)}; "
-            f"the compiler is nvidia-cutlass-dsl {version}, and the emulator was made for 4.8",
+            f"the compiler is {COMPILER} {_version()}, and the emulator was made for 4.8",
             unknown=unknown,
         )
+
+
+def _version() -> str:
+    try:
+        return metadata.version(COMPILER)
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
 
 
 def _is_standard(name: str) -> bool:

@@ -8,11 +8,12 @@ Source: DLPack, "dlpack.h": `DLTensor`, `DLManagedTensor`, `DLDataTypeCode`, `DL
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor as Tensor  # noqa: PLC0414  # here for its neighbours as well
 
 from jitgen.errors import InputError
 
@@ -117,6 +118,17 @@ def _element(tensor: Tensor) -> tuple[int, int, int]:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in ELEMENTS)
         raise InputError("tensors", f"must be of {known} (got {tensor.dtype})")
     return ELEMENTS[tensor.dtype]
+
+
+def on_gpu(arguments: Sequence[Any]) -> list[Any]:
+    """Return `arguments` with every tensor passing for one of device 0 of CUDA."""
+    return [OnGpu(x) if isinstance(x, Tensor) else x for x in arguments]
+
+
+def tensor_of(argument: Any) -> Tensor | None:
+    """Return the tensor that an argument is, or passes on; None for other values."""
+    tensor = argument.tensor if isinstance(argument, OnGpu) else argument
+    return tensor if isinstance(tensor, Tensor) else None
 
 
 def span(tensor: Tensor) -> int:

@@ -44,7 +44,7 @@ def run(quick: bool = True) -> Stage:
 def _with_compiler(folder: Path, *, quick: bool) -> None:
     """Import the compiler as jitgen does, and fork a process for each case."""
     without_torch()
-    from jitgen.build import preloaded  # noqa: F401
+    from jitgen.compile import preloaded  # noqa: F401  # the compiler, as workers have it
 
     for name in [name for name in os.environ if name.startswith(("JITGEN_", "CUTE_DSL_"))]:
         del os.environ[name]

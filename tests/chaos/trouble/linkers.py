@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 
-from jitgen.build import linker
+from jitgen.compile import linker
 from tests.chaos.kernels import CONFIGS, hearing, name_of, prebuilt
 from tests.chaos.trouble.stand import (
     Case,

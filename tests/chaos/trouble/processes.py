@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from jitgen import forks
-from jitgen.build import compiler, workers
-from jitgen.build.render import render
 from jitgen.cache import Store
+from jitgen.codegen.render import render
+from jitgen.compile import compiler, workers
 from jitgen.errors import ResourceError
 from jitgen.events import Event, events
 from jitgen.runtime.key import key
 from jitgen.runtime.registry import Registry
+from jitgen.runtime.session import current
 from jitgen.settings import settings
 from tests.chaos.kernels import ARCH, CONFIGS, in_child
 from tests.chaos.trouble.stand import CONFIG, OTHER, Case, Place, patched, refused, served
@@ -328,12 +329,10 @@ def _threads_ask(place: Place) -> str:
 
 def _reset_meanwhile(place: Place) -> str:
     """Another thread forgets the registry during the compile."""
-    from jitgen.runtime import registry
-
-    with settings.scope(cache_dir=place.root), _during_compile(registry.reset):
-        kernel = registry.get_kernel(CONFIG, ARCH)
+    with settings.scope(cache_dir=place.root), _during_compile(current.get().reset):
+        kernel = current.get().get_kernel(CONFIG, ARCH)
     assert place.is_right(kernel)
-    assert isinstance(registry.default(), Registry)
+    assert isinstance(current.get().registry, Registry)
     return "served right"
 
 

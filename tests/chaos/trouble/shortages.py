@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from jitgen.build import compiler
 from jitgen.cache import scratch
+from jitgen.compile import compiler
 from jitgen.errors import CompileTimeout, ResourceError
 from jitgen.runtime import backoff
 from jitgen.settings import settings

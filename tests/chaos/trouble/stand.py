@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitgen.build.linker import driver
 from jitgen.cache import Store
+from jitgen.compile.linker import driver
 from jitgen.errors import JitgenError
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.registry import Registry

@@ -14,10 +14,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from jitgen.build import compiler, provenance, toolchain
 from jitgen.cache import Store
+from jitgen.compile import compiler, provenance, toolchain
 from jitgen.errors import CompileError, RememberedFailure, UnsafeCacheRoot
 from jitgen.runtime.key import key
+from jitgen.runtime.session import current
 from jitgen.settings import settings
 from tests.chaos.kernels import ARCH, IMPORTS, hearing, in_child, pretending, warm_up
 from tests.chaos.trouble.stand import (
@@ -41,7 +42,7 @@ sys.modules["torch"] = None
 logging.basicConfig(format="%(message)s")
 {before}
 import jitgen
-from jitgen.model import KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
 kernel = jitgen.get_kernel(KernelConfig.parse({CONFIG.name(ARCH)!r})[0], "cpu")
 print(kernel.tier, hashlib.sha256(kernel.entry.library).hexdigest(), kernel.entry.why_private)
 """
@@ -139,7 +140,7 @@ def _refuse(*_: object, **__: object) -> NoReturn:
 
 def _clock_back(place: Place) -> str:
     """A failure that was remembered when the clock was a year ahead used to last that year."""
-    from jitgen.build import compile as compiling
+    from jitgen.compile import compile as compiling
 
     now = time.time
     with (
@@ -153,7 +154,7 @@ def _clock_back(place: Place) -> str:
 
 
 def _clock_forward(place: Place) -> str:
-    from jitgen.build import compile as compiling
+    from jitgen.compile import compile as compiling
 
     now = time.time
     with patched(compiling, "compile_kernel", _refuse):
@@ -179,13 +180,12 @@ def _no_home(place: Place) -> str:
     warm_up()
 
     def work() -> None:
-        from jitgen.runtime import registry
 
         for name in ("HOME", "XDG_CACHE_HOME", "JITGEN_CACHE_DIR"):
             os.environ.pop(name, None)
         with pretending(), hearing() as said:
-            registry.reset()
-            kernel = registry.get_kernel(CONFIG, ARCH)
+            current.get().reset()
+            kernel = current.get().get_kernel(CONFIG, ARCH)
         assert "JITGEN_CACHE_DIR" in " ".join(said), said
         assert len(said) == 1, said
         assert kernel.entry.why_private
@@ -238,7 +238,7 @@ import sys
 sys.path.insert(0, {str(shadow.parent)!r})
 import jitgen
 from jitgen.errors import ToolchainError
-from jitgen.model import KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
 try:
     jitgen.get_kernel(KernelConfig.parse({CONFIG.name(ARCH)!r})[0], "cpu")
 except ToolchainError as error:
@@ -254,7 +254,7 @@ sys.path.remove({str(shadow.parent)!r})
 def _unreadable_cpu(place: Place) -> str:
     """A /proc/cpuinfo that says nothing used to mean that code for any processor may run."""
     place.get()
-    hide = "from jitgen.build import toolchain as t; t._CPUINFO = t.Path('/missing')"
+    hide = "from jitgen.compile import toolchain as t; t._CPUINFO = t.Path('/missing')"
     said = [_fresh(place, hide, JITGEN_CACHE_DIR=str(place.folder / "other")) for _ in range(2)]
     assert [text.split()[0] for text in said] == ["compiled", "disk"], said
     assert _fresh(place, hide, JITGEN_ON_MISS="compile").startswith("compiled"), "it ran wide code"

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Where a compile happens, and whom to believe when it fails.
+
+In this process it takes a second less, but the compiler may be told to generate other code, the
+stack may be deep, memory short, and LLVM ends its process where it runs out. So what fails here is
+tried in a process of its own, and only a refusal from there is certain.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from jitgen import forks
+from jitgen.boundary import is_from_handler, words
+from jitgen.errors import CompileError, JitgenError, ResourceError, ToolchainError
+from jitgen.settings import settings
+
+if TYPE_CHECKING:
+    from jitgen.compile.compiler import Artifact
+    from jitgen.compile.workers import Stop
+    from jitgen.config import Arch, Config
+
+
+class Where(StrEnum):
+    """Where to compile."""
+
+    AUTO = "auto"
+    PROCESS = "process"
+    WORKER = "worker"
+
+
+def usual() -> Where:
+    """
+    Return where calls compile: as JITGEN_COMPILE says.
+
+    ``auto`` means a worker for who serves with fallbacks: such a process must not end with LLVM.
+    """
+    chosen = Where(settings.compile)
+    is_serving = chosen is Where.AUTO and settings.on_miss == "fallback"
+    return Where.WORKER if is_serving else chosen
+
+
+def compile_kernel(
+    config: Config, arch: Arch, where: Where, *, timeout_s: float, stop: Stop | None = None
+) -> Artifact:
+    """
+    Render and compile `config` for `arch` where it is to be compiled.
+
+    Args:
+        config: What to compile.
+        arch: The target.
+        where: ``process``: here and nowhere else. ``worker``: in a process of its own. ``auto``:
+            here, but in a process of its own where this one is unfit, or fails.
+        timeout_s: How long a process of its own may take.
+        stop: What ends such a process from another thread.
+
+    Raises:
+        CompileError: The compiler refused it.
+        CompileTimeout: It took too long.
+        ResourceError: Something ran out.
+        ToolchainError: The compiler is not installed.
+    """
+    own = None
+    if where is not Where.WORKER:
+        try:
+            return _compile_here(config, arch, must=where is Where.PROCESS)
+        except ToolchainError:
+            raise
+        except Exception as error:  # whatever is wrong with this process
+            if is_from_handler(error):
+                raise
+            if where is Where.PROCESS:
+                raise _named(config.name(arch), error) from error
+            own = error
+    try:
+        with forks.idle():
+            from jitgen.compile.isolated import compile_isolated
+
+            return compile_isolated(config, arch, timeout_s=timeout_s, stop=stop)
+    except ResourceError as error:
+        if isinstance(own, CompileError):
+            raise own from error  # nobody can say for certain; this is what is known
+        raise
+
+
+class _Unfit(Exception):
+    """The process is not one to compile in."""
+
+
+def _compile_here(config: Config, arch: Arch, *, must: bool) -> Artifact:
+    from jitgen.codegen.render import render
+    from jitgen.compile import compiler
+
+    if not must and (reason := compiler.unfit()):
+        raise _Unfit(reason)
+    return compiler.compile_source(render(config, arch))
+
+
+def _named(name: str, error: Exception) -> JitgenError:
+    """Return the error of ours that stands for whatever a compile in this process raised."""
+    if isinstance(error, JitgenError):
+        return error
+    return ResourceError(f"compiling {name}: {words(error)}")

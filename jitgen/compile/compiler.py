@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Source to artifact, in this process; the only module that imports the compiler.
+
+The compiler is not thread-safe, so one lock in the process guards it; parallel compiling takes
+processes. Nor is it the same in every process: whoever imported it before may have told it to
+generate other code, which `unfit` finds out. What comes out of such a process is never published.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from jitgen import forks
+from jitgen.boundary import is_from_handler
+from jitgen.cache.entry import LIBRARY, OBJECT, SOURCE
+from jitgen.cache.scratch import scratch
+from jitgen.compile import toolchain
+from jitgen.compile.linker import LinkError, link
+from jitgen.errors import CompileError, ToolchainError
+
+if TYPE_CHECKING:
+    from jitgen.codegen.render import Source
+
+_lock = threading.Lock()
+
+_HARMLESS = ("CUTE_DSL_LIBS", "CUTE_DSL_CACHE_DIR", "CUTE_DSL_DISABLE_FILE_CACHING")
+"""Variables of the compiler that say where things are, not what is built."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+_settings_at_import: dict[str, Any] | None = None
+"""What the compiler was told when this module imported it; None: somebody else did, or nobody."""
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """
+    What came out of one compile, in memory.
+
+    Attributes:
+        symbol: The exported function.
+        files: ``kernel.py`` and the native code, by name.
+        library: Name of the native code: ``kernel.so``, or ``kernel.o`` where it was not linked.
+        compile_s: Seconds in the compiler.
+        link_s: Seconds in the linker.
+        ptx: The PTX, if it was asked for; else empty.
+        doubt: Why this must not be published, though it works here; empty where it may be.
+    """
+
+    symbol: str
+    files: dict[str, bytes] = field(repr=False)
+    library: str
+    compile_s: float
+    link_s: float
+    ptx: str = field(default="", repr=False)
+    doubt: str = ""
+
+
+def compile_source(
+    source: Source, *, wants_ptx: bool = False, line_info: bool = False, links: bool = True
+) -> Artifact:
+    """
+    Compile `source` in this process. Needs no GPU: the target is the source's.
+
+    Holds the process-wide compile lock. A linker that fails leaves the object, which this process
+    can load, and a doubt.
+
+    Args:
+        source: What to compile.
+        wants_ptx: Whether to keep the PTX (GPU targets only).
+        line_info: Note in the PTX which line of the source each instruction comes from, which
+            leaves the instructions as they are.
+        links: Whether to link the object.
+
+    Raises:
+        ToolchainError: The compiler is not installed.
+        ResourceError: There is no room for its files.
+        CompileError: The compiler refused the source; its own error is the cause.
+        Exception: MemoryError, RecursionError, OSError: this process or machine is short of
+            something, which is not the source's fault.
+    """
+    with scratch() as directory:
+        path = directory / SOURCE
+        path.write_text(source.text, encoding="utf-8")
+        with _lock, neutral_environment():
+            cute = import_compiler()
+            doubt = unfit()
+            start = time.perf_counter()
+            try:
+                ptx = _compile(cute, source, path, wants_ptx=wants_ptx, line_info=line_info)
+            except (OSError, MemoryError, RecursionError, SystemError):
+                raise  # not the source's fault, and must not be remembered
+            except Exception as error:  # the compiler raises RuntimeError and many types of its own
+                if is_from_handler(error):
+                    raise
+                raise CompileError(source.name, _shortened(error)) from error
+            compile_s = time.perf_counter() - start
+        start = time.perf_counter()
+        library, native, trouble = _linked(directory, source.name, links=links)
+        return Artifact(
+            symbol=source.name,
+            files={SOURCE: source.text.encode("utf-8"), library: native},
+            library=library,
+            compile_s=compile_s,
+            link_s=time.perf_counter() - start,
+            ptx=ptx,
+            doubt=doubt or trouble,
+        )
+
+
+def _compile(cute: Any, source: Source, path: Path, *, wants_ptx: bool, line_info: bool) -> str:
+    """Compile the generated file `path` to an object beside it; return the PTX if it is wanted."""
+    options = list(toolchain.options(source.arch))
+    if wants_ptx:  # the compiler drops a copy of its own, which must not land in the user's folder
+        options += ["--keep-ptx", f"--dump-dir '{path.parent}'"]
+    if line_info:
+        options += ["--generate-line-info"]
+    module = _module(source, path)
+    compiled = cute.compile(
+        module.grouped_gemm,
+        *module.arguments(),
+        options=" ".join(options),
+        no_jit_engine=True,  # the artifact is loaded, never run from the compiler's memory
+    )
+    _set_host_level(compiled.ir_module, toolchain.host_level(source.arch))
+    compiled.export_to_c(str(path.with_name(OBJECT)), function_name=source.name)
+    return str(compiled.__ptx__) if wants_ptx and source.arch.is_gpu else ""
+
+
+def _set_host_level(module: Any, level: str) -> None:
+    """
+    Have the host functions of `module` compiled for `level`, not for whatever CPU this is.
+
+    A function's own target outweighs that of the code generator, but not its list of features: so
+    a list has to be there, be it as short as the base of the family.
+    """
+    from cutlass._mlir import ir
+
+    is_x86 = level.startswith("x86")
+    wanted = {
+        "target-cpu": level if is_x86 else "generic",
+        "target-features": "+sse2" if is_x86 else "+neon",
+    }
+    with module.context, ir.Location.unknown():
+        target = [
+            ir.ArrayAttr.get([ir.StringAttr.get(name), ir.StringAttr.get(value)])
+            for name, value in wanted.items()
+        ]
+
+        def set_target(operation: Any) -> Any:
+            if operation.name == "llvm.func":
+                attributes = operation.attributes
+                known = list(attributes["passthrough"]) if "passthrough" in attributes else []
+                attributes["passthrough"] = ir.ArrayAttr.get([*known, *target])
+            return ir.WalkResult.ADVANCE
+
+        module.operation.walk(set_target)
+
+
+def _linked(directory: Path, name: str, *, links: bool) -> tuple[str, bytes, str]:
+    """Return name and content of the native code, and why it was not linked, if it was not."""
+    trouble = "they are not linked"
+    if links:
+        try:
+            return LIBRARY, link(directory, OBJECT, f"__tvm_ffi_{name}"), ""
+        except LinkError as error:
+            trouble = f"they cannot be linked: {error}"
+    return OBJECT, (directory / OBJECT).read_bytes(), trouble
+
+
+@contextmanager
+def neutral_environment() -> Iterator[None]:
+    """
+    Hide CUTE_DSL_* variables from the compiler, which reads them once, when it is first used.
+
+    Most change the code (line information, assertions, optimisation), and no key records them.
+    """
+    hidden = {
+        name: os.environ.pop(name)
+        for name in list(os.environ)
+        if name.startswith("CUTE_DSL_") and name not in _HARMLESS
+    }
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def import_compiler() -> Any:
+    """
+    Return the compiler; whoever calls this first does it in `neutral_environment`.
+
+    Raises:
+        ToolchainError: It is not installed.
+    """
+    global _settings_at_import
+    is_first = "cutlass" not in sys.modules
+    try:
+        from cutlass import cute
+    except ImportError as error:
+        raise ToolchainError(
+            f"the compiler cannot be imported ({error}); run: pip install "
+            f"'nvidia-cutlass-dsl>=4.8,<4.9', "
+            "or prewarm the cache on a machine that has it"
+        ) from error
+    forks.wait_before("cutlass")
+    if is_first:
+        _settings_at_import = _compiler_settings()
+    return cute
+
+
+def unfit() -> str:
+    """Return why what this process's compiler generates must not be published; else empty."""
+    if "cutlass" not in sys.modules:
+        return ""
+    if _settings_at_import is None:
+        return "the compiler was imported by somebody else, who may have changed its settings"
+    now = _compiler_settings()
+    changed = sorted(
+        name
+        for name in now.keys() | _settings_at_import.keys()
+        if now.get(name) != _settings_at_import.get(name)
+    )
+    return f"settings of the compiler were changed: {', '.join(changed)}" if changed else ""
+
+
+def _compiler_settings() -> dict[str, Any]:
+    """Return what the compiler took from its environment; the target is told with each compile."""
+    from cutlass.cutlass_dsl import CuTeDSL
+
+    found = dict(vars(CuTeDSL._get_dsl().envar))
+    found.pop("_arch", None)
+    return found
+
+
+def _module(source: Source, path: Path) -> ModuleType:
+    """
+    Import the generated file: the compiler reads functions through inspect, so it must be a real
+    one.
+    """
+    spec = importlib.util.spec_from_file_location(f"jitgen_generated.{source.name}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[spec.name]
+    return module
+
+
+def _shortened(error: BaseException) -> str:
+    """Return the first telling lines of a compiler error, which can be pages long."""
+    plain = _COLOUR.sub("", str(error))
+    lines = [line.strip() for line in plain.splitlines() if line.strip()]
+    text = " ".join(lines[:4]) or type(error).__name__
+    return text if len(text) <= 400 else text[:397] + "..."

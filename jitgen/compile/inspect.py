@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What is inside an artifact: machine code, registers, stack, barriers; and the PTX of a source.
+
+The GPU code of an artifact is an ELF file (a cubin) that lies as it is inside the shared library.
+Reading it and its resources takes no tool; disassembling takes nvdisasm, which comes with
+``pip install jitgen[inspect]``. Dynamic shared memory is an attribute of the launch and therefore
+not found here: it is the ``smem_bytes`` that `jitgen.targets.legality` derives.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jitgen.compile import elf, elf_sections
+from jitgen.errors import ArtifactError, ToolchainError
+
+if TYPE_CHECKING:
+    from jitgen.codegen.render import Source
+
+_TIMEOUT_S = 120
+
+# attributes in .nv.info sections, by the numbers that `cuobjdump -elf` gives names to
+_REQNTID = 0x10
+_FRAME_SIZE = 0x11
+_MIN_STACK_SIZE = 0x12
+_REGCOUNT = 0x2F
+_NUM_MBARRIERS = 0x38
+_FORMAT_SIZED = 4
+
+_INSTRUCTION = re.compile(
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*(?:\.\w+)*)", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """
+    What a GPU kernel occupies on a multiprocessor.
+
+    Attributes:
+        registers: For each thread at launch; ``setmaxnreg`` moves registers between warps later.
+        threads: For each CTA, as the kernel requires it; 0 where it does not.
+        stack_bytes: Local memory of each thread for spilled registers and arrays; 0 is expected.
+        local_bytes: Local memory of each thread that is reserved for the kernel by name.
+        shared_bytes: Static shared memory of each CTA, what the system reserves included.
+        barriers: Named barriers (``bar.sync``) of each CTA; all 16 where code computes the number.
+        mbarriers: Barriers in shared memory that the kernel initialises.
+        spill_instructions: Loads and stores of spilled registers in the code. None where there is
+            a stack and no disassembler to count them.
+        code_bytes: Size of the machine code.
+    """
+
+    registers: int
+    threads: int
+    stack_bytes: int
+    local_bytes: int
+    shared_bytes: int
+    barriers: int
+    mbarriers: int
+    spill_instructions: int | None
+    code_bytes: int
+
+
+def cubin(library: bytes) -> bytes:
+    """
+    Return the GPU code inside ``kernel.so`` or ``kernel.o``: an ELF file of its own.
+
+    Raises:
+        ArtifactError: There is none, as in an artifact for the cpu.
+    """
+    start = library.find(elf.MAGIC)
+    while start >= 0:
+        size = elf.size_at(library, start, elf.MACHINE_CUDA)
+        if size:
+            return library[start : start + size]
+        start = library.find(elf.MAGIC, start + 1)
+    raise ArtifactError(
+        "the library holds no GPU code; that of a cpu artifact is shown by host_code()"
+    )
+
+
+def resources(library: bytes) -> Resources:
+    """
+    Return what the kernel in `library` occupies.
+
+    Needs no tool: a kernel without a stack spills nothing. Where there is a stack, spills are
+    counted in the disassembly if that is installed.
+
+    Raises:
+        ArtifactError: There is no GPU code.
+    """
+    sections = {section.name: section for section in elf_sections.sections(cubin(library))}
+    kernel = next((name[6:] for name in sections if name.startswith(".text.")), None)
+    if kernel is None:
+        raise ArtifactError("the GPU code in the library holds no kernel")
+    facts: dict[int, tuple[int, ...]] = {}
+    for name in (".nv.info", f".nv.info.{kernel}"):
+        if name in sections:
+            facts |= dict(_attributes(sections[name].content))
+    text = sections[f".text.{kernel}"]
+    # those of a function begin with its number among the symbols
+    stack = max(facts.get(_FRAME_SIZE, (0, 0))[1], facts.get(_MIN_STACK_SIZE, (0, 0))[1])
+    local = _size(sections, f".nv.local.{kernel}")
+    threads = facts.get(_REQNTID, (0, 0, 0))
+    return Resources(
+        registers=facts.get(_REGCOUNT, (0, 0))[1],
+        threads=threads[0] * threads[1] * threads[2],
+        stack_bytes=stack,
+        local_bytes=local,
+        shared_bytes=_size(sections, f".nv.shared.{kernel}"),
+        barriers=text.flags >> 20 & 0x7F,
+        mbarriers=facts.get(_NUM_MBARRIERS, (0,))[0],
+        spill_instructions=_spills_if_known(library) if stack or local else 0,
+        code_bytes=text.size,
+    )
+
+
+def _spills_if_known(library: bytes) -> int | None:
+    return None if _nvdisasm() is None else spills(sass(library))
+
+
+def _size(sections: dict[str, elf_sections.Section], name: str) -> int:
+    return sections[name].size if name in sections else 0
+
+
+def _attributes(info: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """
+    Yield number and value of each attribute in a .nv.info section.
+
+    An attribute is a format, a number and 16 bits, which are the value, or the size of the value
+    that follows: 32-bit words.
+    """
+    position = 0
+    while position + 4 <= len(info):
+        form, number, value = struct.unpack_from("<BBH", info, position)
+        position += 4
+        if form != _FORMAT_SIZED:
+            yield number, (value,)
+            continue
+        yield number, struct.unpack_from(f"<{value // 4}I", info, position)
+        position += value
+
+
+def sass(library: bytes) -> str:
+    """
+    Return the disassembly of the GPU code in `library`.
+
+    Raises:
+        ArtifactError: There is no GPU code.
+        ToolchainError: nvdisasm is not installed, or does not know this code.
+    """
+    code = cubin(library)
+    tool = _nvdisasm()
+    if tool is None:
+        raise ToolchainError("nvdisasm was not found; run: pip install 'jitgen[inspect]'")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.cubin")
+        path.write_bytes(code)
+        return _output([tool, "--print-code", str(path)])
+
+
+def host_code(library: bytes) -> str:
+    """
+    Return the disassembly of the host part of `library`: all there is in an artifact for the cpu.
+
+    Raises:
+        ToolchainError: objdump is not installed, or does not know this code.
+    """
+    tool = shutil.which("objdump")
+    if tool is None:
+        raise ToolchainError("objdump was not found; install binutils")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.so")
+        path.write_bytes(library)
+        return _output([tool, "--disassemble", "--no-show-raw-insn", str(path)])
+
+
+def ptx(source: Source, *, line_info: bool = False) -> str:
+    """
+    Return the PTX of `source`, by compiling it: an artifact keeps machine code only.
+
+    Args:
+        source: What to compile.
+        line_info: Note which line of the source each instruction comes from.
+
+    Raises:
+        ArtifactError: The target is the cpu.
+        ToolchainError: The compiler is not installed.
+        CompileError: The compiler refused the source.
+    """
+    from jitgen.compile import compiler
+
+    if not source.arch.is_gpu:
+        raise ArtifactError(f"{source.name} is host code and has no PTX")
+    return compiler.compile_source(source, wants_ptx=True, line_info=line_info, links=False).ptx
+
+
+def mnemonics(disassembly: str) -> list[str]:
+    """Return every instruction of `disassembly` in order, without predicate and operands."""
+    return _INSTRUCTION.findall(disassembly)
+
+
+def instruction_counts(disassembly: str) -> dict[str, int]:
+    """Return how often each operation occurs: ``{"QGMMA": 4, ...}``, the most frequent first."""
+    counts = Counter(name.partition(".")[0] for name in mnemonics(disassembly))
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def count(disassembly: str, operation: str) -> int:
+    """
+    Return how often `operation` occurs in `disassembly`, with whatever follows it.
+
+    ``"WARPGROUP.DEPBAR"`` counts ``WARPGROUP.DEPBAR.LE`` too, and ``"LD"`` does not count ``LDG``.
+    """
+    return sum(f"{name}.".startswith(f"{operation}.") for name in mnemonics(disassembly))
+
+
+def spills(disassembly: str) -> int:
+    """Return the number of instructions in `disassembly` that access local memory."""
+    return count(disassembly, "STL") + count(disassembly, "LDL")
+
+
+def wgmma_serialised(disassembly: str, *, chain: int = 4) -> bool:
+    """
+    Return whether the assembler made warpgroup MMAs wait for one another.
+
+    It does so, with a mere warning, where it cannot prove that their registers are left alone. A
+    wait (``WARPGROUP.DEPBAR``) then follows each MMA, instead of each chain of them, and the tensor
+    cores idle in between. Counted over the whole kernel, with one wait to spare.
+
+    Args:
+        disassembly: SASS of an sm_90a kernel.
+        chain: MMAs that the source issues before it waits: for a scaled block of 128 along K in
+            one-byte types, 4 of 32 each.
+    """
+    operations = [name.split(".") for name in mnemonics(disassembly)]
+    num_mmas = sum(parts[0].endswith("GMMA") for parts in operations)
+    num_waits = sum(parts[:2] == ["WARPGROUP", "DEPBAR"] for parts in operations)
+    return (num_waits - 1) * chain > num_mmas
+
+
+def _nvdisasm() -> str | None:
+    """Return the disassembler: that of the wheel, which fits the compiler, or one on PATH."""
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        found = sorted(Path(folder).glob("*/bin/nvdisasm"))
+        if found:
+            return str(found[-1])
+    return shutil.which("nvdisasm")
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise ToolchainError(f"{Path(command[0]).name} failed: {lines[0]}")
+    return done.stdout

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+One compile in a process of its own: what the process is told, what it answers, what that means.
+
+The process has a neutral environment, nobody else's modules and an empty stack. So a refusal there
+is the compiler's last word, while an end by a signal, or for lack of memory, is not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jitgen import templates
+from jitgen.cache.entry import LIMITS, SOURCE
+from jitgen.cache.scratch import scratch
+from jitgen.codegen.render import render
+from jitgen.compile import workers
+from jitgen.compile.compiler import Artifact, compile_source
+from jitgen.compile.workers import Outcome, OutcomeKind, Stop
+from jitgen.config import Arch, Config
+from jitgen.documents import read_bounded
+from jitgen.errors import CompileError, CompileTimeout, JitgenError, ResourceError, ToolchainError
+
+TASK = "jitgen.compile.isolated:compile_task"
+"""What `jitgen.compile.workers.run` calls."""
+
+_REFUSED, _BROKEN, _SHORT = "refused", "broken", "short of something"
+
+
+def compile_isolated(
+    config: Config, arch: Arch, *, timeout_s: float, stop: Stop | None = None
+) -> Artifact:
+    """
+    Render and compile `config` for `arch` in a process of its own, within `timeout_s` seconds.
+
+    Raises:
+        CompileError: The compiler refused it, which is certain.
+        CompileTimeout: The time was up.
+        ToolchainError: The compiler is not installed, or the linker does not work.
+        ResourceError: The process could not be started, ran out of something, or was killed.
+    """
+    name = config.name(arch)
+    with scratch() as directory:
+        task = {"directory": str(directory), "config": config.to_json(), "arch": str(arch)}
+        try:
+            outcomes = list(workers.run(TASK, [task], jobs=1, timeout_s=timeout_s, stop=stop))
+        except OSError as error:
+            raise ResourceError(f"no process can be started to compile in: {error}") from error
+        if not outcomes:
+            raise ResourceError(f"compiling {name} was ended")
+        answer = _answer(name, outcomes[0])
+        if answer["templates"] != templates.digest(arch.family):
+            raise ResourceError("jitgen was changed while this process runs; start it anew")
+        try:
+            files = {
+                file: read_bounded(directory / file, LIMITS[file])
+                for file in (SOURCE, answer["library"])
+            }
+        except (OSError, ValueError) as error:
+            raise ResourceError(f"what {name} became cannot be read: {error}") from error
+    return Artifact(
+        symbol=name,
+        files=files,
+        library=answer["library"],
+        compile_s=answer["compile_s"],
+        link_s=answer["link_s"],
+        doubt=answer["doubt"],
+    )
+
+
+def _answer(name: str, outcome: Outcome) -> dict[str, Any]:
+    """Return what the process answered, or raise what it means that it did not."""
+    if outcome.kind is OutcomeKind.TIMEOUT:
+        raise CompileTimeout(f"compiling {name} took too long: {outcome.error}")
+    if outcome.kind is not OutcomeKind.OK:
+        raise ResourceError(f"compiling {name}: {outcome.error}")
+    answer: dict[str, Any] = outcome.result
+    match answer.get("kind"):
+        case None:
+            return answer
+        case "refused":
+            raise CompileError(name, answer["error"], is_certain=True)
+        case "broken":
+            raise ToolchainError(answer["error"])
+        case _:
+            raise ResourceError(f"compiling {name}: {answer['error']}")
+
+
+def compile_task(task: dict[str, Any]) -> dict[str, Any]:
+    """
+    Do what `compile_isolated` asks for, in a worker process.
+
+    Returns:
+        What is known of the artifact, whose files are left in ``directory``; or ``{"kind": ...,
+        "error": ...}``.
+    """
+    config, arch = Config.from_json(task["config"]), Arch.parse(task["arch"])
+    try:
+        artifact = compile_source(render(config, arch))
+        for name, content in artifact.files.items():
+            Path(task["directory"], name).write_bytes(content)
+    except CompileError as error:
+        return {"kind": _REFUSED, "error": error.reason}
+    except ToolchainError as error:
+        return {"kind": _BROKEN, "error": str(error)}
+    except JitgenError as error:
+        return {"kind": _SHORT, "error": str(error)}
+    except (OSError, MemoryError, RecursionError, SystemError) as error:
+        return {"kind": _SHORT, "error": f"{type(error).__name__}: {error}"}
+    return {
+        "library": artifact.library,
+        "compile_s": artifact.compile_s,
+        "link_s": artifact.link_s,
+        "doubt": artifact.doubt,
+        "templates": templates.digest(arch.family),
+    }

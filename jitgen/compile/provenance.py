@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Who built an artifact: digests of what the compiler and the linker are, not of what they are called.
+
+A version says what was installed. A patched library, a swapped linker or a half-finished upgrade
+has the same version and generates other code, under the same key. So an entry records digests of
+contents, and who differs from the first to publish for these versions does not publish (see
+`jitgen.cache.builders`).
+
+Reading the compiler's 230 MB takes a fifth of a second. The digest is therefore kept with a
+fingerprint of sizes, times and numbers of all files, and read anew when one of them changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from jitgen.compile.linker import driver
+
+_CHUNK = 2**20
+_TIMEOUT_S = 10
+
+
+class Memory(Protocol):
+    """What remembers digests: `jitgen.cache.builders.Builders`."""
+
+    def digest(self, fingerprint: str) -> str | None:
+        """Return the digest that goes with a fingerprint, if it is known."""
+
+    def remember(self, fingerprint: str, digest: str) -> None:
+        """Keep a digest."""
+
+
+def builder(memory: Memory) -> dict[str, str]:
+    """
+    Return the digests of ``compiler`` and ``linker``, as they are installed now.
+
+    Raises:
+        OSError: One of their files cannot be read now.
+    """
+    parts = {"compiler": _compiler_files(), "linker": _linker_files(driver())}
+    return {name: _digest(files, memory) for name, files in parts.items()}
+
+
+@cache
+def _compiler_files() -> tuple[Path, ...]:
+    """
+    Return the native and the Python code of the compiler, and of what makes its calls.
+
+    What is imported as ``cutlass`` may not be what is installed as the compiler.
+    """
+    found: set[Path] = set()
+    for package, part in (("nvidia_cutlass_dsl", ""), ("cutlass", ""), ("tvm_ffi", "lib")):
+        with suppress(ValueError):  # a module that somebody made by hand
+            spec = importlib.util.find_spec(package)
+            for folder in (spec.submodule_search_locations or ()) if spec else ():
+                code = (path for path in Path(folder, part).rglob("*") if _is_code(path))
+                found.update(path.resolve() for path in code)
+    return tuple(sorted(found))
+
+
+def _is_code(path: Path) -> bool:
+    is_code = path.suffix == ".py" or ".so" in path.name
+    return is_code and "iket" not in path.parts and path.is_file()  # a profiler, not compiled with
+
+
+@cache
+def _linker_files(compiler: str | None) -> tuple[Path, ...]:
+    """Return the driver and the linker that it runs."""
+    if compiler is None:
+        return ()
+    command = [compiler, "-print-prog-name=ld"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+        )
+        linker = Path(done.stdout.strip())
+    except (OSError, subprocess.SubprocessError, ValueError):
+        linker = Path()
+    if not linker.is_absolute():
+        import shutil
+
+        linker = Path(shutil.which(linker.name or "ld") or "/")
+    return tuple(path.resolve() for path in (Path(compiler), linker) if path.is_file())
+
+
+def _digest(files: tuple[Path, ...], memory: Memory) -> str:
+    fingerprint = hashlib.sha256("\n".join(_facts(files)).encode()).hexdigest()
+    known = memory.digest(fingerprint)
+    if known is None:
+        known = _read(files)
+        memory.remember(fingerprint, known)
+    return known
+
+
+def _facts(files: tuple[Path, ...]) -> Iterator[str]:
+    for path in files:
+        try:
+            found = path.stat()
+        except OSError:
+            yield f"{path} missing"
+            continue
+        times = f"{found.st_mtime_ns} {found.st_ctime_ns}"
+        yield f"{path} {found.st_dev} {found.st_ino} {found.st_size} {times}"
+
+
+def _read(files: tuple[Path, ...]) -> str:
+    """Return the digest of names and contents; paths do not count, so that hosts agree."""
+    whole = hashlib.sha256()
+    for path in files:
+        digest = hashlib.sha256()
+        with path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+        whole.update(f"{path.name} {digest.hexdigest()}\n".encode())
+    return whole.hexdigest()

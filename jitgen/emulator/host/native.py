@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What the emulator asks of the machine that it runs on, and where tvm-ffi is called.
+
+The defaults need nothing but tvm-ffi and a C compiler. Whoever has a better loader, another
+compiler or a place to keep the stub runtime in passes them: see `Host`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jitgen.emulator.host.tensors import OnGpu
+
+
+def load_copy(content: bytes, name: str) -> Any:  # noqa: ARG001  # a copy shows no name
+    """Load a shared library from a private copy of its bytes, which may go at once."""
+    import tvm_ffi
+
+    with tempfile.TemporaryDirectory(prefix="emulator-") as folder:
+        path = Path(folder, "host.so")
+        path.write_bytes(content)
+        module = tvm_ffi.load_module(str(path))
+    tvm_ffi.get_global_func("ffi.ModuleGlobalsAdd")(module)  # nobody knows when it is last used
+    return module
+
+
+def c_compiler() -> str | None:
+    """Return the path of $CC, else of cc; None if it is not there."""
+    return shutil.which(os.environ.get("CC") or "cc")
+
+
+def made(name: str, make: Callable[[], bytes]) -> bytes:  # noqa: ARG001  # kept under no name
+    """Make a library anew for this process."""
+    return make()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """
+    The machine that the emulator runs on.
+
+    Attributes:
+        load: Takes the bytes of a shared library and the name of its function; returns a module of
+            tvm-ffi, which stays for the process's life. The code runs: it must be trusted.
+        compiler: Returns the path of a C compiler, None if there is none.
+        kept: Takes a file name without its ending and what makes a library; returns the library,
+            from wherever it was kept, else made. The name changes whenever its bytes should.
+    """
+
+    load: Callable[[bytes, str], Any] = load_copy
+    compiler: Callable[[], str | None] = c_compiler
+    kept: Callable[[str, Callable[[], bytes]], bytes] = made
+
+
+STANDALONE = Host()
+"""Any machine: nothing is kept from one process to the next."""
+
+
+def bring_runtime() -> None:
+    """Load the library of tvm-ffi, through which the stub reports errors."""
+    import tvm_ffi  # noqa: F401
+
+
+def call(function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    """Call a function of a loaded module; it sees `OnGpu` as tensors of a GPU."""
+    import tvm_ffi
+
+    function(*(tvm_ffi.from_dlpack(x) if isinstance(x, OnGpu) else x for x in arguments))

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The scale formats of operands: a file each.
+
+A config pairs two, for a and for b. Which one a tensor of scales has is read off its type first and
+then its number of dimensions, so that no size is ambiguous.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import TYPE_CHECKING
+
+from jitgen.config import ScaleGranularity
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from jitgen.formats.protocol import ScaleFormat
+
+
+@cache
+def find(granularity: ScaleGranularity) -> ScaleFormat:
+    """Return the format of `granularity`: ``FORMAT`` of the file of its name."""
+    module = importlib.import_module(f"jitgen.formats.{granularity}")
+    return module.FORMAT  # type: ignore[no-any-return]
+
+
+def every() -> tuple[ScaleFormat, ...]:
+    """Return all formats."""
+    return tuple(map(find, ScaleGranularity))
+
+
+def of_b(scale: Tensor) -> ScaleFormat | None:
+    """
+    Return the format that scales of b have; None where they have nobody's type or rank.
+
+    float64 counts as float32: a reference may be computed so.
+    """
+    import torch
+
+    dtype = torch.float32 if scale.dtype is torch.float64 else scale.dtype
+    return next((f for f in every() if (f.dtype, f.b_rank) == (dtype, scale.dim())), None)

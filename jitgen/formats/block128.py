@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``block128``: one float32 for each 1x128 of a and each 128x128 of b."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from jitgen.config import ScaleGranularity
+from jitgen.config.dtypes import SCALE_BLOCK
+from jitgen.formats.dtypes import ceil_div
+from jitgen.formats.e4m3 import check, check_block, rounded, scale_of
+from jitgen.formats.protocol import Shape
+
+_ROWS_OF_STRIDE = 4
+"""Scales in 16 bytes: what the TMA unit asks of strides."""
+
+
+def per_token_group(
+    x: Tensor, group: int = SCALE_BLOCK, *, power_of_two: bool = False
+) -> tuple[Tensor, Tensor]:
+    """
+    Quantise activations: one scale for every `group` neighbours in a row.
+
+    Args:
+        x: (M, K) or (G, M, K), any float type; K need not be a multiple of `group`.
+        group: Values along K that share a scale; kernels read 128.
+        power_of_two: Round scales up to powers of two.
+
+    Returns:
+        q: Shape of `x`, float8_e4m3fn, row-major.
+        scale: (M, ceil(K / group)) or (G, M, ceil(K / group)) float32, M contiguous, the stride of
+            the last dimension padded to a multiple of 4: what `grouped_gemm` reads without a copy.
+            `x` is near ``q[m, k] * scale[m, k // group]``.
+
+    Raises:
+        InputError: `x` or `group` is not of this kind.
+    """
+    check(x, "x", ranks=(2, 3))
+    check_block(group, "group")
+    rows, size_k = x.shape[:-1], x.shape[-1]
+    blocks = ceil_div(size_k, group)
+    values = pad(x.float(), (0, blocks * group - size_k)).view(*rows, blocks, group)
+    scale = scale_of(values.abs().amax(-1), power_of_two=power_of_two)
+    q = rounded(values / scale.unsqueeze(-1)).view(*rows, blocks * group)
+    return q[..., :size_k].contiguous(), kernel_layout(scale)
+
+
+def per_block(
+    w: Tensor, block: int = SCALE_BLOCK, *, power_of_two: bool = False
+) -> tuple[Tensor, Tensor]:
+    """
+    Quantise weights: one scale for every square of `block` x `block`.
+
+    Args:
+        w: (N, K) or (G, N, K), any float type; neither size need be a multiple of `block`.
+        block: Side of the square; kernels read 128.
+        power_of_two: Round scales up to powers of two.
+
+    Returns:
+        q: Shape of `w`, float8_e4m3fn, row-major.
+        scale: (ceil(N / block), ceil(K / block)) float32, row-major, with G in front where `w` has
+            it. `w` is near ``q[n, k] * scale[n // block, k // block]``.
+
+    Raises:
+        InputError: `w` or `block` is not of this kind.
+    """
+    check(w, "w", ranks=(2, 3))
+    check_block(block, "block")
+    front, (size_n, size_k) = w.shape[:-2], w.shape[-2:]
+    rows, columns = ceil_div(size_n, block), ceil_div(size_k, block)
+    padded = pad(w.float(), (0, columns * block - size_k, 0, rows * block - size_n))
+    values = padded.view(*front, rows, block, columns, block)
+    scale = scale_of(values.abs().amax((-3, -1)), power_of_two=power_of_two)
+    q = rounded(values / scale[..., :, None, :, None]).view(padded.shape)
+    return q[..., :size_n, :size_k].contiguous(), scale
+
+
+def kernel_layout(scale: Tensor) -> Tensor:
+    """
+    Return scales of a with the values and shape of `scale`, in the layout that kernels read.
+
+    Args:
+        scale: (M, KB) or (G, M, KB) float32, any strides.
+
+    Returns:
+        The same values, M contiguous, the stride of KB (and G) a multiple of 4 elements, which the
+        TMA unit asks for. `scale` itself if it is so already, else a copy.
+    """
+    rows, blocks = scale.shape[-2:]
+    if is_kernel_layout(scale):
+        return scale
+    stride = ceil_div(max(rows, 1), _ROWS_OF_STRIDE) * _ROWS_OF_STRIDE
+    front = scale.shape[:-2]
+    copy = scale.new_empty((*front, blocks, stride))[..., :rows].transpose(-1, -2)
+    return copy.copy_(scale)
+
+
+def is_kernel_layout(scale: Tensor) -> bool:
+    """Say whether kernels of every target can read `scale` (M, KB) or (G, M, KB) as it is."""
+    *front, along_m, along_k = scale.stride()
+    rows, blocks = scale.shape[-2:]
+    return (
+        (along_m == 1 or rows == 1)
+        and (along_k % _ROWS_OF_STRIDE == 0 or blocks == 1)
+        and all(
+            step % _ROWS_OF_STRIDE == 0 or size == 1
+            for step, size in zip(front, scale.shape, strict=False)
+        )
+        and scale.data_ptr() % (4 * _ROWS_OF_STRIDE) == 0
+    )
+
+
+class Block128:
+    """See `jitgen.formats.protocol.ScaleFormat`."""
+
+    name = ScaleGranularity.BLOCK128
+    dtype = torch.float32
+    b_rank = 3
+    has_readable_orders = True
+    words = "for each 128 x 128 values"
+
+    def a_shape(self, rows: Shape, k: int) -> Shape:
+        """Return (M, KB) or (G, M, KB)."""
+        return (*rows, ceil_div(k, SCALE_BLOCK))
+
+    def b_shape(self, groups: int, n: int, k: int) -> Shape:
+        """Return (G, ceil(N / 128), KB)."""
+        return groups, ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK)
+
+    def is_readable(self, a_scale: Tensor) -> bool:
+        """See `is_kernel_layout`."""
+        return is_kernel_layout(a_scale)
+
+    def readable(self, a_scale: Tensor) -> Tensor:
+        """See `kernel_layout`."""
+        return kernel_layout(a_scale)
+
+    def repeated_a(self, scale: Tensor, k: int) -> Tensor:
+        """Return (M, K) or (G, M, K)."""
+        return scale.repeat_interleave(SCALE_BLOCK, -1)[..., :k]
+
+    def repeated_b(self, scale: Tensor, n: int, k: int) -> Tensor:
+        """Return (N, K)."""
+        rows = scale.repeat_interleave(SCALE_BLOCK, 0)
+        return rows.repeat_interleave(SCALE_BLOCK, 1)[:n, :k]
+
+    def quantize_a(self, x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
+        """See `per_token_group`."""
+        return per_token_group(x, power_of_two=power_of_two)
+
+    def quantize_b(self, w: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
+        """See `per_block`."""
+        return per_block(w, power_of_two=power_of_two)
+
+
+FORMAT = Block128()

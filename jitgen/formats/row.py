@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``row``: one float32 for each row of a, one for each row (output column) of b."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jitgen.config import ScaleGranularity
+from jitgen.formats.e4m3 import check, rounded, scale_of
+from jitgen.formats.protocol import Shape
+
+
+def per_row(x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
+    """
+    Quantise activations or weights: one scale for every row along K.
+
+    Args:
+        x: (M, K) or (G, M, K), any float type.
+        power_of_two: Round scales up to powers of two.
+
+    Returns:
+        q: Shape of `x`, float8_e4m3fn, row-major.
+        scale: (M,) or (G, M) float32.
+    """
+    check(x, "x", ranks=(2, 3))
+    scale = scale_of(x.float().abs().amax(-1), power_of_two=power_of_two)
+    return rounded(x.float() / scale.unsqueeze(-1)), scale
+
+
+class PerRow:
+    """See `jitgen.formats.protocol.ScaleFormat`."""
+
+    name = ScaleGranularity.ROW
+    dtype = torch.float32
+    b_rank = 2
+    has_readable_orders = False
+    words = "for each row"
+
+    def a_shape(self, rows: Shape, k: int) -> Shape:
+        """Return (M,) or (G, M)."""
+        return rows
+
+    def b_shape(self, groups: int, n: int, k: int) -> Shape:
+        """Return (G, N)."""
+        return groups, n
+
+    def is_readable(self, a_scale: Tensor) -> bool:
+        """Return True: what is not contiguous is refused."""
+        return True
+
+    def readable(self, a_scale: Tensor) -> Tensor:
+        """Return `a_scale`."""
+        return a_scale
+
+    def repeated_a(self, scale: Tensor, k: int) -> Tensor:
+        """Return (M, 1) or (G, M, 1)."""
+        return scale.unsqueeze(-1)
+
+    def repeated_b(self, scale: Tensor, n: int, k: int) -> Tensor:
+        """Return (N, 1)."""
+        return scale.unsqueeze(-1)
+
+    def quantize_a(self, x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
+        """See `per_row`."""
+        return per_row(x, power_of_two=power_of_two)
+
+    def quantize_b(self, w: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
+        """See `per_row`."""
+        return per_row(w, power_of_two=power_of_two)
+
+
+FORMAT = PerRow()

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``tensor``: one float32 for all of a, one for each group's b."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jitgen.config import ScaleGranularity
+from jitgen.formats.e4m3 import check, rounded, scale_of
+from jitgen.formats.protocol import Shape
+
+
+def per_tensor(x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
+    """
+    Quantise activations: one scale for all of them.
+
+    Args:
+        x: (M, K) or (G, M, K), any float type.
+        power_of_two: Round the scale up to a power of two.
+
+    Returns:
+        q: Shape of `x`, float8_e4m3fn, row-major.
+        scale: (1,) float32.
+    """
+    check(x, "x", ranks=(2, 3), may_be_empty=True)
+    largest = x.float().abs().amax() if x.numel() else torch.zeros((), device=x.device)
+    scale = scale_of(largest, power_of_two=power_of_two)
+    return rounded(x.float() / scale), scale.reshape(1)
+
+
+def per_matrix(w: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
+    """
+    Quantise weights: one scale for every group's matrix.
+
+    Args:
+        w: (G, N, K), any float type.
+        power_of_two: Round scales up to powers of two.
+
+    Returns:
+        q: (G, N, K) float8_e4m3fn, row-major.
+        scale: (G,) float32.
+    """
+    check(w, "w", ranks=(3,))
+    scale = scale_of(w.float().abs().amax((-2, -1)), power_of_two=power_of_two)
+    return rounded(w.float() / scale[:, None, None]), scale
+
+
+class PerTensor:
+    """See `jitgen.formats.protocol.ScaleFormat`."""
+
+    name = ScaleGranularity.TENSOR
+    dtype = torch.float32
+    b_rank = 1
+    has_readable_orders = False
+    words = "for each group"
+
+    def a_shape(self, rows: Shape, k: int) -> Shape:
+        """Return (1,)."""
+        return (1,)
+
+    def b_shape(self, groups: int, n: int, k: int) -> Shape:
+        """Return (G,)."""
+        return (groups,)
+
+    def is_readable(self, a_scale: Tensor) -> bool:
+        """Return True: one value has no order."""
+        return True
+
+    def readable(self, a_scale: Tensor) -> Tensor:
+        """Return `a_scale`."""
+        return a_scale
+
+    def repeated_a(self, scale: Tensor, k: int) -> Tensor:
+        """Return (1,)."""
+        return scale
+
+    def repeated_b(self, scale: Tensor, n: int, k: int) -> Tensor:
+        """Return (1,): a number without dimensions would not make float32 wider."""
+        return scale.reshape(1)
+
+    def quantize_a(self, x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
+        """See `per_tensor`."""
+        return per_tensor(x, power_of_two=power_of_two)
+
+    def quantize_b(self, w: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
+        """See `per_matrix`."""
+        return per_matrix(w, power_of_two=power_of_two)
+
+
+FORMAT = PerTensor()

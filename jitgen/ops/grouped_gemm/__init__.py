@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The grouped GEMM: a linear layer of many experts."""
+
+from jitgen.ops.protocol import Operation
+
+OPERATION = Operation(
+    name="grouped_gemm",
+    config="jitgen.ops.grouped_gemm.config:KernelConfig",
+    problem="jitgen.ops.grouped_gemm.problem:Problem",
+)

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public grouped GEMM, and its warm path: one tuple, one lookup, one tvm-ffi call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, is_grad_enabled
+from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.compiler import is_dynamo_compiling
+
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.dispatch import run
+from jitgen.ops.grouped_gemm.launch import similar
+from jitgen.ops.grouped_gemm.validate import Arguments
+from jitgen.quantize import kernel_layout
+from jitgen.runtime import devices
+from jitgen.runtime.session import current
+
+
+def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
+    a: Tensor,
+    b: Tensor,
+    a_scale: Tensor | None = None,
+    b_scale: Tensor | None = None,
+    *,
+    offs: Tensor | None = None,
+    m_indices: Tensor | None = None,
+    masked_m: Tensor | None = None,
+    alpha: Tensor | None = None,
+    out: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    expected_m: int | None = None,
+    config: KernelConfig | None = None,
+) -> Tensor:
+    """
+    Multiply the rows of each group with the group's weights: a linear layer of many experts.
+
+    ``out[m, n] = sum over k of a[m, k] * b[g, n, k]``, times the scales, where g is the group of
+    row m. Products are added in float32, and with block128 scales promoted once per 128 of K. The
+    kernel is compiled at the first call that needs it, unless it was prewarmed or JITGEN_ON_MISS
+    says otherwise; it runs on the current stream of the tensors' device, and nothing waits.
+
+    Exactly one of `offs`, `m_indices` and `masked_m` says which rows belong to which group. Their
+    values are read on the device and not checked.
+
+    Args:
+        a: (M, K), or (G, M, K) with `masked_m`: float8_e4m3fn or bfloat16, on a CPU also float32. K
+            contiguous. On sm_90a K values are a multiple of 16 bytes, and so are addresses and
+            strides, as for b and out.
+        b: (G, N, K), type and device of `a`, K contiguous. On sm_90a N values of the output's type
+            are a multiple of 16 bytes.
+        a_scale: float32 on the same device. Its shape follows from the granularity, which the
+            number of dimensions of `b_scale` names:
+
+            =============  ==============================  ====================================
+            granularity    a_scale                         b_scale
+            =============  ==============================  ====================================
+            tensor         (1,)                            (G,)
+            row            (M,) or (G, M)                  (G, N)
+            block128       (M, KB) or (G, M, KB)           (G, ceil(N / 128), KB)
+            =============  ==============================  ====================================
+
+            with KB = ceil(K / 128). So K up to 128 is not ambiguous: block scales keep their last
+            dimension of 1. Kernels read block scales of `a` with M contiguous and the stride of KB
+            a multiple of 4, which `jitgen.quantize` returns; any other order costs a copy at each
+            call, on the device and about 15 us on the host. On sm_90a bfloat16 operands have
+            scales of tensors or rows.
+        b_scale: float32 on the same device, last dimension contiguous. Both scales may be left out
+            for bfloat16 and float32 operands, where they count as 1.
+        offs: (G,) int32, the ragged layout: the row behind the last of each group, non-decreasing,
+            as torch's grouped GEMMs take it. Rows from ``offs[-1]`` on belong to no group.
+        m_indices: (M,) int32, the contiguous layout: the group of each row, -1 for padding. Each
+            group starts at a multiple of 128 rows.
+        masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
+        alpha: Reserved for nv16 scales.
+        out: (M, N) or (G, M, N), N contiguous: where the result goes. Rows of no group are not
+            written.
+        out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
+        expected_m: How many rows a group is expected to have, for choosing a kernel; any value
+            gives right results. Without it groups count as equally large, and masked ones as full.
+        config: A config to use instead of the selector's.
+
+    Returns:
+        `out`, or a new tensor, in which rows of no group are not initialised.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+            A tensor that requires a gradient is wrong while autograd is on, because there is none:
+            call it under torch.no_grad(), or in the forward of an autograd.Function of your own.
+        UnsupportedConfig: The target cannot run `config`.
+        KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
+            captured.
+        CompileError: The kernel cannot be compiled.
+
+    Cost on the host: at most 2 us above the bare tvm-ffi call where `out` is given and shapes were
+    seen before; it is 0.4 us less under torch.no_grad(). Safe to call from any thread.
+
+    torch's tracers (torch.compile, torch.export, make_fx, fake tensors) see one operation,
+    ``torch.ops.jitgen.grouped_gemm``; see `jitgen.ops.tracing`.
+    """
+    if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
+        from jitgen.ops.tracing import compiled
+
+        return compiled.grouped_gemm(
+            *(a, b, a_scale, b_scale, offs, m_indices, masked_m),
+            *(alpha, out, out_dtype, expected_m, config),
+        )
+    key: tuple[Any, ...] = ()
+    try:
+        groups: Tensor | None = None
+        if m_indices is None and masked_m is None:
+            layout, groups = "ragged", offs
+        elif offs is None and masked_m is None:
+            layout, groups = "contiguous", m_indices
+        elif offs is None and m_indices is None:
+            layout, groups = "masked", masked_m
+        else:
+            layout = "several"  # a mistake: never remembered, so the validation below tells it
+        # Dtypes and strides are not in the key, nor how a's size divides, nor whether a lies on the
+        # CPU or on the only GPU: the entry refuses others, and run() replaces it.
+        key = (
+            layout,
+            a.numel(),  # in its place: `launch.ROWS`
+            b.shape,
+            # a_scale without b_scale is a mistake too; with it, the entry ties one to the other.
+            a_scale if b_scale is None else b_scale.shape,
+            out_dtype,
+            a.get_device() if devices.has_several_gpus else None,
+            alpha,
+            expected_m,
+            None if config is None else id(config),
+            # What has no memory is a tensor of another type (asked for in half of type()'s time),
+            # or is seen by a mode: it is never remembered, nor is what needs a gradient.
+            a.__class__,
+            b.__class__,
+            a_scale.__class__,
+            b_scale.__class__,
+            groups.__class__,
+            out.__class__,
+            num_modes(),
+            is_grad_enabled()
+            and (
+                a.requires_grad
+                or b.requires_grad
+                or (b_scale is not None and (a_scale.requires_grad or b_scale.requires_grad))  # type: ignore[union-attr]
+                or (out is not None and out.requires_grad)
+            ),
+        )
+        session = current.get()
+        launch = session.memo.get(key) or similar(session, key, a)
+        result = launch.new_out(a) if out is None else out
+        if b_scale is None:
+            launch.function(a, b, *launch.unit_scales, groups, result, *launch.tail)
+        elif launch.copies_scales:
+            scale = kernel_layout(a_scale)  # type: ignore[arg-type]
+            launch.function(a, b, scale, b_scale, groups, result, *launch.tail)
+        elif launch.tail:
+            launch.function(a, b, a_scale, b_scale, groups, result, launch.tail[0])
+        else:
+            launch.function(a, b, a_scale, b_scale, groups, result)
+    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+        pass
+    else:
+        return result
+    given = Arguments(
+        a=a,
+        b=b,
+        a_scale=a_scale,
+        b_scale=b_scale,
+        offs=offs,
+        m_indices=m_indices,
+        masked_m=masked_m,
+        alpha=alpha,
+        out=out,
+        out_dtype=out_dtype,
+        expected_m=expected_m,
+    )
+    return run(given, config, key)

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What changes the source of a grouped GEMM: types, tile, cluster, pipeline, schedule, epilogue."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from jitgen.config.config import Config
+from jitgen.config.dtypes import BLayout, DType, Layout, ScaleGranularity
+from jitgen.config.part import Part, of
+
+MAX_RASTER = 1024
+"""More is no order of use, and raster x tiles along N has 32 bits in a kernel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile(Part):
+    """Rows, columns and depth of the output tile that one CTA computes, in elements."""
+
+    m: int = of(int)
+    n: int = of(int)
+    k: int = of(int)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster(Part):
+    """
+    CTAs that share operands by multicast.
+
+    (2, 1) puts two tiles of different rows and the same columns together: they share b. (1, 2)
+    shares a.
+    """
+
+    m: int = of(int, default=1)
+    n: int = of(int, default=1)
+
+    @property
+    def size(self) -> int:
+        """CTAs in one cluster."""
+        return self.m * self.n
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operands(Part):
+    """
+    Element types, how many values share one scale, and how b lies in memory.
+
+    Attributes:
+        a_dtype: Element type of a.
+        b_dtype: Element type of b.
+        out_dtype: Element type of the output.
+        scale_granularity: How many values of b share one scale.
+        a_scale_granularity: The same of a; None: as b's.
+        b_layout: ``plain``, or how b was prepared.
+    """
+
+    a_dtype: DType = of(DType, default=DType.E4M3)
+    b_dtype: DType = of(DType, default=DType.E4M3)
+    out_dtype: DType = of(DType, default=DType.BF16)
+    scale_granularity: ScaleGranularity = of(ScaleGranularity, default=ScaleGranularity.BLOCK128)
+    a_scale_granularity: ScaleGranularity | None = of(
+        ScaleGranularity, is_optional=True, default=None
+    )
+    b_layout: BLayout = of(BLayout, default=BLayout.PLAIN)
+
+    def __post_init__(self) -> None:
+        Part.__post_init__(self)
+        if self.a_scale_granularity == self.scale_granularity:  # said twice: one config, one name
+            object.__setattr__(self, "a_scale_granularity", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline(Part):
+    """
+    Buffers in flight.
+
+    Attributes:
+        num_acc_stage: Accumulator buffers; on sm_90a 1 is cooperative (all math warpgroups on one
+            tile).
+        num_ab_stage: Operand stages in shared memory; None takes as many as fit, up to what was
+            ever of use.
+    """
+
+    num_acc_stage: int = of(int, default=1)
+    num_ab_stage: int | None = of(int, is_optional=True, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule(Part):
+    """
+    Order and memory hints; the defaults do not show in a kernel's name.
+
+    Attributes:
+        raster: Cluster tiles along M that are computed before N advances, so that they share b in
+            L2; at most 1024.
+        use_pdl: Start before the previous kernel ended (programmatic dependent launch).
+        stream_b: Mark b as read once, so that it does not push a out of L2.
+        split_k: CTAs of a cluster that take consecutive parts of K of the same tile; then each adds
+            up and stores its share of the columns. For fewer tiles than SMs.
+    """
+
+    raster: int = of(int, most=MAX_RASTER, default=8)
+    use_pdl: bool = of(bool, default=True)
+    stream_b: bool = of(bool, default=False)
+    split_k: int = of(int, default=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epilogue(Part):
+    """
+    What happens to sums before they are stored.
+
+    Attributes:
+        bias: Add a vector of N for each group.
+    """
+
+    bias: bool = of(bool, default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelConfig(Config):
+    """
+    One grouped GEMM kernel, before its target is known.
+
+    Example::
+
+        config = KernelConfig(layout="ragged", operands=Operands(), tile=Tile(m=128, n=128, k=128))
+        config.name("sm_90a")
+        # 'grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a'
+    """
+
+    op: ClassVar[str] = "grouped_gemm"
+    layout: Layout = of(Layout)
+    operands: Operands = of(Operands, default=Operands())
+    tile: Tile = of(Tile)
+    cluster: Cluster = of(Cluster, default=Cluster())
+    pipeline: Pipeline = of(Pipeline, default=Pipeline())
+    schedule: Schedule = of(Schedule, default=Schedule())
+    epilogue: Epilogue = of(Epilogue, default=Epilogue())
+
+    def words(self) -> str:
+        """Return the middle of a kernel's name; what is at its default shows only where it must."""
+        operands, tile, cluster = self.operands, self.tile, self.cluster
+        pipeline, schedule = self.pipeline, self.schedule
+        parts = [
+            f"{self.layout}_{operands.a_dtype}_{operands.b_dtype}",
+            f"{operands.scale_granularity}_{operands.out_dtype}",
+            *([f"as{operands.a_scale_granularity}"] if operands.a_scale_granularity else []),
+            *([f"b{operands.b_layout}"] if operands.b_layout is not BLayout.PLAIN else []),
+            f"t{tile.m}x{tile.n}x{tile.k}_c{cluster.m}x{cluster.n}_acc{pipeline.num_acc_stage}",
+            *([f"ab{pipeline.num_ab_stage}"] if pipeline.num_ab_stage is not None else []),
+            *([f"raster{schedule.raster}"] if schedule.raster != Schedule().raster else []),
+            *([] if schedule.use_pdl else ["nopdl"]),
+            *(["streamb"] if schedule.stream_b else []),
+            *([f"splitk{schedule.split_k}"] if schedule.split_k != Schedule().split_k else []),
+            *(["bias"] if self.epilogue.bias else []),
+        ]
+        return "_".join(parts)
+
+    @property
+    def short(self) -> str:
+        """What tells a config from others for the same problem, for a reader."""
+        tile, cluster, schedule = self.tile, self.cluster, self.schedule
+        text = f"{tile.m}x{tile.n}x{tile.k} c{cluster.m}x{cluster.n}"
+        if schedule.raster != Schedule().raster:
+            text += f" raster {schedule.raster}"
+        return text + " streaming b" * schedule.stream_b
+
+    @classmethod
+    def of_words(cls, words: str) -> Self | None:
+        """Return the config whose `words` these are; None where they are nobody's."""
+        match = _WORDS.fullmatch(words)
+        if match is None:
+            return None
+        part = match.groupdict()
+        operands = {spec.name: part[spec.name] for spec in dataclasses.fields(Operands)}
+        return cls.from_json(
+            {
+                "layout": part["layout"],
+                "operands": operands | {"b_layout": part["b_layout"] or BLayout.PLAIN},
+                "tile": {side: int(part[f"tile_{side}"]) for side in ("m", "n", "k")},
+                "cluster": {side: int(part[f"cluster_{side}"]) for side in ("m", "n")},
+                "pipeline": {
+                    name: int(part[name])
+                    for name in ("num_acc_stage", "num_ab_stage")
+                    if part[name] is not None
+                },
+                "schedule": {
+                    "raster": int(part["raster"] or Schedule().raster),
+                    "use_pdl": part["nopdl"] is None,
+                    "stream_b": part["streamb"] is not None,
+                    "split_k": int(part["split_k"] or Schedule().split_k),
+                },
+                "epilogue": {"bias": part["bias"] is not None},
+            }
+        )
+
+    def parameters(self) -> dict[str, Any]:
+        """Return every field under the name by which templates ask for it."""
+        operands = {
+            spec.name: getattr(self.operands, spec.name) for spec in dataclasses.fields(Operands)
+        }
+        granularity = self.operands.a_scale_granularity or self.operands.scale_granularity
+        return {
+            "layout": str(self.layout),
+            **{name: str(value) for name, value in operands.items()},
+            "a_scale_granularity": str(granularity),
+            "tile_m": self.tile.m,
+            "tile_n": self.tile.n,
+            "tile_k": self.tile.k,
+            "cluster_m": self.cluster.m,
+            "cluster_n": self.cluster.n,
+            "num_acc_stage": self.pipeline.num_acc_stage,
+            **dataclasses.asdict(self.schedule),
+            **dataclasses.asdict(self.epilogue),
+        }
+
+
+_WORDS = re.compile(
+    r"(?P<layout>[a-z]+)_(?P<a_dtype>[a-z0-9]+)_(?P<b_dtype>[a-z0-9]+)"
+    r"_(?P<scale_granularity>[a-z0-9]+)_(?P<out_dtype>[a-z0-9]+)"
+    r"(_as(?P<a_scale_granularity>[a-z0-9]+))?(_b(?P<b_layout>prepared[0-9]+))?"
+    r"_t(?P<tile_m>\d{1,9})x(?P<tile_n>\d{1,9})x(?P<tile_k>\d{1,9})"
+    r"_c(?P<cluster_m>\d{1,9})x(?P<cluster_n>\d{1,9})"
+    r"_acc(?P<num_acc_stage>\d{1,9})(_ab(?P<num_ab_stage>\d{1,9}))?(_raster(?P<raster>\d{1,9}))?"
+    r"(?P<nopdl>_nopdl)?(?P<streamb>_streamb)?(_splitk(?P<split_k>\d{1,9}))?(?P<bias>_bias)?"
+)

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Random calls of the grouped GEMM, in any layout, and what they must give.
+
+One maker of problems for whoever measures, verifies or tests kernels, and one rule of how far a
+result may be from float32 arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import accumulate
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from jitgen import formats
+from jitgen.config import Layout
+from jitgen.errors import ConfigError
+from jitgen.formats.dtypes import TORCH
+from jitgen.layouts import ARGUMENT, GROUP_ALIGNMENT
+from jitgen.ops.grouped_gemm import reference
+from jitgen.ops.grouped_gemm.problem import Problem
+
+ACCUMULATOR_BITS = 22
+"""Bits that sums keep: float32's 24, less its roundings."""
+
+_SPARE_ROWS = 5
+_CHUNK_VALUES = 2**26
+"""Random values that are drawn at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """
+    The arguments of one `grouped_gemm`.
+
+    Attributes:
+        layout: How rows belong to groups.
+        a: (M, K), or (G, M, K) for the masked layout.
+        b: (G, N, K).
+        a_scale: float32, in the layout that kernels read; its shape follows from the granularity.
+        b_scale: float32, likewise.
+        groups: int32; offs, m_indices or masked_m, by layout. In the contiguous layout groups start
+            at multiples of 128, with -1 in the rows between.
+        out: (M, N) or (G, M, N), all NaN: what is not written shows.
+    """
+
+    layout: Layout
+    a: Tensor
+    b: Tensor
+    a_scale: Tensor
+    b_scale: Tensor
+    groups: Tensor
+    out: Tensor
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The arguments in the order in which kernels take them."""
+        return self.a, self.b, self.a_scale, self.b_scale, self.groups, self.out
+
+    @property
+    def group_argument(self) -> dict[str, Tensor]:
+        """The argument that says which rows belong to which group, by its name."""
+        return {ARGUMENT[self.layout]: self.groups}
+
+    @property
+    def arguments(self) -> dict[str, Tensor]:
+        """The arguments of `grouped_gemm` by their names."""
+        scales = {"a_scale": self.a_scale, "b_scale": self.b_scale}
+        return {"a": self.a, "b": self.b, **scales, **self.group_argument, "out": self.out}
+
+    @property
+    def is_owned(self) -> Tensor:
+        """Shape of out, bool: false in rows that no group owns."""
+        if self.layout is Layout.CONTIGUOUS:
+            owned = self.groups >= 0
+        else:
+            is_masked = self.layout is Layout.MASKED
+            counts = self.groups.unsqueeze(-1) if is_masked else self.groups[-1]
+            owned = torch.arange(self.out.shape[-2], device=self.out.device) < counts
+        return owned.unsqueeze(-1).expand(self.out.shape)
+
+    def copy(self, device: str | torch.device | None = None) -> Self:
+        """Return the same values, as they lie, in memory of their own, there or on `device`."""
+        tensors: dict[str, Any] = {
+            field.name: torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device=device or value.device
+            ).copy_(value)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, **tensors)
+
+
+def random_call(
+    problem: Problem,
+    row_counts: Sequence[int],
+    *,
+    is_exact: bool = False,
+    has_spare: bool = False,
+    max_rows: int | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+) -> Call:
+    """
+    Return a call with the layout, types, scales, groups, N and K of `problem`, made on `device`.
+
+    Values are drawn from a normal distribution and rounded to the operands' type; scales lie
+    between 0.5 and 2.5, so that a wrong one shows.
+
+    Args:
+        problem: The sizes; its m does not count.
+        row_counts: Rows of each group.
+        is_exact: Draw integers from -2 to 2, and scales that are powers of two from 1/4 to 4: every
+            sum is exact in float32, whatever its order.
+        has_spare: Let there be rows that no group owns: behind the last group, in each group of the
+            masked layout, and in whole tiles between and behind those of the contiguous layout.
+        max_rows: Rows that a has for each group of the masked layout; None: as many as the largest
+            group has, and the spare ones. Other layouts have none.
+        device: Where the tensors are made.
+        seed: The same seed gives the same values on the same kind of device.
+
+    Raises:
+        ConfigError: `row_counts` or `max_rows` do not fit the problem.
+    """
+    counts = tuple(row_counts)
+    if len(counts) != problem.groups or min(counts) < 0:
+        raise ConfigError(
+            f"row_counts must be {problem.groups} counts of at least 0 (got {counts})"
+        )
+    lead, groups = _rows(problem.layout, counts, max_rows, has_spare=has_spare)
+    draw = _Draw(torch.Generator(device).manual_seed(seed), is_exact=is_exact)
+    a_scale, b_scale = _scales(problem, lead, draw)
+    dtype, out_dtype = TORCH[problem.a_dtype], TORCH[problem.out_dtype]
+    return Call(
+        layout=problem.layout,
+        a=draw.values((*lead, problem.k), dtype),
+        b=draw.values((problem.groups, problem.n, problem.k), dtype),
+        a_scale=a_scale,
+        b_scale=b_scale,
+        groups=torch.tensor(groups, dtype=torch.int32, device=device),
+        out=torch.full((*lead, problem.n), float("nan"), dtype=out_dtype, device=device),
+    )
+
+
+class _Draw:
+    """Random values and scales, one after the other."""
+
+    def __init__(self, chance: torch.Generator, *, is_exact: bool) -> None:
+        self._options: dict[str, Any] = {"generator": chance, "device": chance.device}
+        self._is_exact = is_exact
+
+    def values(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return operands, drawn in chunks so that wide random numbers need little memory."""
+        device = self._options["device"]
+        values = torch.empty(shape, dtype=dtype, device=device)
+        flat = values.view(-1)
+        is_narrow = device.type == "cuda" and dtype.itemsize < 4
+        wide = torch.bfloat16 if is_narrow else torch.float32
+        for first in range(0, len(flat), _CHUNK_VALUES):
+            part = flat[first : first + _CHUNK_VALUES]
+            if self._is_exact:
+                drawn = torch.randint(-2, 3, part.shape, **self._options).to(wide)
+            else:
+                drawn = torch.randn(part.shape, dtype=wide, **self._options)
+            part.copy_(drawn)
+        return values
+
+    def scales(self, *shape: int) -> Tensor:
+        """Return scales, float32."""
+        if self._is_exact:
+            return torch.exp2(torch.randint(-2, 3, shape, **self._options).float())
+        return torch.rand(shape, **self._options) * 2 + 0.5
+
+
+def _scales(problem: Problem, lead: tuple[int, ...], draw: _Draw) -> tuple[Tensor, Tensor]:
+    """Return scales of a and b, in the layout that kernels read."""
+    form = formats.find(problem.scale_granularity)
+    a_scale = form.readable(draw.scales(*form.a_shape(lead, problem.k)))
+    return a_scale, draw.scales(*form.b_shape(problem.groups, problem.n, problem.k))
+
+
+def _rows(
+    layout: Layout, counts: tuple[int, ...], max_rows: int | None, *, has_spare: bool
+) -> tuple[tuple[int, ...], list[int]]:
+    """Return the shape of a and out but for its last dimension, and the values of groups."""
+    spare = _SPARE_ROWS if has_spare else 0
+    if layout is Layout.MASKED:
+        most = max(1, *counts) + spare if max_rows is None else max_rows
+        if most < max(counts):
+            raise ConfigError(
+                f"max_rows must be at least {max(counts)}, which the largest group has "
+                f"(got {max_rows})"
+            )
+        return (len(counts), most), list(counts)
+    if max_rows is not None:
+        raise ConfigError(f"max_rows is for the masked layout (got {max_rows} for {layout})")
+    if layout is Layout.RAGGED:
+        return (sum(counts) + spare,), list(accumulate(counts))
+    indices: list[int] = []
+    for group, count in enumerate(counts):
+        indices += [group] * count + [-1] * (-count % GROUP_ALIGNMENT)
+        if has_spare and (group % 3 == 1 or group == len(counts) - 1):
+            indices += [-1] * GROUP_ALIGNMENT
+    return (len(indices),), indices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """
+    A call with its answer.
+
+    Attributes:
+        call: The arguments; results go into its out.
+        is_exact: Whether every sum is exact, whatever its order.
+        expected: Shape of out, float32: the sums, which were computed in float64.
+        magnitude: The same sums over absolute values: what rounding errors are relative to.
+        is_owned: Shape of out, bool: false in rows that no group owns.
+    """
+
+    call: Call
+    is_exact: bool
+    expected: Tensor
+    magnitude: Tensor
+    is_owned: Tensor
+
+    @classmethod
+    def of(cls, call: Call, *, is_exact: bool) -> Self:
+        """
+        Return `call` with its answer, computed where its tensors are.
+
+        The roundings of a float32 reference are as large as those of a kernel: it would take up all
+        that `allowed` allows for a float32 result.
+        """
+        given: dict[str, Any] = {**call.arguments, "out": None, "out_dtype": torch.float32}
+        wide = {name: given[name].double() for name in ("a_scale", "b_scale")}
+        absolute = {name: given[name].float().abs().to(given[name].dtype) for name in ("a", "b")}
+        return cls(
+            call=call,
+            is_exact=is_exact,
+            expected=reference.grouped_gemm(**{**given, **wide}),
+            magnitude=reference.grouped_gemm(**{**given, **absolute}),
+            is_owned=call.is_owned,
+        )
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The arguments in the order in which kernels take them."""
+        return self.call.tensors
+
+    @property
+    def arguments(self) -> dict[str, Tensor]:
+        """The arguments of `grouped_gemm` by their names."""
+        return self.call.arguments
+
+    @property
+    def out(self) -> Tensor:
+        """Where the result goes."""
+        return self.call.out
+
+    def allowed(self, accumulator_bits: int = ACCUMULATOR_BITS) -> Tensor:
+        """
+        Return how far a result may be from `expected`: half a unit in the last place of the output,
+        and what rounding the sums can do.
+
+        Args:
+            accumulator_bits: Bits that the accumulator keeps: 2.0**-bits of the sum of absolute
+                values are lost.
+        """
+        half_unit = torch.finfo(self.out.dtype).eps / 2 * 1.01
+        return self.expected.abs() * half_unit + self.magnitude * 2.0**-accumulator_bits
+
+    def wrong(self) -> int:
+        """
+        Return how many values of the result are wrong.
+
+        Exact problems want the rounded sum, bit for bit, others what `allowed` allows. Rows that no
+        group owns stay as they were.
+        """
+        out, owned = self.out, self.is_owned
+        touched = ~out.isnan() & ~owned
+        if self.is_exact:
+            differ = out != self.expected.to(out.dtype)
+        else:
+            differ = ~((out.float() - self.expected).abs() <= self.allowed())  # a NaN is wrong
+        return int((touched | differ & owned).sum())
+
+    def errors(self) -> tuple[float, float]:
+        """Return how far the result is from what is expected; see `distance`."""
+        owned = self.is_owned
+        return distance([(self.out[owned].float(), self.expected[owned])])
+
+
+def distance(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:
+    """
+    Return how far results are from what is wanted: in the Frobenius norm, as a part of the wanted
+    ones', and at most, as a part of the largest wanted value. 0 and 0 where there are none.
+
+    Args:
+        parts: Results and what is wanted, pairs of one shape and type, on one device. Waits for it
+            once, at the end.
+    """
+    squares, largest = [], []
+    for have, want in parts:
+        if want.numel():
+            both = torch.stack([have - want, want]).flatten(1)
+            squares.append(both.norm(dim=1).double().square())
+            largest.append(both.abs().amax(1))
+    if not squares:
+        return 0.0, 0.0
+    error, norm = torch.stack(squares).sum(0).sqrt().tolist()
+    furthest, most = torch.stack(largest).amax(0).tolist()
+    return error / (norm or 1.0), furthest / (most or 1.0)

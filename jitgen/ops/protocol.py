@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What an operation is: one object, `OPERATION`, in the package ``jitgen.ops.NAME`` or behind an entry
+point of the group ``jitgen.ops``.
+
+It is data: what it names is imported when it is asked for, so that a kernel can be found and loaded
+without a tensor library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jitgen.config.rooms import OPERATIONS
+
+if TYPE_CHECKING:
+    from jitgen.config import Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """
+    One operation.
+
+    Attributes:
+        name: Its name, which is also that of its template and of the function that is compiled.
+        config: ``MODULE:CLASS`` of its config, a `jitgen.config.Config`.
+        problem: ``MODULE:CLASS`` of its problem: a `jitgen.config.part.Part` with ``op``,
+            ``groups``, ``m``, ``rows_per_group``, ``slug``, ``kind`` and ``with_mean``, as
+            `jitgen.ops.grouped_gemm.problem.Problem` has them.
+        samples: ``MODULE:FUNCTION`` that makes arguments to verify a kernel with: see
+            `jitgen.ops.samples`; empty where kernels cannot be verified.
+    """
+
+    name: str
+    config: str
+    problem: str
+    samples: str = ""
+
+    @property
+    def config_type(self) -> type[Config]:
+        """The class of its configs."""
+        return loaded(self.config)  # type: ignore[no-any-return]
+
+    @property
+    def problem_type(self) -> type[Any]:
+        """The class of its problems."""
+        return loaded(self.problem)  # type: ignore[no-any-return]
+
+
+def loaded(place: str) -> Any:
+    """Return the object that ``MODULE:NAME`` stands for."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def operation(name: str) -> Operation:
+    """
+    Return the operation called `name`.
+
+    Raises:
+        ConfigError: There is none; the message lists all of them.
+    """
+    return OPERATIONS.get(name)  # type: ignore[no-any-return]

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What torch.compile reads in the place of our functions: it can follow neither the memo nor a kernel.
+
+Nothing else imports this module, because it imports the whole of torch.compile.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.tracing.grouped_gemm import name_of, operation, operation_out
+
+_kept: dict[int, KernelConfig] = {}
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _name(config: KernelConfig, device: torch.device) -> str | None:
+    """
+    Return what stands for `config` in a graph.
+
+    torch.compile asks once, does not look into it, where it would take sizes of tiles for sizes of
+    tensors, and guards on its identity. So we keep it: its address must not become another's.
+    """
+    _kept[id(config)] = config
+    return name_of(config, device)
+
+
+def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
+    a: Tensor,
+    b: Tensor,
+    a_scale: Tensor | None,
+    b_scale: Tensor | None,
+    offs: Tensor | None,
+    m_indices: Tensor | None,
+    masked_m: Tensor | None,
+    alpha: Tensor | None,
+    out: Tensor | None,
+    out_dtype: torch.dtype | None,
+    expected_m: int | None,
+    config: KernelConfig | None,
+) -> Tensor:
+    """Call the operation, which is all that the graph holds."""
+    tensors = (a, b, a_scale, b_scale, offs, m_indices, masked_m, alpha)
+    name = None if config is None else _name(config, a.device)
+    if out is None:
+        result: Tensor = operation(*tensors, out_dtype, expected_m, name)
+        return result
+    operation_out(out, *tensors, out_dtype, expected_m, name)
+    return out

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tensors live on: the CPU, a GPU, or an emulated one, and how kernels are called there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jitgen.config import Arch, Config
+from jitgen.errors import InputError
+from jitgen.runtime import fallback
+from jitgen.settings import settings
+
+if TYPE_CHECKING:
+    import torch
+
+    from jitgen.runtime.session import Session
+
+Entry = Callable[..., Any]
+
+
+class Device(Protocol):
+    """
+    Where a call runs.
+
+    Attributes:
+        arch: The target that serves it.
+        tail: What entries take behind the tensors: on a GPU the number of SMs, for one CTA on each.
+    """
+
+    @property
+    def arch(self) -> Arch:
+        """See above."""
+        ...
+
+    @property
+    def tail(self) -> tuple[int, ...]:
+        """See above."""
+        ...
+
+    def entry(
+        self, session: Session, config: Config, neighbours: Iterable[Config] | None
+    ) -> tuple[Entry, Config]:
+        """
+        Return an entry for tensors here, and its config: `config`, or another that may serve.
+
+        Args:
+            session: Where kernels come from.
+            config: What is wanted.
+            neighbours: What may serve instead, best first; None where nothing may.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """The host's own processor."""
+
+    arch: Arch = Arch.CPU
+    tail: tuple[int, ...] = ()
+
+    def entry(
+        self, session: Session, config: Config, neighbours: Iterable[Config] | None
+    ) -> tuple[Entry, Config]:
+        """Return the entry of a kernel."""
+        return _served(session, config, neighbours, self.arch)
+
+
+@dataclass(frozen=True, slots=True)
+class Cuda:
+    """One GPU of this machine."""
+
+    arch: Arch
+    tail: tuple[int, ...]
+    index: int
+    is_alone: bool
+
+    def entry(
+        self, session: Session, config: Config, neighbours: Iterable[Config] | None
+    ) -> tuple[Entry, Config]:
+        """Return the entry of a kernel; of several GPUs another may be the current one."""
+        function, served = _served(session, config, neighbours, self.arch)
+        return (function if self.is_alone else on_device(function, self.index)), served
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulated:
+    """
+    A GPU that is none: it takes tensors in host memory.
+
+    Attributes:
+        arch: The target that it passes for.
+        num_sms: SMs that it has.
+        function: Returns what runs a config: a function of what the kernel's entry takes.
+    """
+
+    arch: Arch
+    num_sms: int
+    function: Callable[[Any], Entry]
+
+    @property
+    def tail(self) -> tuple[int, ...]:
+        """The number of SMs."""
+        return (self.num_sms,)
+
+    def entry(
+        self,
+        session: Session,  # noqa: ARG002  # it finds kernels itself
+        config: Config,
+        neighbours: Iterable[Config] | None,  # noqa: ARG002  # nobody waits for an emulator
+    ) -> tuple[Entry, Config]:
+        """Return what runs `config`."""
+        return self.function(config), config
+
+
+_CPU = Cpu()
+
+has_several_gpus = False
+"""Whether launches depend on which GPU holds the tensors; known from the first one on a GPU on."""
+
+
+def find(device: torch.device, session: Session) -> Device:
+    """
+    Return what serves tensors on `device`.
+
+    Raises:
+        InputError: jitgen has no kernels for it.
+    """
+    import torch
+
+    if device.type == "cpu":
+        return session.emulated or _CPU
+    if device.type != "cuda" or torch.version.hip:
+        raise InputError("a", f"must be on {_known()} (got device {device})")
+    return _cuda(device) if torch.cuda.is_available() else _absent(device)
+
+
+def _known() -> str:
+    return f"a CPU or an NVIDIA GPU of {', '.join(arch for arch in Arch if arch.is_gpu)}"
+
+
+def _absent(device: torch.device) -> Cuda:
+    """Return a GPU that this machine has not got: a tracer's tensors may be on one."""
+    arch = Arch.parse(settings.arch) if settings.arch else Arch.CPU
+    if not arch.is_gpu:
+        raise InputError(
+            "a", f"is on {device}, but this machine has no GPU to ask what it is: set JITGEN_ARCH"
+        )
+    return Cuda(arch=arch, tail=(), index=device.index or 0, is_alone=True)
+
+
+@cache
+def _cuda(device: torch.device) -> Cuda:
+    global has_several_gpus
+    import torch
+
+    capability = torch.cuda.get_device_capability(device)
+    arch = Arch.of_capability(*capability)
+    if arch is None:
+        name = torch.cuda.get_device_name(device)
+        raise InputError(
+            "a",
+            f"must be on {_known()} (got {device}, {name}, compute capability "
+            f"{capability[0]}.{capability[1]})",
+        )
+    num_sms = int(torch.cuda.get_device_properties(device).multi_processor_count)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    is_alone = torch.cuda.device_count() == 1
+    has_several_gpus = not is_alone
+    return Cuda(arch=arch, tail=(num_sms,), index=index, is_alone=is_alone)
+
+
+def _served(
+    session: Session, config: Config, neighbours: Iterable[Config] | None, arch: Arch
+) -> tuple[Entry, Config]:
+    if neighbours is not None and settings.on_miss == "fallback":
+        kernel = fallback.serve(session.registry, config, neighbours, arch)
+    else:
+        kernel = session.registry.get(config, arch)
+    return kernel.function, config if kernel.config == config else kernel.config
+
+
+def on_device(function: Entry, index: int) -> Entry:
+    """Return `function` for a process of several GPUs, of which another may be the current one."""
+    import torch
+
+    def call(*arguments: Any) -> None:
+        if torch.cuda.current_device() == index:
+            function(*arguments)
+            return
+        with torch.cuda.device(index):
+            function(*arguments)
+
+    return call

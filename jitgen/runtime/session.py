@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A session: everything that calls share and that settings decide.
+
+There is one from the start, which `jitgen.grouped_gemm`, `jitgen.get_kernel` and the others use.
+``with jitgen.Session(cache_dir=...)`` puts another in its place, for the code inside and for what
+runs in a copy of its context; other threads keep theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
+
+from jitgen.boundary import boundary
+from jitgen.runtime.registry import Registry
+from jitgen.settings import settings
+from jitgen.tuning.choice import Choice, Chooser
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+    from jitgen.config import Arch, Config
+    from jitgen.runtime.devices import Emulated
+    from jitgen.runtime.kernel import Kernel
+
+_sessions: WeakSet[Session] = WeakSet()
+
+
+class Session:
+    """
+    A registry of loaded kernels over one store, what was chosen, and what calls remember of it.
+
+    Safe to use from any thread. The store is opened when it is first needed.
+
+    Example::
+
+        with jitgen.Session(cache_dir="/srv/kernels", cache="ro", on_miss="error"):
+            jitgen.grouped_gemm(...)
+
+    Args:
+        settings: Settings that hold inside, by their names; see `jitgen.settings`. They win over
+            those that the program made, and over the environment.
+
+    Attributes:
+        memo: Launches by what calls look like; only `jitgen.ops` knows what is in it.
+        families: What launches of other numbers of rows have in common; likewise.
+        unit_scales: Scales of one, by device and number of groups; likewise.
+        emulated: What runs tensors in host memory in the place of the CPU.
+
+    Raises:
+        SettingError: A setting is not known, or its value is not allowed.
+    """
+
+    def __init__(self, **settings_inside: Any) -> None:
+        self.memo: dict[Any, Any] = {}
+        self.families: dict[Any, Any] = {}
+        self.unit_scales: dict[Any, Any] = {}
+        self.epoch = object()
+        self.emulated: Emulated | None = None
+        self._settings = settings.parsed(settings_inside)
+        self._registry: Registry | None = None
+        self._chooser = Chooser(lambda: self.store)
+        self._guard = threading.Lock()
+        self._tokens: list[Token[Session]] = []
+        _sessions.add(self)
+
+    @classmethod
+    def emulating(cls, emulated: Emulated, like: Session) -> Self:
+        """Return a session with the kernels and settings of `like`, on an emulated GPU."""
+        session = cls()
+        session._settings = like._settings
+        session._registry = like.registry
+        session.emulated = emulated
+        return session
+
+    @property
+    def registry(self) -> Registry:
+        """The loaded kernels, over the store that the settings named when it was first needed."""
+        with self._guard:
+            if self._registry is None:
+                from jitgen.cache import Store
+
+                with boundary("opening the kernel cache"), self.active():
+                    self._registry = Registry(Store.open(), self._arrived)
+            return self._registry
+
+    @property
+    def store(self) -> Store:
+        """Where kernels are read from and published to."""
+        return self.registry.store
+
+    def select(self, problem: Any, arch: Arch | str | None = None, **options: Any) -> Choice:
+        """Return the config to compute `problem` with; see `jitgen.select`."""
+        with self.active():
+            return self._chooser.select(problem, arch, **options)
+
+    def get_kernel(self, config: Config | str, arch: Arch | str | None = None) -> Kernel:
+        """Return the kernel of `config`; see `Registry.get`."""
+        with self.active():
+            return self.registry.get(config, arch)
+
+    def freeze(self, mode: str = "error") -> None:
+        """End compiling (``error``) or allow it again (``off``); see `Registry.freeze`."""
+        self.registry.freeze(mode)
+
+    def forget(self) -> None:
+        """Forget what was chosen and who serves it; the kernels that are loaded stay."""
+        self._chooser.forget()
+        self.memo.clear()
+        self.families.clear()
+        self.epoch = object()
+
+    def reset(self) -> None:
+        """
+        Forget the loaded kernels too, so that the next call opens the store that the settings name
+        then. What is compiled in the background is ended.
+        """
+        with self._guard:
+            forgotten, self._registry = self._registry, None
+        self.forget()
+        if forgotten is not None:
+            forgotten.close()
+
+    def close(self) -> None:
+        """End what is compiled in the background; kernels that are loaded go on serving."""
+        if self._registry is not None:
+            self._registry.close()
+
+    def _arrived(self, config: Config) -> None:
+        """Forget the launches that await `config`: the next call finds it."""
+        self.epoch = object()
+        for key, launch in list(self.memo.items()):
+            if launch.awaited == config:
+                self.memo.pop(key, None)
+
+    def after_fork(self) -> None:
+        """Forget, in a forked child, the launches that await a kernel: nobody would tell it."""
+        self._guard = threading.Lock()
+        self.epoch = object()
+        for key, launch in list(self.memo.items()):
+            if launch.awaited is not None:
+                self.memo.pop(key, None)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Let this session be the current one for the length of a with block."""
+        if current.get() is self:
+            yield
+            return
+        token = current.set(self)
+        try:
+            with settings.inside(self._settings):
+                yield
+        finally:
+            current.reset(token)
+
+    def __enter__(self) -> Self:
+        self._tokens.append(_Entered(self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tokens.pop().leave()
+
+
+class _Entered:
+    """One entry into a session, to be left again."""
+
+    def __init__(self, session: Session) -> None:
+        self._context = session.active()
+        self._context.__enter__()
+
+    def leave(self) -> None:
+        self._context.__exit__(None, None, None)
+
+
+DEFAULT = Session()
+current: ContextVar[Session] = ContextVar("jitgen.session", default=DEFAULT)
+"""The session of this context; `current.get()` is all that it costs a warm call."""
+
+
+def _after_fork() -> None:
+    for session in _sessions:
+        session.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def get_kernel(config: Config | str, arch: Arch | str | None = None) -> Kernel:
+    """
+    Return the kernel of `config` from memory, else from disk, else by compiling it.
+
+    Args:
+        config: A config, or a kernel's name.
+        arch: The target; None for the one that a name says, else JITGEN_ARCH, the GPU's, or cpu.
+
+    Raises:
+        As `jitgen.runtime.registry.Registry.get`.
+    """
+    return current.get().registry.get(config, arch)
+
+
+def freeze(mode: str = "error") -> None:
+    """
+    End compiling in this session (``error``) or allow it again (``off``); see `Registry.freeze`.
+    """
+    current.get().freeze(mode)
+
+
+def select(
+    problem: Any,
+    arch: Arch | str | None = None,
+    *,
+    device: str | None = None,
+    num_sms: int | None = None,
+    use_measured: bool = True,
+) -> Choice:
+    """
+    Return the config to compute `problem` with: `Chooser.select` of the current session.
+    """
+    return current.get()._chooser.select(
+        problem, arch, device=device, num_sms=num_sms, use_measured=use_measured
+    )

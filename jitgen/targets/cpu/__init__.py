@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host's own processor: no GPU needed, the same path from config to call."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from jitgen.targets.protocol import Device
+
+if TYPE_CHECKING:
+    from jitgen.targets.protocol import Rules
+
+
+class Cpu:
+    """See `jitgen.targets.protocol.Target`."""
+
+    name = "cpu"
+    family = "cpu"
+    is_gpu = False
+    devices = (
+        # One core of the machine that the constants of the cost model were measured on.
+        Device(
+            name="x86-64 server", num_sms=1, clock_mhz=2600, dram_gbps=10.0, l2_bytes=32 * 2**20
+        ),
+    )
+    operations = ("grouped_gemm",)
+
+    def runs_on(self, major: int, minor: int) -> bool:  # noqa: ARG002  # whatever GPU it is
+        """Return whether a GPU runs its kernels: none does."""
+        return False
+
+    @cache  # noqa: B019  # there is one target
+    def rules(self, op: str) -> Rules:  # noqa: ARG002  # there is one operation
+        """Return what it says of an operation of `operations`."""
+        from jitgen.targets.cpu.grouped_gemm import GroupedGemm
+
+        return GroupedGemm()
+
+
+TARGET = Cpu()

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Every config of a grouped GEMM that a target can be asked for, and the search for a legal one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Protocol
+
+from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import (
+    Cluster,
+    Epilogue,
+    KernelConfig,
+    Operands,
+    Pipeline,
+    Tile,
+)
+from jitgen.targets.protocol import Derived, Refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """
+    Every value that a target can take for a field: what proposals are searched in.
+
+    `operands` pairs the type of a and b with one of the output; `tile_k` has the depths of tiles
+    for each type of a and b; `cluster` is (m, n).
+    """
+
+    tile_m: tuple[int, ...]
+    tile_n: tuple[int, ...]
+    tile_k: Mapping[DType, tuple[int, ...]]
+    cluster: tuple[tuple[int, int], ...]
+    num_acc_stage: tuple[int, ...]
+    split_k: tuple[int, ...]
+    operands: tuple[tuple[DType, DType], ...]
+    scale_granularity: tuple[ScaleGranularity, ...]
+
+
+class GemmRules(Protocol):
+    """The part of a target's rules that the search asks."""
+
+    @property
+    def space(self) -> Space:
+        """What proposals are searched in."""
+        ...
+
+    def __hash__(self) -> int:
+        """Rules are told apart by what they are: their proposals are remembered."""
+        ...
+
+    def derive(self, config: KernelConfig) -> Derived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        ...
+
+
+def every(space: Space) -> Iterator[KernelConfig]:
+    """Yield the configs of `space` in every layout, with the default schedule but for split_k."""
+    for layout in Layout:
+        yield from spanned(KernelConfig(layout=layout, tile=Tile(m=128, n=128, k=128)), space)
+
+
+def spanned(config: KernelConfig, space: Space) -> Iterator[KernelConfig]:
+    """Yield the configs of `space` with the layout, raster and hints of `config`."""
+    for types in _operands(space):
+        yield from _of_types(config, types, space)
+
+
+def _operands(space: Space) -> Iterator[Operands]:
+    for (a_dtype, out_dtype), scale in itertools.product(space.operands, space.scale_granularity):
+        yield Operands(
+            a_dtype=a_dtype, b_dtype=a_dtype, out_dtype=out_dtype, scale_granularity=scale
+        )
+
+
+def _of_types(config: KernelConfig, types: Operands, space: Space) -> Iterator[KernelConfig]:
+    for m, n, k, cluster, stages, split_k in itertools.product(
+        space.tile_m,
+        space.tile_n,
+        space.tile_k[types.a_dtype],
+        space.cluster,
+        space.num_acc_stage,
+        space.split_k,
+    ):
+        yield replace(
+            config,
+            operands=types,
+            tile=Tile(m=m, n=n, k=k),
+            cluster=Cluster(m=cluster[0], n=cluster[1]),
+            pipeline=Pipeline(num_acc_stage=stages),
+            schedule=replace(config.schedule, split_k=split_k),
+        )
+
+
+def legal_of(configs: tuple[KernelConfig, ...], rules: GemmRules) -> tuple[KernelConfig, ...]:
+    """Return those of `configs` that are legal, in their order."""
+    return tuple(config for config in configs if _is_legal(config, rules))
+
+
+def _is_legal(config: KernelConfig, rules: GemmRules) -> bool:
+    try:
+        rules.derive(config)
+    except Refusal:
+        return False
+    return True
+
+
+_TYPES = tuple(spec.name for spec in fields(Operands))
+
+
+@lru_cache(maxsize=256)
+def _legal(start: KernelConfig, rules: GemmRules) -> tuple[KernelConfig, ...]:
+    """Return the legal configs that share layout, hints and types with `start`."""
+    return legal_of(tuple(_of_types(start, start.operands, rules.space)), rules)
+
+
+def nearest(config: KernelConfig, rules: GemmRules) -> KernelConfig | None:
+    """
+    Return the legal config that is nearest to `config`.
+
+    Types count most, then the accumulator stages, the parts of K, the cluster, and last the tile,
+    whose distance is the ratio of its sides: 128 is as far from 64 as from 256.
+    """
+
+    def differing(types: Operands) -> int:
+        return sum(getattr(types, name) != getattr(config.operands, name) for name in _TYPES)
+
+    def distance(other: KernelConfig) -> tuple[float, ...]:
+        def ratio(have: int, want: int) -> float:
+            return max(have, want) / min(have, want)
+
+        cluster = other.cluster != config.cluster
+        stages = abs(other.pipeline.num_acc_stage - config.pipeline.num_acc_stage)
+        split_k = ratio(other.schedule.split_k, config.schedule.split_k)
+        tile = sum(
+            ratio(getattr(other.tile, side), getattr(config.tile, side)) for side in ("m", "n", "k")
+        )
+        return stages, split_k, cluster, tile, -other.tile.m, -other.tile.n
+
+    start = replace(
+        config,
+        tile=Tile(m=1, n=1, k=1),
+        cluster=Cluster(),
+        pipeline=Pipeline(),
+        epilogue=Epilogue(),
+    )
+    in_order = sorted(_operands(rules.space), key=differing)
+    for _, equally_near in itertools.groupby(in_order, key=differing):
+        legal = [
+            each for types in equally_near for each in _legal(replace(start, operands=types), rules)
+        ]
+        if legal:
+            return min(legal, key=distance)
+    return None

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which configs and sizes a target can run, why not, and what follows from a config that it can.
+
+The compiler accepts configs that overflow shared memory, deadlock or cannot launch, so this is the
+only thing between a config and an illegal-address crash. The rules are the targets' own: methods
+that name a code and a reason with the numbers in it. The numbers that they derive feed the
+template, so that checker and kernel cannot disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from jitgen.config import Arch, Config
+from jitgen.config.rooms import TARGETS
+from jitgen.errors import InputError, UnsupportedConfig
+from jitgen.targets.protocol import Derived, Refusal, Rules, Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """
+    The answer of `check`; true when the config is legal.
+
+    Attributes:
+        ok: Whether the target can run the config.
+        code: The first rule that was broken, for example ``E_REGS``; empty when legal.
+        reason: That rule with its numbers; empty when legal.
+        derived: What the template needs besides the config; None when refused.
+    """
+
+    ok: bool
+    code: str = ""
+    reason: str = ""
+    derived: Derived | None = None
+    config: Config = field(repr=False)
+    rules: Rules | None = field(repr=False)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @property
+    def proposal(self) -> Any | None:
+        """The nearest legal config, searched for when asked; None when legal or there is none."""
+        return None if self.ok or self.rules is None else self.rules.nearest(self.config)
+
+
+def target(arch: Arch | str) -> Target:
+    """Return the target `arch`."""
+    return TARGETS.get(Arch.parse(arch))  # type: ignore[no-any-return]
+
+
+def rules(arch: Arch | str, op: str) -> Rules:
+    """
+    Return what `arch` says of operation `op`.
+
+    Raises:
+        UnsupportedConfig: It has no kernels for it.
+    """
+    found = target(arch)
+    if op not in found.operations:
+        have = ", ".join(found.operations)
+        raise UnsupportedConfig(
+            f"{arch} has no kernel for {op}; it has some for: {have}", code="E_OP"
+        )
+    return found.rules(op)
+
+
+def check(config: Config | str, arch: Arch | str | None = None) -> Verdict:
+    """
+    Say whether `arch` can run `config`.
+
+    Args:
+        config: A config, or a kernel's name, which may say the target.
+        arch: The target; None for the one that a name says.
+
+    Returns:
+        A verdict that is true or false, with the first rule that was broken, its reason and the
+        nearest legal config, or with the numbers that the template needs.
+
+    Raises:
+        ConfigError: A name or target is not known.
+        InputError: `config` is neither a config nor a name.
+    """
+    config, arch = named(config, arch)
+    if arch is None:
+        raise InputError("arch", f"must be one of {', '.join(Arch)} (got None)")
+    return _check(config, Arch.parse(arch))
+
+
+@lru_cache(maxsize=4096)
+def _check(config: Config, arch: Arch) -> Verdict:
+    try:
+        found = rules(arch, config.op)
+    except UnsupportedConfig as error:
+        return Verdict(ok=False, code=error.code, reason=str(error), config=config, rules=None)
+    try:
+        derived = found.derive(config)
+    except Refusal as refusal:
+        return Verdict(
+            ok=False, code=refusal.code, reason=refusal.reason, config=config, rules=found
+        )
+    return Verdict(ok=True, derived=derived, config=config, rules=found)
+
+
+def require(config: Config, arch: Arch | str) -> Verdict:
+    """
+    Return the verdict on a legal config.
+
+    Raises:
+        UnsupportedConfig: `arch` cannot run `config`; the message holds the reason and a legal
+            neighbour.
+    """
+    verdict = check(config, arch)
+    if verdict.ok:
+        return verdict
+    proposal = verdict.proposal
+    advice = f"; the nearest legal config is {proposal.name(arch)}" if proposal else ""
+    raise UnsupportedConfig(
+        f"{config.name(arch)} is refused: {verdict.code}: {verdict.reason}{advice}",
+        code=verdict.code,
+        proposal=proposal,
+    )
+
+
+def named(config: Config | str, arch: Arch | str | None) -> tuple[Config, Arch | str | None]:
+    """
+    Return `config`, or the one that a name stands for, with the target: `arch`, else the name's.
+
+    Raises:
+        ConfigError: The name is none, or of another target than `arch`.
+        InputError: `config` is neither a config nor a name.
+    """
+    if isinstance(config, Config):
+        return config, arch
+    if not isinstance(config, str):
+        raise InputError(
+            "config", f"must be a KernelConfig or a kernel's name (got {type(config).__name__})"
+        )
+    found, own = Config.parse(config)
+    if arch is not None and Arch.parse(arch) is not own:
+        raise InputError("config", f"is the name of a kernel for {own}, and arch says {arch}")
+    return found, own
+
+
+def size_refusal(problem: Any, arch: Arch) -> str:
+    """Return why kernels of `arch` cannot take the sizes of `problem`; empty where they can."""
+    try:
+        rules(arch, problem.op).check_sizes(problem)
+    except Refusal as refusal:
+        return refusal.reason
+    return ""
+
+
+def require_sizes(problem: Any, arch: Arch) -> None:
+    """
+    Raise where kernels of `arch` cannot take the sizes of `problem`.
+
+    Raises:
+        UnsupportedConfig: They cannot, with the code ``E_SIZE``.
+    """
+    if reason := size_refusal(problem, arch):
+        raise UnsupportedConfig(f"{problem.slug}: a problem {reason}", code="E_SIZE")
+
+
+__all__ = [
+    "Verdict",
+    "check",
+    "named",
+    "require",
+    "require_sizes",
+    "rules",
+    "size_refusal",
+    "target",
+]

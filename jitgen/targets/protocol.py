@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a target is: one object, `TARGET`, in the package ``jitgen.targets.NAME`` or behind an entry
+point of the group ``jitgen.targets``.
+
+What it says of one operation is an object of its own, `Rules`: which configs it can run and why not
+the others, which few may be chosen, how long each would take, and which sizes it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Refusal(Exception):
+    """A rule that a config or a problem breaks; it never leaves the targets and their checks."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code = code
+        self.reason = reason
+
+
+def refuse_unless(condition: bool, code: str, reason: str) -> None:
+    """State a rule: `condition` holds, or what is asked is refused with `code` and `reason`."""
+    if not condition:
+        raise Refusal(code, reason)
+
+
+class Derived(Protocol):
+    """
+    The numbers that follow from a legal config: a frozen dataclass of ints and booleans.
+
+    Those that the template declares are part of every key.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """
+    Where a target's template of one operation is, and what it may ask for.
+
+    Attributes:
+        root: Folder that file names start from.
+        entry: The file that is rendered, relative to `root`.
+        parameters: What its files read, all of it and nothing else.
+    """
+
+    root: Path
+    entry: str
+    parameters: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """
+    A device that kernels are chosen for, as far as its cost model asks.
+
+    Attributes:
+        name: As the driver or the operating system calls it.
+        num_sms: Multiprocessors; 1 for one thread of a CPU.
+        clock_mhz: What they run at under load.
+        dram_gbps: Rate of memory in 10^9 bytes a second, as the data sheet has it.
+        l2_bytes: Last cache before memory.
+        constants: What the target's cost model needs besides, fitted for this device; None where it
+            does with what it derives from the numbers above.
+    """
+
+    name: str
+    num_sms: int
+    clock_mhz: int
+    dram_gbps: float
+    l2_bytes: int
+    constants: Any = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """
+    One config that may be chosen, and what the cost model expects of it.
+
+    Attributes:
+        config: The config.
+        cost: Predicted time of the call in microseconds.
+        waste: Padding: work done over work needed; 1.0 pads nothing.
+        waves: Tiles that the busiest CTA computes.
+        traffic_bytes: Bytes that cross DRAM.
+        bound: The slower of ``multiply`` and ``stream``.
+    """
+
+    config: Any
+    cost: float
+    waste: float
+    waves: int
+    traffic_bytes: int
+    bound: str
+
+
+class Rules(Protocol):
+    """What a target says of one operation."""
+
+    alignment: int
+    """Bytes that addresses and strides of tensors are multiples of."""
+
+    row_edges: tuple[int, ...]
+    """Largest mean rows of a group of each bucket; the last one also takes everything above it."""
+
+    def derive(self, config: Any) -> Derived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        ...
+
+    def nearest(self, config: Any) -> Any | None:
+        """Return the legal config that is nearest to a refused one; None where there is none."""
+        ...
+
+    def configs(self) -> Iterator[Any]:
+        """Yield every config that the target can be asked for, legal or not."""
+        ...
+
+    def candidates(self, problem: Any) -> tuple[Any, ...]:
+        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        ...
+
+    def predict(self, problem: Any, config: Any, device: Device, num_sms: int) -> Candidate:
+        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        ...
+
+    def doubt(self, problem: Any, device: Device) -> str:
+        """Return what the cost model was not fitted to, if so, for who reads its reasons."""
+        ...
+
+    def check_sizes(self, problem: Any) -> None:
+        """Raise a Refusal where kernels cannot take the sizes of `problem`."""
+        ...
+
+    def template(self) -> Template:
+        """Return the template of this operation."""
+        ...
+
+
+class Target(Protocol):
+    """One target."""
+
+    name: str
+    """As the compiler spells it: ``sm_90a``."""
+
+    family: str
+    """Word for targets whose templates are the same folder: ``sm90``."""
+
+    is_gpu: bool
+    """Whether its kernels run on a GPU."""
+
+    devices: tuple[Device, ...]
+    """Named devices; the first stands for the target where none of them is at hand."""
+
+    operations: tuple[str, ...]
+    """Names of the operations that it has kernels for."""
+
+    def runs_on(self, major: int, minor: int) -> bool:
+        """Return whether a GPU of this compute capability runs its kernels."""
+        ...
+
+    def rules(self, op: str) -> Rules:
+        """Return what it says of an operation of `operations`."""
+        ...

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hopper: H100, H200, GH200, H20."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from jitgen.targets.sm_90a.devices import DEVICES
+
+if TYPE_CHECKING:
+    from jitgen.targets.protocol import Rules
+
+
+class Sm90a:
+    """See `jitgen.targets.protocol.Target`."""
+
+    name = "sm_90a"
+    family = "sm90"
+    is_gpu = True
+    devices = DEVICES
+    operations = ("grouped_gemm",)
+
+    def runs_on(self, major: int, minor: int) -> bool:
+        """Return whether a GPU of this compute capability runs its kernels."""
+        return (major, minor) == (9, 0)
+
+    @cache  # noqa: B019  # there is one target
+    def rules(self, op: str) -> Rules:  # noqa: ARG002  # there is one operation
+        """Return what it says of an operation of `operations`."""
+        from jitgen.targets.sm_90a.grouped_gemm import GroupedGemm
+
+        return GroupedGemm()
+
+
+TARGET = Sm90a()

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The devices of sm_90a: what they are, and what the cost model was fitted to on an H200.
+
+No other number of an H200 stands anywhere else. Devices without a fit of their own do with the
+H200's times, at their own number of SMs, clock and rate of memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from jitgen.targets.protocol import Device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """
+    How fast one tile and cluster is.
+
+    Attributes:
+        k_block_us: One k-block of a full tile while all SMs are at work, in microseconds.
+        tile_us: What starts and ends a tile, as far as nothing hides it.
+        skipped: Share of a k-block's time that is saved where all rows are left out.
+        stream: Rate of reading as a part of dram_bytes_per_us.
+    """
+
+    k_block_us: float
+    tile_us: float
+    skipped: float
+    stream: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """
+    Constants of the cost model, in the units of `jitgen.targets.sm_90a.cost`.
+
+    Attributes:
+        call_us: What a call takes besides its waves: its launch, the table of tiles, first loads.
+        dram_bytes_per_us: Rate at which the waves of a long call read.
+        overlap: Exponent of the mean of multiply and stream: at 1 they would add up, without bound
+            the slower of them would be all. At 4.8 two equal ones take 16 % longer than each.
+        beyond_us: What the TMA unit takes for a row beyond the end of the tensor, each k-block.
+        throttle: The more a call multiplies, the lower the clock that the power limit allows:
+            multiplying takes this part longer at `doublings` times twice `cold_us`, and less the
+            shorter it is.
+        cold_us: See `throttle`.
+        doublings: See `throttle`.
+        flop_per_us: For tiles that were not measured: operations of an SM, three quarters of its
+            peak.
+        speeds: By tile, cluster, whether b is streamed, and split_k.
+    """
+
+    call_us: float
+    dram_bytes_per_us: float
+    overlap: float
+    beyond_us: float
+    throttle: float
+    cold_us: float
+    doublings: int
+    flop_per_us: float
+    speeds: dict[tuple[int, int, int, int, bool, int], Speed]
+
+
+def _speed(k_block_us: float, tile_us: float, skipped: float, stream: float) -> Speed:
+    return Speed(k_block_us=k_block_us, tile_us=tile_us, skipped=skipped, stream=stream)
+
+
+_SPEEDS = {
+    (64, 64, 1, 1, True, 1): _speed(0.208, 0.14, 0.00, 1.09),
+    (64, 64, 1, 1, True, 2): _speed(0.187, 0.72, 0.00, 1.15),
+    (64, 128, 1, 1, True, 1): _speed(0.373, 0.18, 0.00, 1.09),
+    (64, 128, 1, 2, True, 1): _speed(0.294, 0.33, 0.00, 1.36),
+    (128, 96, 1, 2, True, 1): _speed(0.350, 0.69, 0.52, 1.01),
+    (128, 128, 1, 1, True, 2): _speed(0.343, 1.25, 0.02, 0.87),
+    (128, 128, 1, 2, False, 1): _speed(0.350, 0.59, 0.21, 0.91),
+    (128, 128, 1, 2, True, 1): _speed(0.445, 0.40, 0.98, 1.13),
+    (128, 128, 2, 1, False, 1): _speed(0.414, 0.67, 0.01, 0.99),
+    (128, 128, 2, 1, True, 1): _speed(0.444, 0.86, 0.55, 0.94),
+    (128, 160, 2, 1, False, 1): _speed(0.526, 1.06, 0.51, 0.91),
+    (128, 192, 2, 1, False, 1): _speed(0.574, 0.88, 0.42, 0.86),
+    (256, 128, 1, 1, False, 1): _speed(0.813, 0.80, 0.61, 0.80),
+}
+"""
+Fitted to 3,480 times of an H200 (2026-11-21; 300 random problems, three times the public suite and
+single tokens; FP8 with block scales, L2 cold) so that choices are good, and predictions near for
+kernels near the best. What choices lose to the best kernel of the menu is 1.2 % on average, 1.8 %
+on problems that a fit had not seen.
+"""
+
+H200 = Device(
+    name="NVIDIA H200",
+    num_sms=132,
+    clock_mhz=1400,
+    dram_gbps=4800.0,
+    l2_bytes=50 * 2**20,
+    constants=Fit(
+        call_us=3.58,
+        dram_bytes_per_us=4.60e6,
+        overlap=4.81,
+        beyond_us=0.0023,
+        throttle=0.146,
+        cold_us=200.0,
+        doublings=3,
+        flop_per_us=8_192 * 1_400 * 0.75,
+        speeds=_SPEEDS,
+    ),
+)
+"""The clock is what 700 W leave it while tensor cores are busy."""
+
+
+def _like_h200(name: str, num_sms: int, clock_mhz: int, dram_gbps: float) -> Device:
+    return replace(
+        H200,
+        name=name,
+        num_sms=num_sms,
+        clock_mhz=clock_mhz,
+        dram_gbps=dram_gbps,
+        constants=None,
+    )
+
+
+DEVICES = (
+    H200,
+    _like_h200("NVIDIA H100 80GB HBM3", num_sms=132, clock_mhz=1400, dram_gbps=3350.0),
+    _like_h200("NVIDIA H100 PCIe", num_sms=114, clock_mhz=1200, dram_gbps=2000.0),
+    _like_h200("NVIDIA GH200 480GB", num_sms=132, clock_mhz=1400, dram_gbps=4000.0),
+    _like_h200("NVIDIA H20", num_sms=78, clock_mhz=1800, dram_gbps=4000.0),
+)
+"""SMs and rates are those of the data sheets."""
+
+
+def fit_of(device: Device) -> Fit:
+    """Return the constants of `device`: its own, else the H200's at its clock and memory rate."""
+    if isinstance(device.constants, Fit):
+        return device.constants
+    fit: Fit = H200.constants
+    slower = H200.clock_mhz / device.clock_mhz
+    return replace(
+        fit,
+        dram_bytes_per_us=fit.dram_bytes_per_us * device.dram_gbps / H200.dram_gbps,
+        flop_per_us=fit.flop_per_us / slower,
+        speeds={
+            key: replace(
+                speed, k_block_us=speed.k_block_us * slower, tile_us=speed.tile_us * slower
+            )
+            for key, speed in fit.speeds.items()
+        },
+    )

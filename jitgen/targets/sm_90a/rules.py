@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The rules of sm_90a (H100, H200): WGMMA with accumulators in registers.
+
+FP8 operands are promoted once per 128 of K, for the tensor cores keep fewer bits of their sums than
+float32 has; bf16 operands are not.
+
+Every limit was checked by compiling: beyond it the compiler spills, serialises WGMMA, or builds a
+kernel that cannot launch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from jitgen.config.dtypes import SCALE_BLOCK, DType, Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.targets.gemm_space import Space
+from jitgen.targets.gemm_types import refuse_what_is_to_come
+from jitgen.targets.protocol import refuse_unless
+
+SMEM_BYTES = 232_448
+"""Shared memory that one CTA can have: 227 KiB of the SM's 228."""
+
+MAX_PROMOTED_REGISTERS = 192
+"""Accumulator registers of a thread, partial and final together, above which ptxas spills."""
+
+MAX_PLAIN_REGISTERS = 208
+"""The same without promotion, where there are final ones only; memory ends there, too."""
+
+MAX_N = {DType.E4M3: 192, DType.BF16: 256}
+"""Columns of a tile: with promotion those whose accumulators fit, else those of one WGMMA."""
+
+ROW_BYTES = 128
+"""Bytes of one row of an operand's stage: what its swizzle spans."""
+
+MAX_STAGES = 10
+"""More operand stages than this never made a kernel faster."""
+
+MAX_ENTRIES = 512
+"""
+Entries of the table of tile counts in shared memory: of a group each, or of several where a call
+has more groups. Twice as many would cost 26 of 271 kernels a stage, and serve nobody faster.
+"""
+
+SCALE_CHUNK = 32
+"""k-blocks whose weight scales are handed to the math warps at once."""
+
+_RING_SLOT_BYTES = 16
+"""The full and the free barrier of a slot."""
+
+_TILE_INFO_BYTES = 32
+"""First row, tile along N, group and two ends of rows, in eight words."""
+
+_SWIZZLE_BYTES = 1024
+"""What shared memory is a multiple of, as the 128-byte swizzle repeats after so much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sm90Derived:
+    """
+    What follows from a legal sm_90a config.
+
+    Attributes:
+        math_warpgroups: Warpgroups that multiply; one more loads.
+        waves: 64-row blocks that each math warpgroup computes one after the other.
+        threads: Threads of a CTA.
+        num_ab_stage: Operand stages in shared memory.
+        smem_bytes: Shared memory of a CTA.
+        acc_registers: Accumulator registers of a thread: all waves' final sums, where they are
+            promoted one wave's partial ones, and with split_k its share of those of all parts of K.
+        load_registers: Registers of a thread of the loading warpgroup (setmaxnreg).
+        math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
+        part_m: Rows of a that one copy loads where a group does not fill its tile.
+        out_n: Columns of a tile that one CTA stores.
+        epilogue_n: Columns of one store box.
+        max_entries: Entries of the table of tile counts.
+        scale_chunk: k-blocks whose weight scales are handed over at once.
+        scale_columns: Columns of a tile that share a weight scale, wherever the tile starts.
+        scale_values: Weight scales kept for each k-block: one for each `scale_columns`, and padding
+            to whole 16-byte loads.
+        scale_box: Activation scales that one copy loads: those of the rows of one wave.
+        scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
+    """
+
+    math_warpgroups: int
+    waves: int
+    threads: int
+    num_ab_stage: int
+    smem_bytes: int
+    acc_registers: int
+    load_registers: int
+    math_registers: int
+    part_m: int
+    out_n: int
+    epilogue_n: int
+    max_entries: int
+    scale_chunk: int
+    scale_columns: int
+    scale_values: int
+    scale_box: int
+    scale_pitch: int
+
+
+class Sm90Rules:
+    """One loading warpgroup and one or two math warpgroups, persistent over the tiles."""
+
+    space = Space(
+        tile_m=(64, 128, 256),
+        tile_n=tuple(range(16, 257, 16)),
+        tile_k={DType.E4M3: (ROW_BYTES,), DType.BF16: (ROW_BYTES // 2,)},
+        cluster=((1, 1), (2, 1), (1, 2)),
+        num_acc_stage=(1,),
+        split_k=(1, 2, 4),
+        operands=tuple(
+            (operand, out)
+            for operand in (DType.E4M3, DType.BF16)
+            for out in (DType.BF16, DType.F16, DType.F32)
+        ),
+        scale_granularity=tuple(ScaleGranularity),
+    )
+
+    def derive(self, config: KernelConfig) -> Sm90Derived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        refuse_what_is_to_come(config, "sm_90a")
+        self._check_instruction(config)
+        self._check_cluster(config)
+        self._check_split_k(config)
+        tile = config.tile
+        math_warpgroups, waves = _math_warpgroups(tile.m), _waves(tile.m)
+        acc_registers = self._accumulators(config)
+        num_ab_stage, smem_bytes = self._stages(config)
+        return Sm90Derived(
+            math_warpgroups=math_warpgroups,
+            waves=waves,
+            threads=128 * (math_warpgroups + 1),
+            num_ab_stage=num_ab_stage,
+            smem_bytes=smem_bytes,
+            acc_registers=acc_registers,
+            load_registers=40,
+            math_registers=248 if math_warpgroups == 1 else 232,
+            part_m=_part_m(config),
+            out_n=_out_n(config),
+            epilogue_n=_epilogue_n(_out_n(config), config.operands.out_dtype),
+            max_entries=MAX_ENTRIES,
+            scale_chunk=SCALE_CHUNK,
+            scale_columns=_scale_columns(tile.n),
+            scale_values=_scale_values(tile.n),
+            scale_box=_scale_box(config),
+            scale_pitch=_align(_scale_box(config), 32),
+        )
+
+    def _check_instruction(self, config: KernelConfig) -> None:
+        tile, types = config.tile, config.operands
+        refuse_unless(
+            types.a_dtype == types.b_dtype
+            and (types.a_dtype, types.out_dtype) in self.space.operands,
+            "E_MMA",
+            f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no sm_90a kernel; a and b "
+            "share one of e4m3, bf16 and the output is bf16, f16 or f32",
+        )
+        refuse_unless(
+            _is_promoted(config) or types.scale_granularity is not ScaleGranularity.BLOCK128,
+            "E_SCALES",
+            f"{types.a_dtype} operands have no block128 scales: their sums stay in the tensor "
+            "cores over all of K; allowed: tensor, row",
+        )
+        (depth,) = self.space.tile_k[types.a_dtype]
+        refuse_unless(
+            tile.k == depth,
+            "E_TILE_K",
+            f"tile_k={tile.k}: a stage's rows are {ROW_BYTES} bytes, which the swizzle spans, so "
+            f"{types.a_dtype} operands have tile_k {depth}",
+        )
+        refuse_unless(
+            tile.m in self.space.tile_m,
+            "E_WGMMA_M",
+            f"tile_m={tile.m}: one WGMMA has 64 rows, and one or two warpgroups take one or two "
+            "each: 64, 128 or 256",
+        )
+        refuse_unless(
+            tile.n in self.space.tile_n and tile.n <= MAX_N[types.a_dtype],
+            "E_WGMMA_N",
+            f"tile_n={tile.n}: stores write 16 columns at once and accumulators fit up to "
+            f"{MAX_N[types.a_dtype]}: a multiple of 16 from 16 to {MAX_N[types.a_dtype]}",
+        )
+        has_blocks = types.scale_granularity is ScaleGranularity.BLOCK128
+        beyond = tile.n - SCALE_BLOCK if has_blocks else 0
+        refuse_unless(
+            beyond <= 0 or tile.n % beyond == 0 or SCALE_BLOCK % beyond == 0,
+            "E_SFB_SPAN",
+            f"tile_n={tile.n} would meet three blocks of b_scale; above {SCALE_BLOCK} only 144, "
+            "160 and 192 meet two at most",
+        )
+        refuse_unless(
+            config.pipeline.num_acc_stage == 1,
+            "E_ACC_STAGE",
+            f"num_acc_stage={config.pipeline.num_acc_stage}: two partial accumulators in one "
+            "warpgroup make ptxas serialise WGMMA (C7514), so sm_90a has 1",
+        )
+
+    def _check_cluster(self, config: KernelConfig) -> None:
+        cluster = (config.cluster.m, config.cluster.n)
+        refuse_unless(
+            cluster in self.space.cluster,
+            "E_CLUSTER",
+            f"cluster {cluster[0]}x{cluster[1]}: clusters of more than 2 CTAs do not all fit on "
+            "the chip at once and halved the speed; allowed: 1x1, 2x1, 1x2",
+        )
+        refuse_unless(
+            config.layout is not Layout.CONTIGUOUS or config.tile.m < 256 or config.cluster.m == 1,
+            "E_CLUSTER",
+            "a contiguous tile of 256 rows may meet two groups, one after the other, so that the "
+            "CTAs of a cluster 2x1 would not keep step; allowed: 1x1, 1x2",
+        )
+
+    def _check_split_k(self, config: KernelConfig) -> None:
+        tile, split_k = config.tile, config.schedule.split_k
+        refuse_unless(
+            split_k in self.space.split_k,
+            "E_SPLIT_K",
+            f"split_k={split_k}: the CTAs of one tile are a cluster of 1, 2 or 4",
+        )
+        if split_k == 1:
+            return
+        refuse_unless(
+            _is_promoted(config),
+            "E_SPLIT_K",
+            f"split_k={split_k}: a part of K may be empty, which only sums that are promoted start "
+            "from; it needs e4m3 operands",
+        )
+        refuse_unless(
+            config.cluster.size == 1,
+            "E_SPLIT_K",
+            f"split_k={split_k} makes the cluster itself, so the cluster of operands must be 1x1 "
+            f"(got {config.cluster.m}x{config.cluster.n})",
+        )
+        refuse_unless(
+            _waves(tile.m) == 1,
+            "E_SPLIT_K",
+            f"split_k={split_k} is for few rows: tile_m must be 64 or 128 (got {tile.m})",
+        )
+        refuse_unless(
+            tile.n % (16 * split_k) == 0,
+            "E_SPLIT_K",
+            f"split_k={split_k}: each of as many CTAs stores a multiple of 16 columns of the tile, "
+            f"so tile_n must be a multiple of {16 * split_k} (got {tile.n})",
+        )
+
+    def _accumulators(self, config: KernelConfig) -> int:
+        """Return the accumulator registers of a thread."""
+        tile, waves = config.tile, _waves(config.tile.m)
+        registers, most, kinds = tile.n // 2 * waves, MAX_PLAIN_REGISTERS, ""
+        if _is_promoted(config):
+            registers, most = registers + tile.n // 2, MAX_PROMOTED_REGISTERS
+            kinds = "tile_n / 2 partial and "
+        shares = ""
+        if config.schedule.split_k > 1:
+            registers, shares = registers + _out_n(config) // 2, ", and those that it stores"
+        refuse_unless(
+            registers <= most,
+            "E_REGS",
+            f"a {tile.m}x{tile.n} tile takes {registers} accumulator registers a thread "
+            f"({kinds}{waves} x tile_n / 2 final{shares}); above {most} they spill",
+        )
+        return registers
+
+    def _stages(self, config: KernelConfig) -> tuple[int, int]:
+        """Return the operand stages and the bytes of the kernel's struct of shared memory."""
+        tile, types, split_k = config.tile, config.operands, config.schedule.split_k
+        stage = (tile.m + tile.n) * tile.k * types.a_dtype.bits // 8 + _RING_SLOT_BYTES
+        fixed = tile.m * _out_n(config) * types.out_dtype.bits // 8 + 2 * (
+            _TILE_INFO_BYTES + 2 * _RING_SLOT_BYTES
+        )
+        if split_k > 1:
+            sums = (split_k - 1) * tile.m * _out_n(config) * 4
+            fixed += sums + _math_warpgroups(tile.m) * _RING_SLOT_BYTES
+        match types.scale_granularity:
+            case ScaleGranularity.BLOCK128:
+                stage += _waves(tile.m) * _align(_scale_box(config), 32) * 4
+                fixed += 2 * SCALE_CHUNK * _scale_values(tile.n) * 4
+            case ScaleGranularity.ROW:
+                fixed += 2 * (tile.m + tile.n) * 4
+            case _:
+                fixed += 16
+        if config.layout is not Layout.CONTIGUOUS:
+            fixed += 4 * (MAX_ENTRIES + 1)
+        minimum = 3 if tile.m * tile.n >= 128 * 192 else 4
+        most = (SMEM_BYTES - fixed) // stage
+        stages = config.pipeline.num_ab_stage or min(MAX_STAGES, most)
+        refuse_unless(
+            stages <= most,
+            "E_SMEM",
+            f"{stages} stages of {stage} B and {fixed} B besides are {stages * stage + fixed} B "
+            f"of shared memory; {SMEM_BYTES} B hold {most}",
+        )
+        refuse_unless(
+            stages >= minimum,
+            "E_STAGES",
+            f"{stages} stages are too few to hide the loads of a {tile.m}x{tile.n} tile: at least "
+            f"{minimum}",
+        )
+        return stages, _align(fixed + stages * stage, _SWIZZLE_BYTES)
+
+
+def _align(size: int, to: int) -> int:
+    return -(-size // to) * to
+
+
+def _is_promoted(config: KernelConfig) -> bool:
+    """Return whether partial sums are added up outside of the tensor cores."""
+    return config.operands.a_dtype is DType.E4M3
+
+
+def _math_warpgroups(tile_m: int) -> int:
+    """Return the warpgroups that multiply: two, as one promotes while the other multiplies."""
+    return 1 if tile_m == 64 else 2
+
+
+def _waves(tile_m: int) -> int:
+    """Return the blocks of 64 rows that each math warpgroup takes."""
+    return tile_m // (64 * _math_warpgroups(tile_m))
+
+
+def _part_m(config: KernelConfig) -> int:
+    """
+    Return the rows of a that one copy loads where a group does not fill its tile.
+
+    Groups of decoding have a few rows, of which 64 would be loaded; elsewhere one block of 64 is
+    what a warpgroup can leave out.
+    """
+    return 16 if config.tile.m == 64 else 64
+
+
+def _scale_box(config: KernelConfig) -> int:
+    """
+    Return the activation scales of the rows of one wave, as one copy loads them.
+
+    A ragged tile starts at any row, but the TMA unit faults (illegal instruction) where its first
+    coordinate is not at whole 16 bytes, so that a box begins up to 3 rows ahead.
+    """
+    rows = 64 * _math_warpgroups(config.tile.m)
+    return rows + 4 if config.layout is Layout.RAGGED else rows
+
+
+def _out_n(config: KernelConfig) -> int:
+    """Return the columns that one CTA stores: those of a tile, or its share of them."""
+    return config.tile.n // config.schedule.split_k
+
+
+def _epilogue_n(out_n: int, out_dtype: DType) -> int:
+    """Return the columns of one store box: as wide as a swizzle of 128, 64 or 32 bytes allows."""
+    widths = (size * 8 // out_dtype.bits for size in (128, 64, 32))
+    return next(width for width in widths if out_n % width == 0)
+
+
+def _scale_columns(tile_n: int) -> int:
+    """Return how many columns of a tile share a weight scale, wherever the tile starts."""
+    return math.gcd(tile_n, SCALE_BLOCK)
+
+
+def _scale_values(tile_n: int) -> int:
+    """Return the weight scales kept for a k-block: a multiple of 4 is read 16 bytes at a time."""
+    count = tile_n // _scale_columns(tile_n)
+    return 1 if count == 1 else _align(count, 4)

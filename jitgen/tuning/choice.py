@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One answer for a problem: the config, the reason, and what else was considered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from jitgen.config import Arch, Config
+from jitgen.errors import InputError, UnsafeCacheRoot, UnsupportedConfig
+from jitgen.events import warn_once
+from jitgen.settings import settings
+from jitgen.targets import devices
+from jitgen.targets.default import default_arch
+from jitgen.targets.legality import require_sizes, rules
+from jitgen.targets.protocol import Candidate, Device
+from jitgen.tuning import known as tuned
+from jitgen.tuning.bucket import bucket
+from jitgen.tuning.known import Known, Measured, Source
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+
+_MOST_CHOICES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """
+    What was chosen for a problem.
+
+    Attributes:
+        config: The best candidate's config.
+        arch: The target.
+        source: What decided: measurements made here (``tuned``) or shipped with jitgen
+            (``shipped``), or the ``model``.
+        why: The reason in one sentence.
+        candidates: Everything that may be chosen: first `config`, then by the measured time where
+            there is one, else by the predicted one.
+        times_us: Measured microseconds of the candidates that were measured.
+        excluded: What may not be chosen, and why: it failed, hung or was wrong when measured.
+    """
+
+    config: Any
+    arch: Arch
+    source: Source
+    why: str
+    candidates: tuple[Candidate, ...]
+    times_us: Mapping[Config, float] = field(hash=False)
+    excluded: Mapping[Config, str] = field(hash=False)
+
+
+class Chooser:
+    """
+    Choices of one session: what its store's measurements say, else what the model does.
+
+    Safe to use from any thread.
+    """
+
+    def __init__(self, store: Callable[[], Store]) -> None:
+        self._store = store
+        self._chosen: dict[Any, Choice] = {}
+
+    def select(
+        self,
+        problem: Any,
+        arch: Arch | str | None = None,
+        *,
+        device: str | None = None,
+        num_sms: int | None = None,
+        use_measured: bool = True,
+    ) -> Choice:
+        """
+        Return the config to compute `problem` with.
+
+        Measurements decide where there are any for the problem's bucket, first those that `jitgen
+        tune` made on this device, then those shipped with jitgen; else the model does. Every row
+        count of a bucket gets the same answer, which is found once and remembered.
+
+        Args:
+            problem: The sizes.
+            arch: The target; None for JITGEN_ARCH, else the GPU's, else ``cpu``.
+            device: Name of the device to choose for; None for JITGEN_DEVICE, else the target's
+                first. So what a call chooses does not depend on the machine that it was prewarmed
+                on.
+            num_sms: SMs to fill; None for all of the device. With another number only the model is
+                asked.
+            use_measured: Whether measurements count; without them the model decides alone.
+
+        Raises:
+            InputError: `problem` is none.
+            ConfigError: The target, or the device, is not known.
+            UnsupportedConfig: The target has no kernel for the problem's types or sizes, or each of
+                them failed when it was measured here.
+        """
+        if not hasattr(problem, "op"):
+            raise InputError("problem", f"must be a Problem (got {type(problem).__name__})")
+        target = default_arch() if arch is None else Arch.parse(arch)
+        require_sizes(problem, target)
+        asked = settings.device if device is None else device
+        place, found = bucket(problem, target), devices.find(target, device)
+        if not use_measured or num_sms not in (None, found.num_sms):
+            return _choose(place, target, found, num_sms or found.num_sms)
+        key = place, target, found, asked, tuned.generation()  # what was recorded counts at once
+        choice = self._chosen.get(key)
+        if choice is None:
+            if len(self._chosen) >= _MOST_CHOICES:
+                self._chosen.clear()
+            choice = self._chosen[key] = self._choose_known(place, target, found, asked)
+        return choice
+
+    def forget(self) -> None:
+        """Forget every answer, so that the next one asks the store again."""
+        self._chosen.clear()
+
+    def _choose_known(self, problem: Any, arch: Arch, device: Device, asked: str) -> Choice:
+        known = tuned.lookup(problem, arch, self._opened, asked)
+        by_model = _choose(problem, arch, device, device.num_sms)
+        if not known.measured and not known.excluded:
+            return by_model
+        return _combine(by_model, known, _doubt(problem, arch, device))
+
+    def _opened(self) -> Store | None:
+        """Return the store; None, with a warning, where its root is not safe."""
+        try:
+            return self._store()
+        except UnsafeCacheRoot as error:
+            warn_once("tuned root", "ignoring what was measured here: %s", error)
+            return None
+
+
+@lru_cache(maxsize=4096)
+def _choose(problem: Any, arch: Arch, device: Device, num_sms: int) -> Choice:
+    candidates = _candidates(problem, arch, device, num_sms)
+    return Choice(
+        config=candidates[0].config,
+        arch=arch,
+        source=Source.MODEL,
+        why=_prediction(candidates, _doubt(problem, arch, device)),
+        candidates=candidates,
+        times_us={},
+        excluded={},
+    )
+
+
+def _candidates(problem: Any, arch: Arch, device: Device, num_sms: int) -> tuple[Candidate, ...]:
+    found = rules(arch, problem.op)
+    configs = found.candidates(problem)
+    if not configs:
+        raise UnsupportedConfig(
+            f"{arch} has no kernel for {problem.types}; jitgen configs --arch {arch} lists what it "
+            "has",
+            code="E_MMA",
+        )
+    every = [found.predict(problem, config, device, num_sms) for config in configs]
+    return tuple(sorted(every, key=lambda candidate: candidate.cost))
+
+
+def _doubt(problem: Any, arch: Arch, device: Device) -> str:
+    """Return what the model was not fitted to, for a reason that nobody measured."""
+    return rules(arch, problem.op).doubt(problem, device)
+
+
+def _combine(by_model: Choice, known: Known, doubt: str) -> Choice:
+    """Return the choice that takes the model's candidates and what is known of them."""
+    arch = by_model.arch
+    every = {candidate.config.name(arch): candidate for candidate in by_model.candidates}
+    usable = {name: every[name] for name in every if name not in known.excluded}
+    excluded = {every[name].config: known.excluded[name] for name in every if name not in usable}
+    if not usable:
+        name, reason = next((name, known.excluded[name]) for name in every)
+        raise UnsupportedConfig(
+            f"every kernel for this problem was excluded when it was measured here; {name}: "
+            f"{reason}; measure them again with: jitgen tune --again",
+            code="E_EXCLUDED",
+        )
+    times = {name: time for name, time in known.times_us.items() if name in usable}
+    # What the menu has no longer, or what failed since, decides nothing.
+    believed, winner = None, next(iter(usable))
+    for measured in known.measured:
+        if fastest := measured.record.fastest(usable.keys()):
+            believed, winner = measured, fastest
+            break
+    best = usable.pop(winner)
+    others = sorted(usable.items(), key=lambda item: times.get(item[0], item[1].cost))
+    candidates = (best, *(candidate for _, candidate in others))
+    if believed is None:
+        why = _prediction((best, *(usable[name] for name in usable)), doubt)
+    else:
+        why = _comparison(best, by_model, believed, winner)
+    if by_model.config in excluded:
+        why += f"; the model's choice, {_shape(by_model.candidates[0])}, is excluded: "
+        why += excluded[by_model.config]
+    return Choice(
+        config=best.config,
+        arch=arch,
+        source=believed.source if believed else Source.MODEL,
+        why=why,
+        candidates=candidates,
+        times_us={every[name].config: time for name, time in times.items()},
+        excluded=excluded,
+    )
+
+
+def _comparison(best: Candidate, by_model: Choice, measured: Measured, winner: str) -> str:
+    """Return the reason where something was measured: the time, and how far ahead that is."""
+    record, first = measured.record, by_model.candidates[0]
+    time = record.times_us[winner]
+    text = f"{_shape(best)} took {time:.1f} us on {measured.device} on {record.date[:10]}"
+    if measured.source is Source.SHIPPED:
+        text += " (shipped table)"
+    if first.config == best.config:
+        return f"{text}, and is the model's choice too"
+    other = record.times_us.get(first.config.name(by_model.arch))
+    if other is None:
+        return f"{text}; the model's choice, {_shape(first)}, was not measured"
+    ahead = (other / time - 1) * 100
+    return f"{text}, {ahead:.1f} % ahead of the model's choice, {_shape(first)}, at {other:.1f} us"
+
+
+def _prediction(candidates: tuple[Candidate, ...], doubt: str) -> str:
+    """Return the reason where the model decides."""
+    best, *others = candidates
+    text = (
+        f"{_shape(best)} is predicted at {best.cost:.1f} us, bound by {best.bound}: {best.waves} "
+        f"wave{'s' * (best.waves != 1)}, {best.waste:.2f}x the work needed"
+    )
+    if others:
+        text += f"; next is {_shape(others[0])} at {others[0].cost:.1f} us"
+    return f"{text}; an estimate: {doubt}" if doubt else text
+
+
+def _shape(candidate: Candidate) -> str:
+    """Return what tells a candidate from the others."""
+    return str(candidate.config.short)

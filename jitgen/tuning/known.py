@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Measurements that decide before the model does: those made here, then those shipped with jitgen.
+
+A measurement made here holds for this device, these templates and this compiler, and is looked up
+among the files of the cache (`jitgen.cache.tuned`); where nothing was ever measured, that is one
+look at the disk. The shipped tables hold for a kind of GPU, each a JSON file in the folder of its
+target, read when it is first asked for. Whatever is wrong with either costs a warning and is
+ignored: then the model chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jitgen.config import Arch
+from jitgen.documents import parse_json, read_bounded
+from jitgen.errors import ToolchainError
+from jitgen.events import warn_once
+from jitgen.targets.legality import target
+from jitgen.tuning import device
+from jitgen.tuning.record import SCHEMA, BadRecord, Record, Table
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+
+TARGETS = Path(__file__).resolve().parents[1] / "targets"
+"""Folder of the targets; each has a folder of shipped tables, ``tables/DEVICE.json``."""
+
+_BUCKETS, _EXCLUDED = "buckets", "excluded"
+
+
+class Source(StrEnum):
+    """What decided."""
+
+    TUNED = "tuned"
+    SHIPPED = "shipped"
+    MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """
+    A record, and where it comes from.
+
+    Attributes:
+        source: ``tuned`` or ``shipped``.
+        device: Name of the device that it was measured on.
+        record: The measurements.
+    """
+
+    source: Source
+    device: str
+    record: Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """
+    All that measurements say about a problem.
+
+    Attributes:
+        measured: Records, the one to believe first.
+        excluded: Why kernels must not be chosen, by name.
+    """
+
+    measured: tuple[Measured, ...] = ()
+    excluded: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def times_us(self) -> dict[str, float]:
+        """Microseconds of each kernel that was measured, by name."""
+        found: dict[str, float] = {}
+        for measured in reversed(self.measured):
+            found |= measured.record.times_us
+        return found
+
+
+_generation = 0
+
+
+def generation() -> int:
+    """Return a number that grows whenever this process records something."""
+    return _generation
+
+
+def lookup(problem: Any, arch: Arch, store: Callable[[], Store | None], asked: str = "") -> Known:
+    """
+    Return what is known about `problem`, which stands for its bucket.
+
+    Args:
+        problem: The problem.
+        arch: The target.
+        store: Returns where measurements made here are; it may refuse.
+        asked: Name of the device that was asked for; empty for the one at hand. What was measured
+            here counts for that one only.
+    """
+    is_here = not asked or asked.lower() == device.device_name(arch).lower()
+    here = _local(problem, arch, store) if is_here else Known()
+    name = shipped_device(arch, asked)
+    record = shipped(arch, name).get(problem.slug)
+    if record is None:
+        return here
+    excluded = dict(record.excluded)
+    for measured in here.measured:  # what works here is not excluded by what failed elsewhere
+        for name in measured.record.times_us:
+            excluded.pop(name, None)
+    return Known(
+        measured=(
+            *here.measured,
+            Measured(source=Source.SHIPPED, device=name, record=record),
+        ),
+        excluded={**excluded, **here.excluded},
+    )
+
+
+def _local(problem: Any, arch: Arch, opened: Callable[[], Store | None]) -> Known:
+    store = opened()
+    if store is None or store.tuned.is_empty:
+        return Known()
+    try:
+        excluded = exclusions(store, arch)
+        record = recorded(store, problem, arch)
+    except ToolchainError:
+        return Known()  # without a compiler's version nothing is known to hold
+    if record is None:
+        return Known(excluded=excluded)
+    return Known(
+        measured=(Measured(source=Source.TUNED, device=device.device_name(arch), record=record),),
+        excluded={**record.excluded, **excluded},
+    )
+
+
+def recorded(store: Store, problem: Any, arch: Arch) -> Record | None:
+    """
+    Return what was measured for `problem` on this device; None if nothing was.
+
+    Raises:
+        ToolchainError: The compiler's distributions are not installed.
+    """
+    return _record(store, problem.slug, arch, problem)
+
+
+def all_recorded(store: Store, arch: Arch) -> list[Record]:
+    """Return everything that was measured on this device, sorted; raises as `recorded`."""
+    names = store.tuned.names(device.folder(arch), _BUCKETS)
+    found = (_record(store, name, arch) for name in names)
+    records = [record for record in found if record is not None]
+    return sorted(records, key=lambda record: record.problem.kind)
+
+
+def _record(store: Store, name: str, arch: Arch, problem: Any | None = None) -> Record | None:
+    document = store.tuned.read(device.folder(arch), _BUCKETS, name)
+    if document is None:
+        return None
+    try:
+        record = Record.from_json(document)
+        if name != record.problem.slug or problem not in (None, record.problem):
+            raise BadRecord("it belongs to another problem")
+    except BadRecord as error:
+        warn_once(f"tuned record {name}", "ignoring what was measured for %s: %s", name, error)
+        return None
+    return record
+
+
+def exclusions(store: Store, arch: Arch) -> dict[str, str]:
+    """Return why kernels must not be chosen on this device, by name; raises as `recorded`."""
+    folder = device.folder(arch)
+    found = {}
+    for name in store.tuned.names(folder, _EXCLUDED):
+        reason = (store.tuned.read(folder, _EXCLUDED, name) or {}).get("reason")
+        found[name] = reason if isinstance(reason, str) else "it failed when it was measured"
+    return found
+
+
+def record(store: Store, arch: Arch, found: Record) -> None:
+    """
+    Keep `found` for this device; from the next choice on it decides.
+
+    Raises:
+        CacheError: The store cannot be written.
+    """
+    global _generation
+    store.tuned.write(device.folder(arch), _BUCKETS, found.problem.slug, found.to_json())
+    _generation += 1
+
+
+def exclude(store: Store, arch: Arch, name: str, reason: str) -> None:
+    """Never choose kernel `name` on this device again, until `readmit`; raises as `record`."""
+    global _generation
+    document = {"schema": SCHEMA, "name": name, "reason": reason}
+    store.tuned.write(device.folder(arch), _EXCLUDED, name, document)
+    _generation += 1
+
+
+def readmit(store: Store, arch: Arch, name: str) -> None:
+    """Let kernel `name` be measured and chosen again."""
+    global _generation
+    store.tuned.remove(device.folder(arch), _EXCLUDED, name)
+    _generation += 1
+
+
+@cache
+def shipped_device(arch: Arch, asked: str = "") -> str:
+    """
+    Return the device whose shipped table serves `asked`, or this one: its own, else that of the
+    device that stands for the target.
+    """
+    reference = target(arch).devices[0].name
+    shipped = _shipped_devices(arch)
+    if not set(shipped) - {reference}:
+        return reference  # whatever the device is: it need not be asked
+    own = asked or device.device_name(arch)
+    return next((name for name in shipped if name.lower() == own.lower()), reference)
+
+
+@cache
+def _shipped_devices(arch: Arch) -> tuple[str, ...]:
+    names = (each.name for each in target(arch).devices)
+    return tuple(name for name in names if _file(arch, name).exists())
+
+
+def _file(arch: Arch, name: str) -> Path:
+    return TARGETS / arch / "tables" / f"{device.slug(name)}.json"
+
+
+@cache
+def shipped_table(arch: Arch, name: str) -> Table | None:
+    """Return the shipped table of device `name`; None where there is none."""
+    path = _file(arch, name)
+    try:
+        table = Table.from_json(parse_json(read_bounded(path)))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        warn_once(f"table {arch}", "ignoring the shipped measurements in %s: %s", path, error)
+        return None
+    return table if table.arch is arch else None
+
+
+@cache
+def shipped(arch: Arch, name: str) -> Mapping[str, Record]:
+    """Return the records of the shipped table of device `name`, by the slugs of their problems."""
+    table = shipped_table(arch, name)
+    return {record.problem.slug: record for record in table.records} if table else {}

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records as one table, to ship with jitgen or to carry to another machine, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from jitgen._version import __version__
+from jitgen.config import Arch
+from jitgen.errors import ConfigError
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.runtime.session import current, select
+from jitgen.tuning import device
+from jitgen.tuning import known as tuned
+from jitgen.tuning.bucket import bucket
+from jitgen.tuning.record import Record, Table
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """
+    What became of a table that was taken over.
+
+    Attributes:
+        table: The table.
+        taken: Problems that it decides from now on.
+        skipped: Why the others are left out, by the names of the problems.
+        differences: What was different where it was measured: what is here, and what was there.
+    """
+
+    table: Table
+    taken: tuple[Problem, ...]
+    skipped: Mapping[str, str] = field(hash=False)
+    differences: Mapping[str, tuple[str, str]] = field(hash=False)
+
+
+def export_table(store: Store, arch: Arch, problems: Iterable[Problem] | None = None) -> Table:
+    """
+    Return what was measured on this device.
+
+    Args:
+        store: Where it was recorded.
+        arch: The target.
+        problems: Stand for their buckets; None for everything.
+    """
+    records = tuned.all_recorded(store, arch)
+    if problems is not None:
+        wanted = {bucket(problem, arch) for problem in problems}
+        records = [record for record in records if record.problem in wanted]
+    return Table(
+        device=device.device_name(arch),
+        arch=arch,
+        conditions={
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            **_conditions(arch),
+        },
+        records=tuple(records),
+    )
+
+
+def import_table(store: Store, document: Any) -> Imported:
+    """
+    Take over a table that `export_table` made: it decides here as if it had been measured here.
+
+    Records are kept for the compiler and templates of this installation, whatever the table was
+    measured with; `Imported.differences` says what that was.
+
+    Raises:
+        ConfigError: `document` is no table, or of another device.
+        CacheError: The store cannot be written.
+    """
+    table = Table.from_json(document)
+    here = device.device_name(table.arch)
+    if table.device != here:
+        raise ConfigError(
+            f"the table was measured on {table.device}, and kernels for {table.arch} are chosen "
+            f"for {here} here; export one on such a device"
+        )
+    taken, skipped = [], {}
+    for record in table.records:
+        reason = _obstacle(record, table.arch)
+        if reason:
+            skipped[record.problem.slug] = reason
+            continue
+        tuned.record(store, table.arch, record)
+        taken.append(record.problem)
+    current.get().forget()
+    own = _conditions(table.arch)
+    differences = {
+        name: (str(value), str(table.conditions[name]))
+        for name, value in own.items()
+        if name in table.conditions and table.conditions[name] != value
+    }
+    return Imported(table=table, taken=tuple(taken), skipped=skipped, differences=differences)
+
+
+def _obstacle(record: Record, arch: Arch) -> str:
+    """Return why `record` cannot decide anything here; an empty reason if it can."""
+    if bucket(record.problem, arch) != record.problem:
+        return "this version of jitgen chooses for other numbers of rows"
+    candidates = select(record.problem, arch, use_measured=False).candidates
+    if record.winner not in {candidate.config.name(arch) for candidate in candidates}:
+        return f"this version of jitgen does not choose {record.winner}"
+    return ""
+
+
+def _conditions(arch: Arch) -> dict[str, str]:
+    """Return what times depend on besides the device."""
+    seen = device.fingerprint(arch)
+    return {
+        "driver": device.driver_version() if arch.is_gpu else "",
+        "jitgen": __version__,
+        "templates": str(seen["templates"]),
+        "torch": metadata.version("torch"),
+        **seen["toolchain"],
+    }

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+`jitgen.emulate`: one call of a compiled kernel of jitgen, on the CPU, in several modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jitgen.emulator import api
+from jitgen.emulator.api import TIME_LIMIT_S
+from jitgen.emulator.artifact import Artifact
+from jitgen.emulator.machine.machine import NUM_SMS
+from jitgen.emulator.modes import Mode, parse
+from jitgen.emulator.report import Report
+from jitgen.runtime.kernel import Kernel
+from jitgen.verify.artifacts import of_kernel
+from jitgen.verify.host import HOST
+
+
+def emulate(
+    kernel: Kernel | Artifact,
+    *tensors: Any,
+    modes: str | Mode | Sequence[str | Mode] = "quick",
+    num_sms: int = NUM_SMS,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> Report:
+    """
+    Run `kernel` on the CPU, once in each mode, and return what was found.
+
+    The artifact is taken as it is: its host part checks the arguments and says what to launch, and
+    the PTX of its device part is run instruction by instruction, with every access checked for
+    bounds, initialisation and races. Results are written into the tensors. Every mode starts from
+    the same values, and all must give the same bits.
+
+    Args:
+        kernel: A kernel of a GPU target, whose PTX is got by compiling its source once more, or an
+            `Artifact`.
+        tensors: What it takes: torch tensors in host memory. The number of SMs, which kernels of
+            jitgen take last, is added for them; for an `Artifact` give everything.
+        modes: ``quick``, ``all``, or names or modes of `jitgen.emulator.modes`.
+        num_sms: SMs of the GPU. Few make a small problem give a CTA several tiles.
+        time_limit_s: Seconds that one mode may take.
+
+    Raises:
+        MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
+        UnsupportedPtx: It holds what the emulator does not know.
+        EmulationError: It cannot be run for another reason.
+        ToolchainError: A C compiler or the kernel compiler is missing.
+        InputError: `modes` is wrong.
+        Exception: Whatever the kernel's host part raises about its arguments.
+    """
+    chosen = parse(modes)  # before the kernel is compiled once more
+    if isinstance(kernel, Kernel):
+        artifact, arguments = of_kernel(kernel), (*tensors, num_sms)
+    else:
+        artifact, arguments = kernel, tensors
+    return api.emulate(
+        artifact, *arguments, modes=chosen, num_sms=num_sms, time_limit_s=time_limit_s, host=HOST
+    )

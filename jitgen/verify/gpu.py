@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+An emulated GPU for `jitgen.grouped_gemm`: its tests run without a GPU as they do on one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from jitgen.codegen.render import Source
+from jitgen.config import Arch
+from jitgen.emulator.api import TIME_LIMIT_S
+from jitgen.emulator.artifact import Artifact
+from jitgen.emulator.machine.machine import NUM_SMS
+from jitgen.emulator.modes import Mode, parse
+from jitgen.emulator.report import Report
+from jitgen.errors import ConfigError, EmulationError
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.runtime.devices import Emulated
+from jitgen.runtime.entries import build, readable
+from jitgen.runtime.session import Session, current
+from jitgen.verify.artifacts import of_entry
+from jitgen.verify.emulation import emulate
+
+
+@contextmanager
+def device(
+    arch: Arch | str,
+    *,
+    modes: str | Mode | Sequence[str | Mode] = "eager",
+    num_sms: int = NUM_SMS,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> Iterator[list[Report]]:
+    """
+    Let `jitgen.grouped_gemm` run tensors in host memory on an emulated GPU, in this context.
+
+    Selection, validation and cache are those of the real GPU. A kernel that is not in the cache is
+    compiled.
+
+    Args:
+        arch: A GPU target.
+        modes: See `jitgen.emulate`; each call runs in all of them.
+        num_sms: SMs of the GPU.
+        time_limit_s: Seconds that one mode of one call may take.
+
+    Yields:
+        A list that gets a report for each call.
+
+    Raises:
+        EmulationError: From the call, if anything was found; the message is the report.
+        ConfigError: `arch` is no GPU target.
+    """
+    target, chosen = Arch.parse(arch), parse(modes)
+    if not target.is_gpu:
+        raise ConfigError(f"{target} kernels run on this machine as they are: name a GPU target")
+    reports: list[Report] = []
+    artifacts: dict[KernelConfig, Artifact] = {}
+
+    def function(config: KernelConfig) -> Callable[..., Any]:
+        artifact = artifacts.get(config)
+        if artifact is None:
+            artifact = artifacts[config] = _artifact(config, target)
+
+        def call(*arguments: Any) -> None:
+            report = emulate(
+                artifact, *arguments, modes=chosen, num_sms=num_sms, time_limit_s=time_limit_s
+            )
+            reports.append(report)
+            if not report.is_clean:
+                raise EmulationError(str(report))
+
+        return call
+
+    gpu = Emulated(arch=target, num_sms=num_sms, function=function)
+    with Session.emulating(gpu, like=current.get()):
+        yield reports
+
+
+def _artifact(config: KernelConfig, arch: Arch) -> Artifact:
+    """Return the artifact that the cache of this process has or now gets."""
+    store = current.get().store
+    entry = readable(store, config, arch) or build(store, config, arch)
+    text = entry.source
+    return of_entry(entry, Source(config=config, arch=arch, name=config.name(arch), text=text))

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Problems that put a kernel to the test: large enough to wrap every ring, with every kind of edge.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Self
+
+from jitgen.config import Arch
+from jitgen.errors import ConfigError
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.samples import Solved, random_call
+from jitgen.targets.legality import require
+
+_SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
+_NUM_CLUSTERS = 2
+_UNROLLED = 8
+"""Blocks of K that kernels do in one pass of their loop."""
+
+VECTOR_BITS = 128
+"""What rows of operands and results have in multiples."""
+
+WARP = 32
+"""Lanes that look at groups together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """
+    The sizes of a call.
+
+    Attributes:
+        rows: Rows of each group.
+        n: Columns of the output.
+        k: Length of the sums.
+        num_sms: SMs of the GPU: few, so that a CTA gets several tiles.
+    """
+
+    rows: tuple[int, ...]
+    n: int
+    k: int
+    num_sms: int
+
+    @classmethod
+    def of(cls, config: KernelConfig, arch: Arch) -> Self:
+        """
+        Return sizes that test `config`: two clusters share a dozen tiles, each deeper than the ring
+        of operands and than an unrolled loop over K; more groups than lanes, which are empty, tiny,
+        one row short of a tile and one row beyond it; and tails of N and K, of 16 bytes each.
+        """
+        tile, cluster, types = config.tile, config.cluster, config.operands
+        stages = getattr(require(config, arch).derived, "num_ab_stage", 1)
+        height = tile.m * cluster.m
+        return cls(
+            rows=(3, 0, height + 1, *[0] * WARP, height - 1),
+            n=2 * tile.n * cluster.n + VECTOR_BITS // types.out_dtype.bits,
+            k=max(stages, _UNROLLED) * tile.k + tile.k + VECTOR_BITS // types.a_dtype.bits,
+            num_sms=_NUM_CLUSTERS * cluster.size * config.schedule.split_k,
+        )
+
+    @classmethod
+    def parse(cls, text: str, config: KernelConfig) -> Self:
+        """
+        Return the sizes that ``G:M:N:K`` stands for: M rows in G groups, as unequal as it goes.
+
+        Raises:
+            ConfigError: `text` is something else.
+        """
+        match = _SIZES.fullmatch(text)
+        groups, m, n, k = map(int, match.groups()) if match else (0, 0, 0, 0)
+        if min(groups, n, k) < 1:
+            raise ConfigError(f"problem {text!r} is not G:M:N:K: groups, rows in all, N, K")
+        ends = [m * (i * i) // (groups * groups) for i in range(1, groups + 1)]
+        rows = tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
+        num_sms = _NUM_CLUSTERS * config.cluster.size * config.schedule.split_k
+        return cls(rows=rows, n=n, k=k, num_sms=num_sms)
+
+    def __str__(self) -> str:
+        """Return the sizes in words."""
+        runs = [(count, len([*equal])) for count, equal in groupby(self.rows)]
+        rows = " + ".join(
+            f"{times} x {count}" if times > 1 else f"{count}" for count, times in runs
+        )
+        return f"rows {rows}, N {self.n}, K {self.k}, {self.num_sms} SMs"
+
+
+def make(config: KernelConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0) -> Solved:
+    """
+    Return a call of `config` with `sizes`, the same for the same `seed`. Every layout gets rows
+    that nobody owns.
+    """
+    types = config.operands
+    problem = Problem(
+        layout=config.layout,
+        groups=len(sizes.rows),
+        m=sum(sizes.rows),
+        n=sizes.n,
+        k=sizes.k,
+        a_dtype=types.a_dtype,
+        out_dtype=types.out_dtype,
+        scale_granularity=types.scale_granularity,
+    )
+    call = random_call(problem, sizes.rows, is_exact=is_exact, has_spare=True, seed=seed)
+    return Solved.of(call, is_exact=is_exact)

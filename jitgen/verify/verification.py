@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+One config put to the test: compiled, emulated in several modes, compared with float64 sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jitgen.codegen.render import Source, render
+from jitgen.config import Arch
+from jitgen.emulator.api import TIME_LIMIT_S
+from jitgen.emulator.artifact import Artifact
+from jitgen.emulator.modes import Mode, parse
+from jitgen.emulator.report import Finding, Report
+from jitgen.errors import ConfigError, Deadlock, JitgenError, MachineFault
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.samples import Solved
+from jitgen.targets.legality import require
+from jitgen.verify.artifacts import compiled, of_entry
+from jitgen.verify.emulation import emulate
+from jitgen.verify.problem import Sizes, make
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """
+    One problem.
+
+    Attributes:
+        values: ``integers``, whose sums are exact, or ``random``.
+        wrong: Values of the result that are wrong.
+        frobenius: Error relative to the right result, in the Frobenius norm.
+        largest: Largest error over the largest value.
+        report: What was found, mode by mode; None if the kernel did not come to its end.
+        fault: Why not.
+    """
+
+    values: str
+    wrong: int = 0
+    frobenius: float = 0.0
+    largest: float = 0.0
+    report: Report | None = None
+    fault: Finding | None = None
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every value is right and nothing was found."""
+        return self.wrong == 0 and self.report is not None and self.report.is_clean
+
+    @property
+    def findings(self) -> list[tuple[str, Finding]]:
+        """Mode and finding, for each."""
+        if self.fault is not None:
+            return [("", self.fault)]
+        return [] if self.report is None else list(self.report.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the trial as JSON values."""
+        return {
+            "values": self.values,
+            "right": self.is_right,
+            "wrong": self.wrong,
+            "frobenius": self.frobenius,
+            "largest": self.largest,
+            "fault": None if self.fault is None else asdict(self.fault),
+            "runs": [] if self.report is None else self.report.to_json()["runs"],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """
+    What became of one kernel.
+
+    Attributes:
+        name: Its name.
+        arch: Its target.
+        sizes: Of the problems.
+        trials: Small integers, then random numbers.
+    """
+
+    name: str
+    arch: str
+    sizes: Sizes
+    trials: tuple[Trial, ...]
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every trial is."""
+        return all(trial.is_right for trial in self.trials)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the verification as JSON values."""
+        return {
+            "name": self.name,
+            "arch": self.arch,
+            "right": self.is_right,
+            "sizes": asdict(self.sizes),
+            "trials": [trial.to_json() for trial in self.trials],
+        }
+
+
+def verify(
+    config: KernelConfig,
+    arch: Arch | str,
+    problem: Sizes | str | None = None,
+    *,
+    modes: str | Mode | Sequence[str | Mode] = "quick",
+    artifact: Artifact | None = None,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> Verification:
+    """
+    Run `config` in the emulator and compare its results with float64 sums.
+
+    Two problems: small integers in every mode, and random numbers in the first, for a schedule is
+    right or wrong whatever the numbers are.
+
+    Args:
+        config: What to verify.
+        arch: A GPU target.
+        problem: Sizes, or ``G:M:N:K`` for M rows in G groups; None for sizes that wrap every ring
+            and have every kind of edge.
+        modes: See `jitgen.emulate`.
+        artifact: The compiled kernel; None compiles it, into a folder that is removed again.
+        time_limit_s: Seconds that one mode of one problem may take.
+
+    Raises:
+        UnsupportedConfig: `arch` cannot run `config`.
+        EmulationError: The kernel cannot be run. A fault of the kernel is part of the result.
+        ToolchainError: A compiler is missing.
+        CompileError: The kernel does not compile.
+    """
+    target = Arch.parse(arch)
+    if not target.is_gpu:
+        raise ConfigError(f"{target} kernels run on this machine as they are: name a GPU target")
+    require(config, target)
+    sizes = Sizes.parse(problem, config) if isinstance(problem, str) else problem
+    sizes, chosen = sizes or Sizes.of(config, target), parse(modes)
+    kernel = artifact or compiled(render(config, target))
+    trials = (
+        _trial(kernel, make(config, sizes, is_exact=True), sizes, chosen, time_limit_s),
+        _trial(kernel, make(config, sizes, is_exact=False), sizes, chosen[:1], time_limit_s),
+    )
+    return Verification(name=config.name(target), arch=str(target), sizes=sizes, trials=trials)
+
+
+def _trial(
+    kernel: Artifact,
+    case: Solved,
+    sizes: Sizes,
+    modes: tuple[Mode, ...],
+    time_limit_s: float,
+) -> Trial:
+    values = "integers" if case.is_exact else "random"
+    try:
+        report = emulate(
+            kernel,
+            *case.tensors,
+            sizes.num_sms,
+            modes=modes,
+            num_sms=sizes.num_sms,
+            time_limit_s=time_limit_s,
+        )
+    except MachineFault as error:
+        kind = "deadlock" if isinstance(error, Deadlock) else "fault"
+        return Trial(values=values, fault=Finding(kind=kind, message=str(error)))
+    frobenius, largest = case.errors()
+    return Trial(
+        values=values,
+        wrong=case.wrong(),
+        frobenius=frobenius,
+        largest=largest,
+        report=report,
+    )
+
+
+def verify_task(task: dict[str, Any]) -> dict[str, Any]:
+    """
+    Verify one kernel in a worker process.
+
+    Args:
+        task: ``config``, ``arch``, ``problem``, ``modes``, ``time_limit_s``; and ``root`` and
+            ``key`` for an entry of the cache, else null.
+
+    Returns:
+        The verification as JSON values, or ``{"error": ...}`` with the message of an error that
+        jitgen raised on purpose.
+    """
+    config, arch = KernelConfig.from_json(task["config"]), Arch.parse(task["arch"])
+    try:
+        return verify(
+            config,
+            arch,
+            task["problem"],
+            modes=task["modes"],
+            time_limit_s=task["time_limit_s"],
+            artifact=_of_key(config, arch, task["root"], task["key"]) if task["key"] else None,
+        ).to_json()
+    except JitgenError as error:
+        return {"error": str(error)}
+
+
+def _of_key(config: KernelConfig, arch: Arch, root: str, key: str) -> Artifact:
+    """Return the artifact of entry `key`: its own host part, and the PTX of its own source."""
+    from jitgen.cache import Store
+
+    entry = Store.open(Path(root), mode="ro").read(key)
+    if entry is None:
+        raise ConfigError(f"entry {key[:12]} is not in {root} any more")
+    text = entry.source
+    return of_entry(entry, Source(config=config, arch=arch, name=config.name(arch), text=text))

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may be chosen for a kind of grouped GEMM, whatever its sizes."""
+
+from __future__ import annotations
+
+from jitgen.config import Arch, Layout
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.targets.legality import rules
+
+
+def candidates(arch: Arch, layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
+    """Return the configs that may be chosen; none where `arch` has no kernel for `operands`."""
+    problem = Problem(
+        layout=layout,
+        groups=1,
+        m=1,
+        n=1,
+        k=1,
+        a_dtype=operands.a_dtype,
+        out_dtype=operands.out_dtype,
+        scale_granularity=operands.scale_granularity,
+    )
+    return rules(arch, "grouped_gemm").candidates(problem)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modes and reports."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jitgen.emulator.modes import ALL, DEFERRED, EAGER, QUICK, WORK, Mode, parse, random_mode
+from jitgen.emulator.report import Finding, Report, Run
+from jitgen.errors import InputError
+
+# --- modes ----------------------------------------------------------------------------------------
+
+
+def test_names_stand_for_modes() -> None:
+    assert parse("quick") == QUICK == (EAGER, DEFERRED)
+    assert parse("all") == ALL
+    assert parse("deferred, eager,deferred") == (DEFERRED, EAGER)
+    assert parse(["quick", random_mode(4)]) == (*QUICK, random_mode(4))
+    assert parse(EAGER) == (EAGER,)
+
+
+def test_a_mode_is_known_by_its_name() -> None:
+    assert all(parse(mode.name) == (mode,) for mode in ALL)
+    assert parse("random-77")[0].seed == 77
+    assert [mode.seed for mode in parse("random-3..5,eager")] == [3, 4, 5, None]
+
+
+def test_random_modes_differ_in_what_they_defer() -> None:
+    modes = [random_mode(seed) for seed in range(6)]
+
+    assert {mode.deferred for mode in modes} == {WORK, WORK - {"load"}, frozenset()}
+    assert {mode.clusters for mode in modes} == {1, 2}
+    assert all(mode.by_warp for mode in modes)
+
+
+@pytest.mark.parametrize("name", ["slow", "", "random-", "random--1", "quick;all", "random-5..3"])
+def test_names_that_are_not_known(name: str) -> None:
+    with pytest.raises(InputError, match="modes"):
+        parse(name)
+
+
+def test_only_work_can_be_deferred() -> None:
+    assert Mode(name="x", deferred=frozenset({"load"})).defers("load")
+    with pytest.raises(InputError, match="'loads' cannot be deferred"):
+        Mode(name="x", deferred=frozenset({"loads"}))
+
+
+# --- reports --------------------------------------------------------------------------------------
+
+
+def test_a_report_tells_all_it_knows() -> None:
+    race = Finding(kind="race", message="two stores", place="ptx:7", who="CTA 0", count=3)
+    report = Report(
+        name="kernel",
+        arch="sm_90a",
+        runs=(
+            Run(mode="eager", seconds=0.5, counts={"bulk_loads": 1234}),
+            Run(mode="random-1", seconds=0.25, findings=(race,)),
+        ),
+    )
+
+    assert not report.is_clean
+    assert list(report.findings) == [("random-1", race)]
+    assert json.loads(json.dumps(report.to_json()))["runs"][1]["findings"][0]["count"] == 3
+    text = str(report)
+    for words in ("NOT CLEAN", "1,234 bulk loads", "race: two stores (3 times)", "at ptx:7"):
+        assert words in text

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Problems that put a kernel to the test."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from jitgen import reference
+from jitgen.config import Arch, Layout
+from jitgen.errors import ConfigError
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.verify.problem import Sizes, make
+
+NAME = "grouped_gemm_{}_e4m3_e4m3_{}_bf16_t64x64x128_c1x2_acc1_sm_90a"
+CONFIG = KernelConfig.parse(NAME.format("ragged", "block128"))[0]
+SIZES = Sizes(rows=(5, 0, 130), n=72, k=272, num_sms=4)
+
+
+def config(layout: str, scales: str) -> KernelConfig:
+    return KernelConfig.parse(NAME.format(layout, scales))[0]
+
+
+def test_sizes_wrap_the_rings() -> None:
+    sizes = Sizes.of(CONFIG, Arch.SM_90A)
+
+    assert sizes.k > 10 * 128
+    assert sizes.n > 2 * 64 * 2
+    assert min(sizes.rows) == 0
+    assert sizes.num_sms == 4
+
+
+def test_sizes_of_a_text() -> None:
+    sizes = Sizes.parse("3:1000:256:512", CONFIG)
+
+    assert (sum(sizes.rows), len(sizes.rows), sizes.n, sizes.k) == (1000, 3, 256, 512)
+    assert len(set(sizes.rows)) == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["1:2:3", "0:1:2:3", "1:1:0:3", "a:b:c:d", "1:2:3:4:5", "-1:2:3:4"]
+)
+def test_texts_that_are_no_sizes(text: str) -> None:
+    with pytest.raises(ConfigError, match="G:M:N:K"):
+        Sizes.parse(text, CONFIG)
+
+
+@pytest.mark.parametrize("scales", ["block128", "row", "tensor"])
+@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_the_right_answer_is_right(layout: str, scales: str, is_exact: bool) -> None:
+    problem = make(config(layout, scales), SIZES, is_exact=is_exact)
+    a, b, a_scale, b_scale, groups, out = problem.tensors
+    name = {"ragged": "offs", "contiguous": "m_indices", "masked": "masked_m"}[layout]
+
+    assert problem.wrong() == int(problem.is_owned.sum())
+    reference.grouped_gemm(a, b, a_scale, b_scale, **{name: groups}, out=out)
+    assert problem.wrong() == 0
+    frobenius, largest = problem.errors()
+    assert frobenius < 2.0**-8
+    assert largest < 2.0**-8
+
+
+def test_one_wrong_bit_is_wrong() -> None:
+    problem = make(CONFIG, SIZES, is_exact=True)
+    problem.out.copy_(torch.where(problem.is_owned, problem.expected, float("nan")))
+    assert problem.wrong() == 0
+
+    problem.out.view(torch.int16)[3, 7] ^= 1
+    assert problem.wrong() == 1
+
+
+def test_a_row_that_nobody_owns_must_not_be_written() -> None:
+    problem = make(CONFIG, SIZES, is_exact=True)
+    problem.out.copy_(torch.where(problem.is_owned, problem.expected, float("nan")))
+
+    problem.out[-1, 0] = 0
+    assert problem.wrong() == 1
