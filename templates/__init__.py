@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The kernel templates: one folder for each target.
+The kernel templates: a folder for each family of targets, and one for what they share.
 
 A template is a file that stays valid Python while it is not rendered. This module knows which files
-make up a target's template and which parameters they read, without importing Jinja: a warm start
-needs the digest only.
+make it up, without importing Jinja: a warm start needs the digest only. Which template serves a
+target's operation, and which parameters it reads, the target says.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jitgen.targets.protocol import Template
 
 ROOT = Path(__file__).resolve().parent
 
@@ -26,70 +29,43 @@ _REFERENCE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+def roots(root: Path) -> tuple[Path, ...]:
+    """Return where files of a template below `root` are looked for: there, then among jitgen's."""
+    return (root,) if root == ROOT else (root, ROOT)
+
+
+def path_of(root: Path, name: str) -> Path:
     """
-    The template of one target.
+    Return the path of a template's file.
 
-    Attributes:
-        entry: The file that is rendered, relative to this folder.
-        parameters: What its files read, all of it and nothing else.
+    Raises:
+        ValueError: There is none.
     """
-
-    entry: str
-    parameters: frozenset[str]
-
-
-_COMMON = (
-    *("name", "config_json", "layout", "a_dtype", "out_dtype", "scale_granularity"),
-    *("tile_m", "tile_n", "tile_k"),
-)
-_SM90_CONFIG = ("cluster_m", "cluster_n", "raster", "stream_b", "use_pdl", "split_k")
-_SM90_DERIVED = (
-    *("math_warpgroups", "waves", "threads", "load_registers", "math_registers", "num_ab_stage"),
-    *(
-        "part_m",
-        "out_n",
-        "epilogue_n",
-        "max_entries",
-        "scale_chunk",
-        "scale_columns",
-        "scale_values",
-        "scale_box",
-        "scale_pitch",
-    ),
-)
-
-TEMPLATES = {
-    "cpu": Template(
-        entry="cpu/grouped_gemm.py.jinja",
-        parameters=frozenset(_COMMON),
-    ),
-    "sm90": Template(
-        entry="sm90/grouped_gemm.py.jinja",
-        parameters=frozenset((*_COMMON, *_SM90_CONFIG, *_SM90_DERIVED)),
-    ),
-}
+    for folder in roots(root):
+        if (path := folder / name).is_file():
+            return path
+    raise ValueError(f"there is no template {name}")
 
 
 @cache
-def _contents(family: str) -> dict[str, bytes]:
+def _contents(root: Path, entry: str) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
-    waiting = [TEMPLATES[family].entry]
+    waiting = [entry]
     while waiting:
         name = waiting.pop()
         if name not in found:
-            found[name] = (ROOT / name).read_bytes()
-            waiting += referred(name, found[name].decode("utf-8"))
+            found[name] = path_of(root, name).read_bytes()
+            waiting += referred(name, found[name].decode("utf-8"), root)
     return dict(sorted(found.items()))
 
 
 @cache
-def _names(folder: str) -> tuple[str, ...]:
-    return tuple(sorted(f"{folder}/{path.name}" for path in (ROOT / folder).iterdir()))
+def _names(root: Path, folder: str) -> tuple[str, ...]:
+    places = [place / folder for place in roots(root) if (place / folder).is_dir()]
+    return tuple(sorted({f"{folder}/{path.name}" for place in places for path in place.iterdir()}))
 
 
-def referred(name: str, text: str) -> list[str]:
+def referred(name: str, text: str, root: Path = ROOT) -> list[str]:
     """
     Return the files that template `name` may include, by the names that its text spells out.
 
@@ -110,7 +86,7 @@ def referred(name: str, text: str) -> list[str]:
                 '"begin" ~ value ~ "end" on a line of its own'
             )
         begin, end = match["begin"], match["end"]
-        names = [each for each in _names(begin.rpartition("/")[0]) if each.startswith(begin)]
+        names = [each for each in _names(root, begin.rpartition("/")[0]) if each.startswith(begin)]
         names = [each for each in names if each.endswith(end)] if end else [begin]
         if not names:
             raise ValueError(f"{name}: there is no file for {statement.strip()}")
@@ -118,19 +94,23 @@ def referred(name: str, text: str) -> list[str]:
     return found
 
 
-def files(family: str) -> tuple[str, ...]:
-    """Return the template of `family` and every file it refers to, in the order of their names."""
-    return tuple(_contents(family))
+def files(template: Template) -> tuple[str, ...]:
+    """Return a template's entry and every file it refers to, in the order of their names."""
+    return tuple(_contents(template.root, template.entry))
+
+
+def digest(template: Template) -> str:
+    """
+    Return the SHA-256 over names and bytes of every file of a template: with a config and the
+    numbers that follow from it, it fixes the source.
+    """
+    return _digest(template.root, template.entry)
 
 
 @cache
-def digest(family: str) -> str:
-    """
-    Return the SHA-256 over names and bytes of every file of a template: with a config it fixes the
-    source.
-    """
+def _digest(root: Path, entry: str) -> str:
     sha = hashlib.sha256()
-    for name, content in _contents(family).items():
+    for name, content in _contents(root, entry).items():
         sha.update(f"{name}\0{len(content)}\0".encode())
         sha.update(content)
     return sha.hexdigest()

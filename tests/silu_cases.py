@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from jitgen import templates
 from jitgen.codegen.render import Source, environment
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import KernelConfig
@@ -80,7 +81,7 @@ def rendered(kernel: Kernel, arch: Arch, tiling: Tiling | None = None) -> Source
     values = asdict(kernel) | (asdict(tiling or Tiling()) if arch.is_gpu else {})
     words = [str(value) for value in values.values()]
     name = "_".join(["silu_mul_quantize", *words, str(arch)])
-    template = environment().get_template(f"{arch.family}/silu_mul_quantize.py.jinja")
+    template = environment(templates.ROOT).get_template(f"{arch.family}/silu_mul_quantize.py.jinja")
     return Source(
         config=cast(KernelConfig, None),
         arch=arch,

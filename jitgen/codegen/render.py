@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from jitgen import templates
+from jitgen.codegen import parameters as given
+from jitgen.codegen.parameters import parameters, template_of
 from jitgen.config import Arch, Config
-from jitgen.config.part import canonical_json
 from jitgen.errors import RenderError, ToolchainError
 from jitgen.events import Event, EventKind, events
-from jitgen.targets.legality import require
+from jitgen.targets.protocol import Template
 
 try:
     import jinja2
@@ -29,8 +30,6 @@ _BLANK = re.compile(r"\n{3,}")
 _SAFE_TEXT = re.compile(r"[A-Za-z0-9_]+")
 _SAFE_JSON = re.compile(r"[A-Za-z0-9_{}:,\"]+")
 """What a config's canonical JSON has: nothing that could end the comment that it is written in."""
-
-_COMMENT_WIDTH = 94
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +53,13 @@ class Source:
 
 
 @cache
-def environment() -> jinja2.Environment:
+def environment(root: Path) -> jinja2.Environment:
     """
-    Return the one Jinja environment: line statements, so that a template parses as Python
-    unrendered.
+    Return the Jinja environment of the templates below `root`, which may include jitgen's own: line
+    statements, so that a template parses as Python unrendered.
     """
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates.ROOT),
+        loader=jinja2.FileSystemLoader(templates.roots(root)),
         line_statement_prefix="#%",
         line_comment_prefix="##",
         undefined=jinja2.StrictUndefined,
@@ -78,7 +77,7 @@ def _comment_lines(text: str) -> str:
     """Return a text for a comment, broken at commas into lines that fit."""
     lines = [""]
     for part in re.findall("[^,]+,?", text):
-        if len(lines[-1]) + len(part) > _COMMENT_WIDTH:
+        if len(lines[-1]) + len(part) > given.COMMENT_WIDTH:
             lines.append("")
         lines[-1] += part
     return "\n#     ".join(lines)
@@ -95,43 +94,14 @@ def _plain(name: str, value: Any) -> Any:
     raise RenderError(f"{name}={value!r} may not be written into a generated source")
 
 
-def parameters(config: Config, arch: Arch) -> dict[str, Any]:
+def used_parameters(template: Template) -> frozenset[str]:
     """
-    Return every value that a template may declare: the config's fields, flattened, and the derived
-    numbers.
-
-    Raises:
-        UnsupportedConfig: `arch` cannot run `config`.
-    """
-    derived = require(config, arch).derived
-    operands, tile, cluster = config.operands, config.tile, config.cluster
-    return {
-        "name": config.name(arch),
-        "config_json": canonical_json(config.to_json()),
-        "layout": str(config.layout),
-        **{
-            field.name: str(getattr(operands, field.name)) for field in dataclasses.fields(operands)
-        },
-        "tile_m": tile.m,
-        "tile_n": tile.n,
-        "tile_k": tile.k,
-        "cluster_m": cluster.m,
-        "cluster_n": cluster.n,
-        "num_acc_stage": config.pipeline.num_acc_stage,
-        **dataclasses.asdict(config.schedule),
-        **dataclasses.asdict(derived),  # type: ignore[call-overload]
-    }
-
-
-def used_parameters(family: str) -> frozenset[str]:
-    """
-    Return the free variables of a target's template files, which a test compares with the declared
-    ones.
+    Return the free variables of a template's files, which a test compares with the declared ones.
     """
     used: set[str] = set()
-    for name in templates.files(family):
-        text = (templates.ROOT / name).read_text(encoding="utf-8")
-        used |= jinja2.meta.find_undeclared_variables(environment().parse(text))
+    for name in templates.files(template):
+        text = templates.path_of(template.root, name).read_text(encoding="utf-8")
+        used |= jinja2.meta.find_undeclared_variables(environment(template.root).parse(text))
     return frozenset(used)
 
 
@@ -145,14 +115,11 @@ def render(config: Config, arch: Arch | str) -> Source:
     """
     arch = Arch.parse(arch)
     start = time.perf_counter()
-    template = templates.TEMPLATES[arch.family]
-    values = parameters(config, arch)
-    name = str(values["name"])
-    declared = {
-        key: _plain(key, value) for key, value in values.items() if key in template.parameters
-    }
+    template, values = template_of(config, arch), parameters(config, arch)
+    name = config.name(arch)
+    declared = {key: _plain(key, value) for key, value in values.items()}
     try:
-        text = _tidy(environment().get_template(template.entry).render(declared))
+        text = _tidy(environment(template.root).get_template(template.entry).render(declared))
         # Not ast.parse(): up to Python 3.11.7 two threads in it at once raise SystemError.
         compile(text, template.entry, "exec", dont_inherit=True)
     except jinja2.TemplateSyntaxError as error:
@@ -163,7 +130,7 @@ def render(config: Config, arch: Arch | str) -> Source:
         raise RenderError(f"{template.entry} gave no Python: {error} (for {name})") from error
     seconds = time.perf_counter() - start
     events.emit(Event(kind=EventKind.RENDER, kernel=name, seconds=seconds))
-    return Source(config=config, arch=arch, name=name, text=text)
+    return Source(config=config, arch=arch, name=name, text=text, entry=config.op)
 
 
 def _tidy(text: str) -> str:

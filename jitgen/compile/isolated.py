@@ -14,6 +14,7 @@ from typing import Any
 from jitgen import templates
 from jitgen.cache.entry import LIMITS, SOURCE
 from jitgen.cache.scratch import scratch
+from jitgen.codegen.parameters import template_of
 from jitgen.codegen.render import render
 from jitgen.compile import workers
 from jitgen.compile.compiler import Artifact, compile_source
@@ -50,7 +51,7 @@ def compile_isolated(
         if not outcomes:
             raise ResourceError(f"compiling {name} was ended")
         answer = _answer(name, outcomes[0])
-        if answer["templates"] != templates.digest(arch.family):
+        if answer["templates"] != templates.digest(template_of(config, arch)):
             raise ResourceError("jitgen was changed while this process runs; start it anew")
         try:
             files = {
@@ -113,5 +114,5 @@ def compile_task(task: dict[str, Any]) -> dict[str, Any]:
         "compile_s": artifact.compile_s,
         "link_s": artifact.link_s,
         "doubt": artifact.doubt,
-        "templates": templates.digest(arch.family),
+        "templates": templates.digest(template_of(config, arch)),
     }

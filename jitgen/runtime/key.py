@@ -13,9 +13,11 @@ from functools import lru_cache
 from typing import Any
 
 from jitgen import templates
+from jitgen.codegen.parameters import derived, rendering, template_of
 from jitgen.compile import toolchain
 from jitgen.config import Arch, Config
 from jitgen.config.part import canonical_json
+from jitgen.config.rooms import OPERATIONS, TARGETS
 
 SCHEMA = 2
 """2: host parts are compiled for a named level, not for whatever CPU compiled them."""
@@ -23,15 +25,23 @@ SCHEMA = 2
 
 def document(config: Config, arch: Arch) -> dict[str, Any]:
     """Return the key document of `config` on `arch`: only JSON values, in no particular order."""
-    return {
+    document = {
         "schema": SCHEMA,
         "config": config.to_json(),
         "arch": str(arch),
-        "templates": templates.digest(arch.family),
+        "derived": derived(config, arch),
+        "templates": templates.digest(template_of(config, arch)),
+        "rendering": rendering(),
         "toolchain": dict(toolchain.versions()),
         "options": list(toolchain.options(arch)),
         "host": toolchain.host(arch),
     }
+    plugins = {
+        room.package: origin
+        for room, name in ((TARGETS, arch), (OPERATIONS, config.op))
+        if (origin := room.origin(name)) is not None
+    }
+    return document | {"plugins": plugins} if plugins else document
 
 
 def digest(key_document: dict[str, Any]) -> str:

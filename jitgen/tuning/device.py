@@ -70,15 +70,22 @@ def fingerprint(arch: Arch) -> dict[str, Any]:
     Raises:
         ToolchainError: The compiler's distributions are not installed.
     """
-    from jitgen import templates
     from jitgen.compile import toolchain
 
     return {
         "device": device_name(arch),
         "arch": str(arch),
-        "templates": templates.digest(arch.family),
+        "templates": _templates(arch),
         "toolchain": dict(toolchain.versions()),
     }
+
+
+def _templates(arch: Arch) -> dict[str, str]:
+    """Return the digests of a target's templates, by operation."""
+    from jitgen import templates
+
+    found = legality.target(arch)
+    return {op: templates.digest(found.rules(op).template()) for op in found.operations}
 
 
 @cache

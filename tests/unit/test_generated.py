@@ -21,6 +21,7 @@ from jitgen.config.part import canonical_json
 from jitgen.errors import RenderError
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from tests.strategies import legal_sweep
+from tests.templates import TEMPLATES
 
 GOLDENS = sorted((Path(__file__).parents[1] / "goldens").glob("*.py"))
 INTERFACE = {"arguments", "grouped_gemm"}
@@ -112,7 +113,7 @@ def test_rendering_reads_no_file_that_the_digest_misses(
 ) -> None:
     """What is found by looking at the templates' text is all that Jinja loads."""
     rendering.environment.cache_clear()
-    loader = rendering.environment().loader
+    loader = rendering.environment(templates.ROOT).loader
     assert loader is not None
     loaded, get_source = set(), loader.get_source
 
@@ -125,5 +126,5 @@ def test_rendering_reads_no_file_that_the_digest_misses(
         render(config, arch)
     rendering.environment.cache_clear()
 
-    assert templates.TEMPLATES[arch.family].entry in loaded
-    assert loaded <= set(templates.files(arch.family))
+    assert TEMPLATES[arch].entry in loaded
+    assert loaded <= set(templates.files(TEMPLATES[arch]))

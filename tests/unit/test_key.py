@@ -17,6 +17,7 @@ from jitgen.compile import toolchain
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
 from jitgen.runtime import key
+from tests.templates import TEMPLATES
 
 CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
 
@@ -37,7 +38,9 @@ def test_the_document_holds_exactly_the_designed_fields() -> None:
         "schema",
         "config",
         "arch",
+        "derived",
         "templates",
+        "rendering",
         "toolchain",
         "options",
         "host",
@@ -85,8 +88,8 @@ def test_every_document_field_changes_the_key(name: str, value: object) -> None:
 
 def test_every_file_of_a_template_is_in_its_digest() -> None:
     """What a template includes is found, so that a change of an included file is a new key."""
-    for family, template in templates.TEMPLATES.items():
-        names = templates.files(family)
+    for family, template in TEMPLATES.items():
+        names = templates.files(template)
         folder = (templates.ROOT / template.entry).parent
 
         assert template.entry in names

@@ -12,9 +12,10 @@ import pytest
 
 from jitgen import templates
 from jitgen.codegen.render import environment
+from tests.templates import TEMPLATES
 
 FILES = sorted(str(path.relative_to(templates.ROOT)) for path in templates.ROOT.rglob("*.jinja"))
-ENTRIES = [template.entry for template in templates.TEMPLATES.values()]
+ENTRIES = [template.entry for template in TEMPLATES.values()]
 PARTIALS = [name for name in FILES if name.endswith(".py.jinja") and name not in ENTRIES]
 WORDS = [name for name in FILES if name.endswith(".txt.jinja")]
 
@@ -63,7 +64,9 @@ def provided_and_needed(name: str) -> tuple[set[str], set[str]]:
 
 def parameters(name: str) -> set[str]:
     """Return the values that a file reads when it is rendered."""
-    return set(jinja2.meta.find_undeclared_variables(environment().parse(_text(name))))
+    return set(
+        jinja2.meta.find_undeclared_variables(environment(templates.ROOT).parse(_text(name)))
+    )
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -92,11 +95,11 @@ def test_words_state_what_they_read(name: str) -> None:
     assert _names(listed) == parameters(name)
 
 
-@pytest.mark.parametrize("family", templates.TEMPLATES)
+@pytest.mark.parametrize("family", TEMPLATES)
 def test_what_partials_need_is_provided_by_others(family: str) -> None:
     """Entries import modules and set constants; all other names come from partials that say so."""
-    provided, needed = provided_and_needed(templates.TEMPLATES[family].entry)
-    for name in templates.files(family):
+    provided, needed = provided_and_needed(TEMPLATES[family].entry)
+    for name in templates.files(TEMPLATES[family]):
         if name in PARTIALS:
             needed |= stated(name)["Needs"]
             provided |= stated(name)["Provides"]
@@ -106,7 +109,7 @@ def test_what_partials_need_is_provided_by_others(family: str) -> None:
 
 def test_every_file_belongs_to_a_template() -> None:
     """No partial is left over."""
-    used = {name for family in templates.TEMPLATES for name in templates.files(family)}
+    used = {name for family in TEMPLATES for name in templates.files(TEMPLATES[family])}
 
     assert used == set(FILES)
 

@@ -8,6 +8,7 @@ import itertools
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from jitgen.codegen.render import render, used_parameters
 from jitgen.config import Arch
 from jitgen.errors import RenderError, UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.targets.legality import rules
 from tests.strategies import legal_sweep
+from tests.templates import TEMPLATES
 
 CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
 
@@ -31,10 +34,10 @@ def test_a_template_is_python_before_it_is_rendered(path: Path) -> None:
     ast.parse(path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("family", templates.TEMPLATES)
+@pytest.mark.parametrize("family", TEMPLATES)
 def test_declared_parameters_are_the_used_ones(family: str) -> None:
     """A parameter that no template reads would change keys for nothing; one undeclared is a bug."""
-    assert used_parameters(family) == templates.TEMPLATES[family].parameters
+    assert used_parameters(TEMPLATES[family]) == TEMPLATES[family].parameters
 
 
 @pytest.mark.parametrize("arch", Arch)
@@ -91,9 +94,9 @@ def test_an_undefined_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A template that uses what it did not declare fails with its place, instead of rendering nothing.
     """
-    template = templates.TEMPLATES["sm90"]
-    fewer = templates.Template(entry=template.entry, parameters=template.parameters - {"tile_m"})
-    monkeypatch.setitem(templates.TEMPLATES, "sm90", fewer)
+    template = TEMPLATES["sm_90a"]
+    fewer = replace(template, parameters=template.parameters - {"tile_m"})
+    monkeypatch.setattr(type(rules("sm_90a", "grouped_gemm")), "template", lambda _: fewer)
 
     with pytest.raises(RenderError, match=r"sm90/.*jinja:\d+: 'tile_m' is undefined"):
         render(CONFIG, "sm_90a")

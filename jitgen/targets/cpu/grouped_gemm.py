@@ -5,16 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from jitgen import templates
 from jitgen.config.dtypes import SCALE_BLOCK
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.targets import gemm_space
 from jitgen.targets.cpu import cost
 from jitgen.targets.cpu.rules import CpuRules
-from jitgen.targets.protocol import Candidate, Device
+from jitgen.targets.protocol import Candidate, Device, Template
 
 _ROWS = (8, 16, 32, 64)
 """Rows of the tiles that may be chosen: of equally good ones the first needs the least memory."""
+
+
+_PARAMETERS = frozenset(
+    (
+        *("name", "config_json", "layout", "a_dtype", "out_dtype", "scale_granularity"),
+        *("tile_m", "tile_n", "tile_k"),
+    )
+)
 
 
 class GroupedGemm(CpuRules):
@@ -56,6 +65,12 @@ class GroupedGemm(CpuRules):
     def doubt(self, problem: Problem, device: Device) -> str:  # noqa: ARG002
         """Return nothing: only work counts, on every processor."""
         return ""
+
+    def template(self) -> Template:
+        """Return the template of its kernels."""
+        return Template(
+            root=templates.ROOT, entry="cpu/grouped_gemm.py.jinja", parameters=_PARAMETERS
+        )
 
     def check_sizes(self, problem: Problem) -> None:
         """Take any size: a host kernel reads what exists, value by value where it must."""

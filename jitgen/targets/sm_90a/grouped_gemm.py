@@ -5,15 +5,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from jitgen import templates
 from jitgen.config import DType
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.targets import gemm_space
 from jitgen.targets.gemm_sizes import check_vectors
-from jitgen.targets.protocol import Candidate, Device
+from jitgen.targets.protocol import Candidate, Device, Template
 from jitgen.targets.sm_90a import candidates, cost
 from jitgen.targets.sm_90a.devices import H200, fit_of
 from jitgen.targets.sm_90a.rules import Sm90Rules
+
+_PARAMETERS = frozenset(
+    (
+        *("name", "config_json", "layout", "a_dtype", "out_dtype", "scale_granularity"),
+        *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"),
+        *("raster", "stream_b", "use_pdl", "split_k"),
+        *("math_warpgroups", "waves", "threads", "load_registers", "math_registers"),
+        *("num_ab_stage", "part_m", "out_n", "epilogue_n", "max_entries"),
+        *("scale_chunk", "scale_columns", "scale_values", "scale_box", "scale_pitch"),
+    )
+)
 
 
 class GroupedGemm(Sm90Rules):
@@ -48,6 +60,12 @@ class GroupedGemm(Sm90Rules):
         """Return what the cost model was not fitted to, if so."""
         is_fitted = problem.operands.a_dtype is DType.E4M3 and device is H200
         return "" if is_fitted else f"the model was fitted to e4m3 operands on an {H200.name}"
+
+    def template(self) -> Template:
+        """Return the template of its kernels."""
+        return Template(
+            root=templates.ROOT, entry="sm90/grouped_gemm.py.jinja", parameters=_PARAMETERS
+        )
 
     def check_sizes(self, problem: Problem) -> None:
         """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""

@@ -60,7 +60,7 @@ _SWIZZLE_BYTES = 1024
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sm90Derived:
     """
-    What follows from a legal sm_90a config.
+    What follows from a legal sm_90a config; what does not concern it is 0.
 
     Attributes:
         math_warpgroups: Warpgroups that multiply; one more loads.
@@ -131,6 +131,8 @@ class Sm90Rules:
         math_warpgroups, waves = _math_warpgroups(tile.m), _waves(tile.m)
         acc_registers = self._accumulators(config)
         num_ab_stage, smem_bytes = self._stages(config)
+        has_table = config.layout is not Layout.CONTIGUOUS
+        has_blocks = config.operands.scale_granularity is ScaleGranularity.BLOCK128
         return Sm90Derived(
             math_warpgroups=math_warpgroups,
             waves=waves,
@@ -140,15 +142,15 @@ class Sm90Rules:
             acc_registers=acc_registers,
             load_registers=40,
             math_registers=248 if math_warpgroups == 1 else 232,
-            part_m=_part_m(config),
+            part_m=_part_m(config) if has_table else 0,
             out_n=_out_n(config),
             epilogue_n=_epilogue_n(_out_n(config), config.operands.out_dtype),
-            max_entries=MAX_ENTRIES,
-            scale_chunk=SCALE_CHUNK,
-            scale_columns=_scale_columns(tile.n),
-            scale_values=_scale_values(tile.n),
-            scale_box=_scale_box(config),
-            scale_pitch=_align(_scale_box(config), 32),
+            max_entries=MAX_ENTRIES if has_table else 0,
+            scale_chunk=SCALE_CHUNK if has_blocks else 0,
+            scale_columns=_scale_columns(tile.n) if has_blocks else 0,
+            scale_values=_scale_values(tile.n) if has_blocks else 0,
+            scale_box=_scale_box(config) if has_blocks else 0,
+            scale_pitch=_align(_scale_box(config), 32) if has_blocks else 0,
         )
 
     def _check_instruction(self, config: KernelConfig) -> None:

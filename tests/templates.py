@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The template of every target's operation."""
+
+from __future__ import annotations
+
+from jitgen.config import Arch
+from jitgen.targets.legality import rules, target
+
+TEMPLATES = {
+    str(arch) if op == "grouped_gemm" else f"{arch} {op}": rules(arch, op).template()
+    for arch in Arch
+    for op in target(arch).operations
+}

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The key holds what the source depends on besides the templates: each constant of the rules."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jitgen.codegen import parameters
+from jitgen.codegen.render import render
+from jitgen.config import Arch
+from jitgen.errors import UnsupportedConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.runtime.key import document
+from jitgen.targets import legality
+from tests.unit.test_goldens import NAMES
+
+MODULES = [
+    "jitgen.config.dtypes",
+    "jitgen.targets.gemm_sizes",
+    "jitgen.targets.gemm_space",
+    "jitgen.targets.gemm_types",
+    "jitgen.targets.cpu.rules",
+    "jitgen.targets.cpu.grouped_gemm",
+    "jitgen.targets.sm_90a.rules",
+    "jitgen.targets.sm_90a.grouped_gemm",
+    "jitgen.codegen.parameters",
+    "jitgen.codegen.render",
+]
+KERNELS = [KernelConfig.parse(name) for name in NAMES]
+
+
+def _others(value: Any) -> Iterator[Any]:
+    """Yield other values of a constant's kind."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            for other in _others(one):
+                yield {**value, key: other}
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield from (value * 2, value // 2, value + 16)
+
+
+def constants() -> Iterator[tuple[str, str, Any]]:
+    for module in MODULES:
+        for name, value in vars(importlib.import_module(module)).items():
+            if name.isupper() and not name.startswith("__"):
+                for other in _others(value):
+                    yield module, name, other
+
+
+def forget() -> None:
+    legality._check.cache_clear()
+
+
+def made(config: KernelConfig, arch: Arch) -> tuple[str, dict[str, Any]] | None:
+    """Return source and key document; None where the rules refuse the config."""
+    try:
+        return render(config, arch).text, document(config, arch)
+    except (UnsupportedConfig, StopIteration):  # no box of an output of 6 bytes a value
+        return None
+
+
+@pytest.fixture
+def before() -> Iterator[list[Any]]:
+    forget()
+    yield [made(*kernel) for kernel in KERNELS]
+    forget()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "value"),
+    list(constants()),
+    ids=lambda value: str(value).rpartition(".")[2][:40],
+)
+def test_a_constant_changes_source_and_key_together(
+    module: str, name: str, value: Any, before: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{module}.{name}", value)
+    forget()
+    for kernel, was in zip(KERNELS, before, strict=True):
+        now = made(*kernel)
+        if now is None:
+            continue  # refused: nothing is served
+        assert (now[0] != was[0]) == (now[1] != was[1]) or name == "RENDERING", kernel
+
+
+def test_some_constants_count(before: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patching reaches the rules: the number of stages is in both."""
+    monkeypatch.setattr("jitgen.targets.sm_90a.rules.MAX_STAGES", 3)
+    forget()
+    changed = [made(*kernel) != was for kernel, was in zip(KERNELS, before, strict=True)]
+
+    assert any(changed)
+
+
+def test_the_version_of_rendering_is_part_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else tells a change of what `render` writes."""
+    was = document(*KERNELS[0])
+    monkeypatch.setattr(parameters, "RENDERING", parameters.RENDERING + 1)
+
+    assert document(*KERNELS[0]) != was
