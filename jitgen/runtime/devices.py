@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
@@ -41,7 +41,7 @@ class Device(Protocol):
         ...
 
     def entry(
-        self, session: Session, config: Config, neighbours: Iterable[Config] | None
+        self, session: Session, config: Config, neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
         """
         Return an entry for tensors here, and its config: `config`, or another that may serve.
@@ -49,7 +49,7 @@ class Device(Protocol):
         Args:
             session: Where kernels come from.
             config: What is wanted.
-            neighbours: What may serve instead, best first; None where nothing may.
+            neighbours: What may serve instead, best first.
         """
         ...
 
@@ -62,7 +62,7 @@ class Cpu:
     tail: tuple[int, ...] = ()
 
     def entry(
-        self, session: Session, config: Config, neighbours: Iterable[Config] | None
+        self, session: Session, config: Config, neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
         """Return the entry of a kernel."""
         return _served(session, config, neighbours, self.arch)
@@ -78,7 +78,7 @@ class Cuda:
     is_alone: bool
 
     def entry(
-        self, session: Session, config: Config, neighbours: Iterable[Config] | None
+        self, session: Session, config: Config, neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
         """Return the entry of a kernel; of several GPUs another may be the current one."""
         function, served = _served(session, config, neighbours, self.arch)
@@ -109,7 +109,7 @@ class Emulated:
         self,
         session: Session,  # noqa: ARG002  # it finds kernels itself
         config: Config,
-        neighbours: Iterable[Config] | None,  # noqa: ARG002  # nobody waits for an emulator
+        neighbours: Sequence[Config],  # noqa: ARG002  # nobody waits for an emulator
     ) -> tuple[Entry, Config]:
         """Return what runs `config`."""
         return self.function(config), config
@@ -173,9 +173,9 @@ def _cuda(device: torch.device) -> Cuda:
 
 
 def _served(
-    session: Session, config: Config, neighbours: Iterable[Config] | None, arch: Arch
+    session: Session, config: Config, neighbours: Sequence[Config], arch: Arch
 ) -> tuple[Entry, Config]:
-    if neighbours is not None and settings.on_miss == "fallback":
+    if neighbours and settings.on_miss == "fallback":
         kernel = fallback.serve(session.registry, config, neighbours, arch)
     else:
         kernel = session.registry.get(config, arch)

@@ -15,7 +15,7 @@ from jitgen.config import Arch
 from jitgen.errors import UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.key import document
-from jitgen.targets import legality
+from jitgen.targets import gemm_space, legality
 from tests.unit.test_goldens import NAMES
 
 MODULES = [
@@ -53,6 +53,7 @@ def constants() -> Iterator[tuple[str, str, Any]]:
 
 def forget() -> None:
     legality._check.cache_clear()
+    gemm_space._legal.cache_clear()
 
 
 def made(config: KernelConfig, arch: Arch) -> tuple[str, dict[str, Any]] | None:
