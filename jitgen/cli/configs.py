@@ -31,6 +31,7 @@ from jitgen.text import shown
 @with_output
 def configs(
     output: Output,
+    /,
     arch: Arch | None,
     show_all: bool,
     op: str,

@@ -87,10 +87,14 @@ class Room:
     def lacks(self, found: Any) -> tuple[str, ...]:
         """Return the names that the protocol has and `found` has not."""
         module = importlib.import_module(f"jitgen.{self.package}.protocol")
-        protocol = getattr(module, self.protocol)
-        names = (*protocol.__annotations__, *vars(protocol))
-        public = dict.fromkeys(name for name in names if not name.startswith("_"))
-        return tuple(name for name in public if not _has(found, name))
+        return lacking(found, getattr(module, self.protocol))
+
+
+def lacking(found: Any, protocol: type) -> tuple[str, ...]:
+    """Return the public names that `protocol` has and `found` has not."""
+    names = (*protocol.__annotations__, *vars(protocol))
+    public = dict.fromkeys(name for name in names if not name.startswith("_"))
+    return tuple(name for name in public if not _has(found, name))
 
 
 @cache

@@ -129,6 +129,20 @@ class TestBroken:
         assert said in looked.out
         assert jitgen("configs --arch cpu --layout masked --dtype f32").code == 0  # others work
 
+    def test_rules(self, site: Path, jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
+        module = TARGET.format(name="b_rules") + "    def rules(self, op):\n        return op\n"
+        installing.invent(
+            site, "b-rules", {"targets:b_rules": "b_rules:T"}, {"b_rules": module + "T = Other()"}
+        )
+        monkeypatch.setenv("JITGEN_PLUGINS", "b-rules")
+        done = jitgen("configs --arch b_rules")
+
+        assert done.code == 2
+        assert done.err.startswith(
+            "error: what b_rules says of grouped_gemm is no jitgen.targets.protocol.Rules: it "
+            "lacks generation, alignment, row_edges, derive,"
+        )
+
     def test_an_operation(
         self, site: Path, jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch
     ) -> None:

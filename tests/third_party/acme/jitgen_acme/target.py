@@ -23,6 +23,7 @@ class RowsDerived:
 class ScaleRows:
     """What acme_cpu says of scale_rows: see `jitgen.targets.protocol.Rules`."""
 
+    generation = 1
     alignment = 4
     row_edges = (16, 256)
 
