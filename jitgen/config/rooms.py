@@ -11,10 +11,9 @@ points of everything that is installed takes a start 30 ms.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgen.errors import ConfigError
 from jitgen.settings import settings
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(NamedTuple):
     """
     One kind of thing that grows.
 

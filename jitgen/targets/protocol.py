@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class Refusal(Exception):
@@ -38,8 +38,7 @@ class Derived(Protocol):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+class Template(NamedTuple):
     """
     Where a target's template of one operation is, and what it may ask for.
 
@@ -77,8 +76,7 @@ class Device:
     constants: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(NamedTuple):
     """
     One config that may be chosen, and what the cost model expects of it.
 

@@ -10,8 +10,7 @@ the entry refuses.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,8 +27,7 @@ from jitgen.runtime.session import Session
 from jitgen.targets.legality import rules, size_refusal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
+class Arguments(NamedTuple):
     """The arguments of one `grouped_gemm`, as the caller gave them; see there."""
 
     a: Tensor
@@ -52,12 +50,10 @@ class Arguments:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor among them, by its name."""
-        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        return {n: value for n, value in self._asdict().items() if isinstance(value, Tensor)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(NamedTuple):
     """
     What follows from valid arguments; a tracer's sizes may be symbols.
 
@@ -75,7 +71,6 @@ class Facts:
         shape: Shape of the output.
     """
 
-    op: ClassVar[str] = "grouped_gemm"
     device: Device
     arch: Arch
     layout: Layout
@@ -87,6 +82,7 @@ class Facts:
     n: int
     k: int
     shape: tuple[int, ...]
+    op = "grouped_gemm"
 
 
 def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts:
