@@ -100,6 +100,12 @@ class Candidate(NamedTuple):
 class Rules(Protocol):
     """What a target says of one operation."""
 
+    generation: int
+    """
+    Version of the kernels' speed: raise it with every change after which measured times are wrong.
+    Measurements of another generation decide nothing, a user's own and shipped ones alike.
+    """
+
     alignment: int
     """Bytes that addresses and strides of tensors are multiples of."""
 

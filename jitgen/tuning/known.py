@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgen.config import Arch
+from jitgen.config.part import canonical_json
 from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ToolchainError
 from jitgen.events import warn_once
@@ -244,7 +245,13 @@ def shipped_table(arch: Arch, name: str) -> Table | None:
     except (OSError, ValueError) as error:
         warn_once(f"table {arch}", "ignoring the shipped measurements in %s: %s", path, error)
         return None
-    return table if table.arch is arch else None
+    if table.arch is not arch:
+        return None
+    own = canonical_json(device.generations(arch))
+    if table.conditions.get("kernels", own) != own:
+        warn_once(f"table {arch}", "ignoring %s: it is of another generation of kernels", path)
+        return None
+    return table
 
 
 @cache
