@@ -26,6 +26,8 @@ from jitgen.runtime.devices import Device
 from jitgen.runtime.session import Session
 from jitgen.targets.legality import rules, size_refusal
 
+_OP = "grouped_gemm"
+
 
 class Arguments(NamedTuple):
     """The arguments of one `grouped_gemm`, as the caller gave them; see there."""
@@ -82,7 +84,11 @@ class Facts(NamedTuple):
     n: int
     k: int
     shape: tuple[int, ...]
-    op = "grouped_gemm"
+
+    @property
+    def op(self) -> str:
+        """The operation."""
+        return _OP
 
 
 def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts:
@@ -143,7 +149,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         raise InputError("b", reason)
     if form is not None:
         _check_scales(form, given, n, k)
-    alignment = rules(arch, facts.op).alignment
+    alignment = rules(arch, _OP).alignment
     for name, tensor in (("a", a), ("b", b), ("out", given.out)):
         if tensor is not None:
             _check_memory(name, tensor, a.device, alignment, has_memory=has_memory)
@@ -181,7 +187,7 @@ def _layout(given: Arguments) -> tuple[Layout, Tensor]:
 
 def _operands(arch: Arch) -> tuple[tuple[DType, DType], ...]:
     """Return the types of a, each with one of the output, that `arch` has kernels for."""
-    return rules(arch, Facts.op).space.operands  # type: ignore[attr-defined,no-any-return]
+    return rules(arch, _OP).space.operands  # type: ignore[attr-defined,no-any-return]
 
 
 def refuse_gradients(tensors: Mapping[str, object]) -> None:
