@@ -41,6 +41,7 @@ def test_configs_are_names_that_parse_and_are_legal(jitgen: Jitgen) -> None:
 
 def test_configs_all_gives_code_and_reason(jitgen: Jitgen) -> None:
     words = ("configs", "--arch", "sm_90a", "--layout", "ragged", "--scales", "block128", "--all")
+    words += ("--dtype", "e4m3", "--out-dtype", "bf16")
     done, document = jitgen(*words), jitgen(*words, "--json").document
     refused = [config for config in document["configs"] if not config["ok"]]
 
