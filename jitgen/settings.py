@@ -218,7 +218,7 @@ TABLE: tuple[Setting, ...] = (
         kind="name",
         shown_default="the target's first, such as `NVIDIA H200`",
         help="Device that kernels are chosen for, where it is not the one at hand, such as "
-        "`NVIDIA H100 PCIe` in the build of an image.",
+        "`NVIDIA H100 PCIe` in the build of an image; `--device` of `select` and `prewarm`.",
     ),
     Setting(
         name="plugins",

@@ -7,27 +7,39 @@ from typing import Any
 
 import click
 
-from jitgen.cli.options import ARCH, with_output, with_sizes
+from jitgen.cli.options import ARCH, DEVICE, problem_of, with_fields, with_output, with_sizes
 from jitgen.cli.output import Column, Output
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime.session import select as choose
+from jitgen.targets import devices
 from jitgen.targets.default import default_arch
 from jitgen.tuning.choice import Choice
 
 
 @click.command()
-@with_sizes(is_required=True)
+@with_sizes(is_required=False)
+@with_fields
 @click.option("--arch", type=ARCH, help="Target; the GPU's, else cpu, if not given.")
+@DEVICE
 @with_output
-def select(output: Output, /, arch: Arch | None, **sizes: Any) -> None:
+def select(
+    output: Output,
+    /,
+    arch: Arch | None,
+    device: str | None,
+    op: str,
+    fields: dict[str, str],
+    **sizes: Any,
+) -> None:
     """
     Say which config serves a problem, why, and what else was considered.
 
     COST is what the model predicts, TIME what `jitgen tune` measured, here or before jitgen was
     shipped; where there are times, they decide. What failed when it was measured is EXCLUDED.
     """
-    choice = choose(Problem(**sizes), arch or default_arch())
+    if arch is None:
+        arch = default_arch() if device is None else devices.arch_of(device)
+    choice = choose(problem_of(op, sizes, fields), arch, device=device)
     document = {
         "arch": str(choice.arch),
         "name": choice.config.name(choice.arch),

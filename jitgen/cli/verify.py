@@ -15,7 +15,7 @@ from jitgen import plans
 from jitgen.cli.lookup import find
 from jitgen.cli.options import ARCH, SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.settings import settings
@@ -159,9 +159,11 @@ def _default_gpu() -> Arch:
 def _check(tasks: list[dict[str, Any]], problem: str | None) -> None:
     """Refuse what cannot be verified before anything is compiled."""
     for task in tasks:
-        config, target = KernelConfig.from_json(task["config"]), Arch(task["arch"])
+        config, target = Config.from_json(task["config"]), Arch(task["arch"])
         if not target.is_gpu:
             raise ConfigError(f"{_name(task)} runs on this machine as it is: name a GPU kernel")
+        if not isinstance(config, KernelConfig):
+            raise ConfigError(f"{_name(task)}: kernels of {config.op} cannot be verified")
         require(config, target)
     if problem is not None:
         from jitgen.verify.problem import Sizes
@@ -170,7 +172,7 @@ def _check(tasks: list[dict[str, Any]], problem: str | None) -> None:
 
 
 def _name(task: dict[str, Any]) -> str:
-    return KernelConfig.from_json(task["config"]).name(task["arch"])
+    return Config.from_json(task["config"]).name(task["arch"])
 
 
 def _run(

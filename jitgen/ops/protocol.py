@@ -28,8 +28,8 @@ class Operation:
         name: Its name, which is also that of its template and of the function that is compiled.
         config: ``MODULE:CLASS`` of its config, a `jitgen.config.Config`.
         problem: ``MODULE:CLASS`` of its problem: a `jitgen.config.part.Part` with ``op``,
-            ``groups``, ``m``, ``rows_per_group``, ``slug``, ``kind`` and ``with_mean``, as
-            `jitgen.ops.grouped_gemm.problem.Problem` has them.
+            ``groups``, ``m``, ``rows_per_group``, ``types``, ``slug``, ``kind`` and ``with_mean``,
+            as `jitgen.ops.grouped_gemm.problem.Problem` has them.
         samples: ``MODULE:FUNCTION`` that makes arguments to verify a kernel with: see
             `jitgen.ops.samples`; empty where kernels cannot be verified.
     """

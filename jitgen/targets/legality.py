@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import Any
 
 from jitgen.config import Arch, Config
-from jitgen.config.rooms import TARGETS
-from jitgen.errors import InputError, UnsupportedConfig
+from jitgen.config.rooms import TARGETS, lacking
+from jitgen.errors import ConfigError, InputError, UnsupportedConfig
 from jitgen.targets.protocol import Derived, Refusal, Rules, Target
 
 
@@ -59,6 +59,7 @@ def rules(arch: Arch | str, op: str) -> Rules:
 
     Raises:
         UnsupportedConfig: It has no kernels for it.
+        ConfigError: What it says is not what `jitgen.targets.protocol.Rules` asks for.
     """
     found = target(arch)
     if op not in found.operations:
@@ -66,7 +67,22 @@ def rules(arch: Arch | str, op: str) -> Rules:
         raise UnsupportedConfig(
             f"{arch} has no kernel for {op}; it has some for: {have}", code="E_OP"
         )
-    return found.rules(op)
+    said = found.rules(op)
+    if type(said) not in _looked_over:
+        _look_over(said, f"{arch} says of {op}")
+    return said
+
+
+_looked_over: set[type] = set()
+
+
+def _look_over(said: Any, what: str) -> None:
+    """Raise where a target's rules are not what everybody asks them for; look at a class once."""
+    if missing := lacking(said, Rules):
+        raise ConfigError(
+            f"what {what} is no jitgen.targets.protocol.Rules: it lacks {', '.join(missing)}"
+        )
+    _looked_over.add(type(said))
 
 
 def check(config: Config | str, arch: Arch | str | None = None) -> Verdict:

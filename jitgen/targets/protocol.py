@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -147,8 +148,25 @@ class Rules(Protocol):
         ...
 
 
+class HostLevel(StrEnum):
+    """
+    What the host part of a target's kernels may use of the processor; the levels themselves are in
+    `jitgen.compile.toolchain`.
+    """
+
+    BASE = "base"
+    """What every processor of the family has: for a host part that only passes arguments on."""
+
+    OWN = "own"
+    """All that the processor has which compiles it: for a host part that is the kernel."""
+
+
 class Target(Protocol):
-    """One target."""
+    """
+    One target.
+
+    Another distribution's object is looked over for these names when it is loaded.
+    """
 
     name: str
     """As the compiler spells it: ``sm_90a``."""
@@ -158,6 +176,12 @@ class Target(Protocol):
 
     is_gpu: bool
     """Whether its kernels run on a GPU."""
+
+    compiler_options: tuple[str, ...]
+    """What the compiler is told, besides the calling convention: ``("--gpu-arch", "sm_90a")``."""
+
+    host_level: HostLevel
+    """For which processors the host part of its kernels is compiled."""
 
     devices: tuple[Device, ...]
     """Named devices; the first stands for the target where none of them is at hand."""
