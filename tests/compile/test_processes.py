@@ -129,7 +129,7 @@ print(entry.key, entry.meta.files["kernel.so"]["sha256"], entry.meta.files["kern
     ],
 )
 def test_the_same_config_gives_the_same_bytes(tmp_path: Path, name: str) -> None:
-    """Hash seeds, folders, time zones and torch do not show in an artifact, device code included."""
+    """Hash seeds, folders, time zones and torch do not show in an artifact, nor in device code."""
     printed = set()
     for folder, seed, zone in [("a", "1", "UTC"), ("a longer/folder name", "77", "Asia/Tokyo")]:
         # the compiler imports torch where it can, for a second or two
