@@ -57,7 +57,7 @@ def chosen(case: Case, operands: Workload) -> str:
     if case.layout is Layout.MASKED:
         problem = replace(problem, m=case.rows_per_group * case.groups)
     arch = default_arch()
-    return jitgen.select(problem, arch).config.name(arch)
+    return str(jitgen.select(problem, arch).config.name(arch))
 
 
 def workload(case: Case) -> Workload:
