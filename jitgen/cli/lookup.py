@@ -7,9 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime import key as keys
 from jitgen.text import shown
 
@@ -34,7 +33,7 @@ class Named:
         is_key: Whether a key was given: then exactly that entry is meant, whatever built it.
     """
 
-    config: KernelConfig
+    config: Config
     arch: Arch
     key: str
     is_key: bool
@@ -76,7 +75,7 @@ def find(text: str, store: Store) -> Named:
         Nameless: They fit one of whose record nothing is left.
     """
     if not _HEX.fullmatch(text):
-        config, arch = KernelConfig.parse(text)
+        config, arch = Config.parse(text)
         return Named(config=config, arch=arch, key=keys.key(config, arch), is_key=False)
     found = find_key(text, store)
     name = next((info.name for info in store.entries() if info.key == found), "")
@@ -89,7 +88,7 @@ def find(text: str, store: Store) -> Named:
             f"{found[:12]} remembers a failure only, so it cannot be shown; "
             "see: jitgen cache ls --failures"
         )
-    config, arch = KernelConfig.parse(name)
+    config, arch = Config.parse(name)
     return Named(config=config, arch=arch, key=found, is_key=True)
 
 
@@ -102,7 +101,7 @@ def find_key(text: str, store: Store) -> str:
         ConfigError: It names none, or several.
     """
     if not _HEX.fullmatch(text):
-        config, arch = KernelConfig.parse(text)
+        config, arch = Config.parse(text)
         return keys.key(config, arch)
     if len(text) < MIN_PREFIX:
         raise ConfigError(f"key {shown(text)} is too short: give at least {MIN_PREFIX} digits")
@@ -119,7 +118,7 @@ def find_key(text: str, store: Store) -> str:
     return found[0]
 
 
-def parse_configs(names: tuple[str, ...]) -> list[tuple[KernelConfig, Arch]]:
+def parse_configs(names: tuple[str, ...]) -> list[tuple[Config, Arch]]:
     """
     Return the configs and targets that kernel names stand for, each once.
 
@@ -131,7 +130,7 @@ def parse_configs(names: tuple[str, ...]) -> list[tuple[KernelConfig, Arch]]:
 
     found = []
     for name in dict.fromkeys(names):
-        config, arch = KernelConfig.parse(name)
+        config, arch = Config.parse(name)
         require(config, arch)
         found.append((config, arch))
     return found

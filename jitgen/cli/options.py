@@ -15,6 +15,7 @@ import click
 from jitgen.cli.output import Output
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.errors import ConfigError
+from jitgen.ops.protocol import Operation, operation
 from jitgen.settings import MAX_WAIT_S, parse_size
 
 P = ParamSpec("P")
@@ -88,6 +89,23 @@ class SecondsType(click.FloatRange):
         return seconds
 
 
+class OperationType(click.ParamType[Operation]):
+    """An operation by its name."""
+
+    name = "operation"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Operation:
+        """Return the operation, or fail with the names that are allowed."""
+        if isinstance(value, Operation):
+            return value
+        try:
+            return operation(str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
 def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Give a command an option for each field of a `jitgen.Problem`, under the field's name."""
 
@@ -119,6 +137,7 @@ def _word(name: str, field: str, kind: type[StrEnum], default: str) -> Callable[
 
 
 ARCH = ArchType()
+OPERATION = OperationType()
 SIZE = SizeType()
 SECONDS = SecondsType()
 

@@ -83,4 +83,5 @@ def _artifact(config: KernelConfig, arch: Arch) -> Artifact:
     store = current.get().store
     entry = readable(store, config, arch) or build(store, config, arch)
     text = entry.source
-    return of_entry(entry, Source(config=config, arch=arch, name=config.name(arch), text=text))
+    name, op = config.name(arch), config.op
+    return of_entry(entry, Source(config=config, arch=arch, name=name, text=text, entry=op))

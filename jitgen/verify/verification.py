@@ -212,4 +212,5 @@ def _of_key(config: KernelConfig, arch: Arch, root: str, key: str) -> Artifact:
     if entry is None:
         raise ConfigError(f"entry {key[:12]} is not in {root} any more")
     text = entry.source
-    return of_entry(entry, Source(config=config, arch=arch, name=config.name(arch), text=text))
+    name, op = config.name(arch), config.op
+    return of_entry(entry, Source(config=config, arch=arch, name=name, text=text, entry=op))

@@ -8,8 +8,9 @@ import shutil
 import pytest
 
 from jitgen.ops.silu_mul_quantize import reference
+from jitgen.ops.silu_mul_quantize.config import Tiling
 from tests.compile.silu_kernels import KERNELS, emulated, label
-from tests.silu_cases import Kernel, Tiling, accurate, make, special, ties, tiny
+from tests.silu_cases import Kernel, accurate, make, special, ties, tiny
 
 pytest.importorskip("cutlass")
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")

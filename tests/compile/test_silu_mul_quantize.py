@@ -11,6 +11,7 @@ from tests.compile.silu_kernels import KERNELS, label, run_on_cpu
 from tests.silu_cases import Kernel, accurate, make, of_input, special, ties, tiny
 
 pytest.importorskip("cutlass")
+pytestmark = pytest.mark.usefixtures("shared_cache")
 
 SIZES = [
     ([3, 0, 9, 5], 264),

@@ -30,7 +30,7 @@ class GroupedGemm(CpuRules):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
     alignment = 1
-    row_edges = _ROWS
+    row_edges: tuple[int, ...] = _ROWS
 
     def nearest(self, config: KernelConfig) -> KernelConfig | None:
         """Return the legal config that is nearest to a refused one; None where there is none."""

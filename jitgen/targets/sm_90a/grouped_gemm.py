@@ -32,7 +32,7 @@ class GroupedGemm(Sm90Rules):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
     alignment = 16  # the TMA unit's grain
-    row_edges = (
+    row_edges: tuple[int, ...] = (
         *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512),
         *(640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 6144, 8192),
     )
