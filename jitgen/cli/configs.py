@@ -8,15 +8,19 @@ from typing import Any
 
 import click
 
-from jitgen.cli.options import ARCH, Word, with_output
+from jitgen.cli.options import ARCH, OPERATION, Word, with_output
 from jitgen.cli.output import Column, Output, counted
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.ops.protocol import Operation
 from jitgen.targets.default import default_arch
 from jitgen.targets.legality import check, rules
 
 
 @click.command()
 @click.option("--arch", type=ARCH, help="Target; the GPU's, else cpu, if not given.")
+@click.option(
+    "--op", type=OPERATION, default="grouped_gemm", show_default=True, help="The operation."
+)
 @click.option("--layout", type=Word(Layout), help="Only this layout.")
 @click.option("--scales", type=Word(ScaleGranularity), help="Only these scales.")
 @click.option("--dtype", type=Word(DType), help="Only this type of a and b.")
@@ -26,6 +30,7 @@ from jitgen.targets.legality import check, rules
 def configs(
     output: Output,
     arch: Arch | None,
+    op: Operation,
     layout: Layout | None,
     scales: ScaleGranularity | None,
     dtype: DType | None,
@@ -42,10 +47,11 @@ def configs(
     chosen = arch or default_arch()
     wanted = {"scale_granularity": scales, "a_dtype": dtype, "out_dtype": out_dtype}
     rows = []
-    for config in rules(chosen, "grouped_gemm").configs():
+    for config in rules(chosen, op.name).configs():
+        fields = config.parameters()
         if layout not in (None, config.layout):
             continue
-        if any(value and getattr(config.operands, name) != value for name, value in wanted.items()):
+        if any(value and fields.get(name) != str(value) for name, value in wanted.items()):
             continue
         verdict = check(config, chosen)
         if verdict or show_all:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -106,7 +106,9 @@ class OperationType(click.ParamType[Operation]):
             self.fail(str(error), param, ctx)
 
 
-def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..., R]]:
+def with_sizes(
+    *, is_required: bool, scales: Iterable[str] = ScaleGranularity
+) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Give a command an option for each field of a `jitgen.Problem`, under the field's name."""
 
     def decorate(command: Callable[..., R]) -> Callable[..., R]:
@@ -117,7 +119,7 @@ def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..
                 _size("--n", "-n", "Columns of the output.", is_required),
                 _size("--k", "-k", "Length of the sums.", is_required),
                 _word("--layout", "layout", Layout, "ragged"),
-                _word("--scales", "scale_granularity", ScaleGranularity, "block128"),
+                _scales(scales),
                 _word("--dtype", "a_dtype", DType, "e4m3"),
                 _word("--out-dtype", "out_dtype", DType, "bf16"),
             )
@@ -130,6 +132,15 @@ def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..
 
 def _size(name: str, short: str, text: str, is_required: bool) -> Callable[..., Any]:
     return click.option(name, short, type=int, required=is_required, help=text)
+
+
+def _scales(words: Iterable[str]) -> Callable[..., Any]:
+    return click.option(
+        *("--scales", "scale_granularity"),
+        type=click.Choice([str(word) for word in words]),
+        default="block128",
+        show_default=True,
+    )
 
 
 def _word(name: str, field: str, kind: type[StrEnum], default: str) -> Callable[..., Any]:

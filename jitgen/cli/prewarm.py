@@ -12,9 +12,8 @@ from jitgen import plans
 from jitgen.cli.lookup import parse_configs
 from jitgen.cli.options import ArchType, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.errors import CacheError
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.targets.default import default_arch
 
 if TYPE_CHECKING:
@@ -111,9 +110,9 @@ _STATES = ("cached", "compiled", "failed", "would compile")
 
 def _wanted(
     names: tuple[str, ...], config_names: tuple[str, ...], archs: tuple[Arch, ...] | None
-) -> dict[Arch, list[KernelConfig]]:
+) -> dict[Arch, list[Config]]:
     """Return the configs to compile for each target, each once."""
-    found: dict[Arch, dict[KernelConfig, None]] = {}
+    found: dict[Arch, dict[Config, None]] = {}
     if names:
         loaded = [plans.load(name) for name in names]
         for arch in archs or (default_arch(),):
@@ -126,7 +125,7 @@ def _wanted(
 def _run(
     output: Output,
     store: Store,
-    wanted: dict[Arch, list[KernelConfig]],
+    wanted: dict[Arch, list[Config]],
     *,
     jobs: int | None,
     is_dry: bool,

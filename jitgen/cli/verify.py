@@ -15,9 +15,8 @@ from jitgen import plans
 from jitgen.cli.lookup import find
 from jitgen.cli.options import ARCH, SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.settings import settings
 from jitgen.targets.default import default_arch
 from jitgen.targets.legality import require
@@ -130,6 +129,7 @@ def _tasks(names: tuple[str, ...], arch: Arch | None) -> Iterator[dict[str, Any]
 
     store = Store.open()
     seen = set()
+    found: list[tuple[Config, Arch, str]]
     for name in names:
         if name in plans.names() or name.endswith(".toml"):
             target = arch or _default_gpu()
@@ -159,18 +159,19 @@ def _default_gpu() -> Arch:
 def _check(tasks: list[dict[str, Any]], problem: str | None) -> None:
     """Refuse what cannot be verified before anything is compiled."""
     for task in tasks:
-        config, target = KernelConfig.from_json(task["config"]), Arch(task["arch"])
+        config, target = Config.from_json(task["config"]), Arch(task["arch"])
         if not target.is_gpu:
             raise ConfigError(f"{_name(task)} runs on this machine as it is: name a GPU kernel")
         require(config, target)
     if problem is not None:
-        from jitgen.verify.problem import Sizes
+        from jitgen.verify.verification import samples_of
 
-        Sizes.parse(problem, KernelConfig.from_json(tasks[0]["config"]))
+        config = Config.from_json(tasks[0]["config"])
+        samples_of(config).Sizes.parse(problem, config)
 
 
 def _name(task: dict[str, Any]) -> str:
-    return KernelConfig.from_json(task["config"]).name(task["arch"])
+    return Config.from_json(task["config"]).name(task["arch"])
 
 
 def _run(

@@ -7,4 +7,5 @@ OPERATION = Operation(
     name="silu_mul_quantize",
     config="jitgen.ops.silu_mul_quantize.config:SiluMulQuantizeConfig",
     problem="jitgen.ops.silu_mul_quantize.problem:SiluMulQuantizeProblem",
+    samples="jitgen.ops.silu_mul_quantize.samples",
 )
