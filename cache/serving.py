@@ -113,7 +113,17 @@ class Serving:
 
     def read(self, key: str) -> Entry | None:
         """
-        Return entry `key`, every byte of it verified; None where there is none.
+        Return entry `key` from the own root, else from the bases; see `read_own`, `read_bases`.
+        """
+        return self.read_own(key) or self.read_bases(key)
+
+    def read_bases(self, key: str) -> Entry | None:
+        """Return entry `key`, verified, from the roots that are only read; None where none has."""
+        return self.layers.read(key) if self.bases and self.mode != "off" else None
+
+    def read_own(self, key: str) -> Entry | None:
+        """
+        Return entry `key` of the own root, every byte of it verified; None where there is none.
 
         A damaged entry, and one that somebody else could have written, is set aside, told as an
         event, and missing from then on.
@@ -129,16 +139,14 @@ class Serving:
             base = self._root.open()
             if base is not None:
                 with base, self._root.entries(base) as entries:
-                    entry = self._read(base, entries, key)
-                    if entry is not None:
-                        return entry
+                    return self._read(base, entries, key)
         except UnsafeCacheRoot:
             raise
         except FileNotFoundError:
             pass
         except OSError as error:  # no descriptors left, a stale handle: the entry may be good
             self._warn_unreadable(key, error)
-        return self.layers.read(key) if self.bases else None
+        return None
 
     def _read(
         self, base: Folder, entries: Folder, key: str, *, is_again: bool = False

@@ -1,16 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every test has a cache of its own, and no JITGEN_* variable of whoever runs it."""
+"""
+Every test has a cache of its own, and no JITGEN_* variable of whoever runs it.
+
+Tests that are not about misses share the kernels of the session instead: see `kernel_root`.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import hypothesis
 import pytest
 
 from jitgen import events
 from jitgen.runtime.session import current
+
+hypothesis.settings.register_profile("jitgen", deadline=None)
+hypothesis.settings.load_profile("jitgen")
+"""How long an example takes says how busy the machine is, and nothing of jitgen."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """
+    Let processes of pytest-xdist steal work from each other, unless `--dist` asks for another way.
+
+    Each starts with tests that lie together, so that fixtures of modules are made once or twice,
+    and none is left alone with a long file at the end, as it would be with whole files.
+    """
+    if config.getoption("dist") != "load":
+        return None  # what was asked for
+    from xdist.scheduler.worksteal import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
 
 
 @pytest.fixture(autouse=True)
@@ -24,3 +49,17 @@ def cache_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     current.get().reset()
     yield root
     current.get().reset()
+
+
+@pytest.fixture(scope="session")
+def kernel_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """
+    The cache of the whole session, which all its processes use: what one test compiled, another
+    finds, here or there. For tests that call kernels, and not for those of misses and the store.
+    """
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # each process has a folder in that of the session
+    root = base / "kernels"
+    root.mkdir(mode=0o700, exist_ok=True)
+    return root

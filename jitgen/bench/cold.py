@@ -20,16 +20,17 @@ _TILES = ((16, 64), (8, 64), (32, 64), (16, 32), (8, 32), (32, 32))
 def rows() -> Iterator[Row]:
     """Yield the overhead without linking, and linking; the first compile, an import, is not in."""
     from jitgen.runtime.entries import build
+    from jitgen.runtime.spec import spec_of
 
     overhead, linking = [], []
     with temporary_cache():
-        store = current.get().store
+        tiers = current.get().registry.tiers
         for rows_, columns in _TILES:
             config = KernelConfig(
                 layout=Layout.RAGGED, operands=Operands(), tile=Tile(m=rows_, n=columns, k=128)
             )
             start = time.perf_counter()
-            entry = build(store, config, Arch.CPU)
+            entry = build(tiers, spec_of(config, Arch.CPU))
             seconds = time.perf_counter() - start
             overhead.append((seconds - entry.meta.compile_s - entry.meta.link_s) * 1e3)
             linking.append(entry.meta.link_s * 1e3)

@@ -4,55 +4,51 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from jitgen.cli.options import ARCH, OPERATION, Word, with_output
+from jitgen.cli.options import ARCH, Word, with_fields, with_output
 from jitgen.cli.output import Column, Output, counted
-from jitgen.config import Arch, DType, Layout, ScaleGranularity
-from jitgen.ops.protocol import Operation
+from jitgen.config import Arch, Config, DType, Layout, ScaleGranularity
+from jitgen.errors import ConfigError
 from jitgen.targets.default import default_arch
 from jitgen.targets.legality import check, rules
+from jitgen.text import shown
 
 
 @click.command()
 @click.option("--arch", type=ARCH, help="Target; the GPU's, else cpu, if not given.")
-@click.option(
-    "--op", type=OPERATION, default="grouped_gemm", show_default=True, help="The operation."
-)
 @click.option("--layout", type=Word(Layout), help="Only this layout.")
-@click.option("--scales", type=Word(ScaleGranularity), help="Only these scales.")
-@click.option("--dtype", type=Word(DType), help="Only this type of a and b.")
+@click.option(
+    "--scales", "scale_granularity", type=Word(ScaleGranularity), help="Only these scales."
+)
+@click.option("--dtype", "a_dtype", type=Word(DType), help="Only this type of a and b.")
 @click.option("--out-dtype", type=Word(DType), help="Only this type of the output.")
 @click.option("--all", "show_all", is_flag=True, help="Refused configs too, with code and reason.")
+@with_fields
 @with_output
 def configs(
     output: Output,
+    /,
     arch: Arch | None,
-    op: Operation,
-    layout: Layout | None,
-    scales: ScaleGranularity | None,
-    dtype: DType | None,
-    out_dtype: DType | None,
     show_all: bool,
+    op: str,
+    fields: dict[str, str],
+    **words: Any,
 ) -> None:
     """
     List the configs that a target can run, one name a line.
 
-    Every name is good for `jitgen show` and `jitgen prewarm --config`. The list has every
+    Every name is good for `jitgen show` and `jitgen prewarm --config`. Of GEMMs the list has every
     split_k and else the default schedule; other rasters and hints are legal wherever the same tile
-    is.
+    is. --set tile_m=64 keeps those whose parameter has this value.
     """
     chosen = arch or default_arch()
-    wanted = {"scale_granularity": scales, "a_dtype": dtype, "out_dtype": out_dtype}
+    wanted = {name: str(value) for name, value in words.items() if value is not None} | fields
     rows = []
-    for config in rules(chosen, op.name).configs():
-        fields = config.parameters()
-        if layout not in (None, config.layout):
-            continue
-        if any(value and fields.get(name) != str(value) for name, value in wanted.items()):
-            continue
+    for config in _having(wanted, rules(chosen, op).configs()):
         verdict = check(config, chosen)
         if verdict or show_all:
             rows.append((config.name(chosen), config, verdict))
@@ -86,3 +82,20 @@ def configs(
         else [],
     }
     output.result("configs", document, human)
+
+
+def _having(wanted: dict[str, str], configs: Iterator[Config]) -> Iterator[Config]:
+    """
+    Yield the configs whose parameters have the values that are wanted.
+
+    Raises:
+        ConfigError: Configs of this operation have no such parameter.
+    """
+    for config in configs:
+        have = config.parameters()
+        if unknown := sorted(wanted.keys() - have.keys()):
+            raise ConfigError(
+                f"{config.op} has no parameter {shown(unknown[0])}; it has: {', '.join(have)}"
+            )
+        if all(str(have[name]).lower() == value.lower() for name, value in wanted.items()):
+            yield config

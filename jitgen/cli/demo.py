@@ -232,16 +232,14 @@ def _cross_compile(output: Output) -> dict[str, Any]:
     from jitgen.compile import inspect
     from jitgen.runtime.entries import build, readable
     from jitgen.runtime.session import select
+    from jitgen.runtime.spec import spec_of
     from jitgen.targets.legality import require
 
     config = select(_CROSS, Arch.SM_90A).config
     output.note(f"cross-compiling {config.name(Arch.SM_90A)}")
-    store = current.get().store
     start = time.perf_counter()
-    entry = readable(store, config, Arch.SM_90A)
-    source = "disk"
-    if entry is None:
-        entry, source = build(store, config, Arch.SM_90A), "compiled"
+    tiers, spec = current.get().registry.tiers, spec_of(config, Arch.SM_90A)
+    entry, source = readable(tiers, spec) or (build(tiers, spec), "compiled")
     seconds = time.perf_counter() - start
     derived = asdict(require(config, Arch.SM_90A).derived)  # type: ignore[call-overload]
     resources = inspect.resources(entry.library)

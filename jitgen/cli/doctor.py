@@ -12,7 +12,12 @@ import click
 
 from jitgen._version import __version__
 from jitgen.cli.doctor_cache import cache_findings
-from jitgen.cli.doctor_machine import ability_findings, toolchain_findings, version_findings
+from jitgen.cli.doctor_machine import (
+    ability_findings,
+    plugin_findings,
+    toolchain_findings,
+    version_findings,
+)
 from jitgen.cli.findings import Finding, Health
 from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output, counted
@@ -155,6 +160,7 @@ _SECTIONS: tuple[Callable[[], Iterator[Finding]], ...] = (
     version_findings,
     toolchain_findings,
     _devices,
+    plugin_findings,
     ability_findings,
     _settings,
     cache_findings,

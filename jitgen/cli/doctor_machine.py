@@ -17,7 +17,9 @@ from jitgen.cli.findings import Finding, Health
 from jitgen.compile import installed, toolchain
 from jitgen.compile.linker import driver
 from jitgen.config import Arch
-from jitgen.errors import ToolchainError
+from jitgen.config.rooms import OPERATIONS, TARGETS
+from jitgen.errors import ConfigError, ToolchainError
+from jitgen.settings import settings
 
 
 def version_findings() -> Iterator[Finding]:
@@ -89,7 +91,7 @@ def ability_findings() -> Iterator[Finding]:
         health=Health.FAIL if reason else Health.OK,
         advice="for a machine that only runs kernels, see docs/install.md" if reason else "",
     )
-    for arch in Arch:
+    for arch in _usable():
         obstacle = reason or _why_not_running(arch)
         yield Finding(
             section=section,
@@ -97,6 +99,34 @@ def ability_findings() -> Iterator[Finding]:
             value=f"no: {obstacle}" if obstacle else "yes",
             health=Health.NOTE if obstacle else Health.OK,
         )
+
+
+def plugin_findings() -> Iterator[Finding]:
+    """Yield what the distributions bring that JITGEN_PLUGINS names."""
+    for name in settings.plugins:
+        value, trouble = "nothing", ""
+        try:
+            brought = [
+                f"{room.word} {each}" for room in (TARGETS, OPERATIONS) for each in room.of(name)
+            ]
+            value = ", ".join(brought) or value
+        except ConfigError as error:
+            trouble = str(error)
+        yield Finding(
+            section="plugins",
+            name=name,
+            value=trouble or value,
+            health=Health.FAIL if trouble else Health.OK,
+            advice="commands that ask for it fail: mend it, or leave it out of JITGEN_PLUGINS"
+            if trouble
+            else "",
+        )
+
+
+def _usable() -> list[Arch]:
+    """Return the targets that can be asked; `plugin_findings` says what is wrong with others."""
+    names = TARGETS.names() if all(f.health is Health.OK for f in plugin_findings()) else ()
+    return [Arch(name) for name in names or TARGETS.built_in()]
 
 
 def _release(section: str) -> Finding:

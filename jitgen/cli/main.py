@@ -116,9 +116,15 @@ def _is_free(words: Sequence[str]) -> bool:
 
 def _check_settings() -> None:
     """
-    Raise SettingError for a variable with a bad value, also one that this command does not read.
+    Raise for a variable with a bad value, also one that this command does not read: SettingError,
+    or the ConfigError that says what is wrong with a distribution in JITGEN_PLUGINS.
     """
     settings.check()
+    if settings.plugins:
+        from jitgen.config.rooms import OPERATIONS, TARGETS
+
+        for room in (TARGETS, OPERATIONS):
+            room.names()  # raises where a distribution is not installed, or a name is taken
     if settings.arch:
         from jitgen.config import Arch
 

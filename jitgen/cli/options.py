@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -15,11 +16,14 @@ import click
 from jitgen.cli.output import Output
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.errors import ConfigError
-from jitgen.ops.protocol import Operation, operation
+from jitgen.ops.protocol import operation
 from jitgen.settings import MAX_WAIT_S, parse_size
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_MOST_DIGITS = 20
+"""Beyond any size; Python refuses to read thousands of digits with an error of its own."""
 
 
 def with_output(function: Callable[Concatenate[Output, P], R]) -> Callable[..., R]:
@@ -42,6 +46,19 @@ class ArchType(click.ParamType[Arch]):
         """Return the target, or fail with the names that are allowed."""
         try:
             return Arch.parse(str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class OpType(click.ParamType[str]):
+    """An operation by its name."""
+
+    name = "op"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name, or fail with those that are allowed."""
+        try:
+            return operation(str(value)).name
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 
@@ -89,26 +106,7 @@ class SecondsType(click.FloatRange):
         return seconds
 
 
-class OperationType(click.ParamType[Operation]):
-    """An operation by its name."""
-
-    name = "operation"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Operation:
-        """Return the operation, or fail with the names that are allowed."""
-        if isinstance(value, Operation):
-            return value
-        try:
-            return operation(str(value))
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
-
-
-def with_sizes(
-    *, is_required: bool, scales: Iterable[str] = ScaleGranularity
-) -> Callable[[Callable[..., R]], Callable[..., R]]:
+def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Give a command an option for each field of a `jitgen.Problem`, under the field's name."""
 
     def decorate(command: Callable[..., R]) -> Callable[..., R]:
@@ -119,7 +117,7 @@ def with_sizes(
                 _size("--n", "-n", "Columns of the output.", is_required),
                 _size("--k", "-k", "Length of the sums.", is_required),
                 _word("--layout", "layout", Layout, "ragged"),
-                _scales(scales),
+                _word("--scales", "scale_granularity", ScaleGranularity, "block128"),
                 _word("--dtype", "a_dtype", DType, "e4m3"),
                 _word("--out-dtype", "out_dtype", DType, "bf16"),
             )
@@ -130,17 +128,76 @@ def with_sizes(
     return decorate
 
 
+def with_fields(command: Callable[..., R]) -> Callable[..., R]:
+    """
+    Give a command the options ``--op`` and ``--set``: an operation, and fields of what is its own,
+    as a dictionary of texts.
+    """
+    command = click.option(
+        "--set",
+        "fields",
+        metavar="FIELD=VALUE",
+        multiple=True,
+        callback=_read_fields,
+        help="A field of the operation by its name; may be given several times.",
+    )(command)
+    return click.option(
+        "--op", type=OpType(), default="grouped_gemm", show_default=True, help="Operation."
+    )(command)
+
+
+def _read_fields(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    found = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise click.BadParameter(f"{text!r} is not FIELD=VALUE", ctx, param)
+        found[name] = value
+    return found
+
+
+def problem_of(op: str, sizes: dict[str, Any], fields: dict[str, str]) -> Any:
+    """
+    Return the problem of operation `op` that the options of a command spell: those that have an
+    option of their own, and those of ``--set``. Options that were not given count where they fit.
+
+    Raises:
+        ConfigError: `op` has no such field, or a value is not allowed.
+        click.UsageError: A field is missing.
+    """
+    kind = operation(op).problem_type
+    specs = {spec.name: spec for spec in dataclasses.fields(kind)}
+    source = click.get_current_context().get_parameter_source
+    given = {
+        name: value
+        for name, value in sizes.items()
+        if value is not None
+        and (name in specs or source(name) is not click.core.ParameterSource.DEFAULT)
+    }
+    given |= {name: _value(text) for name, text in fields.items()}
+    missing = [
+        name
+        for name, spec in specs.items()
+        if name not in given and spec.default is dataclasses.MISSING
+    ]
+    if missing:
+        raise click.UsageError(
+            f"{op} needs {', '.join(missing)}; give it as an option, or with --set {missing[0]}=..."
+        )
+    return kind.from_json(given)
+
+
+def _value(text: str) -> Any:
+    """Return what a text stands for: a whole number, true or false, or itself."""
+    if text.removeprefix("-").isdecimal() and len(text) <= _MOST_DIGITS:
+        return int(text)
+    return {"true": True, "false": False}.get(text, text)
+
+
 def _size(name: str, short: str, text: str, is_required: bool) -> Callable[..., Any]:
     return click.option(name, short, type=int, required=is_required, help=text)
-
-
-def _scales(words: Iterable[str]) -> Callable[..., Any]:
-    return click.option(
-        *("--scales", "scale_granularity"),
-        type=click.Choice([str(word) for word in words]),
-        default="block128",
-        show_default=True,
-    )
 
 
 def _word(name: str, field: str, kind: type[StrEnum], default: str) -> Callable[..., Any]:
@@ -148,7 +205,11 @@ def _word(name: str, field: str, kind: type[StrEnum], default: str) -> Callable[
 
 
 ARCH = ArchType()
-OPERATION = OperationType()
+DEVICE = click.option(
+    "--device",
+    metavar="NAME",
+    help="Device to choose for, such as 'NVIDIA H200'; JITGEN_DEVICE, else the target's first.",
+)
 SIZE = SizeType()
 SECONDS = SecondsType()
 

@@ -10,10 +10,12 @@ import click
 
 from jitgen import plans
 from jitgen.cli.lookup import parse_configs
-from jitgen.cli.options import ArchType, with_output
+from jitgen.cli.options import DEVICE, ArchType, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
 from jitgen.config import Arch, Config
 from jitgen.errors import CacheError
+from jitgen.settings import settings
+from jitgen.targets import devices
 from jitgen.targets.default import default_arch
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class _ArchList(ArchType):
 @click.argument("names", metavar="[PLAN]...", nargs=-1)
 @click.option("--config", "config_names", metavar="NAME", multiple=True, help="One kernel by name.")
 @click.option("--arch", "archs", type=_ArchList(), help="Targets of the plans: A,B.")
+@DEVICE
 @click.option(
     "--jobs", "-j", type=click.IntRange(0), help="Compile processes; 0: by cores and memory."
 )
@@ -49,6 +52,7 @@ def prewarm(
     names: tuple[str, ...],
     config_names: tuple[str, ...],
     archs: tuple[Arch, ...] | None,
+    device: str | None,
     jobs: int | None,
     dry_run: bool,
     check: bool,
@@ -64,7 +68,11 @@ def prewarm(
     from jitgen.cache import Store
 
     is_dry = dry_run or check
-    wanted = _wanted(names, config_names, archs)
+    if device is not None:
+        archs = archs or (devices.arch_of(device),)
+        devices.require(device, archs)
+    with settings.scope(**({} if device is None else {"device": device})):
+        wanted = _wanted(names, config_names, archs)
     store = Store.open()
     if store.mode != "rw" and not is_dry:
         raise CacheError(

@@ -3,40 +3,43 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from jitgen.cli.options import ARCH, OPERATION, Word, with_output, with_sizes
+from jitgen.cli.options import ARCH, DEVICE, problem_of, with_fields, with_output, with_sizes
 from jitgen.cli.output import Column, Output
-from jitgen.config import Arch, ScaleGranularity
-from jitgen.ops.protocol import Operation
-from jitgen.ops.silu_mul_quantize.config import Activation, Scales
+from jitgen.config import Arch
 from jitgen.runtime.session import select as choose
+from jitgen.targets import devices
 from jitgen.targets.default import default_arch
 from jitgen.tuning.choice import Choice
 
 
 @click.command()
-@click.option(
-    "--op", type=OPERATION, default="grouped_gemm", show_default=True, help="The operation."
-)
-@with_sizes(is_required=False, scales=(*ScaleGranularity, Scales.NONE))
-@click.option("--activation", type=Word(Activation), help="What silu_mul_quantize computes.")
-@click.option("--interleaved", is_flag=True, help="Gates and ups take turns.")
-@click.option("--power-of-two", is_flag=True, help="Its scales are powers of two.")
+@with_sizes(is_required=False)
+@with_fields
 @click.option("--arch", type=ARCH, help="Target; the GPU's, else cpu, if not given.")
+@DEVICE
 @with_output
-def select(output: Output, /, op: Operation, arch: Arch | None, **sizes: Any) -> None:
+def select(
+    output: Output,
+    /,
+    arch: Arch | None,
+    device: str | None,
+    op: str,
+    fields: dict[str, str],
+    **sizes: Any,
+) -> None:
     """
     Say which config serves a problem, why, and what else was considered.
 
     COST is what the model predicts, TIME what `jitgen tune` measured, here or before jitgen was
     shipped; where there are times, they decide. What failed when it was measured is EXCLUDED.
     """
-    choice = choose(_problem(op, sizes), arch or default_arch())
+    if arch is None:
+        arch = default_arch() if device is None else devices.arch_of(device)
+    choice = choose(problem_of(op, sizes, fields), arch, device=device)
     document = {
         "arch": str(choice.arch),
         "name": choice.config.name(choice.arch),
@@ -58,20 +61,6 @@ def select(output: Output, /, op: Operation, arch: Arch | None, **sizes: Any) ->
         "excluded": {config.name(choice.arch): why for config, why in choice.excluded.items()},
     }
     output.result("select", document, lambda: _print(output, choice))
-
-
-def _problem(op: Operation, sizes: dict[str, Any]) -> Any:
-    """Return the problem of `op` that the command line describes."""
-    source = click.get_current_context().get_parameter_source
-    given = {name for name in sizes if source(name) is ParameterSource.COMMANDLINE}
-    fields = {spec.name: spec for spec in dataclasses.fields(op.problem_type)}
-    if foreign := sorted(given - set(fields)):
-        raise click.UsageError(f"{op.name} has no {foreign[0]}; it has {', '.join(fields)}")
-    for name, spec in fields.items():
-        if spec.default is dataclasses.MISSING and sizes[name] is None:
-            raise click.UsageError(f"a problem of {op.name} needs --{name}")
-    values = {name: sizes[name] for name in fields if sizes[name] is not None}
-    return op.problem_type(**values)
 
 
 def _print(output: Output, choice: Choice) -> None:

@@ -168,6 +168,8 @@ def _entry(store: Store, named: Named, output: Output) -> Entry:
             named.name, f"{named.name} is not compiled, and compiling is off (JITGEN_ON_MISS=error)"
         )
     from jitgen.runtime.entries import build
+    from jitgen.runtime.spec import spec_of
+    from jitgen.runtime.tiers import Tiers
 
     output.note(f"compiling {named.name}")
-    return build(store, named.config, named.arch)
+    return build(Tiers(store), spec_of(named.config, named.arch))

@@ -17,6 +17,7 @@ from jitgen.cli.options import ARCH, SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
 from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
+from jitgen.ops.protocol import operation
 from jitgen.settings import settings
 from jitgen.targets.default import default_arch
 from jitgen.targets.legality import require
@@ -162,6 +163,8 @@ def _check(tasks: list[dict[str, Any]], problem: str | None) -> None:
         config, target = Config.from_json(task["config"]), Arch(task["arch"])
         if not target.is_gpu:
             raise ConfigError(f"{_name(task)} runs on this machine as it is: name a GPU kernel")
+        if not operation(config.op).samples:
+            raise ConfigError(f"{_name(task)}: kernels of {config.op} cannot be verified")
         require(config, target)
     if problem is not None:
         from jitgen.verify.verification import samples_of

@@ -42,14 +42,19 @@ class Source:
         arch: The target.
         name: Name of the kernel, and the symbol that its artifact exports.
         text: The Python source; the same config and target always give the same bytes.
-        entry: The function in it that the symbol calls.
+        entry: The function in it that the symbol calls; that of the config's operation, if it is
+            not said.
     """
 
     config: Config
     arch: Arch
     name: str
     text: str
-    entry: str = "grouped_gemm"
+    entry: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.entry:
+            object.__setattr__(self, "entry", self.config.op)
 
 
 @cache
@@ -130,7 +135,7 @@ def render(config: Config, arch: Arch | str) -> Source:
         raise RenderError(f"{template.entry} gave no Python: {error} (for {name})") from error
     seconds = time.perf_counter() - start
     events.emit(Event(kind=EventKind.RENDER, kernel=name, seconds=seconds))
-    return Source(config=config, arch=arch, name=name, text=text, entry=config.op)
+    return Source(config=config, arch=arch, name=name, text=text)
 
 
 def _tidy(text: str) -> str:

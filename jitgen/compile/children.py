@@ -8,6 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+from jitgen.settings import settings
+
 FOLDER = "/"  # to start it in: the caller's may be gone, and holds up its unmounting
 
 _START = """\
@@ -34,7 +36,8 @@ def environment() -> dict[str, str]:
     """
     Return this process's environment without what would have a new interpreter import from the
     working folder, or write there: an empty or relative part of ``PYTHONPATH``, which safe-path
-    mode lets stand, and a relative ``TMPDIR``.
+    mode lets stand, and a relative ``TMPDIR``. Targets and operations of others are the same there,
+    also where the program, and not its environment, says whose.
     """
     changed = dict(os.environ)
     path = changed.pop("PYTHONPATH", "").split(os.pathsep)
@@ -42,6 +45,9 @@ def environment() -> dict[str, str]:
         changed["PYTHONPATH"] = kept
     if not Path(changed.get("TMPDIR", "/")).is_absolute():
         del changed["TMPDIR"]
+    changed.pop("JITGEN_PLUGINS", None)
+    if settings.plugins:
+        changed["JITGEN_PLUGINS"] = ",".join(settings.plugins)
     return changed
 
 

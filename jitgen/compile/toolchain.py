@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jitgen.compile.installed import versions
 from jitgen.config.arch import Arch
+from jitgen.config.rooms import TARGETS
 from jitgen.errors import ToolchainError
 
 __all__ = [
@@ -46,10 +47,8 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 
 def options(arch: Arch) -> tuple[str, ...]:
-    """
-    Return what the compiler is told: the target of the device code, and the calling convention.
-    """
-    return ("--enable-tvm-ffi", *(("--gpu-arch", str(arch)) if arch.is_gpu else ()))
+    """Return what the compiler is told: the calling convention, and what the target says."""
+    return ("--enable-tvm-ffi", *TARGETS.get(arch).compiler_options)
 
 
 @cache
@@ -73,12 +72,10 @@ def cpu_level() -> str:
 
 def host_level(arch: Arch) -> str:
     """
-    Return the level that the host part of kernels for `arch` is compiled for.
-
-    For the cpu target all that this CPU has, because there the host part is the kernel. For GPU
-    targets the base, which every host has: there it only passes arguments on.
+    Return the level that the host part of kernels for `arch` is compiled for: as the target says,
+    all that this CPU has, or the base, which every host has.
     """
-    return cpu_level() if not arch.is_gpu else _levels()[0]
+    return cpu_level() if TARGETS.get(arch).host_level == "own" else _levels()[0]
 
 
 def runs_level(level: str) -> bool:
@@ -98,7 +95,7 @@ def _levels() -> list[str]:
 def host(arch: Arch) -> str:
     """
     Return the operating system and processor that the host part of an artifact is compiled for,
-    such as ``linux-x86_64``; for the cpu target with its level: ``linux-x86_64-v4``.
+    such as ``linux-x86_64``; above the base with its level: ``linux-x86_64-v4``.
     """
     system = f"{platform.system().lower()}-{platform.machine()}"
     level = host_level(arch)

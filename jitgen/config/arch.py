@@ -19,7 +19,7 @@ class _Names(type):
         return map(Arch, TARGETS.names())
 
     def __contains__(cls, name: object) -> bool:
-        return name in TARGETS.names()
+        return name in TARGETS
 
     def __len__(cls) -> int:
         return len(TARGETS.names())
@@ -41,7 +41,7 @@ class Arch(str, metaclass=_Names):
     def __new__(cls, name: str) -> Self:  # noqa: D102  # see the class
         known = _made.get(name)
         if known is None:
-            if name not in TARGETS.names():
+            if name not in TARGETS:
                 raise ValueError(name)
             known = _made[name] = super().__new__(cls, name)
         return known  # type: ignore[return-value]

@@ -4,30 +4,31 @@ The rooms that grow: targets and operations, each found by its name and loaded w
 
 A built-in one is a folder of `jitgen.targets` or `jitgen.ops` whose package holds an object under a
 fixed name. One of somebody else's is an entry point of an installed distribution, and is looked for
-only where JITGEN_PLUGINS names that distribution: loading it runs its code, and reading the entry
-points of everything that is installed takes a start 30 ms.
+only in those that JITGEN_PLUGINS names: loading it runs its code, and reading the entry points of
+everything that is installed takes a start 30 ms.
 """
 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+import inspect
+import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgen.errors import ConfigError
 from jitgen.settings import settings
 from jitgen.text import shown
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import Distribution, EntryPoint
 
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(NamedTuple):
     """
     One kind of thing that grows.
 
@@ -36,77 +37,148 @@ class Room:
         package: Folder of the built-in ones, below jitgen's; also the group of entry points,
             ``jitgen.PACKAGE``.
         attribute: Name of the object in a built-in one's package.
+        protocol: Class in ``jitgen.PACKAGE.protocol`` that says what the object has.
     """
 
     word: str
     package: str
     attribute: str
+    protocol: str
+
+    def built_in(self) -> tuple[str, ...]:
+        """Return the names of jitgen's own, sorted."""
+        return _built_in(self)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all there are, sorted: the built-in ones, then others'."""
-        return (*_built_in(self.package), *sorted(_others(self.package, settings.plugins)))
+        return (*_built_in(self), *sorted(_others(self, settings.plugins)))
+
+    def __contains__(self, name: object) -> bool:
+        """Say whether there is one called `name`; for a built-in one nobody else is asked."""
+        return name in _built_in(self) or name in _others(self, settings.plugins)
 
     def get(self, name: str) -> Any:
         """
         Return the object called `name`.
 
         Raises:
-            ConfigError: There is none of this name, or it cannot be loaded.
+            ConfigError: There is none of this name, it cannot be loaded, or it is not what its
+                entry point promises.
         """
         return _load(self, name, settings.plugins)
 
     def origin(self, name: str) -> dict[str, str] | None:
         """Return distribution and version of what somebody else made; None where it is built in."""
-        point = _others(self.package, settings.plugins).get(name)
+        point = _others(self, settings.plugins).get(name)
         if point is None or point.dist is None:
             return None
-        return {"distribution": point.dist.name, "version": point.dist.version}
+        return {"distribution": _normal(point.dist.name), "version": point.dist.version}
+
+    def of(self, distribution: str) -> dict[str, Any]:
+        """Return what `distribution`, which JITGEN_PLUGINS names, brings; raises as `get`."""
+        return {
+            name: self.get(name)
+            for name, point in _others(self, settings.plugins).items()
+            if point.dist is not None and _normal(point.dist.name) == _normal(distribution)
+        }
+
+    def lacks(self, found: Any) -> tuple[str, ...]:
+        """Return the names that the protocol has and `found` has not."""
+        module = importlib.import_module(f"jitgen.{self.package}.protocol")
+        return lacking(found, getattr(module, self.protocol))
+
+
+def lacking(found: Any, protocol: type) -> tuple[str, ...]:
+    """Return the public names that `protocol` has and `found` has not."""
+    names = (*protocol.__annotations__, *vars(protocol))
+    public = dict.fromkeys(name for name in names if not name.startswith("_"))
+    return tuple(name for name in public if not _has(found, name))
 
 
 @cache
-def _built_in(package: str) -> tuple[str, ...]:
-    folder = _PACKAGE / package
-    return tuple(sorted(path.parent.name for path in folder.glob("*/__init__.py")))
+def _built_in(room: Room) -> tuple[str, ...]:
+    """Return the names of the folders that hold the object; others hold what several share."""
+    files = (_PACKAGE / room.package).glob("*/__init__.py")
+    bound = re.compile(rf"^{room.attribute}\b", re.MULTILINE)
+    found = (path for path in files if bound.search(path.read_text(encoding="utf-8")))
+    return tuple(sorted(path.parent.name for path in found))
 
 
 @cache
-def _others(package: str, trusted: tuple[str, ...]) -> dict[str, EntryPoint]:
+def _others(room: Room, trusted: tuple[str, ...]) -> dict[str, EntryPoint]:
     """Return the entry points of the distributions that are trusted, by name."""
-    if not trusted:
-        return {}
-    from importlib.metadata import entry_points
-
     found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=f"jitgen.{package}"):
-        owner = point.dist.name if point.dist else ""
-        if owner not in trusted:
-            continue
-        if point.name in _built_in(package) or point.name in found:
-            other = "jitgen itself" if point.name in _built_in(package) else "another distribution"
-            raise ConfigError(
-                f"{owner} brings {point.name} to jitgen.{package}, and so does {other}"
-            )
-        found[point.name] = point
+    owners = dict.fromkeys(_built_in(room), "jitgen itself")
+    for distribution in map(_distribution, dict.fromkeys(map(_normal, trusted))):
+        for point in distribution.entry_points.select(group=f"jitgen.{room.package}"):
+            if other := owners.get(point.name):
+                raise ConfigError(
+                    f"{distribution.name} brings {point.name} to jitgen.{room.package}, and so "
+                    f"does {other}; leave one out of JITGEN_PLUGINS, or have it renamed"
+                )
+            if not _NAME.fullmatch(point.name):
+                raise ConfigError(
+                    f"{distribution.name} brings {shown(point.name)} to jitgen.{room.package}: a "
+                    "name becomes part of symbols and files, so it must be of a-z, 0-9 and _"
+                )
+            owners[point.name] = distribution.name
+            found[point.name] = point
     return found
+
+
+def _distribution(name: str) -> Distribution:
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        return distribution(name)
+    except (PackageNotFoundError, ValueError):
+        raise ConfigError(
+            f"JITGEN_PLUGINS names {shown(name)}, which is not installed; install it, or leave it "
+            "out"
+        ) from None
+
+
+def _normal(name: str) -> str:
+    """Return the one spelling of a distribution's name: ``Jitgen_Acme`` is ``jitgen-acme``."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @cache
 def _load(room: Room, name: str, trusted: tuple[str, ...]) -> Any:
-    if name in _built_in(room.package):
+    if name in _built_in(room):
         return getattr(importlib.import_module(f"jitgen.{room.package}.{name}"), room.attribute)
-    point = _others(room.package, trusted).get(name)
+    point = _others(room, trusted).get(name)
     if point is None:
         raise ConfigError(
             f"{room.word} {shown(name)} is not known; allowed: {', '.join(room.names())}"
         )
+    what = f"{room.word} {name} of {point.dist.name if point.dist else 'another distribution'}"
     try:
-        return point.load()
+        found = point.load()
     except Exception as error:
-        owner = point.dist.name if point.dist else "its distribution"
+        raise ConfigError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from error
+    asked = f"jitgen.{room.package}.protocol.{room.protocol}"
+    if inspect.isclass(found) or inspect.ismodule(found):
+        kind = "class" if inspect.isclass(found) else "module"
+        raise ConfigError(f"{what}: {point.value} is a {kind}, and must be an object as {asked}")
+    if missing := room.lacks(found):
+        raise ConfigError(f"{what}: {point.value} is no {asked}: it lacks {', '.join(missing)}")
+    if found.name != name:
         raise ConfigError(
-            f"{room.word} {name} of {owner} cannot be loaded: {type(error).__name__}: {error}"
-        ) from error
+            f"{what}: {point.value} calls itself {shown(found.name)}; its entry point must have "
+            "the same name"
+        )
+    return found
 
 
-TARGETS = Room("arch", "targets", "TARGET")
-OPERATIONS = Room("operation", "ops", "OPERATION")
+def _has(found: Any, name: str) -> bool:
+    """Return whether an object has an attribute, without running a property of that name."""
+    try:
+        inspect.getattr_static(found, name)
+    except AttributeError:
+        return False
+    return True
+
+
+TARGETS = Room("arch", "targets", "TARGET", "Target")
+OPERATIONS = Room("operation", "ops", "OPERATION", "Operation")

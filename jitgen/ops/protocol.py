@@ -10,8 +10,7 @@ without a tensor library.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgen.config.rooms import OPERATIONS
 
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from jitgen.config import Config
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(NamedTuple):
     """
     One operation.
 
@@ -28,8 +26,8 @@ class Operation:
         name: Its name, which is also that of its template and of the function that is compiled.
         config: ``MODULE:CLASS`` of its config, a `jitgen.config.Config`.
         problem: ``MODULE:CLASS`` of its problem: a `jitgen.config.part.Part` with ``op``,
-            ``groups``, ``m``, ``rows_per_group``, ``slug``, ``kind`` and ``with_mean``, as
-            `jitgen.ops.grouped_gemm.problem.Problem` has them.
+            ``groups``, ``m``, ``rows_per_group``, ``types``, ``slug``, ``kind`` and ``with_mean``,
+            as `jitgen.ops.grouped_gemm.problem.Problem` has them.
         samples: Module with what a kernel is verified with: ``Sizes``, with `of` and `parse`, and
             ``make``, which returns a call with its answer; see `jitgen.verify.problem`. Empty where
             kernels cannot be verified.

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.documents import BadDocument, parse_toml, read_bounded
 from jitgen.errors import PlanError
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.plans.read import read_sweeps
 from jitgen.plans.sweep import Sweep
 from jitgen.runtime.session import select
 from jitgen.text import shown
 from jitgen.tuning.bucket import buckets
+from jitgen.tuning.choice import Chooser
 
 _SHIPPED = Path(__file__).resolve().parent
 _KEYS = {"description", "problems"}
@@ -88,7 +88,7 @@ def load(name_or_path: str | Path) -> Plan:
     return Plan(name=path.stem, description=description, sweeps=sweeps)
 
 
-def configs(plan: Plan, arch: Arch | str) -> tuple[KernelConfig, ...]:
+def configs(plan: Plan, arch: Arch | str, chooser: Chooser | None = None) -> tuple[Config, ...]:
     """
     Return exactly the configs that `select` chooses for the plan's problems, in the order of their
     names.
@@ -96,9 +96,15 @@ def configs(plan: Plan, arch: Arch | str) -> tuple[KernelConfig, ...]:
     Complete, because the selector's answer is the same for a whole bucket, and every bucket is
     asked; minimal, because each bucket holds a problem of the plan.
 
+    Args:
+        plan: The plan.
+        arch: The target.
+        chooser: Who chooses; None for the session.
+
     Raises:
-        UnsupportedConfig: `arch` has no kernel for one of the plan's types.
+        UnsupportedConfig: `arch` has no kernel for one of the plan's types or sizes.
     """
     target = Arch.parse(arch)
-    chosen = {select(problem, target).config for problem in plan.problems(target)}
+    choose = select if chooser is None else chooser.select
+    chosen = {choose(problem, target).config for problem in plan.problems(target)}
     return tuple(sorted(chosen, key=lambda config: config.name(target)))

@@ -14,6 +14,7 @@ import atexit
 import threading
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -26,10 +27,12 @@ from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.runtime.backoff import Backoff
 from jitgen.runtime.entries import build, readable
 from jitgen.runtime.key import key
+from jitgen.runtime.spec import spec_of
+from jitgen.runtime.tiers import Tiers
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
-    from jitgen.cache import Entry, Store
+    from jitgen.cache import Entry
     from jitgen.compile.workers import Stop
 
 Deliver = Callable[[Config, Arch, "Entry", str], None]
@@ -69,8 +72,8 @@ class Background:
     later, and later yet if it still is.
     """
 
-    def __init__(self, store: Store, deliver: Deliver) -> None:
-        self._store = store
+    def __init__(self, tiers: Tiers, deliver: Deliver) -> None:
+        self._tiers = tiers
         self._deliver = deliver
         self._failed: dict[str, float] = {}  # key -> when it may be tried again
         self._backoff = Backoff()
@@ -111,7 +114,10 @@ class Background:
         if self._thread is not None and self._thread.is_alive():
             return ""
         _close_at_exit()
-        thread = threading.Thread(target=self._work, name="jitgen-compile", daemon=True)
+        context = copy_context()  # the settings of the session that wants it
+        thread = threading.Thread(
+            target=context.run, args=(self._work,), name="jitgen-compile", daemon=True
+        )
         try:
             thread.start()
         except RuntimeError as error:  # the process may have no more threads, or is ending
@@ -180,11 +186,10 @@ class Background:
         Raises:
             JitgenError: It cannot be had.
         """
-        if failure := self._store.index.failure(want.key):
+        if failure := self._tiers.store.index.failure(want.key):
             raise CompileError(want.config.name(want.arch), failure.reason)
-        entry, tier = readable(self._store, want.config, want.arch, tells_miss=False), "disk"
-        if entry is None:
-            entry, tier = self._build(want), "compiled"
+        found = readable(self._tiers, spec_of(want.config, want.arch), tells_miss=False)
+        entry, tier = found or (self._build(want), "compiled")
         self._backoff.succeeded(want.key)
         self._deliver(want.config, want.arch, entry, tier)
 
@@ -199,9 +204,8 @@ class Background:
                 stop()
         try:
             return build(
-                self._store,
-                want.config,
-                want.arch,
+                self._tiers,
+                spec_of(want.config, want.arch),
                 where=Where.WORKER,
                 timeout_s=want.timeout_s,
                 failure_ttl_s=want.failure_ttl_s,

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from jitgen.config import Arch, Config
 from jitgen.errors import InputError
@@ -41,7 +40,7 @@ class Device(Protocol):
         ...
 
     def entry(
-        self, session: Session, config: Config, neighbours: Iterable[Config] | None
+        self, session: Session, config: Config, neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
         """
         Return an entry for tensors here, and its config: `config`, or another that may serve.
@@ -49,44 +48,41 @@ class Device(Protocol):
         Args:
             session: Where kernels come from.
             config: What is wanted.
-            neighbours: What may serve instead, best first; None where nothing may.
+            neighbours: What may serve instead, best first.
         """
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class Cpu:
     """The host's own processor."""
 
-    arch: Arch = Arch.CPU
-    tail: tuple[int, ...] = ()
+    arch = Arch.CPU
+    tail = ()
 
     def entry(
-        self, session: Session, config: Config, neighbours: Iterable[Config] | None
+        self, session: Session, config: Config, neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
         """Return the entry of a kernel."""
         return _served(session, config, neighbours, self.arch)
 
 
-@dataclass(frozen=True, slots=True)
-class Cuda:
+class Cuda(NamedTuple):
     """One GPU of this machine."""
 
     arch: Arch
     tail: tuple[int, ...]
-    index: int
+    number: int
     is_alone: bool
 
     def entry(
-        self, session: Session, config: Config, neighbours: Iterable[Config] | None
+        self, session: Session, config: Config, neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
         """Return the entry of a kernel; of several GPUs another may be the current one."""
         function, served = _served(session, config, neighbours, self.arch)
-        return (function if self.is_alone else on_device(function, self.index)), served
+        return (function if self.is_alone else on_device(function, self.number)), served
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emulated:
+class Emulated(NamedTuple):
     """
     A GPU that is none: it takes tensors in host memory.
 
@@ -109,7 +105,7 @@ class Emulated:
         self,
         session: Session,  # noqa: ARG002  # it finds kernels itself
         config: Config,
-        neighbours: Iterable[Config] | None,  # noqa: ARG002  # nobody waits for an emulator
+        neighbours: Sequence[Config],  # noqa: ARG002  # nobody waits for an emulator
     ) -> tuple[Entry, Config]:
         """Return what runs `config`."""
         return self.function(config), config
@@ -148,7 +144,7 @@ def _absent(device: torch.device, name: str) -> Cuda:
         raise InputError(
             name, f"is on {device}, but this machine has no GPU to ask what it is: set JITGEN_ARCH"
         )
-    return Cuda(arch=arch, tail=(), index=device.index or 0, is_alone=True)
+    return Cuda(arch=arch, tail=(), number=device.index or 0, is_alone=True)
 
 
 @cache
@@ -169,13 +165,13 @@ def _cuda(device: torch.device, name: str) -> Cuda:
     index = torch.cuda.current_device() if device.index is None else device.index
     is_alone = torch.cuda.device_count() == 1
     has_several_gpus = not is_alone
-    return Cuda(arch=arch, tail=(num_sms,), index=index, is_alone=is_alone)
+    return Cuda(arch=arch, tail=(num_sms,), number=index, is_alone=is_alone)
 
 
 def _served(
-    session: Session, config: Config, neighbours: Iterable[Config] | None, arch: Arch
+    session: Session, config: Config, neighbours: Sequence[Config], arch: Arch
 ) -> tuple[Entry, Config]:
-    if neighbours is not None and settings.on_miss == "fallback":
+    if neighbours and settings.on_miss == "fallback":
         kernel = fallback.serve(session.registry, config, neighbours, arch)
     else:
         kernel = session.registry.get(config, arch)

@@ -9,36 +9,37 @@ from typing import TYPE_CHECKING
 
 from jitgen._version import __version__
 from jitgen.compile import toolchain
-from jitgen.config import Arch, Config
 from jitgen.errors import CompileError, RememberedFailure
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.runtime import loader
-from jitgen.runtime.key import document, key
+from jitgen.runtime.spec import KernelSpec
+from jitgen.runtime.tiers import Tiers
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
-    from jitgen.cache import Entry, Store
+    from jitgen.cache import Entry, Meta
     from jitgen.compile.compile import Where
     from jitgen.compile.compiler import Artifact
     from jitgen.compile.workers import Stop
 
 
-def readable(store: Store, config: Config, arch: Arch, *, tells_miss: bool = True) -> Entry | None:
-    """Return the verified entry that this CPU can run; None, told as a miss, if there is none."""
-    entry = store.read(key(config, arch))
-    obstacle = "not in the cache" if entry is None else loader.unsupported_isa(entry)
-    if not obstacle:
-        return entry
+def readable(
+    tiers: Tiers, spec: KernelSpec, *, tells_miss: bool = True
+) -> tuple[Entry, str] | None:
+    """
+    Return the verified entry that this CPU can run, and its tier; None, told as a miss, if there is
+    none.
+    """
+    found = tiers.get(spec)
+    if not isinstance(found, str):
+        return found
     if tells_miss:
-        name = config.name(arch)
-        events.emit(Event(kind=EventKind.MISS, kernel=name, key=key(config, arch), detail=obstacle))
+        events.emit(Event(kind=EventKind.MISS, kernel=spec.name, key=spec.key, detail=found))
     return None
 
 
 def build(
-    store: Store,
-    config: Config,
-    arch: Arch,
+    tiers: Tiers,
+    spec: KernelSpec,
     *,
     where: Where | None = None,
     timeout_s: float | None = None,
@@ -46,16 +47,15 @@ def build(
     stop: Stop | None = None,
 ) -> Entry:
     """
-    Compile `config` for `arch` and publish it, unless another process does so meanwhile.
+    Compile `spec` and publish it, unless another process does so meanwhile.
 
     Waits for the key's lock up to JITGEN_LOCK_TIMEOUT seconds and then compiles privately. A
     refusal of the compiler's that is certain is remembered for JITGEN_FAILURE_TTL seconds, so that
     a fleet does not try it over and over; what this machine is short of is nobody else's business.
 
     Args:
-        store: Where it goes.
-        config: What to compile.
-        arch: The target.
+        tiers: Where it goes.
+        spec: What to compile.
         where: Where to compile it; None for what JITGEN_COMPILE says.
         timeout_s: How long a process of its own may take; None for JITGEN_COMPILE_TIMEOUT.
         failure_ttl_s: How long a refusal is remembered; None for JITGEN_FAILURE_TTL.
@@ -69,31 +69,31 @@ def build(
     """
     from jitgen.compile import compile as compiling
 
-    name = key(config, arch)
+    store, name = tiers.store, spec.key
     if failure := store.index.failure(name):
         raise RememberedFailure(
-            config.name(arch),
+            spec.name,
             f"{failure.reason} (remembered from the last try; retry with: jitgen cache rm "
             f"{name[:12]})",
         )
     try:
         with store.lock(name, settings.lock_timeout) as is_locked:
             if is_locked:
-                entry = readable(store, config, arch, tells_miss=False)
-                if entry is not None:
-                    return entry
+                found = readable(tiers, spec, tells_miss=False)
+                if found is not None:
+                    return found[0]
             artifact = compiling.compile_kernel(
-                config,
-                arch,
+                spec.config,
+                spec.arch,
                 where or compiling.usual(),
                 timeout_s=settings.compile_timeout if timeout_s is None else timeout_s,
                 stop=stop,
             )
-            entry = _publish(store, config, arch, artifact)
+            entry = _publish(tiers, spec, artifact)
     except CompileError as error:
         if error.is_certain:
             ttl_s = settings.failure_ttl if failure_ttl_s is None else failure_ttl_s
-            store.index.remember_failure(name, config.name(arch), error.reason, ttl_s)
+            store.index.remember_failure(name, spec.name, error.reason, ttl_s)
         raise
     events.emit(
         Event(
@@ -106,24 +106,24 @@ def build(
     return entry
 
 
-def _publish(store: Store, config: Config, arch: Arch, artifact: Artifact) -> Entry:
+def _publish(tiers: Tiers, spec: KernelSpec, artifact: Artifact) -> Entry:
     """Return the entry of what was compiled, in the store unless there is a doubt about it."""
-    from jitgen.cache import Entry, Meta
+    from jitgen.cache import Meta
     from jitgen.compile.provenance import builder
 
     meta = Meta(
-        key=key(config, arch),
-        key_document=document(config, arch),
-        name=config.name(arch),
-        arch=str(arch),
-        config=config.to_json(),
+        key=spec.key,
+        key_document=spec.document,
+        name=spec.name,
+        arch=str(spec.arch),
+        config=spec.config.to_json(),
         symbol=artifact.symbol,
         library=artifact.library,
         files={},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         compile_s=round(artifact.compile_s, 3),
         link_s=round(artifact.link_s, 3),
-        host_isa=(toolchain.host_level(arch),),
+        host_isa=(toolchain.host_level(spec.arch),),
         jitgen=__version__,
     )
     if artifact.doubt:
@@ -132,10 +132,19 @@ def _publish(store: Store, config: Config, arch: Arch, artifact: Artifact) -> En
             "kernels compiled now serve this process only and are not kept: %s",
             artifact.doubt,
         )
-        return replace(Entry.of(meta, artifact.files), why_private=artifact.doubt)
-    if store.mode == "rw":
+        return _private(tiers, meta, artifact, artifact.doubt)
+    if tiers.store.mode == "rw":
         try:
-            meta = replace(meta, builder=builder(store.builders))
+            meta = replace(meta, builder=builder(tiers.store.builders))
         except OSError as error:  # no descriptors left, say: another time it can be told
-            return replace(Entry.of(meta, artifact.files), why_private=f"who built it? {error}")
-    return store.publish(meta, artifact.files)
+            return _private(tiers, meta, artifact, f"who built it? {error}")
+    return tiers.put(meta, artifact.files)
+
+
+def _private(tiers: Tiers, meta: Meta, artifact: Artifact, why: str) -> Entry:
+    """Return the entry of what serves this process only."""
+    from jitgen.cache import Entry
+
+    entry = replace(Entry.of(meta, artifact.files), why_private=why)
+    tiers.keep(entry)
+    return entry

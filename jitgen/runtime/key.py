@@ -18,18 +18,23 @@ from jitgen.compile import toolchain
 from jitgen.config import Arch, Config
 from jitgen.config.part import canonical_json
 from jitgen.config.rooms import OPERATIONS, TARGETS
+from jitgen.targets.legality import check
 
 SCHEMA = 2
 """2: host parts are compiled for a named level, not for whatever CPU compiled them."""
 
 
 def document(config: Config, arch: Arch) -> dict[str, Any]:
-    """Return the key document of `config` on `arch`: only JSON values, in no particular order."""
+    """
+    Return the key document of `config` on `arch`: only JSON values, in no particular order.
+
+    One that the target refuses has no derived numbers, and is never compiled.
+    """
     document = {
         "schema": SCHEMA,
         "config": config.to_json(),
         "arch": str(arch),
-        "derived": derived(config, arch),
+        "derived": derived(config, arch) if check(config, arch) else None,
         "templates": templates.digest(template_of(config, arch)),
         "rendering": rendering(),
         "toolchain": dict(toolchain.versions()),

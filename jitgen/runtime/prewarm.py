@@ -23,10 +23,13 @@ from jitgen.plans import Plan
 from jitgen.runtime.entries import readable
 from jitgen.runtime.key import key
 from jitgen.runtime.session import current
+from jitgen.runtime.spec import spec_of
 from jitgen.runtime.task import TASK, compile_task
+from jitgen.runtime.tiers import Tiers
 from jitgen.settings import settings
 from jitgen.targets.default import default_arch
-from jitgen.targets.legality import require
+from jitgen.targets.legality import named, require
+from jitgen.tuning.choice import Chooser
 
 if TYPE_CHECKING:
     from jitgen.compile.workers import Outcome
@@ -97,7 +100,7 @@ Progress = Callable[[Row, int, int], None]
 
 
 def prewarm(
-    what: Plan | str | Path | Iterable[Config],
+    what: Plan | str | Path | Iterable[Config | str],
     *,
     arch: Arch | str | None = None,
     jobs: int | None = None,
@@ -110,7 +113,8 @@ def prewarm(
     Bring every kernel that `what` can ask for into the store.
 
     Args:
-        what: A plan, the name of a shipped one, the path of a plan file, or configs.
+        what: A plan, the name of a shipped one, the path of a plan file, or configs or names of
+            kernels.
         arch: The target; None for the one that this process would use itself.
         jobs: Compile processes at a time; None for JITGEN_JOBS, 0 for as many as cores and memory
             allow.
@@ -118,7 +122,7 @@ def prewarm(
         on_progress: Called on this thread for every kernel as it is done; an exception from it ends
             the prewarm.
         timeout_s: Seconds that one compile may take; None for JITGEN_COMPILE_TIMEOUT.
-        store: Where to; None for this process's store.
+        store: Where to, and whose measurements choose for a plan; None for the session's.
 
     Returns:
         One row for each kernel; a compile that failed is a row, not an exception.
@@ -130,7 +134,7 @@ def prewarm(
     start = time.perf_counter()
     target = default_arch() if arch is None else Arch.parse(arch)
     where = current.get().store if store is None else store
-    waiting = _examine(_configs(what, target), target, where)
+    waiting = _examine(_configs(what, target, where), target, where)
     rows: dict[str, Row] = {}
     running = 0
 
@@ -160,34 +164,36 @@ def prewarm(
     )
 
 
-def _configs(what: Plan | str | Path | Iterable[Config], arch: Arch) -> tuple[Config, ...]:
+def _configs(
+    what: Plan | str | Path | Iterable[Config | str], arch: Arch, store: Store
+) -> tuple[Config, ...]:
     """Return the configs of a plan, or the given ones without repeats, all of them legal."""
     if isinstance(what, (str, Path)):
         what = plans.load(what)
     if isinstance(what, Plan):
-        return plans.configs(what, arch)
-    found = dict.fromkeys(what)
-    for config in found:
-        if not isinstance(config, Config):
-            raise ConfigError(
-                f"prewarm takes a plan, configs or names (got {type(config).__name__})"
-            )
+        return plans.configs(what, arch, Chooser(lambda: store))
+    found: dict[Config, None] = {}
+    for each in what:
+        if not isinstance(each, (Config, str)):
+            raise ConfigError(f"prewarm takes a plan or KernelConfigs (got {type(each).__name__})")
+        config, _ = named(each, arch)
         require(config, arch)
+        found[config] = None
     return tuple(found)
 
 
 def _examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[Row]:
     """Return a row for each config: ``cached``, or ``would compile``."""
-    rows = []
+    rows, tiers = [], Tiers(store)
     for config in configs:
-        entry = readable(store, config, arch)
+        found = readable(tiers, spec_of(config, arch))
         rows.append(
             Row(
                 config=config,
                 name=config.name(arch),
                 key=key(config, arch),
-                state=State.WOULD_COMPILE if entry is None else State.CACHED,
-                bytes=0 if entry is None else entry.meta.size_bytes,
+                state=State.WOULD_COMPILE if found is None else State.CACHED,
+                bytes=0 if found is None else found[0].meta.size_bytes,
             )
         )
     return rows
@@ -215,9 +221,9 @@ def _done(row: Row, outcome: Outcome, arch: Arch, store: Store) -> Row:
     row = replace(row, seconds=outcome.seconds)
     answer = outcome.result or {}
     error = outcome.error or answer.get("error", "")
-    entry = None if error else readable(store, row.config, arch)
-    if entry is not None:
-        return replace(row, state=State.COMPILED, bytes=entry.meta.size_bytes)
+    found = None if error else readable(Tiers(store), spec_of(row.config, arch))
+    if found is not None:
+        return replace(row, state=State.COMPILED, bytes=found[0].meta.size_bytes)
     why = answer.get("why_private")
     lost = f"it was compiled, but {store.root} cannot be written (mode {store.mode})"
     lost = f"it was compiled, but is not kept: {why}" if why else lost

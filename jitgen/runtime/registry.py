@@ -37,6 +37,8 @@ from jitgen.runtime.backoff import Backoff
 from jitgen.runtime.entries import build, readable
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.key import key
+from jitgen.runtime.spec import spec_of
+from jitgen.runtime.tiers import Tiers
 from jitgen.settings import settings
 from jitgen.targets.default import default_arch
 from jitgen.targets.legality import named, require
@@ -58,6 +60,7 @@ class Registry:
 
     Attributes:
         store: Where kernels are read from and published to.
+        tiers: Where they are looked for.
 
     Args:
         store: See above.
@@ -67,6 +70,7 @@ class Registry:
 
     def __init__(self, store: Store, on_arrival: Callable[[Config], None] = lambda _: None) -> None:
         self.store = store
+        self.tiers = Tiers(store)
         self._on_arrival = on_arrival
         self._kernels: dict[tuple[Config, Arch], Kernel] = {}
         self._arrived: dict[tuple[Config, Arch], Kernel] = {}  # not served yet
@@ -93,7 +97,7 @@ class Registry:
             if self._background is None:
                 from jitgen.runtime.background import Background
 
-                self._background = Background(self.store, self._arrive)
+                self._background = Background(self.tiers, self._arrive)
                 if self._is_closed:
                     self._background.close()
             return self._background
@@ -201,11 +205,12 @@ class Registry:
 
     def _from_disk(self, config: Config, arch: Arch, *, tells_miss: bool) -> Kernel | None:
         start = time.perf_counter()
-        entry = readable(self.store, config, arch, tells_miss=tells_miss)
-        if entry is None:
+        found = readable(self.tiers, spec_of(config, arch), tells_miss=tells_miss)
+        if found is None:
             return None
+        entry, tier = found
         try:
-            kernel = _kernel(config, arch, entry, "disk")
+            kernel = _kernel(config, arch, entry, tier)
         except ArtifactError as error:
             self.store.quarantine(entry, str(error))
             warn_once(f"load {entry.key}", "%s; compiling it again", error)
@@ -213,9 +218,7 @@ class Registry:
         self.store.index.record_use(entry.key)
         seconds = time.perf_counter() - start
         events.emit(
-            Event(
-                kind=EventKind.HIT, kernel=kernel.name, key=entry.key, tier="disk", seconds=seconds
-            )
+            Event(kind=EventKind.HIT, kernel=kernel.name, key=entry.key, tier=tier, seconds=seconds)
         )
         return kernel
 
@@ -232,7 +235,7 @@ class Registry:
         if reason := self._backoff.waits(name):
             raise ResourceError(f"{reason} (tried again in some seconds, when asked again)")
         try:
-            kernel = _kernel(config, arch, build(self.store, config, arch), "compiled")
+            kernel = _kernel(config, arch, build(self.tiers, spec_of(config, arch)), "compiled")
         except JitgenError as error:
             if isinstance(error, ResourceError):
                 self._backoff.failed(name, str(error))

@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
@@ -66,7 +66,7 @@ class Session:
         self._registry: Registry | None = None
         self._chooser = Chooser(lambda: self.store)
         self._guard = threading.Lock()
-        self._tokens: list[Token[Session]] = []
+        self._entered: list[_Entered] = []
         _sessions.add(self)
 
     @classmethod
@@ -160,11 +160,11 @@ class Session:
             current.reset(token)
 
     def __enter__(self) -> Self:
-        self._tokens.append(_Entered(self))
+        self._entered.append(_Entered(self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._tokens.pop().leave()
+        self._entered.pop().leave()
 
 
 class _Entered:

@@ -12,6 +12,8 @@ from jitgen.compile.compile import Where
 from jitgen.config import Arch, Config
 from jitgen.errors import JitgenError
 from jitgen.runtime.entries import build
+from jitgen.runtime.spec import spec_of
+from jitgen.runtime.tiers import Tiers
 from jitgen.settings import settings
 
 TASK = "jitgen.runtime.task:build_task"
@@ -36,6 +38,7 @@ def compile_task(store: Store, config: Config, arch: Arch) -> dict[str, Any]:
             "cache_size": settings.cache_size,
             "base": [str(path) for path in settings.base],
             "trust_shared": [str(path) for path in settings.trust_shared],
+            "plugins": list(settings.plugins),
         },
     }
 
@@ -53,7 +56,7 @@ def build_task(task: dict[str, Any]) -> dict[str, Any]:
         try:
             store = _store(task["root"], task["mode"])
             # Nothing else lives in this process: a refusal here is as certain as any.
-            entry = build(store, config, arch, where=Where.PROCESS)
+            entry = build(Tiers(store), spec_of(config, arch), where=Where.PROCESS)
         except JitgenError as error:
             return {"error": str(error)}
     return {"key": entry.key, "why_private": entry.why_private}

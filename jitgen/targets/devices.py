@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from jitgen.config import Arch
 from jitgen.errors import ConfigError
 from jitgen.settings import settings
@@ -32,6 +34,30 @@ def find(arch: Arch, name: str | None = None) -> Device:
     )
 
 
+def arch_of(name: str) -> Arch:
+    """
+    Return the target that has a device called `name`.
+
+    Raises:
+        ConfigError: None has; the message lists the devices of all.
+    """
+    every = {device.name: arch for arch in Arch for device in target(arch).devices}
+    for known, arch in every.items():
+        if known.lower() == name.lower():
+            return arch
+    raise ConfigError(f"device {shown(name)} is not known; allowed: {', '.join(every)}")
+
+
+def require(name: str, archs: Iterable[Arch]) -> None:
+    """Raise the ConfigError of `find` where none of `archs` has a device called `name`."""
+    if arch_of(name) not in archs:
+        for arch in archs:
+            find(arch, name)
+
+
 def _is_anywhere(name: str) -> bool:
-    every = (device.name.lower() for arch in Arch for device in target(arch).devices)
-    return name.lower() in every
+    try:
+        arch_of(name)
+    except ConfigError:
+        return False
+    return True

@@ -10,18 +10,16 @@ template, so that checker and kernel cannot disagree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from jitgen.config import Arch, Config
-from jitgen.config.rooms import TARGETS
-from jitgen.errors import InputError, UnsupportedConfig
+from jitgen.config.rooms import TARGETS, lacking
+from jitgen.errors import ConfigError, InputError, UnsupportedConfig
 from jitgen.targets.protocol import Derived, Refusal, Rules, Target
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
     """
     The answer of `check`; true when the config is legal.
 
@@ -33,11 +31,11 @@ class Verdict:
     """
 
     ok: bool
+    config: Config
+    rules: Rules | None
     code: str = ""
     reason: str = ""
     derived: Derived | None = None
-    config: Config = field(repr=False)
-    rules: Rules | None = field(repr=False)
 
     def __bool__(self) -> bool:
         return self.ok
@@ -59,6 +57,7 @@ def rules(arch: Arch | str, op: str) -> Rules:
 
     Raises:
         UnsupportedConfig: It has no kernels for it.
+        ConfigError: What it says is not what `jitgen.targets.protocol.Rules` asks for.
     """
     found = target(arch)
     if op not in found.operations:
@@ -66,7 +65,22 @@ def rules(arch: Arch | str, op: str) -> Rules:
         raise UnsupportedConfig(
             f"{arch} has no kernel for {op}; it has some for: {have}", code="E_OP"
         )
-    return found.rules(op)
+    said = found.rules(op)
+    if type(said) not in _looked_over:
+        _look_over(said, f"{arch} says of {op}")
+    return said
+
+
+_looked_over: set[type] = set()
+
+
+def _look_over(said: Any, what: str) -> None:
+    """Raise where a target's rules are not what everybody asks them for; look at a class once."""
+    if missing := lacking(said, Rules):
+        raise ConfigError(
+            f"what {what} is no jitgen.targets.protocol.Rules: it lacks {', '.join(missing)}"
+        )
+    _looked_over.add(type(said))
 
 
 def check(config: Config | str, arch: Arch | str | None = None) -> Verdict:

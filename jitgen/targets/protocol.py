@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class Refusal(Exception):
@@ -38,8 +39,7 @@ class Derived(Protocol):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+class Template(NamedTuple):
     """
     Where a target's template of one operation is, and what it may ask for.
 
@@ -77,8 +77,7 @@ class Device:
     constants: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(NamedTuple):
     """
     One config that may be chosen, and what the cost model expects of it.
 
@@ -101,6 +100,12 @@ class Candidate:
 
 class Rules(Protocol):
     """What a target says of one operation."""
+
+    generation: int
+    """
+    Version of the kernels' speed: raise it with every change after which measured times are wrong.
+    Measurements of another generation decide nothing, a user's own and shipped ones alike.
+    """
 
     alignment: int
     """Bytes that addresses and strides of tensors are multiples of."""
@@ -141,8 +146,25 @@ class Rules(Protocol):
         ...
 
 
+class HostLevel(StrEnum):
+    """
+    What the host part of a target's kernels may use of the processor; the levels themselves are in
+    `jitgen.compile.toolchain`.
+    """
+
+    BASE = "base"
+    """What every processor of the family has: for a host part that only passes arguments on."""
+
+    OWN = "own"
+    """All that the processor has which compiles it: for a host part that is the kernel."""
+
+
 class Target(Protocol):
-    """One target."""
+    """
+    One target.
+
+    Another distribution's object is looked over for these names when it is loaded.
+    """
 
     name: str
     """As the compiler spells it: ``sm_90a``."""
@@ -152,6 +174,12 @@ class Target(Protocol):
 
     is_gpu: bool
     """Whether its kernels run on a GPU."""
+
+    compiler_options: tuple[str, ...]
+    """What the compiler is told, besides the calling convention: ``("--gpu-arch", "sm_90a")``."""
+
+    host_level: HostLevel
+    """For which processors the host part of its kernels is compiled."""
 
     devices: tuple[Device, ...]
     """Named devices; the first stands for the target where none of them is at hand."""

@@ -15,6 +15,9 @@ from jitgen.targets import legality
 
 _DIGITS = 12
 
+_MEASURED = ("grouped_gemm",)
+"""The operations that `jitgen tune` measures."""
+
 
 @cache
 def device_name(arch: Arch) -> str:
@@ -65,27 +68,27 @@ def driver_version() -> str:
 
 def fingerprint(arch: Arch) -> dict[str, Any]:
     """
-    Return what a measurement depends on besides the problem: device, templates and compiler.
+    Return what a measurement depends on besides the problem: the device, the generation of the
+    kernels, and the compiler's release without its last number.
 
     Raises:
         ToolchainError: The compiler's distributions are not installed.
     """
     from jitgen.compile import toolchain
 
+    release = toolchain.versions()["nvidia-cutlass-dsl"]
     return {
         "device": device_name(arch),
         "arch": str(arch),
-        "templates": _templates(arch),
-        "toolchain": dict(toolchain.versions()),
+        "kernels": generations(arch),
+        "compiler": ".".join(release.split(".")[:2]),
     }
 
 
-def _templates(arch: Arch) -> dict[str, str]:
-    """Return the digests of a target's templates, by operation."""
-    from jitgen import templates
-
+def generations(arch: Arch) -> dict[str, int]:
+    """Return the generation of a target's kernels, by operations that are measured."""
     found = legality.target(arch)
-    return {op: templates.digest(found.rules(op).template()) for op in found.operations}
+    return {op: found.rules(op).generation for op in _MEASURED if op in found.operations}
 
 
 @cache

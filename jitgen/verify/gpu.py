@@ -21,6 +21,7 @@ from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.entries import build, readable
 from jitgen.runtime.session import Session, current
+from jitgen.runtime.spec import spec_of
 from jitgen.verify.artifacts import of_entry
 from jitgen.verify.emulation import emulate
 
@@ -80,8 +81,9 @@ def device(
 
 def _artifact(config: KernelConfig, arch: Arch) -> Artifact:
     """Return the artifact that the cache of this process has or now gets."""
-    store = current.get().store
-    entry = readable(store, config, arch) or build(store, config, arch)
+    tiers, spec = current.get().registry.tiers, spec_of(config, arch)
+    found = readable(tiers, spec)
+    entry = build(tiers, spec) if found is None else found[0]
     text = entry.source
     name, op = config.name(arch), config.op
     return of_entry(entry, Source(config=config, arch=arch, name=name, text=text, entry=op))

@@ -83,10 +83,11 @@ class Outcome:
         return ""
 
 
-def run(_: object = None) -> Stage:
+def run(quick: bool = True) -> Stage:
+    """Meet every text, or for `quick` every third."""
     stage = Stage("hostile", f"one line each, under {_MEGABYTES} MB, under {_SECONDS:g} s")
     most_s = most_mb = 0.0
-    for text in TEXTS:
+    for text in TEXTS[:: 3 if quick else 1]:
         with tempfile.TemporaryDirectory() as folder:
             root, path = (
                 Path(folder, "cache"),

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sample of every attack; ``python -m tests.chaos --full`` runs the whole of them."""
+"""
+A sample of every attack; ``python -m tests.chaos --full`` runs the whole of them, and so does the
+night.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,24 @@ from tests.chaos.stages import STAGES
 
 @pytest.mark.parametrize("name", STAGES)
 def test_sample(name: str, tmp_path: Path) -> None:
+    attack(name, tmp_path / "report", timeout_s=300)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", STAGES)
+def test_the_whole(name: str, tmp_path: Path) -> None:
+    attack(name, tmp_path / "report", "--full", timeout_s=3600)
+
+
+def attack(name: str, report: Path, *words: str, timeout_s: int) -> None:
     """In a process of its own, as people run it: the attacks fork, and change users and mounts."""
-    report = tmp_path / "report"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.chaos", name, "--report", str(report)],
+        [sys.executable, "-m", "tests.chaos", name, *words, "--report", str(report)],
         cwd=REPOSITORY,
         env={key: text for key, text in os.environ.items() if not key.startswith("JITGEN_")},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=timeout_s,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jitgen import plans
+from jitgen import plans, select
 from jitgen.cache import Store
+from jitgen.cli import main
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.settings import settings
 from jitgen.targets.legality import check
 from tests.cli.conftest import Jitgen
 
@@ -37,6 +41,7 @@ def test_configs_are_names_that_parse_and_are_legal(jitgen: Jitgen) -> None:
 
 def test_configs_all_gives_code_and_reason(jitgen: Jitgen) -> None:
     words = ("configs", "--arch", "sm_90a", "--layout", "ragged", "--scales", "block128", "--all")
+    words += ("--dtype", "e4m3", "--out-dtype", "bf16")
     done, document = jitgen(*words), jitgen(*words, "--json").document
     refused = [config for config in document["configs"] if not config["ok"]]
 
@@ -73,6 +78,66 @@ def test_select_says_which_and_why(jitgen: Jitgen) -> None:
     costs = [candidate["cost_us"] for candidate in document["candidates"]]
     assert costs == sorted(costs)
     assert "_masked_" in document["name"]
+
+
+def run(*words: str) -> int:
+    """Run a command line with words that have spaces in them."""
+    return main.run(list(words))
+
+
+class TestDevice:
+    SIZES = ("-g", "32", "-m", "640", "-n", "4096", "-k", "7168")
+
+    def test_select_for_a_device(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A device says its target, in whatever case; the choice is that of JITGEN_DEVICE."""
+        assert run("select", *self.SIZES, "--device", "nvidia h100 pcie", "--json") == 0
+        document = json.loads(capsys.readouterr().out)
+        problem = Problem(layout="ragged", groups=32, m=640, n=4096, k=7168)
+        here, there = (
+            select(problem, "sm_90a", device=name).candidates
+            for name in ("NVIDIA H200", "NVIDIA H100 PCIe")
+        )
+
+        assert document["arch"] == "sm_90a"
+        costs = [candidate["cost_us"] for candidate in document["candidates"]]
+        assert sorted(costs) == sorted(candidate.cost for candidate in there)
+        assert sorted(costs) != sorted(candidate.cost for candidate in here)
+
+    def test_prewarm_for_a_device(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """What is compiled is what calls choose where JITGEN_DEVICE says the same."""
+        assert run("prewarm", "deepseek-v3", "--device", "NVIDIA H20", "--dry-run", "--json") == 0
+        found = [row["name"] for row in json.loads(capsys.readouterr().out)["kernels"]]
+        with settings.scope(device="NVIDIA H20"):
+            wanted = plans.configs(plans.load("deepseek-v3"), "sm_90a")
+
+        assert found == [config.name("sm_90a") for config in wanted]
+        assert settings.device == ""  # as before
+
+    @pytest.mark.parametrize(
+        "words", [("select", *SIZES), ("prewarm", "deepseek-v3", "--dry-run")], ids=lambda w: w[0]
+    )
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            (
+                ("--device", "NVIDIA H3"),
+                "error: device 'NVIDIA H3' is not known; allowed: x86-64 server, NVIDIA H200, ",
+            ),
+            (
+                ("--device", "NVIDIA H200", "--arch", "cpu"),
+                "error: device 'NVIDIA H200' of cpu is not known; allowed: x86-64 server\n",
+            ),
+        ],
+    )
+    def test_unknown(
+        self,
+        capsys: pytest.CaptureFixture[str],
+        words: tuple[str, ...],
+        options: tuple[str, ...],
+        said: str,
+    ) -> None:
+        assert run(*words, *options) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_select_of_types_without_a_kernel(jitgen: Jitgen) -> None:

@@ -18,18 +18,12 @@ from jitgen.runtime.session import current
 from tests.compile.fallback_calls import NEIGHBOUR
 
 
-@pytest.fixture(scope="module")
-def module_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
 @pytest.fixture
 def shared_cache(
-    cache_root: Path, module_root: Path, monkeypatch: pytest.MonkeyPatch
+    cache_root: Path, kernel_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Compile a kernel once for all tests of a file, and load it anew for each."""
-    module_root.chmod(0o700)
-    monkeypatch.setenv("JITGEN_CACHE_DIR", str(module_root))
+    """Compile a kernel once for all tests of a session, and load it anew for each."""
+    monkeypatch.setenv("JITGEN_CACHE_DIR", str(kernel_root))
     current.get().reset()
     current.get().memo.clear()
     yield

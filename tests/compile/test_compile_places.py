@@ -37,7 +37,9 @@ logging.basicConfig(format="%(message)s")
 from jitgen.cache import Store
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.entries import build
-entry = build(Store.open(), *KernelConfig.parse({name!r}))
+from jitgen.runtime.spec import spec_of
+from jitgen.runtime.tiers import Tiers
+entry = build(Tiers(Store.open()), spec_of(*KernelConfig.parse({name!r})))
 print(json.dumps([hashlib.sha256(entry.library).hexdigest(), entry.why_private]))
 """
 

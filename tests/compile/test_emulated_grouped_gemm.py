@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -14,10 +13,10 @@ from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Tile
 from jitgen.verify import device
+from tests import needs
 from tests.problems import POISON, make, make_for, verify, verify_exact
 
-pytest.importorskip("cutlass")
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+pytestmark = [needs.compiler, needs.linker]
 
 TILE = 64
 ROWS = [

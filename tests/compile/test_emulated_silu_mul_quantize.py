@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 from jitgen.ops.silu_mul_quantize import reference
 from jitgen.ops.silu_mul_quantize.config import Tiling
+from tests import needs
 from tests.compile.silu_kernels import KERNELS, emulated, label
 from tests.silu_cases import Kernel, accurate, make, special, ties, tiny
 
-pytest.importorskip("cutlass")
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+pytestmark = [needs.compiler, needs.linker]
 
 SIZES = [
     ([3, 0, 9, 5], 264),

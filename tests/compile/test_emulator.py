@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -14,22 +13,27 @@ import jitgen
 from jitgen.codegen.render import render
 from jitgen.compile import inspect
 from jitgen.config import Arch
+from jitgen.emulator.artifact import Artifact
 from jitgen.emulator.program.parse import parse
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.verify import device, verify
 from jitgen.verify.artifacts import compiled
 from jitgen.verify.problem import Sizes, make
-from tests import problems
+from tests import needs, problems
 from tests.cli.conftest import Jitgen
 from tests.cli.conftest import jitgen as jitgen_command  # noqa: F401
 
-pytest.importorskip("cutlass")
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+pytestmark = [needs.compiler, needs.linker]
 
 NAME = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
 SMALL = "grouped_gemm_masked_e4m3_e4m3_row_bf16_t64x64x128_c1x2_acc1_sm_90a"
 SPLIT_K = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_splitk2_sm_90a"
 CONFIG, ARCH = KernelConfig.parse(NAME)
+
+
+@pytest.fixture(scope="module")
+def artifact() -> Artifact:
+    return compiled(render(CONFIG, ARCH))
 
 
 def test_a_kernel_is_right_in_every_mode() -> None:
@@ -106,9 +110,10 @@ def test_grouped_gemm_on_an_emulated_gpu() -> None:
         (r"griddepcontrol\.wait;", "race", ["before griddepcontrol.wait"]),
     ],
 )
-def test_a_wait_that_is_missing_is_found(left_out: str, kind: str, places: list[str]) -> None:
+def test_a_wait_that_is_missing_is_found(
+    artifact: Artifact, left_out: str, kind: str, places: list[str]
+) -> None:
     """In the first mode, and with both places in the generated source."""
-    artifact = compiled(render(CONFIG, ARCH))
     worse = replace(artifact, ptx=re.sub(left_out, "", artifact.ptx))
     found = verify(CONFIG, ARCH, "3:300:264:784", modes="eager", artifact=worse)
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every golden kernel and every kernel of the sm_90a menu, compiled and run in the emulator."""
+"""
+Golden kernels and those of the sm_90a menu, compiled and run in the emulator: with every push those
+that differ in all that any of them differ in, and at night the others.
+"""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,11 @@ import pytest
 from jitgen.config import Arch, Layout
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
 from jitgen.verify import verify
+from tests import needs
 from tests.candidates import candidates
+from tests.covering import covering
 
-pytest.importorskip("cutlass")
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+pytestmark = [needs.compiler, needs.linker]
 
 GOLDENS = sorted(path.stem for path in (Path(__file__).parents[1] / "goldens").glob("*_sm_90a.py"))
 MENU = [
@@ -22,14 +25,22 @@ MENU = [
     for layout in Layout
     for config in candidates(Arch.SM_90A, layout, Operands())
 ]
+NAMES = tuple(dict.fromkeys([*MENU, *GOLDENS]))
+FEW = {
+    config.name(Arch.SM_90A) for config in covering([KernelConfig.parse(name)[0] for name in NAMES])
+}
 
 
 def test_there_are_goldens_and_a_menu() -> None:
     assert GOLDENS
     assert MENU
+    assert len(FEW) < len(NAMES) / 2
 
 
-@pytest.mark.parametrize("name", dict.fromkeys([*MENU, *GOLDENS]))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in FEW else pytest.mark.nightly) for name in NAMES],
+)
 def test_kernel(name: str) -> None:
     """
     Right to the bit for small integers, within rounding for random numbers, and nothing found:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
@@ -19,13 +18,13 @@ from jitgen.ops.grouped_gemm.samples import Solved
 from jitgen.verify import emulate
 from jitgen.verify.artifacts import compiled
 from jitgen.verify.problem import Sizes, make
+from tests import needs
 from tests.compile.mutations import Mutation
 from tests.compile.mutations_order import FENCES, WAITS
 from tests.compile.mutations_split_k import EXCHANGE
 from tests.compile.mutations_values import ADDRESSES, TRANSACTIONS
 
-pytest.importorskip("cutlass")
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+pytestmark = [needs.compiler, needs.linker]
 
 MUTATIONS = (*TRANSACTIONS, *ADDRESSES, *WAITS, *FENCES, *EXCHANGE)
 

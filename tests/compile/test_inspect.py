@@ -16,8 +16,9 @@ from jitgen.compile import compiler, inspect, workers
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.errors import ArtifactError, ToolchainError
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
+from tests import needs
 
-pytest.importorskip("cutlass")
+pytestmark = needs.compiler
 
 needs_nvdisasm = pytest.mark.skipif(
     inspect._nvdisasm() is None, reason="needs nvdisasm: pip install jitgen[inspect]"

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A spread sample of the legal configs really compiles, and nothing of it spills."""
+"""
+Legal configs really compile, and nothing of them spills: a few with every push that differ in all
+that kernels differ in, and at night a spread sample.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,7 @@ from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Sche
 from jitgen.runtime.key import key
 from jitgen.runtime.prewarm import prewarm
 from jitgen.targets.legality import check
+from tests.covering import covering, features
 from tests.strategies import legal_sweep
 
 NUM_SAMPLES = {Arch.CPU: 64, Arch.SM_90A: 96}
@@ -71,12 +76,25 @@ PARTS: tuple[Callable[[KernelConfig], object], ...] = (
 """What every value of is in the sample."""
 
 
+@cache
+def sweep(arch: Arch) -> tuple[KernelConfig, ...]:
+    """Return every config of the sweep, which takes seconds."""
+    return tuple(legal_sweep(arch))
+
+
+@cache
+def few(arch: Arch) -> list[KernelConfig]:
+    """Return the configs that every push compiles."""
+    return covering(sweep(arch))
+
+
+@cache
 def sample(arch: Arch) -> list[KernelConfig]:
     """
     Return configs spread evenly over the sweep, and the first one with each value that they miss;
     the step is prime to the sweep's inner loops.
     """
-    configs = list(legal_sweep(arch))
+    configs = list(sweep(arch))
     step = len(configs) // NUM_SAMPLES[arch]
     found = configs[:: step - (step % 2 == 0)][: NUM_SAMPLES[arch]]
     for part in PARTS:
@@ -101,21 +119,35 @@ def test_the_samples_are_spread() -> None:
     """At least 150 configs, over every layout, scale, tile, cluster and stage count."""
     assert sum(NUM_SAMPLES.values()) >= 150
     for arch in Arch:
-        everything, some = list(legal_sweep(arch)), sample(arch)
+        everything, some = sweep(arch), sample(arch)
         assert len(set(some)) == len(some) >= NUM_SAMPLES[arch]
         for part in PARTS:
             assert {part(config) for config in some} == {part(config) for config in everything}
 
 
 @pytest.mark.parametrize("arch", Arch)
-def test_a_sample_compiles(arch: Arch, cache_root: Path) -> None:
+def test_the_few_cover_the_sweep(arch: Arch) -> None:
+    """Every value of each part, and every pair of those that make a kernel's structure."""
+    for part in PARTS:
+        assert {part(config) for config in few(arch)} == {part(config) for config in sweep(arch)}
+    assert {feature for config in few(arch) for feature in features(config)} == {
+        feature for config in sweep(arch) for feature in features(config)
+    }
+    assert len(few(arch)) < NUM_SAMPLES[arch] / 2
+
+
+@pytest.mark.parametrize("chosen", [few, pytest.param(sample, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("arch", Arch)
+def test_a_sample_compiles(
+    arch: Arch, chosen: Callable[[Arch], list[KernelConfig]], kernel_root: Path
+) -> None:
     """
     Every config of the sample compiles; GPU kernels use no stack and have the derived threads.
     """
-    store = compiled(sample(arch), arch, cache_root)
+    store = compiled(chosen(arch), arch, kernel_root)
     if not arch.is_gpu:
         return
-    for config in sample(arch):
+    for config in chosen(arch):
         entry = store.read(key(config, arch))
         assert entry is not None
         resources = inspect.resources(entry.library)
@@ -124,12 +156,12 @@ def test_a_sample_compiles(arch: Arch, cache_root: Path) -> None:
         assert resources.threads == check(config, arch).derived.threads
 
 
-def test_the_largest_kernels_neither_spill_nor_serialise(cache_root: Path) -> None:
+def test_the_largest_kernels_neither_spill_nor_serialise(kernel_root: Path) -> None:
     """
     In machine code: no local memory, one wait for each four WGMMAs, loop state in uniform
     registers.
     """
-    store = compiled(LARGEST, Arch.SM_90A, cache_root)
+    store = compiled(LARGEST, Arch.SM_90A, kernel_root)
     for config in LARGEST:
         entry = store.read(key(config, Arch.SM_90A))
         assert entry is not None

@@ -16,10 +16,10 @@ from jitgen.config import Arch
 from jitgen.errors import InputError
 from jitgen.ops.silu_mul_quantize.config import Tiling
 from jitgen.verify.gpu import device
+from tests import needs
 from tests.silu_cases import Kernel, make
 
-pytest.importorskip("cutlass")
-pytestmark = pytest.mark.usefixtures("shared_cache")
+pytestmark = [needs.compiler, needs.linker]
 
 CASES = [
     Kernel(),

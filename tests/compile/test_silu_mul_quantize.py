@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from jitgen.ops.silu_mul_quantize import reference
+from tests import needs
 from tests.compile.silu_kernels import KERNELS, label, run_on_cpu
 from tests.silu_cases import Kernel, accurate, make, of_input, special, ties, tiny
 
-pytest.importorskip("cutlass")
-pytestmark = pytest.mark.usefixtures("shared_cache")
+pytestmark = needs.compiler
 
 SIZES = [
     ([3, 0, 9, 5], 264),

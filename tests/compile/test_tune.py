@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,12 @@ from tests.candidates import candidates
 pytestmark = pytest.mark.usefixtures("shared_cache")
 
 PROBLEM = Problem(layout=Layout.RAGGED, groups=2, m=32, n=128, k=128)
+
+
+@pytest.fixture(scope="module")
+def kernel_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of this file's own: what is measured here would choose the kernels of others."""
+    return tmp_path_factory.mktemp("tuned")
 
 
 def name(rows: int, layout: Layout = Layout.RAGGED) -> str:

@@ -22,6 +22,7 @@ from jitgen.runtime import background as module
 from jitgen.runtime import backoff
 from jitgen.runtime.background import Background
 from jitgen.runtime.key import key
+from jitgen.runtime.tiers import Tiers
 
 CONFIG = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))
 OTHER = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=16, n=32, k=128))
@@ -63,7 +64,7 @@ def subject(cache_root: Path) -> Background:
     def deliver(*_: object) -> None:
         pytest.fail("there is nothing to deliver")
 
-    return Background(Store.open(cache_root), deliver)
+    return Background(Tiers(Store.open(cache_root)), deliver)
 
 
 def settle(subject: Background) -> None:

@@ -25,7 +25,8 @@ from jitgen.config import Arch
 from jitgen.errors import ArtifactError, JitgenError, ResourceError
 from jitgen.events import Event, EventBus, EventKind
 from jitgen.runtime import loader, native
-from jitgen.runtime.registry import Registry, get_kernel
+from jitgen.runtime.registry import Registry
+from jitgen.runtime.session import get_kernel
 from jitgen.runtime.task import compile_task
 from jitgen.settings import settings
 from jitgen.targets import default as target

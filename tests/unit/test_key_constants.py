@@ -14,7 +14,7 @@ from jitgen.codegen.render import render
 from jitgen.config import Arch, Config
 from jitgen.errors import UnsupportedConfig
 from jitgen.runtime.key import document
-from jitgen.targets import legality
+from jitgen.targets import gemm_space, legality
 from tests.unit.test_goldens import NAMES
 
 MODULES = [
@@ -55,6 +55,7 @@ def constants() -> Iterator[tuple[str, str, Any]]:
 
 def forget() -> None:
     legality._check.cache_clear()
+    gemm_space._legal.cache_clear()
 
 
 def made(config: Config, arch: Arch) -> tuple[str, dict[str, Any]] | None:

@@ -26,6 +26,8 @@ from jitgen.compile.compiler import Artifact
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import entries
+from jitgen.runtime.spec import spec_of
+from jitgen.runtime.tiers import Tiers
 from tests.unit.store_fakes import tree
 
 CONFIGS = [KernelConfig(layout="ragged", tile=Tile(m=rows, n=64, k=128)) for rows in (8, 16, 32)]
@@ -273,7 +275,9 @@ class TestPublishing:
         store = Store.open(cache_root)
         with caplog.at_level(logging.WARNING):
             found = [
-                entries._publish(store, config, Arch.CPU, self.artifact(number, self.DOUBT))
+                entries._publish(
+                    Tiers(store), spec_of(config, Arch.CPU), self.artifact(number, self.DOUBT)
+                )
                 for number, config in enumerate(CONFIGS)
             ]
 
@@ -292,14 +296,16 @@ class TestPublishing:
         store = Store.open(cache_root)
         with caplog.at_level(logging.WARNING):
             for number, doubt in enumerate(["one", "other", "one"]):
-                entries._publish(store, CONFIGS[number], Arch.CPU, self.artifact(number, doubt))
+                entries._publish(
+                    Tiers(store), spec_of(CONFIGS[number], Arch.CPU), self.artifact(number, doubt)
+                )
 
         assert len(caplog.messages) == 2
 
     def test_without_a_doubt(self, cache_root: Path) -> None:
         """The same artifact, believed, is published with its builder."""
         store = Store.open(cache_root)
-        entry = entries._publish(store, CONFIGS[0], Arch.CPU, self.artifact(0, ""))
+        entry = entries._publish(Tiers(store), spec_of(CONFIGS[0], Arch.CPU), self.artifact(0, ""))
         found = store.read(entry.key)
 
         assert entry.why_private == ""
@@ -315,10 +321,10 @@ class TestPublishing:
             compiling, "compile_kernel", lambda *_, **__: self.artifact(0, doubts.pop(0))
         )
         store = Store.open(cache_root)
-        first = entries.build(store, CONFIGS[0], Arch.CPU)
-        second = entries.build(store, CONFIGS[0], Arch.CPU)
+        first = entries.build(Tiers(store), spec_of(CONFIGS[0], Arch.CPU))
+        second = entries.build(Tiers(store), spec_of(CONFIGS[0], Arch.CPU))
 
         assert (first.why_private, second.why_private) == ("settings were changed", "")
         assert not store.index.failures()
-        assert entries.build(store, CONFIGS[0], Arch.CPU).key == first.key
+        assert entries.build(Tiers(store), spec_of(CONFIGS[0], Arch.CPU)).key == first.key
         assert doubts == []

@@ -18,6 +18,8 @@ from jitgen.events import Event
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import key, loader
 from jitgen.runtime.entries import readable
+from jitgen.runtime.spec import spec_of
+from jitgen.runtime.tiers import Tiers
 from tests.unit.store_fakes import publish
 
 CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
@@ -200,7 +202,7 @@ class TestEntries:
         heard: list[Event] = []
         stop = jitgen.on_event(heard.append)
         key.key.cache_clear()
-        found = readable(store, SMALL, Arch.CPU)
+        found = readable(Tiers(store), spec_of(SMALL, Arch.CPU))
         cpu(cpuinfo(*V4))
         key_here = key.digest(wanted)
         stop()

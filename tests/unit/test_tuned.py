@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from jitgen import templates
 from jitgen.cache import Store
 from jitgen.compile import toolchain
 from jitgen.config import Arch, Layout
 from jitgen.errors import ToolchainError, UnsupportedConfig
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime.session import select
+from jitgen.targets.legality import rules
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.bucket import bucket
@@ -237,3 +239,26 @@ class TestDevices:
 
         assert select(problem, "cpu").config.name("cpu") == last
         assert device.cpu_name() in select(problem, "cpu").why
+
+
+class TestGenerations:
+    """One rule for what was measured here and for what is shipped."""
+
+    def test_of_other_kernels(self, monkeypatch: pytest.MonkeyPatch, tables: Path) -> None:
+        """What changes speed raises a number; then neither counts any more."""
+        kernels = type(rules(GPU, "grouped_gemm"))
+        tuned.record(Store.open(), GPU, record(2))
+        ship(tables, record(1), conditions={"kernels": '{"grouped_gemm":1}'})
+        assert select(PROBLEM, GPU).source == "tuned"
+        monkeypatch.setattr(kernels, "generation", 2)
+        forget()
+
+        assert select(PROBLEM, GPU).source == "model"
+
+    def test_comments_change_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Another digest of the templates is another key, but no other speed."""
+        tuned.record(Store.open(), GPU, record(2))
+        monkeypatch.setattr(templates, "digest", lambda _: "another")
+        forget()
+
+        assert select(PROBLEM, GPU).source == "tuned"

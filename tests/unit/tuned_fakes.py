@@ -63,9 +63,9 @@ def forget() -> None:
     current.get().reset()
 
 
-def ship(folder: Path, *records: Record, name: str = "NVIDIA H200") -> None:
+def ship(folder: Path, *records: Record, name: str = "NVIDIA H200", conditions: Any = None) -> None:
     """Let `records` come with jitgen."""
-    table = Table(device=name, arch=GPU, conditions={}, records=records)
+    table = Table(device=name, arch=GPU, conditions=conditions or {}, records=records)
     path = folder / "sm_90a" / "tables" / f"{device.slug(name)}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(table.to_json()))

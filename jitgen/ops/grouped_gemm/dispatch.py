@@ -95,7 +95,8 @@ def _prepare(
     function, served = _nothing, wanted
     if 0 not in facts.shape:
         # One that was forced, and so is no choice, is never replaced.
-        neighbours = choice and [c.config for c in choice.candidates if c.config != wanted]
+        others = choice.candidates if choice is not None else ()
+        neighbours = [other.config for other in others if other.config != wanted]
         function, served = facts.device.entry(session, wanted, neighbours)
     launch = Launch(
         function=function,

@@ -33,7 +33,7 @@ ROWS = 1
 Key = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AnyLaunch:
     """
     What a call of any operation needs besides its tensors.
@@ -75,7 +75,7 @@ class Launch(AnyLaunch):
         return a.new_empty((*a.shape[:-1], self.columns), dtype=self.out_dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Family:
     """
     Launches that differ in their rows only.

@@ -48,13 +48,13 @@ def grouped_gemm(  # noqa: PLR0913  # the arguments of the real one
     if form is None and (a_scale is not None or b_scale is not None):
         raise InputError("b_scale", "must have the type and dimensions of a format of scales")
     a32 = a.float()
-    if form is not None:
+    if form is not None and a_scale is not None:
         a32 = a32 * form.repeated_a(a_scale, a.shape[-1])
     if out is None:
         out = a.new_zeros((*a.shape[:-1], b.shape[1]), dtype=out_dtype or torch.bfloat16)
     for group, rows in _rows(offs, m_indices, masked_m):
         b32 = b[group].float()
-        if form is not None:
+        if form is not None and b_scale is not None:
             b32 = b32 * form.repeated_b(b_scale[group], *b32.shape)
         out[rows] = (a32[rows] @ b32.T).to(out.dtype)
     return out

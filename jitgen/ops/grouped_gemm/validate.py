@@ -9,8 +9,7 @@ the entry refuses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,9 +38,10 @@ from jitgen.runtime.devices import Device
 from jitgen.runtime.session import Session
 from jitgen.targets.legality import rules, size_refusal
 
+_OP = "grouped_gemm"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
+
+class Arguments(NamedTuple):
     """The arguments of one `grouped_gemm`, as the caller gave them; see there."""
 
     a: Tensor
@@ -64,12 +64,10 @@ class Arguments:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor among them, by its name."""
-        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        return {n: value for n, value in self._asdict().items() if isinstance(value, Tensor)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(NamedTuple):
     """
     What follows from valid arguments; a tracer's sizes may be symbols.
 
@@ -87,7 +85,6 @@ class Facts:
         shape: Shape of the output.
     """
 
-    op: ClassVar[str] = "grouped_gemm"
     device: Device
     arch: Arch
     layout: Layout
@@ -99,6 +96,11 @@ class Facts:
     n: int
     k: int
     shape: tuple[int, ...]
+
+    @property
+    def op(self) -> str:
+        """The operation."""
+        return _OP
 
 
 def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts:
@@ -159,12 +161,12 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         raise InputError("b", reason)
     if form is not None:
         _check_scales(form, given, n, k)
-    alignment = rules(arch, facts.op).alignment
+    alignment = rules(arch, _OP).alignment
     for name, tensor in (("a", a), ("b", b), ("out", given.out)):
         if tensor is not None:
             check_memory(name, tensor, ("a", a), alignment, has_memory=has_memory)
     _check_the_rest(given, n)
-    refuse_gradients(given.tensors, facts.op)
+    refuse_gradients(given.tensors, _OP)
     return facts
 
 
@@ -178,7 +180,7 @@ def _check_the_rest(given: Arguments, n: int) -> None:
 
 def _operands(arch: Arch) -> tuple[tuple[DType, DType], ...]:
     """Return the types of a, each with one of the output, that `arch` has kernels for."""
-    return rules(arch, Facts.op).space.operands  # type: ignore[attr-defined,no-any-return]
+    return rules(arch, _OP).space.operands  # type: ignore[attr-defined,no-any-return]
 
 
 def _format(given: Arguments) -> ScaleFormat | None:

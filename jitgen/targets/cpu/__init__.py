@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from jitgen.targets.protocol import Device
+from jitgen.targets.protocol import Device, HostLevel
 
 if TYPE_CHECKING:
     from jitgen.targets.protocol import Rules
@@ -18,6 +18,8 @@ class Cpu:
     name = "cpu"
     family = "cpu"
     is_gpu = False
+    compiler_options = ()
+    host_level = HostLevel.OWN
     devices = (
         # One core of the machine that the constants of the cost model were measured on.
         Device(

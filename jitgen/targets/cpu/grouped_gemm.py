@@ -29,6 +29,7 @@ _PARAMETERS = frozenset(
 class GroupedGemm(CpuRules):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
+    generation = 1
     alignment = 1
     row_edges: tuple[int, ...] = _ROWS
 

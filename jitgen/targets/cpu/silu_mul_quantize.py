@@ -39,6 +39,7 @@ class CpuSiluDerived:
 class SiluMulQuantize:
     """The rules of its kernels, the one that may be chosen, and what it costs."""
 
+    generation = 1
     alignment = 1
     row_edges: tuple[int, ...] = (1,)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from jitgen.targets.protocol import HostLevel
 from jitgen.targets.sm_90a.devices import DEVICES
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ class Sm90a:
     name = "sm_90a"
     family = "sm90"
     is_gpu = True
+    compiler_options = ("--gpu-arch", "sm_90a")
+    host_level = HostLevel.BASE
     devices = DEVICES
     operations = ("grouped_gemm", "silu_mul_quantize")
 

@@ -31,6 +31,7 @@ _PARAMETERS = frozenset(
 class GroupedGemm(Sm90Rules):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
+    generation = 1
     alignment = 16  # the TMA unit's grain
     row_edges: tuple[int, ...] = (
         *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512),

@@ -84,6 +84,7 @@ class Sm90SiluDerived:
 class SiluMulQuantize:
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
+    generation = 1
     alignment = 16
     row_edges: tuple[int, ...] = (
         1,

@@ -9,11 +9,15 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from jitgen import templates
 from jitgen._version import __version__
+from jitgen.compile import toolchain
 from jitgen.config import Arch
+from jitgen.config.part import canonical_json
 from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime.session import current, select
+from jitgen.targets import legality
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.bucket import bucket
@@ -112,12 +116,14 @@ def _obstacle(record: Record, arch: Arch) -> str:
 
 
 def _conditions(arch: Arch) -> dict[str, str]:
-    """Return what times depend on besides the device."""
-    seen = device.fingerprint(arch)
+    """Return what times depend on besides the device, and what else was there."""
+    found = legality.target(arch)
+    digests = {op: templates.digest(found.rules(op).template()) for op in found.operations}
     return {
         "driver": device.driver_version() if arch.is_gpu else "",
         "jitgen": __version__,
-        "templates": str(seen["templates"]),
+        "kernels": canonical_json(device.generations(arch)),
+        "templates": canonical_json(digests),
         "torch": metadata.version("torch"),
-        **seen["toolchain"],
+        **toolchain.versions(),
     }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Prove a GPU kernel without a GPU: run it in the emulator, on tensors of your own.
+Verify a GPU kernel without a GPU: run it in the emulator, on tensors of your own.
 
 The same on the command line, with problems made for the kernel: ``jitgen verify NAME``.
 """

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Where compiled kernels are kept: tiers, asked one after the other.
+
+A tier is one class with `get`, and `put` where it can be written; its name stands in events and
+statistics. What it returns is verified, and what runs is the bytes that were checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from jitgen.runtime import loader
+from jitgen.runtime.spec import KernelSpec
+
+if TYPE_CHECKING:
+    from jitgen.cache import Entry, Meta, Store
+
+
+class Tier(Protocol):
+    """One place of compiled kernels. Safe to use from any thread."""
+
+    name: str
+    """What events and statistics call it."""
+
+    def get(self, spec: KernelSpec) -> Entry | None:
+        """Return the verified entry of `spec`; None where there is none. Never compiles."""
+        ...
+
+    def put(self, meta: Meta, files: Mapping[str, bytes]) -> Entry | None:
+        """Keep a compiled kernel and return its entry; None where this tier is only read."""
+        ...
+
+
+class Memory:
+    """What this process compiled and could not keep anywhere else: with ``cache=off``, say."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+
+    def get(self, spec: KernelSpec) -> Entry | None:
+        """Return what `keep` was given."""
+        return self._entries.get(spec.key)
+
+    def put(self, meta: Meta, files: Mapping[str, bytes]) -> Entry | None:  # noqa: ARG002
+        """Return None: the disk is asked first, see `keep`."""
+        return None
+
+    def keep(self, entry: Entry) -> None:
+        """Keep an entry that no other tier would."""
+        self._entries[entry.key] = entry
+
+
+class Disk:
+    """The store: shared by the processes of a machine, or of a fleet."""
+
+    name = "disk"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, spec: KernelSpec) -> Entry | None:
+        """Return the entry under the store's own root."""
+        return self._store.read_own(spec.key)
+
+    def put(self, meta: Meta, files: Mapping[str, bytes]) -> Entry:
+        """Publish a kernel; `Entry.why_private` says why others will not find it, if so."""
+        return self._store.publish(meta, files)
+
+
+class Base:
+    """The roots of JITGEN_BASE, first asked first: read, never written."""
+
+    name = "base"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, spec: KernelSpec) -> Entry | None:
+        """Return the entry of the first root that has a good one in sight."""
+        return self._store.read_bases(spec.key)
+
+    def put(self, meta: Meta, files: Mapping[str, bytes]) -> None:
+        """Return None: nothing is written there."""
+
+
+class Tiers:
+    """
+    The tiers of one session, in the order in which they are asked.
+
+    Attributes:
+        store: The store that the disk's tiers are over.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._memory = Memory()
+        self._tiers: tuple[Tier, ...] = (self._memory, Disk(store), Base(store))
+
+    def get(self, spec: KernelSpec) -> tuple[Entry, str] | str:
+        """
+        Return the first entry that this CPU can run and its tier's name; else why there is none.
+        """
+        obstacle = "not in the cache"
+        for tier in self._tiers:
+            entry = tier.get(spec)
+            if entry is not None:
+                reason = loader.unsupported_isa(entry)
+                if not reason:
+                    return entry, tier.name
+                obstacle = reason
+        return obstacle
+
+    def put(self, meta: Meta, files: Mapping[str, bytes]) -> Entry:
+        """Keep a compiled kernel where the first tier keeps it, else in memory."""
+        for tier in self._tiers:
+            entry = tier.put(meta, files)
+            if entry is not None:
+                if entry.why_private:
+                    self._memory.keep(entry)
+                return entry
+        raise AssertionError("the disk always gives an entry back")
+
+    def keep(self, entry: Entry) -> None:
+        """Keep an entry for this process alone."""
+        self._memory.keep(entry)
