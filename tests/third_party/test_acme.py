@@ -128,7 +128,7 @@ class TestCommands:
         document = jitgen("show", NAME, "--key --json").document
 
         compile(source, NAME, "exec")
-        assert source.startswith("# SPDX")  # of shared/header.py.jinja, which is jitgen's
+        assert '{"op":"scale_rows","vector":4}' in source  # by shared/header.py.jinja
         assert "VECTOR = 4  # values, 16 bytes" in source
         brought = {"distribution": "jitgen-acme", "version": "1.0"}
         assert document["key_document"]["plugins"] == {"targets": brought, "ops": brought}
