@@ -33,6 +33,9 @@ if TYPE_CHECKING:
         Tile,
     )
     from jitgen.ops.grouped_gemm.problem import Problem
+    from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
+    from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
+    from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
     from jitgen.runtime.prewarm import prewarm
     from jitgen.runtime.session import Session, freeze, get_kernel, select
     from jitgen.targets.legality import check
@@ -53,6 +56,8 @@ __all__ = [
     "ScaleGranularity",
     "Schedule",
     "Session",
+    "SiluMulQuantizeConfig",
+    "SiluMulQuantizeProblem",
     "Tile",
     "__version__",
     "check",
@@ -66,9 +71,11 @@ __all__ = [
     "reference",
     "select",
     "settings",
+    "silu_mul_quantize",
 ]
 
 _GEMM = "jitgen.ops.grouped_gemm"
+_SILU = "jitgen.ops.silu_mul_quantize"
 _HOME = {
     "quantize": "",
     "reference": "",
@@ -86,6 +93,9 @@ _HOME = {
     "Tile": f"{_GEMM}.config",
     "Problem": f"{_GEMM}.problem",
     "grouped_gemm": f"{_GEMM}.call",
+    "SiluMulQuantizeConfig": f"{_SILU}.config",
+    "SiluMulQuantizeProblem": f"{_SILU}.problem",
+    "silu_mul_quantize": f"{_SILU}.call",
     "check": "jitgen.targets.legality",
     "emulate": "jitgen.verify",
     "Event": "jitgen.events",

@@ -2,5 +2,6 @@
 """What the kernels compute, in plain float32 torch: under the names of the operations."""
 
 from jitgen.ops.grouped_gemm.reference import grouped_gemm
+from jitgen.ops.silu_mul_quantize.reference import silu_mul_quantize
 
-__all__ = ["grouped_gemm"]
+__all__ = ["grouped_gemm", "silu_mul_quantize"]

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of `silu_mul_quantize` from their templates, and problems with known answers for them."""
+"""Problems of `silu_mul_quantize` with known answers, and the configs of the kernels for them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from jitgen import templates
-from jitgen.codegen.render import Source, environment
-from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.silu_mul_quantize import reference
+from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, Tiling
 
 LIMITS = {"limit": 7.0, "alpha": 1.702}
 """What gpt-oss uses."""
@@ -34,7 +31,7 @@ many lie so near to the middle of a step that they may fall to the other side.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
     """
-    One kernel: what its template is rendered with.
+    One kernel: what its config says, but for the tiling.
 
     Attributes:
         layout: ragged, contiguous or masked.
@@ -50,6 +47,10 @@ class Kernel:
     interleaved: bool = False
     power_of_two: bool = False
 
+    def config(self, tiling: Tiling | None = None) -> SiluMulQuantizeConfig:
+        """Return the config of the kernel that shares its work out as `tiling` says."""
+        return SiluMulQuantizeConfig(**asdict(self), tiling=tiling or Tiling())
+
     @property
     def limits(self) -> dict[str, float]:
         """What the activation takes at run time."""
@@ -61,34 +62,6 @@ class Kernel:
         values = asdict(self) | self.limits
         del values["layout"]
         return values
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tiling:
-    """How a kernel of sm_90a shares the work out; see its template."""
-
-    rows: int = 4
-    threads: int = 128
-    ctas_per_sm: int = 8
-    held: int = 1
-    loads_ahead: bool = False
-    is_persistent: bool = True
-    use_pdl: bool = False
-
-
-def rendered(kernel: Kernel, arch: Arch, tiling: Tiling | None = None) -> Source:
-    """Return the source of a kernel, which needs no registered config yet."""
-    values = asdict(kernel) | (asdict(tiling or Tiling()) if arch.is_gpu else {})
-    words = [str(value) for value in values.values()]
-    name = "_".join(["silu_mul_quantize", *words, str(arch)])
-    template = environment(templates.ROOT).get_template(f"{arch.family}/silu_mul_quantize.py.jinja")
-    return Source(
-        config=cast(KernelConfig, None),
-        arch=arch,
-        name=name,
-        text=template.render(name=name, **values),
-        entry="silu_mul_quantize",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,9 @@ from jitgen.ops.grouped_gemm.config import (
     Schedule,
     Tile,
 )
+from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
+from jitgen.ops.silu_mul_quantize.config import Tiling as SiluTiling
+from jitgen.targets import silu_space
 from jitgen.targets.gemm_space import spanned
 from jitgen.targets.legality import check, rules
 
@@ -74,3 +77,19 @@ def legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
             varied = replace(config, pipeline=pipeline)
             if check(varied, arch):
                 yield varied
+
+
+_SILU_TILINGS = (
+    SiluTiling(),
+    SiluTiling(rows=2, threads=256, ctas_per_sm=3, use_pdl=True),
+    SiluTiling(rows=1, threads=64, ctas_per_sm=4, held=2),
+    SiluTiling(rows=2, ctas_per_sm=8, loads_ahead=True, is_persistent=False),
+)
+
+
+def silu_sweep(arch: Arch) -> Iterator[SiluMulQuantizeConfig]:
+    """Yield legal configs of `silu_mul_quantize`: all words, with a few tilings of each kind."""
+    for kind, tiling in itertools.product(silu_space.kinds(), _SILU_TILINGS):
+        config = replace(kind, tiling=tiling)
+        if check(config, arch):
+            yield config

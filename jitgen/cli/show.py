@@ -154,7 +154,8 @@ def _rendered(store: Store, named: Named) -> Source:
     if entry is None:
         return render(named.config, named.arch)
     text = entry.source
-    return Source(config=named.config, arch=named.arch, name=named.name, text=text)
+    config = named.config
+    return Source(config=config, arch=named.arch, name=named.name, text=text, entry=config.op)
 
 
 def _entry(store: Store, named: Named, output: Output) -> Entry:

@@ -17,7 +17,7 @@ from jitgen.cli.options import ARCH, SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
 from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.protocol import operation
 from jitgen.settings import settings
 from jitgen.targets.default import default_arch
 from jitgen.targets.legality import require
@@ -130,6 +130,7 @@ def _tasks(names: tuple[str, ...], arch: Arch | None) -> Iterator[dict[str, Any]
 
     store = Store.open()
     seen = set()
+    found: list[tuple[Config, Arch, str]]
     for name in names:
         if name in plans.names() or name.endswith(".toml"):
             target = arch or _default_gpu()
@@ -162,13 +163,14 @@ def _check(tasks: list[dict[str, Any]], problem: str | None) -> None:
         config, target = Config.from_json(task["config"]), Arch(task["arch"])
         if not target.is_gpu:
             raise ConfigError(f"{_name(task)} runs on this machine as it is: name a GPU kernel")
-        if not isinstance(config, KernelConfig):
+        if not operation(config.op).samples:
             raise ConfigError(f"{_name(task)}: kernels of {config.op} cannot be verified")
         require(config, target)
     if problem is not None:
-        from jitgen.verify.problem import Sizes
+        from jitgen.verify.verification import samples_of
 
-        Sizes.parse(problem, KernelConfig.from_json(tasks[0]["config"]))
+        config = Config.from_json(tasks[0]["config"])
+        samples_of(config).Sizes.parse(problem, config)
 
 
 def _name(task: dict[str, Any]) -> str:

@@ -91,10 +91,13 @@ def kernel_layout(scale: Tensor) -> Tensor:
     rows, blocks = scale.shape[-2:]
     if is_kernel_layout(scale):
         return scale
+    return _new(scale, tuple(scale.shape[:-2]), rows, blocks).copy_(scale)
+
+
+def _new(like: Tensor, front: Shape, rows: int, blocks: int) -> Tensor:
     stride = ceil_div(max(rows, 1), _ROWS_OF_STRIDE) * _ROWS_OF_STRIDE
-    front = scale.shape[:-2]
-    copy = scale.new_empty((*front, blocks, stride))[..., :rows].transpose(-1, -2)
-    return copy.copy_(scale)
+    memory = like.new_empty((*front, blocks, stride), dtype=torch.float32)
+    return memory[..., :rows].transpose(-1, -2)
 
 
 def is_kernel_layout(scale: Tensor) -> bool:
@@ -136,6 +139,10 @@ class Block128:
     def readable(self, a_scale: Tensor) -> Tensor:
         """See `kernel_layout`."""
         return kernel_layout(a_scale)
+
+    def new_a(self, like: Tensor, rows: Shape, k: int) -> Tensor:
+        """Return (M, KB) or (G, M, KB), M contiguous."""
+        return _new(like, rows[:-1], rows[-1], ceil_div(k, SCALE_BLOCK))
 
     def repeated_a(self, scale: Tensor, k: int) -> Tensor:
         """Return (M, K) or (G, M, K)."""

@@ -52,6 +52,10 @@ class ScaleFormat(Protocol):
         """Return a's scales in an order that kernels read: themselves if they are so, or a copy."""
         ...
 
+    def new_a(self, like: Tensor, rows: Shape, k: int) -> Tensor:
+        """Return scales of a as kernels read them, beside `like`, not initialised."""
+        ...
+
     def repeated_a(self, scale: Tensor, k: int) -> Tensor:
         """Return a's scales so that they multiply (..., K) values elementwise."""
         ...

@@ -53,6 +53,10 @@ class PerRow:
         """Return `a_scale`."""
         return a_scale
 
+    def new_a(self, like: Tensor, rows: Shape, k: int) -> Tensor:
+        """Return (M,) or (G, M)."""
+        return like.new_empty(rows, dtype=torch.float32)
+
     def repeated_a(self, scale: Tensor, k: int) -> Tensor:
         """Return (M, 1) or (G, M, 1)."""
         return scale.unsqueeze(-1)

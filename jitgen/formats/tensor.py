@@ -71,6 +71,10 @@ class PerTensor:
         """Return `a_scale`."""
         return a_scale
 
+    def new_a(self, like: Tensor, rows: Shape, k: int) -> Tensor:
+        """Return (1,)."""
+        return like.new_empty((1,), dtype=torch.float32)
+
     def repeated_a(self, scale: Tensor, k: int) -> Tensor:
         """Return (1,)."""
         return scale

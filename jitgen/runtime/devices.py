@@ -117,9 +117,9 @@ has_several_gpus = False
 """Whether launches depend on which GPU holds the tensors; known from the first one on a GPU on."""
 
 
-def find(device: torch.device, session: Session) -> Device:
+def find(device: torch.device, session: Session, name: str = "a") -> Device:
     """
-    Return what serves tensors on `device`.
+    Return what serves tensors on `device`; `name` is the argument that an error is about.
 
     Raises:
         InputError: jitgen has no kernels for it.
@@ -129,36 +129,36 @@ def find(device: torch.device, session: Session) -> Device:
     if device.type == "cpu":
         return session.emulated or _CPU
     if device.type != "cuda" or torch.version.hip:
-        raise InputError("a", f"must be on {_known()} (got device {device})")
-    return _cuda(device) if torch.cuda.is_available() else _absent(device)
+        raise InputError(name, f"must be on {_known()} (got device {device})")
+    return _cuda(device, name) if torch.cuda.is_available() else _absent(device, name)
 
 
 def _known() -> str:
     return f"a CPU or an NVIDIA GPU of {', '.join(arch for arch in Arch if arch.is_gpu)}"
 
 
-def _absent(device: torch.device) -> Cuda:
+def _absent(device: torch.device, name: str) -> Cuda:
     """Return a GPU that this machine has not got: a tracer's tensors may be on one."""
     arch = Arch.parse(settings.arch) if settings.arch else Arch.CPU
     if not arch.is_gpu:
         raise InputError(
-            "a", f"is on {device}, but this machine has no GPU to ask what it is: set JITGEN_ARCH"
+            name, f"is on {device}, but this machine has no GPU to ask what it is: set JITGEN_ARCH"
         )
     return Cuda(arch=arch, tail=(), number=device.index or 0, is_alone=True)
 
 
 @cache
-def _cuda(device: torch.device) -> Cuda:
+def _cuda(device: torch.device, name: str) -> Cuda:
     global has_several_gpus
     import torch
 
     capability = torch.cuda.get_device_capability(device)
     arch = Arch.of_capability(*capability)
     if arch is None:
-        name = torch.cuda.get_device_name(device)
+        model = torch.cuda.get_device_name(device)
         raise InputError(
-            "a",
-            f"must be on {_known()} (got {device}, {name}, compute capability "
+            name,
+            f"must be on {_known()} (got {device}, {model}, compute capability "
             f"{capability[0]}.{capability[1]})",
         )
     num_sms = int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -63,7 +63,10 @@ class Kernel:
         from jitgen.codegen.render import Source
         from jitgen.compile import inspect
 
-        source = Source(config=self.config, arch=self.arch, name=self.name, text=self.source)
+        config = self.config
+        source = Source(
+            config=config, arch=self.arch, name=self.name, text=self.source, entry=config.op
+        )
         return inspect.ptx(source)
 
     @property

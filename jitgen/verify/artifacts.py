@@ -14,12 +14,19 @@ from jitgen.runtime.kernel import Kernel
 if TYPE_CHECKING:
     from jitgen.cache import Entry
 
-_GROUPED_GEMM = ("a", "b", "a_scale", "b_scale", "groups", "out")
+_NAMES = {
+    "grouped_gemm": ("a", "b", "a_scale", "b_scale", "groups", "out"),
+    "silu_mul_quantize": ("x", "groups", "q", "scale"),
+}
+"""What the emulator's findings call the first arguments of an operation's entry."""
 
 
 def of_kernel(kernel: Kernel) -> Artifact:
     """Return the artifact of a kernel of this process; see `of_entry`."""
-    source = Source(config=kernel.config, arch=kernel.arch, name=kernel.name, text=kernel.source)
+    config = kernel.config
+    source = Source(
+        config=config, arch=kernel.arch, name=kernel.name, text=kernel.source, entry=config.op
+    )
     return of_entry(kernel.entry, source)
 
 
@@ -38,7 +45,7 @@ def of_entry(entry: Entry, source: Source) -> Artifact:
         symbol=entry.meta.symbol,
         ptx=_ptx(source),
         source=source.text,
-        names=_GROUPED_GEMM,
+        names=_NAMES.get(source.config.op, ()),
     )
 
 
@@ -59,7 +66,7 @@ def compiled(source: Source) -> Artifact:
         symbol=made.symbol,
         ptx=made.ptx,
         source=source.text,
-        names=_GROUPED_GEMM,
+        names=_NAMES.get(source.config.op, ()),
     )
 
 

@@ -85,4 +85,5 @@ def _artifact(config: KernelConfig, arch: Arch) -> Artifact:
     found = readable(tiers, spec)
     entry = build(tiers, spec) if found is None else found[0]
     text = entry.source
-    return of_entry(entry, Source(config=config, arch=arch, name=config.name(arch), text=text))
+    name, op = config.name(arch), config.op
+    return of_entry(entry, Source(config=config, arch=arch, name=name, text=text, entry=op))

@@ -5,24 +5,23 @@ One config put to the test: compiled, emulated in several modes, compared with f
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from jitgen.codegen.render import Source, render
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.emulator.api import TIME_LIMIT_S
 from jitgen.emulator.artifact import Artifact
 from jitgen.emulator.modes import Mode, parse
 from jitgen.emulator.report import Finding, Report
 from jitgen.errors import ConfigError, Deadlock, JitgenError, MachineFault
-from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.samples import Solved
+from jitgen.ops.protocol import operation
 from jitgen.targets.legality import require
 from jitgen.verify.artifacts import compiled, of_entry
 from jitgen.verify.emulation import emulate
-from jitgen.verify.problem import Sizes, make
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +84,7 @@ class Verification:
 
     name: str
     arch: str
-    sizes: Sizes
+    sizes: Any
     trials: tuple[Trial, ...]
 
     @property
@@ -105,9 +104,9 @@ class Verification:
 
 
 def verify(
-    config: KernelConfig,
+    config: Config,
     arch: Arch | str,
-    problem: Sizes | str | None = None,
+    problem: Any = None,
     *,
     modes: str | Mode | Sequence[str | Mode] = "quick",
     artifact: Artifact | None = None,
@@ -122,7 +121,8 @@ def verify(
     Args:
         config: What to verify.
         arch: A GPU target.
-        problem: Sizes, or ``G:M:N:K`` for M rows in G groups; None for sizes that wrap every ring
+        problem: Sizes, or ``G:M:N:K`` for M rows in G groups (``G:M:I`` for
+            `silu_mul_quantize`); None for sizes that wrap every ring
             and have every kind of edge.
         modes: See `jitgen.emulate`.
         artifact: The compiled kernel; None compiles it, into a folder that is removed again.
@@ -138,20 +138,36 @@ def verify(
     if not target.is_gpu:
         raise ConfigError(f"{target} kernels run on this machine as they are: name a GPU target")
     require(config, target)
-    sizes = Sizes.parse(problem, config) if isinstance(problem, str) else problem
-    sizes, chosen = sizes or Sizes.of(config, target), parse(modes)
+    samples = samples_of(config)
+    sizes = samples.Sizes.parse(problem, config) if isinstance(problem, str) else problem
+    sizes, chosen = sizes or samples.Sizes.of(config, target), parse(modes)
     kernel = artifact or compiled(render(config, target))
     trials = (
-        _trial(kernel, make(config, sizes, is_exact=True), sizes, chosen, time_limit_s),
-        _trial(kernel, make(config, sizes, is_exact=False), sizes, chosen[:1], time_limit_s),
+        _trial(kernel, samples.make(config, sizes, is_exact=True), sizes, chosen, time_limit_s),
+        _trial(
+            kernel, samples.make(config, sizes, is_exact=False), sizes, chosen[:1], time_limit_s
+        ),
     )
     return Verification(name=config.name(target), arch=str(target), sizes=sizes, trials=trials)
 
 
+def samples_of(config: Config) -> Any:
+    """
+    Return the module that makes calls to verify kernels of `config` with.
+
+    Raises:
+        ConfigError: Its operation has none.
+    """
+    name = operation(config.op).samples
+    if not name:
+        raise ConfigError(f"kernels of {config.op} cannot be verified: it brings no samples")
+    return importlib.import_module(name)
+
+
 def _trial(
     kernel: Artifact,
-    case: Solved,
-    sizes: Sizes,
+    case: Any,
+    sizes: Any,
     modes: tuple[Mode, ...],
     time_limit_s: float,
 ) -> Trial:
@@ -190,7 +206,7 @@ def verify_task(task: dict[str, Any]) -> dict[str, Any]:
         The verification as JSON values, or ``{"error": ...}`` with the message of an error that
         jitgen raised on purpose.
     """
-    config, arch = KernelConfig.from_json(task["config"]), Arch.parse(task["arch"])
+    config, arch = Config.from_json(task["config"]), Arch.parse(task["arch"])
     try:
         return verify(
             config,
@@ -204,7 +220,7 @@ def verify_task(task: dict[str, Any]) -> dict[str, Any]:
         return {"error": str(error)}
 
 
-def _of_key(config: KernelConfig, arch: Arch, root: str, key: str) -> Artifact:
+def _of_key(config: Config, arch: Arch, root: str, key: str) -> Artifact:
     """Return the artifact of entry `key`: its own host part, and the PTX of its own source."""
     from jitgen.cache import Store
 
@@ -212,4 +228,5 @@ def _of_key(config: KernelConfig, arch: Arch, root: str, key: str) -> Artifact:
     if entry is None:
         raise ConfigError(f"entry {key[:12]} is not in {root} any more")
     text = entry.source
-    return of_entry(entry, Source(config=config, arch=arch, name=config.name(arch), text=text))
+    name, op = config.name(arch), config.op
+    return of_entry(entry, Source(config=config, arch=arch, name=name, text=text, entry=op))

@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 
 from jitgen.ops.silu_mul_quantize import reference
+from jitgen.ops.silu_mul_quantize.config import Tiling
 from tests import needs
 from tests.compile.silu_kernels import KERNELS, emulated, label
-from tests.silu_cases import Kernel, Tiling, accurate, make, special, ties, tiny
+from tests.silu_cases import Kernel, accurate, make, special, ties, tiny
 
 pytestmark = [needs.compiler, needs.linker]
 

@@ -2,29 +2,29 @@
 """
 How fast `silu_mul_quantize` is on a GPU, for several ways to share its work.
 
-    python -m tests.gpu.silu_bench compile FOLDER   where the compiler is; needs no GPU
-    python -m tests.gpu.silu_bench run FOLDER       on the GPU, with the same checkout
+    python -m tests.gpu.silu_bench compile   where the compiler is; needs no GPU
+    python -m tests.gpu.silu_bench run       on the GPU, with the same checkout and cache
 
-Each kernel becomes FOLDER/<number>.so, and FOLDER/index.json says what it is. All variants of a
+Kernels come from the cache, into which the first command puts them. All variants of a
 case take turns with a copy of as many bytes and with what torch.compile makes of the reference, on
 operands that are in no cache.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import jitgen
+from jitgen.config import Arch
 from jitgen.ops.silu_mul_quantize import reference
+from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, Tiling
 from jitgen.tuning.measure.clock import compete
-from tests.silu_cases import Case, Kernel, Tiling, make, rendered
+from tests.silu_cases import Case, Kernel, make
 
 TILINGS = [
     Tiling(rows=4, threads=128, ctas_per_sm=7),
@@ -89,87 +89,54 @@ def cases() -> Iterator[tuple[Kernel, list[int], int]]:
         yield BLOCKS, rows, columns
 
 
-def compile_all(folder: Path) -> None:
-    """Compile every variant into `folder`."""
-    from jitgen.compile.compiler import compile_source
-    from jitgen.config import Arch
-
-    folder.mkdir(parents=True, exist_ok=True)
-    index = []
-    for number, (kernel, tiling) in enumerate(variants()):
-        made = compile_source(rendered(kernel, Arch.SM_90A, tiling))
-        Path(folder, f"{number}.so").write_bytes(made.files[made.library])
-        index.append({"symbol": made.symbol, "kernel": asdict(kernel), "tiling": asdict(tiling)})
-        print(number, made.symbol, flush=True)
-    Path(folder, "index.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """One compiled kernel, loaded."""
-
-    kernel: Kernel
-    tiling: Tiling
-    function: Callable[..., None]
-
-
-def load_all(folder: Path) -> list[Variant]:
-    """Load what `compile_all` left."""
-    from jitgen.runtime import loader, native
-
-    loader.load_runtime_library()
-    found = []
-    for number, entry in enumerate(json.loads(Path(folder, "index.json").read_text("utf-8"))):
-        module = native.load(Path(folder, f"{number}.so").read_bytes(), entry["symbol"])
-        found.append(
-            Variant(
-                kernel=Kernel(**entry["kernel"]),
-                tiling=Tiling(**entry["tiling"]),
-                function=module[entry["symbol"]],
-            )
-        )
-    return found
-
-
-def main(verb: str, place: str) -> None:
+def main(verb: str) -> None:
     """Do what the command line says."""
     if verb == "compile":
-        compile_all(Path(place))
+        for kernel, tiling in variants():
+            made = jitgen.get_kernel(kernel.config(tiling), Arch.SM_90A)
+            print(made.name, flush=True)
         return
-    loaded = load_all(Path(place))
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     print(torch.cuda.get_device_name(0), f"{sms} SMs, torch {torch.__version__}", flush=True)
+    every = list(variants())
     for kernel, rows, columns in cases():
-        measure([each for each in loaded if each.kernel == kernel], rows, columns, sms)
+        configs = [kernel.config(tiling) for each, tiling in every if each == kernel]
+        measure(kernel, configs, rows, columns, sms)
 
 
-def measure(contenders: list[Variant], rows: list[int], columns: int, sms: int) -> None:
-    """Check every contender, time those that are right, and print a table."""
-    kernel = contenders[0].kernel
+def measure(
+    kernel: Kernel,
+    configs: list[SiluMulQuantizeConfig],
+    rows: list[int],
+    columns: int,
+    sms: int,
+) -> None:
+    """Check every config, time those that are right, and print a table."""
     case = make(kernel, rows, columns, device="cuda")
     count = sum(rows)
     size = columns * (5 if kernel.scale_granularity != "none" else 6) * count
     size += case.scale.nbytes if case.scale is not None else 0
     exact = make(kernel, rows, columns, is_exact=True, device="cuda")
     right = []
-    for each in contenders:
+    for config in configs:
+        function = jitgen.get_kernel(config, Arch.SM_90A).function
         wrong = ""
         for problem in (exact, case):
             problem.reset()
-            each.function(*problem.arguments, sms)
+            function(*problem.arguments, sms)
             wrong = wrong or problem.wrong(is_exact=problem is exact)
         if wrong:
-            print("WRONG", each.kernel, each.tiling, wrong, flush=True)
+            print("WRONG", config.words(), wrong, flush=True)
         else:
-            right.append(each)
+            right.append((config, function))
     source, target = (torch.empty(size // 2, dtype=torch.uint8, device="cuda") for _ in range(2))
     inductor = compiled_reference(case)
     calls = [
         lambda: target.copy_(source),
         inductor,
-        *((lambda each=each: each.function(*case.arguments, sms)) for each in right),
+        *((lambda each=function: each(*case.arguments, sms)) for _, function in right),
     ]
-    names = ["copy", "inductor", *(str(each.tiling) for each in right)]
+    names = ["copy", "inductor", *(config.words() for config, _ in right)]
     times = compete(calls, rounds=5, repetitions=9, on_gpu=True)
     head = f"{kernel.layout} {kernel.scale_granularity} {kernel.activation} interleaved "
     head += f"{kernel.interleaved}: {len(rows)} x {rows[0]} rows, I {columns}, {size / 1e6:.1f} MB"

@@ -16,21 +16,18 @@ from jitgen import templates
 from jitgen.cli.main import cli
 from jitgen.codegen import render as rendering
 from jitgen.codegen.render import render
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.config.part import canonical_json
 from jitgen.errors import RenderError
-from jitgen.ops.grouped_gemm.config import KernelConfig
-from tests.strategies import legal_sweep
+from tests.strategies import legal_sweep, silu_sweep
 from tests.templates import TEMPLATES
 
 GOLDENS = sorted((Path(__file__).parents[1] / "goldens").glob("*.py"))
-INTERFACE = {"arguments", "grouped_gemm"}
-"""What the compiler takes from a generated file."""
 
 
-def _sample(arch: Arch) -> list[KernelConfig]:
-    configs = list(legal_sweep(arch))
-    return configs[:: len(configs) // 40]
+def _sample(arch: Arch) -> list[Config]:
+    sweeps: list[list[Config]] = [[*legal_sweep(arch)], [*silu_sweep(arch)]]
+    return [config for configs in sweeps for config in configs[:: len(configs) // 40]]
 
 
 @pytest.mark.parametrize("arch", Arch)
@@ -41,7 +38,7 @@ def test_a_generated_file_carries_its_config(arch: Arch) -> None:
         document = "".join(re.findall(r"^#     (.*)$", text.split('"""')[0], re.MULTILINE))
 
         assert document == canonical_json(config.to_json())
-        assert KernelConfig.from_json(json.loads(document)) == config
+        assert Config.from_json(json.loads(document)) == config
 
 
 @pytest.mark.parametrize(
@@ -104,7 +101,7 @@ def test_nothing_is_defined_for_nothing(arch: Arch) -> None:
             if isinstance(statement, (ast.FunctionDef, ast.ClassDef))
         }
 
-        assert defined - used == INTERFACE, config.name(arch)
+        assert defined - used == {"arguments", config.op}, config.name(arch)  # the compiler's
 
 
 @pytest.mark.parametrize("arch", Arch)
@@ -126,5 +123,6 @@ def test_rendering_reads_no_file_that_the_digest_misses(
         render(config, arch)
     rendering.environment.cache_clear()
 
-    assert TEMPLATES[arch].entry in loaded
-    assert loaded <= set(templates.files(TEMPLATES[arch]))
+    of_arch = [TEMPLATES[str(arch)], TEMPLATES[f"{arch} silu_mul_quantize"]]
+    assert {template.entry for template in of_arch} <= loaded
+    assert loaded <= {name for template in of_arch for name in templates.files(template)}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jitgen.codegen.render import render
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config import Config
 
 FOLDER = Path(__file__).parents[1] / "goldens"
 NAMES = [
@@ -26,6 +26,9 @@ NAMES = [
     "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t32x64x128_c1x1_acc1_cpu",
     "grouped_gemm_masked_bf16_bf16_row_f32_t16x64x128_c1x1_acc1_cpu",
     "grouped_gemm_contiguous_f32_f32_tensor_f16_t64x128x128_c1x1_acc1_cpu",
+    "silu_mul_quantize_ragged_block128_swiglu_once_sm_90a",
+    "silu_mul_quantize_masked_row_swiglu_oai_interleaved_pow2_r2_t256_c3_sm_90a",
+    "silu_mul_quantize_contiguous_block128_swiglu_cpu",
 ]
 
 
@@ -33,7 +36,7 @@ NAMES = [
 def test_golden(name: str) -> None:
     """The source is the accepted one; ACCEPT_GOLDENS=1 accepts the new one."""
     path = FOLDER / f"{name}.py"
-    text = render(*KernelConfig.parse(name)).text
+    text = render(*Config.parse(name)).text
     if os.environ.get("ACCEPT_GOLDENS"):
         path.write_text(text, encoding="utf-8")
 

@@ -11,9 +11,8 @@ import pytest
 
 from jitgen.codegen import parameters
 from jitgen.codegen.render import render
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.errors import UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.key import document
 from jitgen.targets import gemm_space, legality
 from tests.unit.test_goldens import NAMES
@@ -23,14 +22,17 @@ MODULES = [
     "jitgen.targets.gemm_sizes",
     "jitgen.targets.gemm_space",
     "jitgen.targets.gemm_types",
+    "jitgen.targets.silu_space",
     "jitgen.targets.cpu.rules",
     "jitgen.targets.cpu.grouped_gemm",
+    "jitgen.targets.cpu.silu_mul_quantize",
     "jitgen.targets.sm_90a.rules",
     "jitgen.targets.sm_90a.grouped_gemm",
+    "jitgen.targets.sm_90a.silu_mul_quantize",
     "jitgen.codegen.parameters",
     "jitgen.codegen.render",
 ]
-KERNELS = [KernelConfig.parse(name) for name in NAMES]
+KERNELS = [Config.parse(name) for name in NAMES]
 
 
 def _others(value: Any) -> Iterator[Any]:
@@ -56,7 +58,7 @@ def forget() -> None:
     gemm_space._legal.cache_clear()
 
 
-def made(config: KernelConfig, arch: Arch) -> tuple[str, dict[str, Any]] | None:
+def made(config: Config, arch: Arch) -> tuple[str, dict[str, Any]] | None:
     """Return source and key document; None where the rules refuse the config."""
     try:
         return render(config, arch).text, document(config, arch)

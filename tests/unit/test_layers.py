@@ -16,7 +16,10 @@ LAYERS = [
     {"emulator", "text", "documents", "settings", "events", "forks", "boundary", "_version"},
     {"config", "layouts"},
     {"formats", "quantize"},
-    {"ops.protocol", "ops.grouped_gemm.config", "ops.grouped_gemm.problem"},
+    {
+        *("ops.protocol", "ops.grouped_gemm.config", "ops.grouped_gemm.problem"),
+        *("ops.silu_mul_quantize.config", "ops.silu_mul_quantize.problem"),
+    },
     {"cache", "targets", "templates"},
     {"codegen"},
     {"compile"},

@@ -7,4 +7,5 @@ OPERATION = Operation(
     name="grouped_gemm",
     config="jitgen.ops.grouped_gemm.config:KernelConfig",
     problem="jitgen.ops.grouped_gemm.problem:Problem",
+    samples="jitgen.verify.problem",
 )

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from jitgen import formats
-from jitgen.boundary import boundary
 from jitgen.config import Layout
-from jitgen.errors import InputError, ResourceError, UnsupportedConfig
+from jitgen.errors import InputError, UnsupportedConfig
 from jitgen.formats.dtypes import TORCH
 from jitgen.formats.protocol import ScaleFormat
+from jitgen.ops.calling import calling
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
 from jitgen.ops.grouped_gemm.launch import Family, Key, Launch, remember
 from jitgen.ops.grouped_gemm.problem import Problem
@@ -40,17 +40,8 @@ def run(given: Arguments, config: KernelConfig | None, key: Key) -> Tensor:
         from jitgen.ops.tracing import grouped_gemm as traced
 
         return traced.record(given, config)
-    try:
-        with boundary("grouped_gemm"):
-            return _run(given, config, key, current.get())
-    except ResourceError as error:
-        if isinstance(error.__cause__, torch.OutOfMemoryError):
-            raise _OutOfMemory(str(error)) from error.__cause__
-        raise
-
-
-class _OutOfMemory(ResourceError, torch.OutOfMemoryError):
-    """The device has no memory left for an output: an error of jitgen's, and of torch's."""
+    with calling("grouped_gemm"):
+        return _run(given, config, key, current.get())
 
 
 def _run(given: Arguments, config: KernelConfig | None, key: Key, session: Session) -> Tensor:

@@ -34,18 +34,14 @@ Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Launch:
+class AnyLaunch:
     """
-    What a call needs besides its tensors.
+    What a call of any operation needs besides its tensors.
 
     Attributes:
         function: The compiled entry.
         tail: What the entry takes behind the tensors: on a GPU the number of SMs, for one CTA on
             each.
-        copies_scales: Whether kernels cannot read a_scale with the strides that it has.
-        unit_scales: Scales of one, for operands that come without.
-        columns: N of an output that the caller leaves to us.
-        out_dtype: Its type.
         config: The config that serves. The memo's key holds the identity of one that was asked for,
             and this keeps that object alive.
         awaited: The config that was chosen, where another serves until its kernel is compiled.
@@ -53,12 +49,26 @@ class Launch:
 
     function: Callable[..., Any]
     tail: tuple[int, ...]
+    config: Config
+    awaited: Config | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch(AnyLaunch):
+    """
+    What a call of `grouped_gemm` needs besides its tensors.
+
+    Attributes:
+        copies_scales: Whether kernels cannot read a_scale with the strides that it has.
+        unit_scales: Scales of one, for operands that come without.
+        columns: N of an output that the caller leaves to us.
+        out_dtype: Its type.
+    """
+
     copies_scales: bool
     unit_scales: tuple[Tensor, ...]
     columns: int
     out_dtype: torch.dtype
-    config: Config
-    awaited: Config | None
 
     def new_out(self, a: Tensor) -> Tensor:
         """Return an output with the rows of `a`, on its device, not initialised."""
@@ -80,7 +90,7 @@ class Family:
     edges: tuple[int, ...]
     groups: int = 1
     mean: int = 0
-    launches: dict[int, Launch] = field(default_factory=dict)
+    launches: dict[int, Any] = field(default_factory=dict)
 
     def edge(self, rows: int) -> int:
         """Return the edge of the bucket that a call with `rows` rows falls into."""
@@ -88,7 +98,7 @@ class Family:
         return self.edges[min(bisect_left(self.edges, mean), len(self.edges) - 1)]
 
 
-def similar(session: Session, key: Key, a: Tensor) -> Launch:
+def similar(session: Session, key: Key, a: Tensor) -> Any:
     """
     Return the launch of a call that differs in its rows from one that was made, and remember it.
 
@@ -97,12 +107,12 @@ def similar(session: Session, key: Key, a: Tensor) -> Launch:
     """
     rows = a.shape[-2]
     family: Family = session.families[key[:ROWS] + key[ROWS + 1 :]]
-    launch = family.launches[family.edge(rows) if rows else -1]
+    launch: AnyLaunch = family.launches[family.edge(rows) if rows else -1]
     keep(session.memo, key, launch)
     return launch
 
 
-def remember(session: Session, key: Key, family: Family, rows: int, launch: Launch) -> None:
+def remember(session: Session, key: Key, family: Family, rows: int, launch: AnyLaunch) -> None:
     """Remember the launch of a call for those like it, and for those with as many rows about."""
     keep(session.memo, key, launch)
     if launch.awaited is None and rows:

@@ -9,7 +9,6 @@ the entry refuses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -21,6 +20,19 @@ from jitgen.errors import InputError
 from jitgen.formats.dtypes import OF_TORCH, TORCH
 from jitgen.formats.protocol import ScaleFormat
 from jitgen.layouts import ARGUMENT
+from jitgen.ops.tensors import (
+    check_groups,
+    check_memory,
+    layout_of,
+    refuse_gradients,
+    require_device,
+    require_dtype,
+    require_rank,
+    require_shape,
+    require_tensor,
+    require_unit_stride,
+    words,
+)
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
 from jitgen.runtime.session import Session
@@ -105,30 +117,30 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
             function.
     """
     a, b = given.a, given.b
-    _require_tensor("a", a)
-    _require_tensor("b", b)
+    require_tensor("a", a)
+    require_tensor("b", b)
     if given.alpha is not None:
         raise InputError("alpha", "belongs to nv16 scales, which have no kernel yet: leave it out")
-    layout, groups = _layout(given)
+    layout, groups = layout_of(given.offs, given.m_indices, given.masked_m)
     device = devices.find(a.device, session)
     arch = device.arch
-    _require_dtype("a", a, [TORCH[dtype] for dtype, _ in _operands(arch)], arch)
-    _require_dtype("b", b, [a.dtype], None)
+    require_dtype("a", a, [TORCH[dtype] for dtype, _ in _operands(arch)], arch)
+    require_dtype("b", b, [a.dtype], None)
     a_rank = 3 if layout is Layout.MASKED else 2
-    _require_rank(
+    require_rank(
         "a", a, a_rank, f"(G, M, K) for {layout}" if a_rank == 3 else f"(M, K) for {layout}"
     )
-    _require_rank("b", b, 3, "(G, N, K)")
+    require_rank("b", b, 3, "(G, N, K)")
     num_groups, n, k = b.shape
     if num_groups == 0:
         raise InputError("b", "must have at least one group: the group list is empty")
     wanted = (num_groups, a.shape[1], k) if layout is Layout.MASKED else (a.shape[0], k)
-    _require_shape("a", a, wanted, f"as b has shape {tuple(b.shape)}")
+    require_shape("a", a, wanted, f"as b has shape {tuple(b.shape)}")
     for name, size in (("K", k), ("N", n)):
         if size == 0:
             raise InputError("b", f"must have {name} of at least 1 (got 0)")
     length = a.shape[0] if layout is Layout.CONTIGUOUS else num_groups
-    _check_groups(ARGUMENT[layout], groups, length, a.device)
+    check_groups(ARGUMENT[layout], groups, length, ("a", a))
     form = _format(given)
     granularity = ScaleGranularity.TENSOR if form is None else form.name
     out_dtype = _check_out(given, (*a.shape[:-1], n), arch)
@@ -152,9 +164,9 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     alignment = rules(arch, _OP).alignment
     for name, tensor in (("a", a), ("b", b), ("out", given.out)):
         if tensor is not None:
-            _check_memory(name, tensor, a.device, alignment, has_memory=has_memory)
+            check_memory(name, tensor, ("a", a), alignment, has_memory=has_memory)
     _check_the_rest(given, n)
-    refuse_gradients(given.tensors)
+    refuse_gradients(given.tensors, _OP)
     return facts
 
 
@@ -166,56 +178,9 @@ def _check_the_rest(given: Arguments, n: int) -> None:
         raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")
 
 
-def _layout(given: Arguments) -> tuple[Layout, Tensor]:
-    """Return the layout, and the tensor that says which rows belong to which group."""
-    found = [
-        (layout, getattr(given, name))
-        for layout, name in ARGUMENT.items()
-        if getattr(given, name) is not None
-    ]
-    names = [ARGUMENT[layout] for layout, _ in found]
-    if not found:
-        raise InputError("offs", "one of offs, m_indices and masked_m is required (got none)")
-    if len(found) > 1:
-        raise InputError(
-            names[1],
-            f"exactly one of offs, m_indices and masked_m is allowed (got {' and '.join(names)})",
-        )
-    _require_tensor(names[0], found[0][1])
-    return found[0]
-
-
 def _operands(arch: Arch) -> tuple[tuple[DType, DType], ...]:
     """Return the types of a, each with one of the output, that `arch` has kernels for."""
     return rules(arch, _OP).space.operands  # type: ignore[attr-defined,no-any-return]
-
-
-def refuse_gradients(tensors: Mapping[str, object]) -> None:
-    """
-    Do nothing where autograd is off or asks for no gradient of `tensors`, which have these names.
-
-    Raises:
-        InputError: A result would be one that autograd knows nothing of, and a layer would train
-            wrongly without a word.
-    """
-    if not torch.is_grad_enabled():
-        return
-    for name, value in tensors.items():
-        if isinstance(value, Tensor) and value.requires_grad:
-            raise InputError(
-                name,
-                "must not require a gradient, because there is none: call grouped_gemm under "
-                f"torch.no_grad(), or give {name}.detach()",
-            )
-
-
-def _check_groups(name: str, groups: Tensor, length: int, device: torch.device) -> None:
-    of = "(M,)" if name == "m_indices" else "(G,)"
-    _require_dtype(name, groups, [torch.int32], None)
-    _require_rank(name, groups, 1, of)
-    _require_shape(name, groups, (length,), f"which is {of}")
-    _require_device(name, groups, device)
-    _require_unit_stride(name, groups, -1)
 
 
 def _format(given: Arguments) -> ScaleFormat | None:
@@ -228,9 +193,9 @@ def _format(given: Arguments) -> ScaleFormat | None:
     if a_scale is None or b_scale is None:
         name = "a_scale" if a_scale is None else "b_scale"
         raise InputError(name, "is required where the other scale is given (got None)")
-    _require_tensor("a_scale", a_scale)
-    _require_tensor("b_scale", b_scale)
-    _require_dtype("b_scale", b_scale, [form.dtype for form in formats.every()], None)
+    require_tensor("a_scale", a_scale)
+    require_tensor("b_scale", b_scale)
+    require_dtype("b_scale", b_scale, [form.dtype for form in formats.every()], None)
     form = formats.of_b(b_scale)
     if form is None:
         first, *others = formats.every()
@@ -252,89 +217,24 @@ def _check_scales(form: ScaleFormat, given: Arguments, n: int, k: int) -> None:
         ("b_scale", b_scale, form.b_shape(given.b.shape[0], n, k)),
         ("a_scale", a_scale, form.a_shape(rows, k)),
     ):
-        _require_dtype(name, scale, [form.dtype], None)
-        _require_shape(
+        require_dtype(name, scale, [form.dtype], None)
+        require_shape(
             name, scale, shape, f"for {form.name} scales, which b_scale's dimensions name"
         )
-        _require_device(name, scale, given.a.device)
-    _require_unit_stride("b_scale", b_scale, -1)
+        require_device(name, scale, ("a", given.a))
+    require_unit_stride("b_scale", b_scale, -1)
     if not form.has_readable_orders:
-        _require_unit_stride("a_scale", a_scale, -1)
+        require_unit_stride("a_scale", a_scale, -1)
 
 
 def _check_out(given: Arguments, shape: tuple[int, ...], arch: Arch) -> DType:
     out, wanted = given.out, given.out_dtype
     known = {TORCH[dtype] for of_a, dtype in _operands(arch) if TORCH[of_a] is given.a.dtype}
     if wanted is not None and wanted not in known:
-        raise InputError("out_dtype", f"must be {_list(known)} on {arch} (got {wanted})")
+        raise InputError("out_dtype", f"must be {words(known)} on {arch} (got {wanted})")
     if out is None:
         return OF_TORCH[wanted or torch.bfloat16]
-    _require_tensor("out", out)
-    _require_dtype("out", out, [wanted] if wanted is not None else sorted(known, key=str), arch)
-    _require_shape("out", out, shape, "rows of a by columns of b")
+    require_tensor("out", out)
+    require_dtype("out", out, [wanted] if wanted is not None else sorted(known, key=str), arch)
+    require_shape("out", out, shape, "rows of a by columns of b")
     return OF_TORCH[out.dtype]
-
-
-def _check_memory(
-    name: str, tensor: Tensor, device: torch.device, alignment: int, *, has_memory: bool
-) -> None:
-    _require_device(name, tensor, device)
-    _require_unit_stride(name, tensor, -1)
-    size = tensor.element_size()
-    if alignment <= size:  # torch sees to that
-        return
-    if has_memory and tensor.data_ptr() % alignment:
-        raise InputError(
-            name,
-            f"must start at a multiple of {alignment} bytes (got address {tensor.data_ptr():#x})",
-        )
-    for length, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True):
-        if length > 1 and stride * size % alignment:
-            raise InputError(
-                name,
-                f"must have strides that are multiples of {alignment} bytes, {alignment // size} "
-                f"elements (got strides {tensor.stride()})",
-            )
-
-
-def _require_tensor(name: str, value: object) -> None:
-    if not isinstance(value, Tensor):
-        raise InputError(name, f"must be a torch tensor (got {type(value).__name__})")
-    if value.layout is not torch.strided:
-        raise InputError(name, f"must be a dense tensor (got layout {value.layout})")
-
-
-def _require_dtype(
-    name: str, tensor: Tensor, allowed: list[torch.dtype], arch: Arch | None
-) -> None:
-    if tensor.dtype not in allowed:
-        where = f" on {arch}" if arch else ""
-        raise InputError(name, f"must be {_list(set(allowed))}{where} (got {tensor.dtype})")
-
-
-def _require_rank(name: str, tensor: Tensor, rank: int, of: str) -> None:
-    if tensor.dim() != rank:
-        raise InputError(
-            name, f"must have {rank} dimensions, {of} (got shape {tuple(tensor.shape)})"
-        )
-
-
-def _require_shape(name: str, tensor: Tensor, shape: tuple[int, ...], why: str) -> None:
-    if tuple(tensor.shape) != shape:
-        raise InputError(name, f"must have shape {shape}, {why} (got {tuple(tensor.shape)})")
-
-
-def _require_device(name: str, tensor: Tensor, device: torch.device) -> None:
-    if tensor.device != device:
-        raise InputError(name, f"must be on {device}, as a is (got {tensor.device})")
-
-
-def _require_unit_stride(name: str, tensor: Tensor, side: int) -> None:
-    if tensor.shape[side] > 1 and tensor.stride(side) != 1:
-        raise InputError(
-            name, f"must be contiguous in its last dimension (got strides {tensor.stride()})"
-        )
-
-
-def _list(dtypes: set[torch.dtype]) -> str:
-    return " or ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """SwiGLU of a gate-up result and its quantisation: what an MoE layer does between its GEMMs."""
 
-from jitgen.ops.silu_mul_quantize.reference import activated, silu_mul_quantize
+from jitgen.ops.protocol import Operation
 
-__all__ = ["activated", "silu_mul_quantize"]
+OPERATION = Operation(
+    name="silu_mul_quantize",
+    config="jitgen.ops.silu_mul_quantize.config:SiluMulQuantizeConfig",
+    problem="jitgen.ops.silu_mul_quantize.problem:SiluMulQuantizeProblem",
+    samples="jitgen.ops.silu_mul_quantize.samples",
+)

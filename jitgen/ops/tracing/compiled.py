@@ -10,10 +10,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from jitgen.config import Config
 from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
+from jitgen.ops.silu_mul_quantize.validate import Arguments
+from jitgen.ops.tracing import silu_mul_quantize as silu
 from jitgen.ops.tracing.grouped_gemm import name_of, operation, operation_out
 
-_kept: dict[int, KernelConfig] = {}
+_kept: dict[int, Config] = {}
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -26,6 +30,13 @@ def _name(config: KernelConfig, device: torch.device) -> str | None:
     """
     _kept[id(config)] = config
     return name_of(config, device)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _silu_name(config: SiluMulQuantizeConfig, device: torch.device) -> str | None:
+    """Return the same for the other operation."""
+    _kept[id(config)] = config
+    return silu.name_of(config, device)
 
 
 def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
@@ -50,3 +61,38 @@ def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
         return result
     operation_out(out, *tensors, out_dtype, expected_m, name)
     return out
+
+
+def silu_mul_quantize(  # noqa: PLR0913, PLR0917  # as the public one
+    x: Tensor,
+    offs: Tensor | None,
+    m_indices: Tensor | None,
+    masked_m: Tensor | None,
+    scale_granularity: str,
+    scale: Tensor | None,
+    activation: str,
+    interleaved: bool,
+    limit: float | None,
+    alpha: float | None,
+    power_of_two: bool,
+    out: Tensor | None,
+    expected_m: int | None,
+    config: SiluMulQuantizeConfig | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Call the operation, which is all that the graph holds."""
+    given = Arguments(
+        x=x,
+        offs=offs,
+        m_indices=m_indices,
+        masked_m=masked_m,
+        scale_granularity=scale_granularity,
+        scale=scale,
+        activation=activation,
+        interleaved=interleaved,
+        limit=limit,
+        alpha=alpha,
+        power_of_two=power_of_two,
+        out=out,
+        expected_m=expected_m,
+    )
+    return silu.call(given, None if config is None else _silu_name(config, x.device))

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from jitgen.errors import InputError
-from jitgen.ops.grouped_gemm.validate import refuse_gradients
+from jitgen.ops.tensors import refuse_gradients
 
 NAMESPACE = "jitgen"
 
@@ -69,9 +69,10 @@ def _names(op: Any) -> list[str]:
 def _without_gradients(op: Any) -> Callable[..., Any]:
     """Return what autograd calls: it refuses what needs a gradient, and steps aside."""
     names, behind = _names(op), torch._C._after_autograd_keyset
+    name = op._schema.name.partition("::")[2]
 
     def call(keys: Any, *given: Any, **named: Any) -> Any:
-        refuse_gradients({**dict(zip(names, given, strict=False)), **named})
+        refuse_gradients({**dict(zip(names, given, strict=False)), **named}, name)
         with torch._C._AutoDispatchBelowAutograd():
             return op.redispatch(keys & behind, *given, **named)
 

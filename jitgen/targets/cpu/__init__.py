@@ -26,15 +26,19 @@ class Cpu:
             name="x86-64 server", num_sms=1, clock_mhz=2600, dram_gbps=10.0, l2_bytes=32 * 2**20
         ),
     )
-    operations = ("grouped_gemm",)
+    operations = ("grouped_gemm", "silu_mul_quantize")
 
     def runs_on(self, major: int, minor: int) -> bool:  # noqa: ARG002  # whatever GPU it is
         """Return whether a GPU runs its kernels: none does."""
         return False
 
     @cache  # noqa: B019  # there is one target
-    def rules(self, op: str) -> Rules:  # noqa: ARG002  # there is one operation
+    def rules(self, op: str) -> Rules:
         """Return what it says of an operation of `operations`."""
+        if op == "silu_mul_quantize":
+            from jitgen.targets.cpu.silu_mul_quantize import SiluMulQuantize
+
+            return SiluMulQuantize()
         from jitgen.targets.cpu.grouped_gemm import GroupedGemm
 
         return GroupedGemm()

@@ -22,15 +22,19 @@ class Sm90a:
     compiler_options = ("--gpu-arch", "sm_90a")
     host_level = HostLevel.BASE
     devices = DEVICES
-    operations = ("grouped_gemm",)
+    operations = ("grouped_gemm", "silu_mul_quantize")
 
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a GPU of this compute capability runs its kernels."""
         return (major, minor) == (9, 0)
 
     @cache  # noqa: B019  # there is one target
-    def rules(self, op: str) -> Rules:  # noqa: ARG002  # there is one operation
+    def rules(self, op: str) -> Rules:
         """Return what it says of an operation of `operations`."""
+        if op == "silu_mul_quantize":
+            from jitgen.targets.sm_90a.silu_mul_quantize import SiluMulQuantize
+
+            return SiluMulQuantize()
         from jitgen.targets.sm_90a.grouped_gemm import GroupedGemm
 
         return GroupedGemm()

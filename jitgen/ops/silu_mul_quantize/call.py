@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public `silu_mul_quantize`, and its warm path: one tuple, one lookup, one tvm-ffi call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, is_grad_enabled
+from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.compiler import is_dynamo_compiling
+
+from jitgen.ops.grouped_gemm.launch import similar
+from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
+from jitgen.ops.silu_mul_quantize.dispatch import run
+from jitgen.ops.silu_mul_quantize.validate import Arguments
+from jitgen.runtime import devices
+from jitgen.runtime.session import current
+
+
+def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
+    x: Tensor,
+    *,
+    offs: Tensor | None = None,
+    m_indices: Tensor | None = None,
+    masked_m: Tensor | None = None,
+    scale_granularity: str = "block128",
+    scale: Tensor | None = None,
+    activation: str = "swiglu",
+    interleaved: bool = False,
+    limit: float | None = None,
+    alpha: float | None = None,
+    power_of_two: bool = False,
+    out: Tensor | None = None,
+    expected_m: int | None = None,
+    config: SiluMulQuantizeConfig | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """
+    Activate and quantise the rows of every group: what an MoE layer does between its two GEMMs.
+
+    ``y[m, i] = gate / (1 + exp(-gate)) * up`` in float32, where gate is ``x[m, i]`` and up
+    ``x[m, I + i]``; then ``q = y / scale``, rounded once. The result goes into
+    `jitgen.grouped_gemm` as it is, as ``a`` and ``a_scale``. The kernel is compiled at the first
+    call that needs it, unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on the
+    current stream of the tensors' device, and nothing waits.
+
+    Exactly one of `offs`, `m_indices` and `masked_m` says which rows belong to a group, as for
+    `jitgen.grouped_gemm`. Their values are read on the device and not checked.
+
+    Args:
+        x: (M, 2 I), or (G, M, 2 I) with `masked_m`: bfloat16, the result of the gate-up GEMM, last
+            dimension contiguous. On sm_90a I is a multiple of 8, and address and strides are
+            multiples of 16 bytes.
+        offs: (G,) int32, the ragged layout: the row behind the last of each group. Rows from
+            ``offs[-1]`` on belong to no group.
+        m_indices: (M,) int32, the contiguous layout: the group of each row, -1 for padding.
+        masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
+        scale_granularity: How many results share a scale:
+
+            =============  ===============================  ==================  ================
+            granularity    scale                            q                   found by
+            =============  ===============================  ==================  ================
+            block128       (M, IB) or (G, M, IB)            float8_e4m3fn       the kernel
+            row            (M,) or (G, M)                   float8_e4m3fn       the kernel
+            tensor         (1,)                             float8_e4m3fn       the caller
+            none           None                             bfloat16
+            =============  ===============================  ==================  ================
+
+            with IB = ceil(I / 128), float32. A scale that the kernel finds is max(abs(y)) / 448,
+            and 1 where all are zero, bit by bit what `jitgen.quantize` gives for the same y. Block
+            scales have M contiguous and the stride of IB a multiple of 4, which GEMMs read
+            without a copy.
+        scale: (1,) float32 on the same device, which results are divided by; for ``tensor`` alone.
+        activation: ``swiglu``, or gpt-oss's ``swiglu_oai``: ``gate / (1 + exp(-alpha * gate)) *
+            (up + 1)``, where gate is at most `limit` and up between -limit and limit.
+        interleaved: Gates are in the even columns of x and ups in the odd ones.
+        limit: For ``swiglu_oai`` alone, which needs it; at least 0.
+        alpha: Likewise.
+        power_of_two: Round scales that the kernel finds up to powers of two.
+        out: (M, I) or (G, M, I), I contiguous: where q goes. On sm_90a address and strides are
+            multiples of 8 values. Rows of no group are not written.
+        expected_m: How many rows a group is expected to have, for choosing a kernel; any value
+            gives right results. Without it groups count as equally large, and masked ones as full.
+        config: A config to use instead of the selector's.
+
+    Returns:
+        q: `out`, or a new tensor; rows of no group are not initialised.
+        scale: New scales, where likewise; for ``tensor`` the one given; None for ``none``.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+            A tensor that requires a gradient is wrong while autograd is on, because there is none.
+        UnsupportedConfig: The target cannot run `config`.
+        KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
+            captured.
+        CompileError: The kernel cannot be compiled.
+
+    Safe to call from any thread. torch's tracers see one operation,
+    ``torch.ops.jitgen.silu_mul_quantize``; see `jitgen.ops.tracing`.
+    """
+    if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
+        from jitgen.ops.tracing import compiled
+
+        return compiled.silu_mul_quantize(
+            *(x, offs, m_indices, masked_m, scale_granularity, scale, activation, interleaved),
+            *(limit, alpha, power_of_two, out, expected_m, config),
+        )
+    given = Arguments(
+        x=x,
+        offs=offs,
+        m_indices=m_indices,
+        masked_m=masked_m,
+        scale_granularity=scale_granularity,
+        scale=scale,
+        activation=activation,
+        interleaved=interleaved,
+        limit=limit,
+        alpha=alpha,
+        power_of_two=power_of_two,
+        out=out,
+        expected_m=expected_m,
+    )
+    key: tuple[Any, ...] = ()
+    try:
+        session, key = current.get(), _key(given, config)
+        launch = session.memo.get(key) or similar(session, key, x)
+        return launch.call(given)  # type: ignore[no-any-return]
+    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+        pass
+    return run(given, config, key)
+
+
+def _key(given: Arguments, config: SiluMulQuantizeConfig | None) -> tuple[Any, ...]:
+    """
+    Return what a launch depends on and the entry does not check, with what is wrong to remember.
+
+    Dtypes, strides, and that q, scale and groups have the rows of x, the entry checks by itself.
+    """
+    x, out, scale, groups = given.x, given.out, given.scale, given.groups
+    tensors = (x, out, scale, groups)
+    return (
+        ("silu_mul_quantize", given.offs is None, given.m_indices is None, given.masked_m is None),
+        x.numel(),  # in its place: `launch.ROWS`
+        x.shape[-1],
+        x.dim(),
+        # The entry does not know that q has half the columns of x.
+        None if out is None else out.shape[-1],
+        groups.shape[0] if given.offs is not None and groups is not None else None,
+        x.get_device() if devices.has_several_gpus else None,
+        given.scale_granularity,
+        given.activation,
+        given.interleaved,
+        given.power_of_two,
+        given.limit,
+        given.alpha,
+        given.expected_m,
+        None if config is None else id(config),
+        # What has no memory is a tensor of another type, or is seen by a mode: it is never
+        # remembered, nor is what needs a gradient.
+        *(value.__class__ for value in tensors),
+        num_modes(),
+        is_grad_enabled() and any(value is not None and value.requires_grad for value in tensors),
+    )

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of `silu_mul_quantize` that put a kernel to the test, and what they must give."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Arch, Layout
+from jitgen.errors import ConfigError
+from jitgen.layouts import ARGUMENT
+from jitgen.ops.silu_mul_quantize import reference
+from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeConfig
+from jitgen.ops.silu_mul_quantize.dispatch import new_q, new_scale
+
+LIMITS = {"limit": 7.0, "alpha": 1.702}
+"""What gpt-oss uses."""
+
+_UNTOUCHED, _POISON = 77, -3.0
+"""What bytes of q and scales hold before."""
+
+_WARP = 32
+_VECTOR = 8
+_SIZES = re.compile(r"(\d+):(\d+):(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """
+    The sizes of a call.
+
+    Attributes:
+        rows: Rows of each group.
+        n: Columns of the result.
+        num_sms: SMs of the GPU: few, so that a warp gets several tiles.
+    """
+
+    rows: tuple[int, ...]
+    n: int
+    num_sms: int = 1
+
+    @classmethod
+    def of(cls, config: SiluMulQuantizeConfig, arch: Arch) -> Self:  # noqa: ARG003  # any GPU
+        """
+        Return sizes that test `config`: more groups than lanes, which are empty, tiny, one row
+        short of a tile and one row beyond it, and more columns than the threads of a CTA hold, with
+        a tail of one vector.
+        """
+        tiling = config.tiling
+        columns = _VECTOR * tiling.threads * tiling.held
+        return cls(
+            rows=(3, 0, tiling.rows + 1, *[0] * _WARP, tiling.rows - 1, 2 * tiling.rows),
+            n=columns + 128 + _VECTOR if config.scale_granularity is Scales.ROW else 520,
+        )
+
+    @classmethod
+    def parse(cls, text: str, config: SiluMulQuantizeConfig) -> Self:  # noqa: ARG003  # any serves
+        """
+        Return the sizes that ``G:M:I`` stands for: M rows in G groups, as unequal as it goes.
+
+        Raises:
+            ConfigError: `text` is something else.
+        """
+        match = _SIZES.fullmatch(text)
+        groups, m, n = map(int, match.groups()) if match else (0, 0, 0)
+        if min(groups, n) < 1 or n % _VECTOR:
+            raise ConfigError(
+                f"problem {text!r} is not G:M:I: groups, rows in all, I, a multiple of {_VECTOR}"
+            )
+        ends = [m * (i * i) // (groups * groups) for i in range(1, groups + 1)]
+        rows = (end - start for start, end in zip([0, *ends], ends, strict=False))
+        return cls(rows=tuple(rows), n=n)
+
+    def __str__(self) -> str:
+        """Return the sizes in words."""
+        runs = [(count, len([*equal])) for count, equal in groupby(self.rows)]
+        rows = " + ".join(
+            f"{times} x {count}" if times > 1 else f"{count}" for count, times in runs
+        )
+        return f"rows {rows}, I {self.n}, {self.num_sms} SMs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """
+    A call with its answer.
+
+    Attributes:
+        tensors: What kernels take, in order, without the number of SMs.
+        is_exact: Whether y is the same however exp() is computed, so that results are, too.
+        is_owned: Rows that belong to a group.
+        q, scale: What the kernel writes; scale None where it finds none.
+        expected_q, expected_scale: What they must be.
+    """
+
+    tensors: tuple[Tensor | float, ...]
+    is_exact: bool
+    is_owned: Tensor
+    q: Tensor
+    scale: Tensor | None
+    expected_q: Tensor
+    expected_scale: Tensor | None
+
+    def wrong(self) -> int:
+        """Return how many values are wrong: rows that nobody owns, scales, more than a step."""
+        others = ~self.is_owned
+        count = int((self.q[others].view(torch.uint8) != _UNTOUCHED).sum())
+        if self.scale is not None and self.expected_scale is not None:
+            count += int((self.scale[others] != _POISON).sum())
+            found, expected = self.scale[self.is_owned], self.expected_scale[self.is_owned]
+            allowed = 0.0 if self.is_exact else 2.0**-20
+            count += int(((found - expected).abs() > allowed * expected).sum())
+        steps = (_ordered(self.q[self.is_owned]) - _ordered(self.expected_q[self.is_owned])).abs()
+        return count + int((steps > (0 if self.is_exact else 1)).sum())
+
+    def errors(self) -> tuple[float, float]:
+        """Return the error of q in the Frobenius norm, and the largest one, relative."""
+        found, expected = (q[self.is_owned].float() for q in (self.q, self.expected_q))
+        if not found.numel():
+            return 0.0, 0.0
+        tiny = torch.finfo(torch.float32).tiny
+        frobenius = (found - expected).norm() / expected.norm().clamp_min(tiny)
+        largest = (found - expected).abs().max() / expected.abs().max().clamp_min(tiny)
+        return float(frobenius), float(largest)
+
+
+def make(config: SiluMulQuantizeConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0) -> Solved:
+    """
+    Return a call of `config` with `sizes`, the same for the same `seed`. Every layout gets rows
+    that nobody owns.
+    """
+    chance = torch.Generator().manual_seed(seed)
+    lead, groups = _rows(config.layout, sizes.rows)
+    gate, up = torch.randn(2, *lead, sizes.n, generator=chance)
+    gate = gate * 4
+    if is_exact:  # gates are open, shut or 0
+        kinds = torch.randint(8, gate.shape, generator=chance)
+        gate = gate.abs() * 8 + 20
+        gate = gate.where(kinds != 0, 0.0).where(kinds != 1, -200.0)
+    pair = torch.stack((gate, up), -1) if config.interleaved else torch.stack((gate, up), -2)
+    x = pair.flatten(-2).bfloat16()
+    limits: dict[str, Any] = LIMITS if config.activation is Activation.SWIGLU_OAI else {}
+    given = torch.tensor([0.0117]) if config.scale_granularity is Scales.TENSOR else None
+    named: dict[str, Any] = {ARGUMENT[config.layout]: groups}
+    expected_q, expected_scale = reference.silu_mul_quantize(
+        x,
+        **named,
+        scale=given,
+        scale_granularity=str(config.scale_granularity),
+        activation=str(config.activation),
+        interleaved=config.interleaved,
+        power_of_two=config.power_of_two,
+        **limits,
+    )
+    q = new_q(x, sizes.n, config.scale_granularity)
+    scale = new_scale(x, sizes.n, config.scale_granularity)
+    q.view(torch.uint8).fill_(_UNTOUCHED)
+    if scale is not None:
+        scale.fill_(_POISON)
+    scales = [each for each in (scale, given) if each is not None]
+    return Solved(
+        tensors=(x, groups, q, *scales, *limits.values()),
+        is_exact=is_exact,
+        is_owned=reference.owned_rows(
+            x, named.get("offs"), named.get("m_indices"), named.get("masked_m")
+        ),
+        q=q,
+        scale=scale,
+        expected_q=expected_q,
+        expected_scale=expected_scale,
+    )
+
+
+def _rows(layout: Layout, rows: Sequence[int]) -> tuple[tuple[int, ...], Tensor]:
+    """Return the leading shape of x, and what says which rows count."""
+    if layout is Layout.MASKED:
+        return (len(rows), max(*rows, 1, 1) + 3), torch.tensor(rows, dtype=torch.int32)
+    if layout is Layout.RAGGED:
+        return (sum(rows) + 5,), torch.tensor([*accumulate(rows)], dtype=torch.int32)
+    indices: list[int] = []
+    for group, count in enumerate(rows):
+        indices += [group] * count + [-1] * (group % 3 + 1)
+    return (len(indices),), torch.tensor(indices, dtype=torch.int32)
+
+
+def _ordered(values: Tensor) -> Tensor:
+    """Return e4m3 or bf16 values as integers in the order of the values; -0 comes before 0."""
+    kind, sign = (torch.uint8, 0x80) if values.dtype.itemsize == 1 else (torch.int16, 0x8000)
+    bits = values.view(kind).int() & (2 * sign - 1)
+    return torch.where(bits >= sign, sign - 1 - bits, bits)

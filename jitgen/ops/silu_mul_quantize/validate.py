@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `silu_mul_quantize` accepts: every rule about its arguments, each with one error."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Arch, Layout
+from jitgen.errors import InputError
+from jitgen.formats.dtypes import TORCH
+from jitgen.layouts import ARGUMENT
+from jitgen.ops import tensors as common
+from jitgen.ops.silu_mul_quantize.config import Activation, Scales
+from jitgen.runtime import devices
+from jitgen.runtime.devices import Device
+from jitgen.runtime.session import Session
+from jitgen.targets.legality import rules, size_refusal
+
+Word = TypeVar("Word", bound=StrEnum)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """The arguments of one `silu_mul_quantize`, as the caller gave them; see there."""
+
+    x: Tensor
+    offs: Tensor | None
+    m_indices: Tensor | None
+    masked_m: Tensor | None
+    scale_granularity: str
+    scale: Tensor | None
+    activation: str
+    interleaved: bool
+    limit: float | None
+    alpha: float | None
+    power_of_two: bool
+    out: Tensor | None
+    expected_m: int | None
+
+    @property
+    def groups(self) -> Tensor | None:
+        """The one of offs, m_indices and masked_m that is given."""
+        return next((x for x in (self.offs, self.m_indices, self.masked_m) if x is not None), None)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor among them, by its name."""
+        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """What the activation takes at run time: limit and alpha, or nothing."""
+        if self.limit is None or self.alpha is None:
+            return ()
+        return float(self.limit), float(self.alpha)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """
+    What follows from valid arguments; a tracer's sizes may be symbols.
+
+    Attributes:
+        device: What serves the tensors.
+        arch: Its target.
+        layout: How rows belong to groups.
+        scale_granularity: How many results share one scale.
+        activation: What becomes of a gate and an up.
+        groups: Number of groups; 1 for the contiguous layout, where nobody knows it.
+        rows: Rows of x; in the masked layout, of one group.
+        n: Columns of q.
+    """
+
+    op: ClassVar[str] = "silu_mul_quantize"
+    device: Device
+    arch: Arch
+    layout: Layout
+    scale_granularity: Scales
+    activation: Activation
+    groups: int
+    rows: int
+    n: int
+
+
+def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts:
+    """
+    Return the facts about valid arguments.
+
+    Args:
+        given: The arguments.
+        session: What serves them.
+        has_memory: Whether tensors have addresses; a tracer's have none.
+
+    Raises:
+        InputError: Something is wrong; the first rule that is broken, in the order of this
+            function.
+    """
+    x = given.x
+    common.require_tensor("x", x)
+    layout, groups = common.layout_of(given.offs, given.m_indices, given.masked_m)
+    device = devices.find(x.device, session, "x")
+    arch = device.arch
+    common.require_dtype("x", x, [torch.bfloat16], arch)
+    is_masked = layout is Layout.MASKED
+    of = f"{'(G, M, 2 I)' if is_masked else '(M, 2 I)'} for {layout}"
+    common.require_rank("x", x, 3 if is_masked else 2, of)
+    columns = x.shape[-1]
+    if columns % 2 or columns == 0:
+        raise InputError(
+            "x", f"must have as many columns of gates as of ups, at least 1 of each (got {columns})"
+        )
+    common.require_rank(ARGUMENT[layout], groups, 1, "one number for each group or row")
+    if layout is Layout.RAGGED and groups.shape[0] == 0:
+        raise InputError("offs", "must have at least one group: the group list is empty")
+    if is_masked and x.shape[0] == 0:
+        raise InputError("x", "must have at least one group: it has no matrix")
+    length = groups.shape[0] if layout is Layout.RAGGED else x.shape[0]
+    common.check_groups(ARGUMENT[layout], groups, length, ("x", x))
+    scales = _word("scale_granularity", Scales, given.scale_granularity)
+    activation = _word("activation", Activation, given.activation)
+    _check_options(given, scales, activation)
+    facts = Facts(
+        device=device,
+        arch=arch,
+        layout=layout,
+        scale_granularity=scales,
+        activation=activation,
+        groups=1 if layout is Layout.CONTIGUOUS else groups.shape[0],
+        rows=x.shape[-2],
+        n=columns // 2,
+    )
+    if reason := size_refusal(facts, arch):
+        raise InputError("x", reason)
+    _check_tensors(given, facts, has_memory=has_memory)
+    common.refuse_gradients(given.tensors, Facts.op)
+    return facts
+
+
+def _check_options(given: Arguments, scales: Scales, activation: Activation) -> None:
+    for name in ("interleaved", "power_of_two"):
+        if type(getattr(given, name)) is not bool:
+            raise InputError(name, f"must be True or False (got {getattr(given, name)!r})")
+    if given.power_of_two and not scales.is_found:
+        raise InputError(
+            "power_of_two", f"is for block128 and row, whose scales are found here (got {scales})"
+        )
+    is_limited = activation is Activation.SWIGLU_OAI
+    for name in ("limit", "alpha"):
+        value = getattr(given, name)
+        if (value is not None) != is_limited:
+            what = "is required for" if is_limited else "belongs to"
+            raise InputError(name, f"{what} swiglu_oai (got {value!r} for {activation})")
+        if value is not None and not _is_number(value):
+            raise InputError(name, f"must be a finite number (got {value!r})")
+    if given.limit is not None and given.limit < 0:
+        raise InputError("limit", f"must be at least 0 (got {given.limit!r})")
+    expected_m = given.expected_m
+    if expected_m is not None and (type(expected_m) is not int or expected_m < 1):
+        raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _check_tensors(given: Arguments, facts: Facts, *, has_memory: bool) -> None:
+    """Require scale and out to fit, and memory that vectors can be read from."""
+    x, out, scale, scales = given.x, given.out, given.scale, facts.scale_granularity
+    if (scale is not None) != (scales is Scales.TENSOR):
+        what = "is required for" if scale is None else "is found by the kernel, but for"
+        raise InputError("scale", f"{what} scales of a tensor (got {scales})")
+    if scale is not None:
+        common.require_tensor("scale", scale)
+        common.require_dtype("scale", scale, [torch.float32], None)
+        common.require_shape("scale", scale, (1,), "for a scale of the whole tensor")
+        common.require_device("scale", scale, ("x", x))
+    if out is not None:
+        common.require_tensor("out", out)
+        common.require_dtype("out", out, [TORCH[scales.q_dtype]], None)
+        common.require_shape("out", out, (*x.shape[:-1], facts.n), "rows of x by half its columns")
+        if out.shape[-2] > 1 and out.stride(-2) < facts.n:
+            raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
+    alignment = rules(facts.arch, facts.op).alignment
+    for name, tensor in (("x", x), ("out", out)):
+        if tensor is not None:
+            of_vector = alignment * tensor.element_size() // x.element_size()  # 8 values of each
+            common.check_memory(name, tensor, ("x", x), of_vector, has_memory=has_memory)
+
+
+def _word(name: str, kind: type[Word], value: object) -> Word:
+    try:
+        return kind(value)  # type: ignore[arg-type]
+    except ValueError:
+        raise InputError(name, f"must be one of {', '.join(kind)} (got {value!r})") from None

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sm_90a says of `silu_mul_quantize`: see `jitgen.targets.protocol.Rules`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from jitgen import templates
+from jitgen.config.dtypes import Layout
+from jitgen.ops.silu_mul_quantize.config import (
+    Activation,
+    Scales,
+    SiluMulQuantizeConfig,
+    Tiling,
+)
+from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
+from jitgen.targets import silu_space
+from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
+from jitgen.targets.sm_90a.devices import H200, silu_fit_of
+
+VECTOR = 8
+"""Columns that a thread takes at once: 16 bytes of gates and 16 of ups."""
+
+TILE_VECTORS = 32
+"""Vectors in a tile: one for each lane of a warp."""
+
+_ROWS = (1, 2, 4, 8)
+_THREADS = (32, 64, 128, 256)
+_CTAS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16)
+_HELD = (1, 2, 4)
+
+_THREADS_PER_SM = 2048
+_CTAS_PER_SM = 32
+_REGISTERS_PER_SM = 65_536
+_MAX_REGISTERS = 255
+_REGISTER_UNIT = 8  # a thread gets whole units
+
+_BASE_REGISTERS = 32  # addresses, sizes, the results of one vector
+_ROW_REGISTERS = 8  # 16 bf16 values of one vector, gates and ups
+_HELD_REGISTERS = 8  # 8 float32 results of one vector
+
+_PARAMETERS = frozenset(
+    (
+        *("name", "config_json", "layout", "scale_granularity"),
+        *("activation", "interleaved", "power_of_two"),
+        *("rows", "threads", "ctas_per_sm", "held", "loads_ahead", "is_persistent", "use_pdl"),
+    )
+)
+
+_MEASURED = (
+    Tiling(is_persistent=False),
+    Tiling(rows=2, ctas_per_sm=9),
+    Tiling(rows=1, threads=64, ctas_per_sm=16),
+)
+"""For ragged rows, block scales, swiglu: what ten tilings left on an H200, most rows first."""
+
+_USUAL = (
+    Tiling(ctas_per_sm=6),
+    Tiling(rows=2, ctas_per_sm=8),
+    Tiling(rows=1, threads=64, ctas_per_sm=16),
+)
+_OF_ROWS = (
+    Tiling(rows=2, threads=256, ctas_per_sm=3),
+    Tiling(rows=1, threads=256, ctas_per_sm=4),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sm90SiluDerived:
+    """
+    What follows from a legal sm_90a config.
+
+    Attributes:
+        registers: Of a thread, as many as `ctas_per_sm` CTAs leave it.
+        bytes_ahead: Loads of an SM that are under way at once.
+    """
+
+    registers: int
+    bytes_ahead: int
+
+
+class SiluMulQuantize:
+    """The rules of its kernels, the few that may be chosen, and what they cost."""
+
+    generation = 1
+    alignment = 16
+    row_edges: tuple[int, ...] = (
+        1,
+        4,
+        8,
+        16,
+        32,
+        64,
+        128,
+        256,
+        512,
+        1024,
+        2048,
+        4096,
+        8192,
+        32768,
+        131072,
+    )
+
+    def derive(self, config: SiluMulQuantizeConfig) -> Sm90SiluDerived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        silu_space.check_kind(config)
+        tiling, is_row = config.tiling, config.scale_granularity is Scales.ROW
+        for name, allowed in (("rows", _ROWS), ("threads", _THREADS), ("held", _HELD)):
+            have = getattr(tiling, name)
+            refuse_unless(
+                have in allowed,
+                f"E_{name.upper()}",
+                f"{name}={have} is not one of {', '.join(map(str, allowed))}",
+            )
+        refuse_unless(
+            is_row or tiling.held == 1,
+            "E_HELD",
+            f"held={tiling.held}: only scales of rows let a thread hold several vectors",
+        )
+        refuse_unless(
+            not (is_row and tiling.loads_ahead),
+            "E_LOADS_AHEAD",
+            "loads_ahead: a CTA that finds scales of rows waits for all of its warps anyway",
+        )
+        threads = tiling.threads * tiling.ctas_per_sm
+        refuse_unless(
+            tiling.ctas_per_sm <= _CTAS_PER_SM and threads <= _THREADS_PER_SM,
+            "E_CTAS",
+            f"{tiling.ctas_per_sm} CTAs of {tiling.threads} threads are more than an SM holds: "
+            f"{_CTAS_PER_SM} CTAs, {_THREADS_PER_SM} threads",
+        )
+        registers = _REGISTERS_PER_SM // threads // _REGISTER_UNIT * _REGISTER_UNIT
+        registers = min(registers, _MAX_REGISTERS)
+        needed = _registers(tiling, is_row=is_row)
+        refuse_unless(
+            needed <= registers,
+            "E_REGS",
+            f"{tiling.rows} rows need about {needed} registers a thread, and {threads} threads "
+            f"leave each {registers}",
+        )
+        ahead = 4 * VECTOR * tiling.rows * (tiling.held if is_row else 1 + tiling.loads_ahead)
+        return Sm90SiluDerived(registers=registers, bytes_ahead=ahead * threads)
+
+    def nearest(self, config: SiluMulQuantizeConfig) -> SiluMulQuantizeConfig | None:
+        """Return the legal config that is nearest to a refused one: sides by their ratios."""
+        start = silu_space.legal_kind(config)
+
+        def distance(other: SiluMulQuantizeConfig) -> float:
+            sides = ("rows", "threads", "ctas_per_sm", "held")
+            pairs = [(getattr(start.tiling, side), getattr(other.tiling, side)) for side in sides]
+            return float(sum(max(pair) / min(pair) for pair in pairs))
+
+        legal = (
+            replace(start, tiling=replace(tiling, loads_ahead=loads_ahead))
+            for tiling in _tilings(start.tiling, _HELD)
+            for loads_ahead in (start.tiling.loads_ahead, False)
+        )
+        return min(filter(self._is_legal, legal), key=distance, default=None)
+
+    def configs(self) -> Iterator[SiluMulQuantizeConfig]:
+        """Yield configs of every size, legal or not, with the default held, loads and launch."""
+        for kind in silu_space.kinds():
+            for tiling in _tilings(Tiling(), (1,)):
+                yield replace(kind, tiling=tiling)
+
+    def candidates(self, problem: SiluMulQuantizeProblem) -> tuple[SiluMulQuantizeConfig, ...]:
+        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        listed: tuple[Tiling, ...] = _MEASURED if _is_measured(problem) else _USUAL
+        if problem.scale_granularity is Scales.ROW:
+            listed = _OF_ROWS
+        every = (replace(silu_space.of_problem(problem), tiling=tiling) for tiling in listed)
+        return tuple(filter(self._is_legal, every))
+
+    def predict(
+        self,
+        problem: SiluMulQuantizeProblem,
+        config: SiluMulQuantizeConfig,
+        device: Device,
+        num_sms: int,
+    ) -> Candidate:
+        """Return what `config` would take: its launch, and what crosses memory at its rate."""
+        fit, tiling = silu_fit_of(device), config.tiling
+        sides = (tiling.rows, tiling.threads, tiling.ctas_per_sm, tiling.is_persistent)
+        call_us, rate = fit.speeds.get(sides, fit.other)
+        if problem.layout is Layout.MASKED:
+            call_us += fit.search_us
+        height = tiling.rows
+        tiles = problem.groups * -(-problem.rows_per_group // height)
+        warps = num_sms * tiling.ctas_per_sm * tiling.threads // 32
+        widths = -(-problem.n // (VECTOR * TILE_VECTORS))
+        is_row = problem.scale_granularity is Scales.ROW
+        slots = num_sms * tiling.ctas_per_sm if is_row else warps
+        share = min(1.0, num_sms / device.num_sms)
+        return Candidate(
+            config=config,
+            cost=call_us + problem.traffic_bytes / (rate * share),
+            waste=tiles * height / max(1, problem.m),
+            waves=-(-tiles * (1 if is_row else widths) // slots),
+            traffic_bytes=problem.traffic_bytes,
+            bound="stream",
+        )
+
+    def doubt(self, problem: SiluMulQuantizeProblem, device: Device) -> str:
+        """Return what the cost model was not fitted to, if so."""
+        is_fitted = _is_measured(problem) or problem.scale_granularity is Scales.ROW
+        if is_fitted and device is H200:
+            return ""
+        return f"the model was fitted to ragged rows with block scales on an {H200.name}"
+
+    def check_sizes(self, problem: SiluMulQuantizeProblem) -> None:
+        """Raise a Refusal where a row does not end with a whole vector."""
+        refuse_unless(
+            problem.n % VECTOR == 0,
+            "E_SIZE",
+            f"must have I, half of its columns, a multiple of {VECTOR} on sm_90a, 16 bytes of bf16 "
+            f"(got {problem.n})",
+        )
+
+    def template(self) -> Template:
+        """Return the template of its kernels."""
+        return Template(
+            root=templates.ROOT, entry="sm90/silu_mul_quantize.py.jinja", parameters=_PARAMETERS
+        )
+
+    def _is_legal(self, config: SiluMulQuantizeConfig) -> bool:
+        try:
+            self.derive(config)
+        except Refusal:
+            return False
+        return True
+
+
+def _registers(tiling: Tiling, *, is_row: bool) -> int:
+    """Return the registers of a thread below which the compiler would spill."""
+    each = _ROW_REGISTERS * (1 + tiling.loads_ahead)
+    if is_row:
+        each += _HELD_REGISTERS * tiling.held
+    return _BASE_REGISTERS + each * tiling.rows
+
+
+def _tilings(like: Tiling, held: tuple[int, ...]) -> Iterator[Tiling]:
+    """Yield the tilings of every size, legal or not, with the flags of `like`."""
+    for rows, threads, ctas, vectors in itertools.product(_ROWS, _THREADS, _CTAS, held):
+        yield replace(like, rows=rows, threads=threads, ctas_per_sm=ctas, held=vectors)
+
+
+def _is_measured(problem: SiluMulQuantizeProblem) -> bool:
+    return (
+        problem.layout is Layout.RAGGED
+        and problem.scale_granularity is Scales.BLOCK128
+        and problem.activation is Activation.SWIGLU
+        and not problem.interleaved
+        and not problem.power_of_two
+    )

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`jitgen.silu_mul_quantize`: results, what it hands to the next GEMM, refusals, memo, tracers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import jitgen
+from jitgen.config import Arch
+from jitgen.errors import InputError
+from jitgen.ops.silu_mul_quantize.config import Tiling
+from jitgen.verify.gpu import device
+from tests import needs
+from tests.silu_cases import Kernel, make
+
+pytestmark = [needs.compiler, needs.linker]
+
+CASES = [
+    Kernel(),
+    Kernel(layout="masked", scale_granularity="row", power_of_two=True),
+    Kernel(layout="contiguous", scale_granularity="tensor"),
+    Kernel(scale_granularity="none", activation="swiglu_oai", interleaved=True),
+]
+
+
+def options(kernel: Kernel, scale: Tensor | None) -> dict[str, Any]:
+    found = kernel.options
+    return found | {"scale": scale} if kernel.scale_granularity == "tensor" else found
+
+
+def ragged(rows: int = 20, columns: int = 512) -> dict[str, Any]:
+    chance = torch.Generator().manual_seed(rows)
+    x = torch.randn(rows, columns, generator=chance).bfloat16()
+    return {"x": x, "offs": torch.tensor([rows // 2, rows], dtype=torch.int32)}
+
+
+@pytest.mark.parametrize("kernel", CASES, ids=str)
+def test_right(kernel: Kernel) -> None:
+    """Twice: the second call is a warm one."""
+    name = {"ragged": "offs", "contiguous": "m_indices", "masked": "masked_m"}[kernel.layout]
+    for seed in (0, 1):
+        case = make(kernel, [3, 0, 9, 5], 264, is_exact=True, seed=seed)
+        x, groups = case.arguments[:2]
+        q, scale = jitgen.silu_mul_quantize(
+            x, **{name: groups}, **options(kernel, case.scale), out=case.q
+        )
+        if scale is not None and case.scale is not None and scale is not case.scale:
+            assert scale.stride() == case.scale.stride()
+            case.scale[case.owned] = scale[case.owned]
+
+        assert q is case.q
+        assert case.wrong(is_exact=True) == ""
+
+
+@pytest.mark.parametrize("granularity", ["block128", "row"])
+def test_the_next_gemm_takes_the_result_without_a_copy(granularity: str) -> None:
+    given = ragged()
+    w = torch.randn(2, 64, 256, generator=torch.Generator().manual_seed(0))
+    quantize = jitgen.quantize.per_block if granularity == "block128" else jitgen.quantize.per_row
+    b, b_scale = quantize(w)
+    q, scale = jitgen.silu_mul_quantize(**given, scale_granularity=granularity)
+
+    assert scale is not None
+    assert granularity == "row" or jitgen.quantize.is_kernel_layout(scale)
+    found = jitgen.grouped_gemm(q, b, scale, b_scale, offs=given["offs"])
+    y = torch.nn.functional.silu(given["x"][:, :256].float()) * given["x"][:, 256:].float()
+    expected = torch.cat([y[:10] @ w[0].T, y[10:] @ w[1].T])
+    assert (found.float() - expected).norm() < 0.05 * expected.norm()
+
+
+def test_no_rows_launch_nothing() -> None:
+    q, scale = jitgen.silu_mul_quantize(
+        torch.empty(0, 512, dtype=torch.bfloat16), offs=torch.zeros(2, dtype=torch.int32)
+    )
+
+    assert q.shape == (0, 256)
+    assert scale is not None
+    assert scale.shape == (0, 2)
+
+
+def test_other_row_counts_are_warm() -> None:
+    """A new number of rows in a bucket that was seen asks nobody."""
+    with jitgen.Session() as session:
+        jitgen.silu_mul_quantize(**ragged(20))
+        session.select = None  # type: ignore[assignment,method-assign]
+
+        jitgen.silu_mul_quantize(**ragged(18))
+        assert len(session.memo) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": torch.zeros(20, 512)}, "x: must be bfloat16"),
+        ({"x": torch.zeros(20, 511, dtype=torch.bfloat16)}, "columns of gates"),
+        ({"offs": None}, "one of offs, m_indices and masked_m is required"),
+        ({"masked_m": torch.zeros(2, dtype=torch.int32)}, "exactly one of"),
+        ({"offs": torch.zeros(0, dtype=torch.int32)}, "at least one group"),
+        ({"scale_granularity": "block64"}, "must be one of block128, row, tensor, none"),
+        ({"activation": "gelu"}, "must be one of swiglu, swiglu_oai"),
+        ({"activation": "swiglu_oai"}, "limit: is required for swiglu_oai"),
+        ({"limit": 7.0}, "limit: belongs to swiglu_oai"),
+        ({"activation": "swiglu_oai", "limit": 7.0, "alpha": float("nan")}, "finite"),
+        ({"scale": torch.ones(1)}, "scale: is found by the kernel"),
+        ({"scale_granularity": "tensor"}, "scale: is required"),
+        ({"scale_granularity": "none", "power_of_two": True}, "power_of_two: is for"),
+        ({"interleaved": "yes"}, "interleaved: must be True or False"),
+        ({"out": torch.zeros(20, 128).to(torch.float8_e4m3fn)}, "out: must have shape"),
+        ({"out": torch.zeros(20, 256)}, "out: must be float8_e4m3fn"),
+        ({"expected_m": 0}, "expected_m: must be"),
+        ({"config": jitgen.SiluMulQuantizeConfig(layout="masked")}, "config: must be for"),
+        ({"config": "silu"}, "config: must be a SiluMulQuantizeConfig"),
+        ({"x": torch.zeros(20, 512, dtype=torch.bfloat16, requires_grad=True)}, "gradient"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_refusals(change: dict[str, Any], message: str) -> None:
+    """Also when a right call was remembered before."""
+    jitgen.silu_mul_quantize(**ragged())
+
+    with pytest.raises(InputError, match=message):
+        jitgen.silu_mul_quantize(**(ragged() | change))
+
+
+def test_sm_90a_wants_whole_vectors() -> None:
+    with device("sm_90a", num_sms=1), pytest.raises(InputError, match="a multiple of 8 on sm_90a"):
+        jitgen.silu_mul_quantize(**ragged(columns=24))
+
+
+def test_an_emulated_gpu_serves_calls() -> None:
+    given = ragged(rows=6)
+    tiling = Tiling(rows=1, threads=64, ctas_per_sm=16)
+    config = jitgen.SiluMulQuantizeConfig(layout="ragged", tiling=tiling)
+    with device("sm_90a", num_sms=1):
+        q, scale = jitgen.silu_mul_quantize(**given, config=config)
+    expected_q, expected_scale = jitgen.reference.silu_mul_quantize(**given)
+
+    assert config.name(Arch.SM_90A) == "silu_mul_quantize_ragged_block128_swiglu_r1_t64_c16_sm_90a"
+    assert scale is not None
+    assert expected_scale is not None
+    assert torch.allclose(scale, expected_scale, rtol=1e-6)
+    assert (q.float() - expected_q.float()).norm() < 0.01 * expected_q.float().norm()
+
+
+def test_fake_tensors_get_shapes() -> None:
+    given = ragged()
+    with FakeTensorMode() as mode:
+        faked = {name: mode.from_tensor(value) for name, value in given.items()}
+        q, scale = jitgen.silu_mul_quantize(**faked)
+
+    assert q.shape == (20, 256)
+    assert scale is not None
+    assert scale.shape == (20, 2)
+    assert scale.stride() == (1, 20)
+
+
+@pytest.mark.parametrize("granularity", ["block128", "none"])
+def test_make_fx_records_the_operation(granularity: str) -> None:
+    given = ragged()
+
+    def layer(x: Tensor, offs: Tensor) -> Tensor:
+        return jitgen.silu_mul_quantize(x, offs=offs, scale_granularity=granularity)[0].float()
+
+    graph = make_fx(layer)(*given.values())
+
+    assert "jitgen.silu_mul_quantize" in graph.code
+    assert torch.equal(graph(*given.values()), layer(*given.values()))
+
+
+def test_torch_compile_sees_one_operation() -> None:
+    given = ragged()
+
+    def layer(x: Tensor, offs: Tensor) -> Tensor:
+        return jitgen.silu_mul_quantize(x, offs=offs)[0].float() + 1
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+
+    assert torch.equal(compiled(*given.values()), layer(*given.values()))

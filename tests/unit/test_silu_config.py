@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`silu_mul_quantize` before it is compiled: names, rules, choices, samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import jitgen
+from jitgen.config import Arch, Config
+from jitgen.errors import ConfigError, UnsupportedConfig
+from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, Tiling
+from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
+from jitgen.ops.silu_mul_quantize.samples import Sizes, make
+from jitgen.targets.legality import check
+from tests.strategies import silu_sweep
+
+BLOCKS = SiluMulQuantizeConfig(layout="ragged")
+
+
+@pytest.mark.parametrize("arch", Arch)
+def test_names_parse_back(arch: Arch) -> None:
+    configs = list(silu_sweep(arch))
+
+    assert len({config.name(arch) for config in configs}) == len(configs)
+    for config in configs:
+        assert Config.parse(config.name(arch)) == (config, arch)
+        assert Config.from_json(config.to_json()) == config
+
+
+def test_a_default_that_shows_is_no_name() -> None:
+    """Each kernel has one name."""
+    with pytest.raises(ConfigError, match="no kernel name"):
+        Config.parse("silu_mul_quantize_ragged_block128_swiglu_r4_sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        (replace(BLOCKS, scale_granularity="none", power_of_two=True), "E_POWER_OF_TWO"),
+        (replace(BLOCKS, tiling=Tiling(rows=3)), "E_ROWS"),
+        (replace(BLOCKS, tiling=Tiling(threads=96)), "E_THREADS"),
+        (replace(BLOCKS, tiling=Tiling(held=2)), "E_HELD"),
+        (
+            replace(BLOCKS, scale_granularity="row", tiling=Tiling(loads_ahead=True)),
+            "E_LOADS_AHEAD",
+        ),
+        (replace(BLOCKS, tiling=Tiling(ctas_per_sm=17)), "E_CTAS"),
+        (replace(BLOCKS, tiling=Tiling(rows=8)), "E_REGS"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_rules_of_sm_90a(config: SiluMulQuantizeConfig, code: str) -> None:
+    verdict = check(config, "sm_90a")
+
+    assert verdict.code == code
+    assert check(verdict.proposal, "sm_90a")
+
+
+def test_a_cpu_has_one_tiling() -> None:
+    verdict = check(replace(BLOCKS, tiling=Tiling(rows=2)), "cpu")
+
+    assert verdict.code == "E_TILING"
+    assert verdict.proposal == BLOCKS
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"), [(4096, "once"), (128, "r2_c9"), (8, "r1_t64_c16"), (1, "r1_t64_c16")]
+)
+def test_what_an_h200_was_fastest_with(rows: int, words: str) -> None:
+    """8 groups, I 2048: the tilings that won there."""
+    problem = SiluMulQuantizeProblem(layout="ragged", groups=8, m=8 * rows, n=2048)
+    choice = jitgen.select(problem, "sm_90a")
+
+    assert choice.config.words() == f"ragged_block128_swiglu_{words}"
+    assert len(choice.candidates) <= 4
+
+
+def test_sizes_that_no_vector_covers_are_refused() -> None:
+    problem = SiluMulQuantizeProblem(layout="ragged", groups=8, m=64, n=2044)
+
+    with pytest.raises(UnsupportedConfig, match="a multiple of 8"):
+        jitgen.select(problem, "sm_90a")
+    assert jitgen.select(problem, "cpu").config == BLOCKS
+
+
+@pytest.mark.parametrize("layout", ["ragged", "contiguous", "masked"])
+def test_samples_tell_right_from_wrong(layout: str) -> None:
+    """The answer itself is right; one step, a scale or a row of nobody's is not."""
+    config = replace(BLOCKS, layout=layout)
+    sizes = Sizes.of(config, Arch.SM_90A)
+
+    def solved() -> Any:
+        case = make(config, sizes, is_exact=True)
+        case.q[case.is_owned] = case.expected_q[case.is_owned]
+        case.scale[case.is_owned] = case.expected_scale[case.is_owned]
+        return case
+
+    assert solved().wrong() == 0
+    for name in ("q", "scale"):
+        for is_owned in (True, False):
+            case = solved()
+            bits = getattr(case, name).view(torch.uint8 if name == "q" else torch.int32)
+            bits[(*(case.is_owned == is_owned).nonzero()[0], 1)] ^= 1
+            assert case.wrong() > 0, (name, is_owned)
+
+
+def test_problems_of_the_command_line() -> None:
+    assert sum(Sizes.parse("3:100:64", BLOCKS).rows) == 100
+    with pytest.raises(ConfigError, match="G:M:I"):
+        Sizes.parse("3:100:63", BLOCKS)
