@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from jitgen.cache.files import draft
 from jitgen.cache.root import Root
@@ -22,8 +22,7 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Room(NamedTuple):
     """
     What a file system has.
 

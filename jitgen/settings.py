@@ -16,15 +16,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from jitgen.errors import SettingError
 from jitgen.text import shown
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_SIZE = r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?"
 _MAX_DIGITS = 18
 MAX_WAIT_S = 1e6
 """The longest wait: clocks of the system count milliseconds in 32 bits."""
@@ -37,7 +36,7 @@ def parse_size(text: str) -> int:
     """
     Return the bytes that `text` stands for: ``4GiB``, ``500M``, ``0``; units are powers of 1024.
     """
-    match = _SIZE.fullmatch(text.strip())
+    match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
     if match is None or len(match[1]) > _MAX_DIGITS:
         raise ValueError("a size such as 4GiB, 500MiB or 0")
     return int(float(match[1]) * _UNITS[match[2].upper()])
@@ -90,8 +89,7 @@ def _cache_root() -> Path:
     return home / ".cache" / "jitgen"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(NamedTuple):
     """
     One row of the table.
 

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent
 
-_STATEMENT = re.compile(
-    r"^[ \t]*#%[-+]?[ \t]*(?:include|import|from|extends)\b(.*)$|(\{%.*)$", re.MULTILINE
-)
-_REFERENCE = re.compile(
+_STATEMENT = r"^[ \t]*#%[-+]?[ \t]*(?:include|import|from|extends)\b(.*)$|(\{%.*)$"
+_REFERENCE = (
     r"""[ \t]*"(?P<begin>[\w/.]+)"([ \t]*~[ \t]*\w+[ \t]*~[ \t]*"(?P<end>[\w.]+)")?"""
     r"""(?:[ \t]+import[ \t]+\w+)?[ \t]*"""
 )
@@ -77,9 +75,10 @@ def referred(name: str, text: str, root: Path = ROOT) -> list[str]:
             what it includes.
     """
     found: list[str] = []
-    for statements in _STATEMENT.findall(text):
+    marked = (line for line in text.split("\n") if "#%" in line or "{%" in line)
+    for statements in re.findall(_STATEMENT, "\n".join(marked), re.MULTILINE):
         statement = "".join(statements)
-        match = _REFERENCE.fullmatch(statement)
+        match = re.fullmatch(_REFERENCE, statement)
         if match is None:
             raise ValueError(
                 f'{name}: cannot tell which files {statement.strip()} means; write "file" or '

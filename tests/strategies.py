@@ -67,9 +67,9 @@ def legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
     for layout, (schedule, stages) in itertools.product(Layout, variants):
         start = KernelConfig(layout=layout, tile=Tile(m=1, n=1, k=1), schedule=schedule)
         is_default = (schedule, stages) == variants[0]
-        few = replace(space, operands=space.operands[:1])
-        few = replace(few, split_k=(schedule.split_k,))
-        for config in spanned(start, replace(space, split_k=(1,)) if is_default else few):
+        few = space._replace(operands=space.operands[:1])
+        few = few._replace(split_k=(schedule.split_k,))
+        for config in spanned(start, space._replace(split_k=(1,)) if is_default else few):
             pipeline = replace(config.pipeline, num_ab_stage=stages)
             varied = replace(config, pipeline=pipeline)
             if check(varied, arch):

@@ -16,7 +16,7 @@ from jitgen.bench.protocol import Row, python, temporary_cache
 from jitgen.tuning.measure.errors import WrongResult
 from jitgen.tuning.measure.times import Times
 
-BUDGET_MS = 30.0
+BUDGET_MS = 45.0
 _PROCESSES = 9
 
 _SCRIPT = """\

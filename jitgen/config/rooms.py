@@ -13,10 +13,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgen.errors import ConfigError
 from jitgen.settings import settings
@@ -29,8 +28,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(NamedTuple):
     """
     One kind of thing that grows.
 

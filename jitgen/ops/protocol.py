@@ -10,8 +10,7 @@ without a tensor library.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgen.config.rooms import OPERATIONS
 
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from jitgen.config import Config
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(NamedTuple):
     """
     One operation.
 

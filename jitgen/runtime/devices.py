@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from jitgen.config import Arch, Config
 from jitgen.errors import InputError
@@ -54,12 +53,11 @@ class Device(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class Cpu:
     """The host's own processor."""
 
-    arch: Arch = Arch.CPU
-    tail: tuple[int, ...] = ()
+    arch = Arch.CPU
+    tail = ()
 
     def entry(
         self, session: Session, config: Config, neighbours: Sequence[Config]
@@ -68,13 +66,12 @@ class Cpu:
         return _served(session, config, neighbours, self.arch)
 
 
-@dataclass(frozen=True, slots=True)
-class Cuda:
+class Cuda(NamedTuple):
     """One GPU of this machine."""
 
     arch: Arch
     tail: tuple[int, ...]
-    index: int
+    number: int
     is_alone: bool
 
     def entry(
@@ -82,11 +79,10 @@ class Cuda:
     ) -> tuple[Entry, Config]:
         """Return the entry of a kernel; of several GPUs another may be the current one."""
         function, served = _served(session, config, neighbours, self.arch)
-        return (function if self.is_alone else on_device(function, self.index)), served
+        return (function if self.is_alone else on_device(function, self.number)), served
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emulated:
+class Emulated(NamedTuple):
     """
     A GPU that is none: it takes tensors in host memory.
 
@@ -148,7 +144,7 @@ def _absent(device: torch.device) -> Cuda:
         raise InputError(
             "a", f"is on {device}, but this machine has no GPU to ask what it is: set JITGEN_ARCH"
         )
-    return Cuda(arch=arch, tail=(), index=device.index or 0, is_alone=True)
+    return Cuda(arch=arch, tail=(), number=device.index or 0, is_alone=True)
 
 
 @cache
@@ -169,7 +165,7 @@ def _cuda(device: torch.device) -> Cuda:
     index = torch.cuda.current_device() if device.index is None else device.index
     is_alone = torch.cuda.device_count() == 1
     has_several_gpus = not is_alone
-    return Cuda(arch=arch, tail=(num_sms,), index=index, is_alone=is_alone)
+    return Cuda(arch=arch, tail=(num_sms,), number=index, is_alone=is_alone)
 
 
 def _served(

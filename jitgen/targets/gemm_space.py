@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.ops.grouped_gemm.config import (
@@ -23,8 +23,7 @@ from jitgen.ops.grouped_gemm.config import (
 from jitgen.targets.protocol import Derived, Refusal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class Space(NamedTuple):
     """
     Every value that a target can take for a field: what proposals are searched in.
 

@@ -10,9 +10,8 @@ template, so that checker and kernel cannot disagree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from jitgen.config import Arch, Config
 from jitgen.config.rooms import TARGETS, lacking
@@ -20,8 +19,7 @@ from jitgen.errors import ConfigError, InputError, UnsupportedConfig
 from jitgen.targets.protocol import Derived, Refusal, Rules, Target
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
     """
     The answer of `check`; true when the config is legal.
 
@@ -33,11 +31,11 @@ class Verdict:
     """
 
     ok: bool
+    config: Config
+    rules: Rules | None
     code: str = ""
     reason: str = ""
     derived: Derived | None = None
-    config: Config = field(repr=False)
-    rules: Rules | None = field(repr=False)
 
     def __bool__(self) -> bool:
         return self.ok

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class Refusal(Exception):
@@ -39,8 +39,7 @@ class Derived(Protocol):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+class Template(NamedTuple):
     """
     Where a target's template of one operation is, and what it may ask for.
 
@@ -78,8 +77,7 @@ class Device:
     constants: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(NamedTuple):
     """
     One config that may be chosen, and what the cost model expects of it.
 

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgen.config import Arch, Config
 from jitgen.errors import InputError, UnsafeCacheRoot, UnsupportedConfig
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 _MOST_CHOICES = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(NamedTuple):
     """
     What was chosen for a problem.
 
@@ -48,8 +46,8 @@ class Choice:
     source: Source
     why: str
     candidates: tuple[Candidate, ...]
-    times_us: Mapping[Config, float] = field(hash=False)
-    excluded: Mapping[Config, str] = field(hash=False)
+    times_us: Mapping[Config, float]
+    excluded: Mapping[Config, str]
 
 
 class Chooser:

@@ -12,11 +12,11 @@ ignored: then the model chooses.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgen.config import Arch
 from jitgen.config.part import canonical_json
@@ -25,10 +25,10 @@ from jitgen.errors import ToolchainError
 from jitgen.events import warn_once
 from jitgen.targets.legality import target
 from jitgen.tuning import device
-from jitgen.tuning.record import SCHEMA, BadRecord, Record, Table
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
+    from jitgen.tuning.record import Record, Table
 
 TARGETS = Path(__file__).resolve().parents[1] / "targets"
 """Folder of the targets; each has a folder of shipped tables, ``tables/DEVICE.json``."""
@@ -44,8 +44,7 @@ class Source(StrEnum):
     MODEL = "model"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(NamedTuple):
     """
     A record, and where it comes from.
 
@@ -60,8 +59,7 @@ class Measured:
     record: Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Known(NamedTuple):
     """
     All that measurements say about a problem.
 
@@ -71,7 +69,7 @@ class Known:
     """
 
     measured: tuple[Measured, ...] = ()
-    excluded: Mapping[str, str] = field(default_factory=dict, hash=False)
+    excluded: Mapping[str, str] = MappingProxyType({})
 
     @property
     def times_us(self) -> dict[str, float]:
@@ -159,6 +157,8 @@ def _record(store: Store, name: str, arch: Arch, problem: Any | None = None) -> 
     document = store.tuned.read(device.folder(arch), _BUCKETS, name)
     if document is None:
         return None
+    from jitgen.tuning.record import BadRecord, Record
+
     try:
         record = Record.from_json(document)
         if name != record.problem.slug or problem not in (None, record.problem):
@@ -194,6 +194,8 @@ def record(store: Store, arch: Arch, found: Record) -> None:
 def exclude(store: Store, arch: Arch, name: str, reason: str) -> None:
     """Never choose kernel `name` on this device again, until `readmit`; raises as `record`."""
     global _generation
+    from jitgen.tuning.record import SCHEMA
+
     document = {"schema": SCHEMA, "name": name, "reason": reason}
     store.tuned.write(device.folder(arch), _EXCLUDED, name, document)
     _generation += 1
@@ -234,10 +236,12 @@ def _file(arch: Arch, name: str) -> Path:
 def shipped_table(arch: Arch, name: str) -> Table | None:
     """Return the shipped table of device `name`; None where there is none."""
     path = _file(arch, name)
+    if not path.exists():
+        return None
+    from jitgen.tuning.record import Table
+
     try:
         table = Table.from_json(parse_json(read_bounded(path)))
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError) as error:
         warn_once(f"table {arch}", "ignoring the shipped measurements in %s: %s", path, error)
         return None

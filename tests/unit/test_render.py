@@ -8,7 +8,6 @@ import itertools
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,7 +94,7 @@ def test_an_undefined_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     A template that uses what it did not declare fails with its place, instead of rendering nothing.
     """
     template = TEMPLATES["sm_90a"]
-    fewer = replace(template, parameters=template.parameters - {"tile_m"})
+    fewer = template._replace(parameters=template.parameters - {"tile_m"})
     monkeypatch.setattr(type(rules("sm_90a", "grouped_gemm")), "template", lambda _: fewer)
 
     with pytest.raises(RenderError, match=r"sm90/.*jinja:\d+: 'tile_m' is undefined"):

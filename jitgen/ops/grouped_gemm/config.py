@@ -172,7 +172,7 @@ class KernelConfig(Config):
     @classmethod
     def of_words(cls, words: str) -> Self | None:
         """Return the config whose `words` these are; None where they are nobody's."""
-        match = _WORDS.fullmatch(words)
+        match = re.fullmatch(_WORDS, words)
         if match is None:
             return None
         part = match.groupdict()
@@ -219,7 +219,7 @@ class KernelConfig(Config):
         }
 
 
-_WORDS = re.compile(
+_WORDS = (
     r"(?P<layout>[a-z]+)_(?P<a_dtype>[a-z0-9]+)_(?P<b_dtype>[a-z0-9]+)"
     r"_(?P<scale_granularity>[a-z0-9]+)_(?P<out_dtype>[a-z0-9]+)"
     r"(_as(?P<a_scale_granularity>[a-z0-9]+))?(_b(?P<b_layout>prepared[0-9]+))?"

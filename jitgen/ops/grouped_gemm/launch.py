@@ -33,7 +33,7 @@ ROWS = 1
 Key = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Launch:
     """
     What a call needs besides its tensors.
@@ -65,7 +65,7 @@ class Launch:
         return a.new_empty((*a.shape[:-1], self.columns), dtype=self.out_dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Family:
     """
     Launches that differ in their rows only.

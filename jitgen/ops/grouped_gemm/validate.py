@@ -10,8 +10,7 @@ the entry refuses.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,9 +26,10 @@ from jitgen.runtime.devices import Device
 from jitgen.runtime.session import Session
 from jitgen.targets.legality import rules, size_refusal
 
+_OP = "grouped_gemm"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
+
+class Arguments(NamedTuple):
     """The arguments of one `grouped_gemm`, as the caller gave them; see there."""
 
     a: Tensor
@@ -52,12 +52,10 @@ class Arguments:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor among them, by its name."""
-        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        return {n: value for n, value in self._asdict().items() if isinstance(value, Tensor)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(NamedTuple):
     """
     What follows from valid arguments; a tracer's sizes may be symbols.
 
@@ -75,7 +73,6 @@ class Facts:
         shape: Shape of the output.
     """
 
-    op: ClassVar[str] = "grouped_gemm"
     device: Device
     arch: Arch
     layout: Layout
@@ -87,6 +84,11 @@ class Facts:
     n: int
     k: int
     shape: tuple[int, ...]
+
+    @property
+    def op(self) -> str:
+        """The operation."""
+        return _OP
 
 
 def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts:
@@ -147,7 +149,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         raise InputError("b", reason)
     if form is not None:
         _check_scales(form, given, n, k)
-    alignment = rules(arch, facts.op).alignment
+    alignment = rules(arch, _OP).alignment
     for name, tensor in (("a", a), ("b", b), ("out", given.out)):
         if tensor is not None:
             _check_memory(name, tensor, a.device, alignment, has_memory=has_memory)
@@ -185,7 +187,7 @@ def _layout(given: Arguments) -> tuple[Layout, Tensor]:
 
 def _operands(arch: Arch) -> tuple[tuple[DType, DType], ...]:
     """Return the types of a, each with one of the output, that `arch` has kernels for."""
-    return rules(arch, Facts.op).space.operands  # type: ignore[attr-defined,no-any-return]
+    return rules(arch, _OP).space.operands  # type: ignore[attr-defined,no-any-return]
 
 
 def refuse_gradients(tensors: Mapping[str, object]) -> None:

@@ -7,7 +7,6 @@ In a graph a config is its kernel's name, because graphs hold no objects of ours
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -72,7 +71,7 @@ def _check(given: Arguments, config: KernelConfig | None) -> None:
     it runs.
     """
     if isinstance(given.expected_m, torch.SymInt):
-        given = replace(given, expected_m=None)
+        given = given._replace(expected_m=None)
     try:
         facts = validate(given, current.get(), has_memory=False)
     except RuntimeError as error:
