@@ -107,7 +107,7 @@ def _base(mount: Path) -> str:
     tmpfs(mount)
     fill(base, 3)
     with settings.scope(base=[base]):
-        assert serve(root)[0] == "disk"
+        assert serve(root)[0] == "base"
         assert not (root / "v1").exists() or not list((root / "v1" / "entries").glob("*/*"))
         library = entry_path(base) / "kernel.so"
         library.unlink()

@@ -27,7 +27,10 @@ MENU = [
 ]
 NAMES = tuple(dict.fromkeys([*MENU, *GOLDENS]))
 FEW = {
-    config.name(Arch.SM_90A) for config in covering([KernelConfig.parse(name)[0] for name in NAMES])
+    config.name(Arch.SM_90A)
+    for config in covering(
+        [KernelConfig.parse(name)[0] for name in NAMES if name.startswith(KernelConfig.op)]
+    )
 }
 
 

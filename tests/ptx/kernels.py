@@ -10,9 +10,9 @@ from typing import Any
 
 from jitgen.codegen.render import render
 from jitgen.compile import compiler
-from jitgen.config import Arch, Layout
+from jitgen.config import Arch, Config, Layout
 from jitgen.errors import UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.ops.grouped_gemm.config import Operands
 from jitgen.targets.legality import rules
 from tests.candidates import candidates
 
@@ -40,7 +40,7 @@ def names() -> list[str]:
 
 def digest(task: dict[str, Any]) -> dict[str, Any]:
     """Return the SHA-256 of the PTX of kernel ``task["name"]``; on a CPU that of its object."""
-    config, arch = KernelConfig.parse(task["name"])
+    config, arch = Config.parse(task["name"])
     artifact = compiler.compile_source(render(config, arch), wants_ptx=arch.is_gpu, links=False)
     content = artifact.ptx.encode() if arch.is_gpu else artifact.files[artifact.library]
     return {"digest": hashlib.sha256(content).hexdigest()}

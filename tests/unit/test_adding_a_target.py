@@ -17,6 +17,8 @@ NAMED = {
     "jitgen/config/config.py": "a kernel's name as an example, in an error",
     "jitgen/ops/grouped_gemm/config.py": "docstrings: an example, and what a field is for",
     "jitgen/ops/grouped_gemm/call.py": "docstrings: which sizes a GPU takes",
+    "jitgen/ops/silu_mul_quantize/config.py": "a docstring: an example",
+    "jitgen/ops/silu_mul_quantize/call.py": "docstrings: which sizes a GPU takes",
     "jitgen/targets/protocol.py": "docstrings: examples",
     "jitgen/compile/inspect.py": "a docstring",
     "jitgen/cli/demo.py": "the demonstration cross-compiles one kernel, and names a next command",

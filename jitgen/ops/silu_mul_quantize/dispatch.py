@@ -112,7 +112,7 @@ def _prepare(
     """
     facts = validate(given, session)
     problem = problem_of(given, facts)
-    neighbours = None
+    neighbours: list[Any] = []
     if config is None:
         try:
             choice = session.select(problem, facts.arch)
