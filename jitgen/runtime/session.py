@@ -66,7 +66,6 @@ class Session:
         self._registry: Registry | None = None
         self._chooser = Chooser(lambda: self.store)
         self._guard = threading.Lock()
-        self._entered: list[_Entered] = []
         _sessions.add(self)
 
     @classmethod
@@ -160,11 +159,13 @@ class Session:
             current.reset(token)
 
     def __enter__(self) -> Self:
-        self._entered.append(_Entered(self))
+        _entered.set((*_entered.get(), _Entered(self)))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._entered.pop().leave()
+        *others, last = _entered.get()
+        _entered.set(tuple(others))
+        last.leave()
 
 
 class _Entered:
@@ -181,6 +182,9 @@ class _Entered:
 DEFAULT = Session()
 current: ContextVar[Session] = ContextVar("jitgen.session", default=DEFAULT)
 """The session of this context; `current.get()` is all that it costs a warm call."""
+
+_entered: ContextVar[tuple[_Entered, ...]] = ContextVar("jitgen.entered", default=())
+"""The with blocks of this context: threads may enter one session and leave it in any order."""
 
 
 def _after_fork() -> None:
