@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from jitgen.ops.grouped_gemm.problem import Problem
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,11 +13,11 @@ class Sweep:
     Problems that differ in their rows only.
 
     Attributes:
-        problem: All sizes; its rows are the fewest.
+        problem: A problem of some operation: all sizes; its rows are the fewest.
         min_rows: Smallest mean of rows a group.
         max_rows: Largest mean of rows a group; every mean between may come.
     """
 
-    problem: Problem
+    problem: Any
     min_rows: int
     max_rows: int

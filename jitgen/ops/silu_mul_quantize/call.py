@@ -117,13 +117,13 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
             layout = "several"  # a mistake: never remembered, so the validation below tells it
         # Dtypes and strides are not in the key, nor that q, scale and groups have the rows of x:
         # the entry refuses others, and run() replaces it.
+        shape = x.shape
         key = (
             layout,
-            x.numel(),  # in its place: `calling.ROWS`
-            x.size(-1),
-            x.dim(),
+            shape,  # in its place: `calling.ROWS`
+            shape[-1],
             # The entry does not know that q has half the columns of x.
-            None if out is None else out.size(-1),
+            None if out is None else out.shape[-1],
             # Contiguous calls have one for each row, and do not know their groups.
             None if m_indices is not None else groups.numel(),  # type: ignore[union-attr]
             x.get_device() if devices.has_several_gpus else None,
