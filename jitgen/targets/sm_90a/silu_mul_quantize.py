@@ -41,23 +41,31 @@ _REGISTER_UNIT = 8  # a thread gets whole units
 
 _OF_TILES = {1: 56, 2: 64, 4: 80, 8: 128}
 _OF_MEASURED_TILES = {1: 48, 2: 56, 4: 72, 8: 128}
-_OF_UNSCALED_TILES = {1: 56, 2: 64, 4: 128, 8: 168}
 _AHEAD = {1: 56, 2: 80, 4: 168}
 _OF_WHOLE_ROWS = {
-    (1, 1): 72,
+    (1, 1): 64,
     (1, 2): 72,
     (1, 4): 96,
-    (2, 1): 96,
+    (2, 1): 80,
     (2, 2): 128,
     (2, 4): 168,
     (4, 1): 255,
     (4, 2): 255,
 }
-_OF_OTHER_WHOLE_ROWS = {(1, 1): 64, (2, 1): 80}
+_GREEDY = {
+    (Scales.ROW, Layout.MASKED, Activation.SWIGLU, False, 1): 72,
+    (Scales.ROW, Layout.MASKED, Activation.SWIGLU_OAI, True, 2): 96,
+    (Scales.ROW, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, False, 2): 96,
+    (Scales.NONE, Layout.CONTIGUOUS, Activation.SWIGLU, False, 4): 128,
+    (Scales.NONE, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, False, 4): 96,
+    (Scales.NONE, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, True, 4): 96,
+    (Scales.NONE, Layout.RAGGED, Activation.SWIGLU_OAI, True, 4): 96,
+}
 """
-Registers of a thread below which the compiler spills, by rows, or by rows and held vectors; what is
-not listed spills always. Found by compiling every kind of kernel (ptxas of CUDA 12.9, 2026-11-22):
-no formula of rows and vectors gives them, for the compiler orders loads as it likes.
+Registers of a thread below which the compiler spills, by rows, by rows and held vectors, or for the
+kinds that take more, with interleaved gates or not; what is not listed spills always. Found by
+compiling every kind of kernel with nvidia-cutlass-dsl 4.8.1: no formula gives them, for the
+compiler orders loads as it likes.
 """
 
 _PARAMETERS = frozenset(
@@ -270,15 +278,13 @@ def _registers(threads: int) -> int:
 def _needed(config: SiluMulQuantizeConfig) -> int | None:
     """Return the registers that a thread needs; None where they never suffice."""
     tiling, rows = config.tiling, config.tiling.rows
-    is_masked = config.layout is Layout.MASKED
-    if config.scale_granularity is Scales.ROW:
-        place = (rows, tiling.held)
-        found = _OF_WHOLE_ROWS.get(place)
-        return found if is_masked else _OF_OTHER_WHOLE_ROWS.get(place, found)
     if tiling.loads_ahead:
         return _AHEAD.get(rows)
-    if config.scale_granularity is Scales.NONE and not is_masked:
-        return _OF_UNSCALED_TILES.get(rows)
+    kind = (config.scale_granularity, config.layout, config.activation, config.interleaved, rows)
+    if tiling.held == 1 and kind in _GREEDY:
+        return _GREEDY[kind]
+    if config.scale_granularity is Scales.ROW:
+        return _OF_WHOLE_ROWS.get((rows, tiling.held))
     return (_OF_MEASURED_TILES if _is_measured(config) else _OF_TILES).get(rows)
 
 
