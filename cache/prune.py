@@ -17,12 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from jitgen.cache import removal, survey
-from jitgen.cache.entry import is_key
-from jitgen.cache.files import disk_bytes
-from jitgen.cache.folder import Folder
+from jitgen.cache.entry import disk_bytes, is_key
+from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.index import NullIndex
 from jitgen.cache.removal import age, is_held, sweep, sweep_beside
-from jitgen.cache.trust import Damaged
 from jitgen.events import Event, EventKind, events
 
 LOW_WATER = 0.8

@@ -12,11 +12,9 @@ from __future__ import annotations
 import errno
 from contextlib import suppress
 
-from jitgen.cache.entry import Entry
-from jitgen.cache.files import read_entry, write_entry
-from jitgen.cache.folder import Folder, unique_name
+from jitgen.cache.entry import Entry, read_entry, write_entry
+from jitgen.cache.folder import Damaged, Folder, unique_name
 from jitgen.cache.removal import set_aside
-from jitgen.cache.trust import Damaged
 
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR})
 

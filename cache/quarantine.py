@@ -16,13 +16,11 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from jitgen.cache.entry import is_key
-from jitgen.cache.files import disk_bytes, read_meta
-from jitgen.cache.folder import Folder
+from jitgen.cache.entry import disk_bytes, is_key, read_meta
+from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.prune import ALL_S
 from jitgen.cache.removal import sweep
 from jitgen.cache.survey import verification
-from jitgen.cache.trust import Damaged
 
 _NAME = re.compile(r"(.+)-[0-9a-f]{8}")
 

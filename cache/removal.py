@@ -18,8 +18,7 @@ import time
 from contextlib import suppress
 
 from jitgen.cache.entry import META
-from jitgen.cache.folder import ASIDE, Folder, unique_name
-from jitgen.cache.trust import Damaged
+from jitgen.cache.folder import ASIDE, Damaged, Folder, unique_name
 
 _SKEW_S = 60.0
 _CANNOT_RENAME = frozenset({errno.EXDEV, errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS})

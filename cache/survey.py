@@ -15,12 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from jitgen.cache.entry import Meta, is_key
-from jitgen.cache.files import disk_bytes, read_entry, read_meta
-from jitgen.cache.folder import Folder
+from jitgen.cache.entry import Meta, disk_bytes, is_key, read_entry, read_meta
+from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.index import NullIndex
 from jitgen.cache.rows import MAX_NAME, Row
-from jitgen.cache.trust import Damaged
 
 if TYPE_CHECKING:
     from jitgen.cache.layers import Layers

@@ -88,7 +88,7 @@ def demo(output: Output) -> int:
 
     import jitgen
     from jitgen.bench.moe import Layer, Sizes, relative_error
-    from jitgen.targets.default import default_arch
+    from jitgen.targets.devices import default_arch
     from jitgen.tuning.device import cpu_name
 
     arch = default_arch()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
-from jitgen.runtime import key as keys
+from jitgen.runtime import spec as keys
 from jitgen.text import shown
 
 if TYPE_CHECKING:

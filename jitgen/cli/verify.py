@@ -19,7 +19,7 @@ from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
 from jitgen.ops.protocol import operation
 from jitgen.settings import settings
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import require
 
 TASK = "jitgen.verify.verification:verify_task"

@@ -27,8 +27,8 @@ from jitgen.boundary import is_from_handler
 from jitgen.cache.entry import LIBRARY, OBJECT, SOURCE
 from jitgen.cache.scratch import scratch
 from jitgen.compile import toolchain
-from jitgen.compile.installed import flavour, require_compiler
 from jitgen.compile.linker import LinkError, link
+from jitgen.compile.toolchain import flavour, require_compiler
 from jitgen.errors import CompileError, ToolchainError
 
 if TYPE_CHECKING:

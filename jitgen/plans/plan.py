@@ -15,8 +15,7 @@ from jitgen.plans.read import read_sweeps
 from jitgen.plans.sweep import Sweep
 from jitgen.runtime.session import select
 from jitgen.text import shown
-from jitgen.tuning.bucket import buckets
-from jitgen.tuning.choice import Chooser
+from jitgen.tuning.choice import Chooser, buckets
 
 _SHIPPED = Path(__file__).resolve().parent
 _KEYS = {"description", "problems"}

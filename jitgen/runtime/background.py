@@ -24,10 +24,9 @@ from jitgen import forks
 from jitgen.config import Arch, Config
 from jitgen.errors import CompileError, JitgenError, ResourceError
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.runtime.backoff import Backoff
 from jitgen.runtime.entries import build, readable
-from jitgen.runtime.key import key
-from jitgen.runtime.spec import spec_of
+from jitgen.runtime.registry import Backoff
+from jitgen.runtime.spec import key, spec_of
 from jitgen.runtime.tiers import Tiers
 from jitgen.settings import settings
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from jitgen.runtime import loader
+from jitgen.runtime import kernel
 from jitgen.runtime.spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Tiers:
         for tier in self._tiers:
             entry = tier.get(spec)
             if entry is not None:
-                reason = loader.unsupported_isa(entry)
+                reason = kernel.unsupported_isa(entry)
                 if not reason:
                     return entry, tier.name
                 obstacle = reason

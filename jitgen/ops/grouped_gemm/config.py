@@ -8,9 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from jitgen.config.config import Config
-from jitgen.config.dtypes import BLayout, DType, Layout, ScaleGranularity
-from jitgen.config.part import Part, of
+from jitgen.config.config import BLayout, Config, DType, Layout, Part, ScaleGranularity, of
 
 MAX_RASTER = 1024
 """More is no order of use, and raster x tiles along N has 32 bits in a kernel."""

@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from jitgen.config.dtypes import DType, Layout, ScaleGranularity
-from jitgen.config.part import Part, of
+from jitgen.config.config import DType, Layout, Part, ScaleGranularity, of
 from jitgen.ops.grouped_gemm.config import Operands
 
 MAX_SIZE = 2**48

@@ -19,7 +19,7 @@ from torch import Tensor
 from jitgen import formats
 from jitgen.config import Layout
 from jitgen.errors import ConfigError
-from jitgen.formats.dtypes import TORCH
+from jitgen.formats.protocol import TORCH
 from jitgen.layouts import ARGUMENT, GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm import reference
 from jitgen.ops.grouped_gemm.problem import Problem

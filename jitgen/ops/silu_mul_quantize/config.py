@@ -8,9 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
-from jitgen.config.config import Config
-from jitgen.config.dtypes import DType, Layout
-from jitgen.config.part import Part, of
+from jitgen.config.config import Config, DType, Layout, Part, of
 
 
 class Activation(StrEnum):

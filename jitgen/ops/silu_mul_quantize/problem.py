@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from jitgen.config.dtypes import SCALE_BLOCK, Layout
-from jitgen.config.part import Part, of
+from jitgen.config.config import SCALE_BLOCK, Layout, Part, of
 from jitgen.ops.silu_mul_quantize.config import Activation, Scales
 
 MAX_SIZE = 2**48

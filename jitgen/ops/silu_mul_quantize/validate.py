@@ -13,9 +13,9 @@ from torch import Tensor
 
 from jitgen.config import Arch, Layout
 from jitgen.errors import InputError
-from jitgen.formats.dtypes import TORCH
+from jitgen.formats.protocol import TORCH
 from jitgen.layouts import ARGUMENT
-from jitgen.ops import tensors as common
+from jitgen.ops import calling as common
 from jitgen.ops.silu_mul_quantize.config import Activation, Scales
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from jitgen.errors import InputError
-from jitgen.ops.tensors import refuse_gradients
+from jitgen.ops.calling import refuse_gradients
 
 NAMESPACE = "jitgen"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jitgen import templates
-from jitgen.config.dtypes import SCALE_BLOCK
+from jitgen.config.config import SCALE_BLOCK
 from jitgen.ops.silu_mul_quantize.config import Scales, SiluMulQuantizeConfig, Tiling
 from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
 from jitgen.targets import silu_space

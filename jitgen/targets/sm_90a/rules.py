@@ -14,10 +14,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from jitgen.config.dtypes import SCALE_BLOCK, DType, Layout, ScaleGranularity
+from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.targets.gemm_space import Space
-from jitgen.targets.gemm_types import refuse_what_is_to_come
+from jitgen.targets.gemm import Space, refuse_what_is_to_come
 from jitgen.targets.protocol import refuse_unless
 
 SMEM_BYTES = 232_448

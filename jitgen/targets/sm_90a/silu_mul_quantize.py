@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jitgen import templates
-from jitgen.config.dtypes import Layout
+from jitgen.config.config import Layout
 from jitgen.ops.silu_mul_quantize.config import (
     Activation,
     Scales,

@@ -42,7 +42,7 @@ def has_gpu() -> bool:
     """Say whether there is a GPU that jitgen works for by default."""
     import torch
 
-    from jitgen.targets.default import default_arch
+    from jitgen.targets.devices import default_arch
 
     return torch.cuda.is_available() and default_arch().is_gpu
 

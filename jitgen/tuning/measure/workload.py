@@ -13,7 +13,7 @@ from torch import Tensor
 
 from jitgen import reference
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.formats.dtypes import ceil_div
+from jitgen.formats.protocol import ceil_div
 from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm.problem import Problem

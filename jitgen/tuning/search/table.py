@@ -13,14 +13,14 @@ from jitgen import templates
 from jitgen._version import __version__
 from jitgen.compile import toolchain
 from jitgen.config import Arch
-from jitgen.config.part import canonical_json
+from jitgen.config.config import canonical_json
 from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime.session import current, select
 from jitgen.targets import legality
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
-from jitgen.tuning.bucket import bucket
+from jitgen.tuning.choice import bucket
 from jitgen.tuning.record import Record, Table
 
 if TYPE_CHECKING:
