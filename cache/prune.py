@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from jitgen.cache import removal, survey
+from jitgen.cache import publishing, survey
 from jitgen.cache.entry import disk_bytes, is_key
 from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.index import NullIndex
-from jitgen.cache.removal import age, is_held, sweep, sweep_beside
+from jitgen.cache.publishing import age, is_held, sweep, sweep_beside
 from jitgen.events import Event, EventKind, events
 
 LOW_WATER = 0.8
@@ -139,7 +139,7 @@ def remove(base: Folder, index: NullIndex, key: str) -> bool:
         base.below("entries", key[:2]) as shard,
         base.service("tmp") as drafts,
     ):
-        if removal.remove(shard, key, drafts):
+        if publishing.remove(shard, key, drafts):
             index.forget([key])
             return True
     return False

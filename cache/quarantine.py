@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from jitgen.cache.entry import disk_bytes, is_key, read_meta
 from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.prune import ALL_S
-from jitgen.cache.removal import sweep
+from jitgen.cache.publishing import sweep
 from jitgen.cache.survey import verification
 
 _NAME = re.compile(r"(.+)-[0-9a-f]{8}")

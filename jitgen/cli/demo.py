@@ -230,9 +230,10 @@ def _try_cross_compile(output: Output) -> tuple[dict[str, Any] | None, str]:
 def _cross_compile(output: Output) -> dict[str, Any]:
     """Compile one sm_90a kernel, unless it is in the cache, and return what it takes."""
     from jitgen.compile import inspect
-    from jitgen.runtime.entries import build, readable
+    from jitgen.runtime.entries import build
     from jitgen.runtime.session import select
     from jitgen.runtime.spec import spec_of
+    from jitgen.runtime.tiers import readable
     from jitgen.targets.legality import require
 
     config = select(_CROSS, Arch.SM_90A).config

@@ -24,10 +24,10 @@ from jitgen import forks
 from jitgen.config import Arch, Config
 from jitgen.errors import CompileError, JitgenError, ResourceError
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.runtime.entries import build, readable
+from jitgen.runtime.entries import build
 from jitgen.runtime.registry import Backoff
 from jitgen.runtime.spec import key, spec_of
-from jitgen.runtime.tiers import Tiers
+from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
 
 if TYPE_CHECKING:

@@ -20,11 +20,10 @@ from jitgen.cache import Store
 from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
 from jitgen.plans import Plan
-from jitgen.runtime.entries import readable
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import key, spec_of
 from jitgen.runtime.task import TASK, compile_task
-from jitgen.runtime.tiers import Tiers
+from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import named, require

@@ -37,10 +37,10 @@ from jitgen.errors import (
 )
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.runtime import kernel
-from jitgen.runtime.entries import build, readable
+from jitgen.runtime.entries import build
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.spec import key, spec_of
-from jitgen.runtime.tiers import Tiers
+from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import named, require

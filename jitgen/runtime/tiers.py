@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from jitgen.events import Event, EventKind, events
 from jitgen.runtime import kernel
 from jitgen.runtime.spec import KernelSpec
 
@@ -127,3 +128,18 @@ class Tiers:
     def keep(self, entry: Entry) -> None:
         """Keep an entry for this process alone."""
         self._memory.keep(entry)
+
+
+def readable(
+    tiers: Tiers, spec: KernelSpec, *, tells_miss: bool = True
+) -> tuple[Entry, str] | None:
+    """
+    Return the verified entry that this CPU can run, and its tier; None, told as a miss, if there is
+    none.
+    """
+    found = tiers.get(spec)
+    if not isinstance(found, str):
+        return found
+    if tells_miss:
+        events.emit(Event(kind=EventKind.MISS, kernel=spec.name, key=spec.key, detail=found))
+    return None

@@ -17,9 +17,8 @@ from jitgen.errors import ToolchainError
 from jitgen.events import Event
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import kernel, spec
-from jitgen.runtime.entries import readable
 from jitgen.runtime.spec import spec_of
-from jitgen.runtime.tiers import Tiers
+from jitgen.runtime.tiers import Tiers, readable
 from tests.unit.store_fakes import publish
 
 CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
