@@ -17,13 +17,14 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 from jitgen.cache.folder import Damaged, Folder, unique_name
 from jitgen.config.config import canonical_json
 from jitgen.documents import BadDocument, parse_json
+from jitgen.frozen import frozen
 from jitgen.text import shown
 
 SCHEMA = 1
@@ -67,7 +68,7 @@ def key_of(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(document).encode("ascii")).hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Meta:
     """
     What ``meta.json`` says about an entry.
@@ -189,7 +190,7 @@ class Meta:
         return cls.from_json(document)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Entry:
     """
     An artifact, in memory, whose digests were checked: these bytes are what is used of it.

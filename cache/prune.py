@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from jitgen.cache import publishing, survey
 from jitgen.cache.entry import disk_bytes, is_key
@@ -22,6 +21,7 @@ from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.index import NullIndex
 from jitgen.cache.publishing import age, is_held, sweep, sweep_beside
 from jitgen.events import Event, EventKind, events
+from jitgen.frozen import frozen
 
 LOW_WATER = 0.8
 """A publish that finds the store over its limit prunes it to this part of the limit."""
@@ -47,7 +47,7 @@ _RESCAN = 512  # publishes after which the ledger is compared with the disk
 _MAX_LEDGER = 2**16  # bytes of it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Pruned:
     """
     What pruning removed, or would remove.

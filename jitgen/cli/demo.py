@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, hum
 from jitgen.config import Arch, Layout
 from jitgen.errors import JitgenError
 from jitgen.events import Event, EventKind, on_event
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime.session import current
 from jitgen.settings import settings
@@ -37,7 +38,7 @@ _CROSS = Problem(layout=Layout.RAGGED, groups=8, m=8 * 256, n=4096, k=7168)
 """What the cross-compiled kernel is chosen for: an expert layer of DeepSeek-V3."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Call:
     """
     One timed call.
@@ -51,7 +52,7 @@ class Call:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Step:
     """
     One of the layer's two GEMMs.

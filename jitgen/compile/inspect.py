@@ -18,12 +18,12 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jitgen.compile import elf
 from jitgen.errors import ArtifactError, ToolchainError
+from jitgen.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.codegen.render import Source
@@ -44,7 +44,7 @@ _INSTRUCTION = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Resources:
     """
     What a GPU kernel occupies on a multiprocessor.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from jitgen.boundary import words
 from jitgen.compile import toolchain
 from jitgen.config import Arch, Config
 from jitgen.errors import ArtifactError, ResourceError, ToolchainError
+from jitgen.frozen import frozen
 from jitgen.runtime import native
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from jitgen.compile.inspect import Resources
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Kernel:
     """
     A compiled kernel in this process.

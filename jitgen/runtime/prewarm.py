@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from jitgen import plans
 from jitgen.cache import Store
 from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
+from jitgen.frozen import frozen
 from jitgen.plans import Plan
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import key, spec_of
@@ -42,7 +43,7 @@ class State(StrEnum):
     WOULD_COMPILE = "would compile"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Row:
     """
     What became of one kernel.
@@ -66,7 +67,7 @@ class Row:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Report:
     """
     What a prewarm did.

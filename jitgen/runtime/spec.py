@@ -10,7 +10,6 @@ beside the artifact, so that a miss can be explained field by field.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +19,7 @@ from jitgen.compile import toolchain
 from jitgen.config import Arch, Config
 from jitgen.config.config import canonical_json
 from jitgen.config.rooms import OPERATIONS, TARGETS
+from jitgen.frozen import frozen
 from jitgen.targets.legality import check
 
 SCHEMA = 2
@@ -62,7 +62,7 @@ def key(config: Config, arch: Arch) -> str:
     return digest(document(config, arch))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelSpec:
     """
     One kernel of one target.

@@ -12,7 +12,7 @@ import jitgen
 
 ROOT = Path(jitgen.__file__).parent
 LAYERS = [
-    {"errors"},
+    {"errors", "frozen"},
     {"emulator", "text", "documents", "settings", "events", "forks", "boundary", "_version"},
     {"config", "layouts"},
     {"formats", "quantize"},

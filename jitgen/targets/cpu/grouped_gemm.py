@@ -8,10 +8,10 @@ A kernel is a host function of one thread, blocked over the tile, so only work c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from jitgen import templates
 from jitgen.config.config import SCALE_BLOCK, DType, ScaleGranularity
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.targets import gemm
@@ -37,7 +37,7 @@ _PARAMETERS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CpuDerived:
     """
     What follows from a legal cpu config.

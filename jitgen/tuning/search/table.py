@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from jitgen.compile import toolchain
 from jitgen.config import Arch
 from jitgen.config.config import canonical_json
 from jitgen.errors import ConfigError
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime.session import current, select
 from jitgen.targets import legality
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from jitgen.cache import Store
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Imported:
     """
     What became of a table that was taken over.
