@@ -26,8 +26,8 @@ from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.ops.silu_mul_quantize import samples
 from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
 from jitgen.runtime.session import current
-from jitgen.targets.default import default_arch
-from jitgen.tuning.bucket import edges_of
+from jitgen.targets.devices import default_arch
+from jitgen.tuning.choice import edges_of
 from jitgen.tuning.measure.clock import compete_on_host, has_gpu
 from jitgen.tuning.measure.errors import WrongResult
 from jitgen.tuning.measure.times import Times

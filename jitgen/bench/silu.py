@@ -26,7 +26,7 @@ from jitgen.formats.e4m3 import MAX
 from jitgen.ops.silu_mul_quantize import reference, samples
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 from jitgen.tuning.measure.clock import compete, has_gpu
 from jitgen.tuning.measure.errors import WrongResult
 from jitgen.tuning.measure.times import Times

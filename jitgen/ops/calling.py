@@ -1,39 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the calls of every operation share: what they remember, and which errors may leave them.
+What every call of an operation shares: which errors may leave it, whether somebody traces it, and
+the rules about its tensors.
 
-A launch is remembered under a small tuple of what it depends on and what the compiled entry does
-not check by itself. Everything else that could be wrong with later tensors of the same shapes
-(types, strides, alignment, devices, sizes that disagree) the entry refuses before it runs.
-
-Another number of rows is another tuple, but rarely another launch: those that differ in their rows
-only are a family, in which each bucket of the selector has one.
+Each rule raises the one InputError that names the argument, says what is required, and then what
+came. Warm calls do not ask whether they are traced: the types of the tensors and the number of
+modes are in their key, and only calls that nobody traces are remembered.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey, _functorch
 
 from jitgen.boundary import boundary
-from jitgen.config import Arch, Config, Layout
-from jitgen.errors import InputError, ResourceError, UnsupportedConfig
-from jitgen.runtime.session import Session
-from jitgen.tuning.bucket import edges_of
-
-MEMO_SIZE = 8192
-"""Launches that are remembered; one more forgets all of them, and each is soon found again."""
-
-ROWS = 1
-"""Place in a key of what depends on the number of rows, and of nothing else there."""
-
-Key = tuple[Any, ...]
+from jitgen.config import Arch, Layout
+from jitgen.errors import InputError, ResourceError
+from jitgen.layouts import ARGUMENT
 
 
 class _OutOfMemory(ResourceError, torch.OutOfMemoryError):
@@ -52,141 +39,152 @@ def calling(op: str) -> Iterator[None]:
         raise
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AnyLaunch:
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def is_traced(tensors: Iterable[object]) -> bool:
     """
-    What a call of any operation needs besides its tensors.
+    Return whether torch's dispatcher has to see a call with `tensors`.
 
-    Attributes:
-        function: The compiled entry.
-        tail: What the entry takes behind the tensors: on a GPU the number of SMs, for one CTA on
-            each.
-        config: The config that serves. The memo's key holds the identity of one that was asked for,
-            and this keeps that object alive.
-        awaited: The config that was chosen, where another serves until its kernel is compiled.
+    It does where a dispatch mode is on (fake tensors, make_fx), while torch.jit.trace records, and
+    where a tensor stands for others: a fake one, a batch under vmap, a subclass that dispatches.
     """
-
-    function: Callable[..., Any]
-    tail: tuple[Any, ...]
-    config: Config
-    awaited: Config | None
-
-    @property
-    def is_of_capture(self) -> bool:
-        """Whether it holds memory that a graph fills, if one is being captured."""
-        return False
+    if torch._C._is_tracing():
+        return True
+    is_off = torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.Python)
+    if torch._C._len_torch_dispatch_stack() and not is_off:
+        return True
+    return any(_stands_for_others(value) for value in tensors if isinstance(value, Tensor))
 
 
-Launch = TypeVar("Launch", bound=AnyLaunch)
+def _stands_for_others(tensor: Tensor) -> bool:
+    if type(tensor) in _PLAIN:
+        return _functorch.is_functorch_wrapped_tensor(tensor)
+    return torch._C._dispatch_keys(tensor).has(DispatchKey.Python)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Family:
+def layout_of(
+    offs: Tensor | None, m_indices: Tensor | None, masked_m: Tensor | None
+) -> tuple[Layout, Tensor]:
     """
-    Launches that differ in their rows only.
+    Return the layout, and the tensor that says which rows belong to which group.
 
-    Attributes:
-        edges: Where the selector's buckets end: largest mean rows of a group.
-        groups: What rows are divided by for their mean.
-        mean: The mean, where it does not follow from the rows.
-        launches: By the edges of their buckets.
+    Raises:
+        InputError: There is not exactly one.
     """
+    given = {"offs": offs, "m_indices": m_indices, "masked_m": masked_m}
+    found = [
+        (layout, tensor) for layout, name in ARGUMENT.items() if (tensor := given[name]) is not None
+    ]
+    names = [ARGUMENT[layout] for layout, _ in found]
+    if not found:
+        raise InputError("offs", "one of offs, m_indices and masked_m is required (got none)")
+    if len(found) > 1:
+        raise InputError(
+            names[1],
+            f"exactly one of offs, m_indices and masked_m is allowed (got {' and '.join(names)})",
+        )
+    require_tensor(names[0], found[0][1])
+    return found[0]
 
-    edges: tuple[int, ...] = (0,)
-    groups: int = 1
-    mean: int = 0
-    launches: dict[int, Any] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, problem: Any, facts: Any, expected_m: int | None) -> Family:
-        """Return the calls for which a config is chosen as it is for `problem`, by their rows."""
-        return cls(
-            edges=edges_of(problem, facts.arch),
-            groups=1 if facts.layout is Layout.MASKED else facts.groups,
-            mean=expected_m or 0,
+def check_groups(name: str, groups: Tensor, length: int, like: tuple[str, Tensor]) -> None:
+    """Require what says which rows belong to which group to be `length` int32 beside `like`."""
+    of = "(M,)" if name == "m_indices" else "(G,)"
+    require_dtype(name, groups, [torch.int32], None)
+    require_rank(name, groups, 1, of)
+    require_shape(name, groups, (length,), f"which is {of}")
+    require_device(name, groups, like)
+    require_unit_stride(name, groups, -1)
+
+
+def require_tensor(name: str, value: object) -> None:
+    """Require a dense tensor."""
+    if not isinstance(value, Tensor):
+        raise InputError(name, f"must be a torch tensor (got {type(value).__name__})")
+    if value.layout is not torch.strided:
+        raise InputError(name, f"must be a dense tensor (got layout {value.layout})")
+
+
+def require_dtype(name: str, tensor: Tensor, allowed: list[torch.dtype], arch: Arch | None) -> None:
+    """Require one of `allowed` types; `arch` is who allows them, if it is one."""
+    if tensor.dtype not in allowed:
+        where = f" on {arch}" if arch else ""
+        raise InputError(name, f"must be {words(set(allowed))}{where} (got {tensor.dtype})")
+
+
+def require_rank(name: str, tensor: Tensor, rank: int, of: str) -> None:
+    """Require `rank` dimensions."""
+    if tensor.dim() != rank:
+        raise InputError(
+            name, f"must have {rank} dimensions, {of} (got shape {tuple(tensor.shape)})"
         )
 
-    def edge(self, rows: int) -> int:
-        """Return the edge of the bucket that a call with `rows` rows falls into."""
-        mean = self.mean or -(-rows // self.groups)
-        return self.edges[min(bisect_left(self.edges, mean), len(self.edges) - 1)]
+
+def require_shape(name: str, tensor: Tensor, shape: tuple[int, ...], why: str) -> None:
+    """Require `shape`."""
+    if tuple(tensor.shape) != shape:
+        raise InputError(name, f"must have shape {shape}, {why} (got {tuple(tensor.shape)})")
 
 
-def chosen(
-    session: Session, problem: Any, arch: Arch, name: str
-) -> tuple[Config, tuple[Config, ...]]:
+def require_device(name: str, tensor: Tensor, like: tuple[str, Tensor]) -> None:
+    """Require the device of `like`, a tensor with its name."""
+    other, device = like[0], like[1].device
+    if tensor.device != device:
+        raise InputError(name, f"must be on {device}, as {other} is (got {tensor.device})")
+
+
+def require_unit_stride(name: str, tensor: Tensor, side: int) -> None:
+    """Require neighbours along dimension `side`."""
+    if tensor.shape[side] > 1 and tensor.stride(side) != 1:
+        raise InputError(
+            name, f"must be contiguous in its last dimension (got strides {tensor.stride()})"
+        )
+
+
+def check_memory(
+    name: str, tensor: Tensor, like: tuple[str, Tensor], alignment: int, *, has_memory: bool
+) -> None:
+    """Require rows of neighbours beside `like`, whose addresses are multiples of `alignment`."""
+    require_device(name, tensor, like)
+    require_unit_stride(name, tensor, -1)
+    size = tensor.element_size()
+    if alignment <= size:  # torch sees to that
+        return
+    if has_memory and tensor.data_ptr() % alignment:
+        raise InputError(
+            name,
+            f"must start at a multiple of {alignment} bytes (got address {tensor.data_ptr():#x})",
+        )
+    for length, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True):
+        if length > 1 and stride * size % alignment:
+            raise InputError(
+                name,
+                f"must have strides that are multiples of {alignment} bytes, {alignment // size} "
+                f"elements (got strides {tensor.stride()})",
+            )
+
+
+def refuse_gradients(tensors: Mapping[str, object], op: str) -> None:
     """
-    Return the config for `problem`, and what may serve instead, best first.
+    Do nothing where autograd is off or asks for no gradient of `tensors`, which have these names
+    in a call of `op`.
 
     Raises:
-        InputError: There is none, for what the argument called `name` is.
+        InputError: A result would be one that autograd knows nothing of, and a layer would train
+            wrongly without a word.
     """
-    try:
-        choice = session.select(problem, arch)
-    except UnsupportedConfig as error:
-        raise InputError(name, str(error)) from None
-    every = (candidate.config for candidate in choice.candidates)
-    return choice.config, tuple(each for each in every if each != choice.config)
+    if not torch.is_grad_enabled():
+        return
+    for name, value in tensors.items():
+        if isinstance(value, Tensor) and value.requires_grad:
+            raise InputError(
+                name,
+                f"must not require a gradient, because there is none: call {op} under "
+                f"torch.no_grad(), or give {name}.detach()",
+            )
 
 
-def nothing(*_: Any) -> None:
-    """Launch nothing: there are no rows."""
-
-
-def prepared(
-    session: Session, key: Key, like: Tensor, prepare: Callable[[], tuple[Launch, Family, int]]
-) -> Launch:
-    """
-    Return a new launch, remembered under `key` if later calls may have it.
-
-    Args:
-        session: Who remembers.
-        key: What the call looks like.
-        like: One of its tensors, for the device.
-        prepare: Returns the launch, the family that it belongs to, and its rows; 0 where there is
-            nothing to launch.
-    """
-    epoch = session.epoch
-    launch, family, rows = prepare()
-    # While a graph is captured nobody looks for what is awaited, and memory may be the graph's own:
-    # the next call prepares again.
-    is_capturing = like.is_cuda and torch.cuda.is_current_stream_capturing()
-    is_waiting = is_capturing and (launch.awaited is not None or launch.is_of_capture)
-    # Nor is one remembered that a dispatch mode was told not to see: the next it is to see.
-    if not (is_waiting or torch._C._len_torch_dispatch_stack()):
-        _remember(session, key, family, rows, launch)
-        if launch.awaited is not None and epoch is not session.epoch:
-            session.memo.pop(key, None)  # it may have arrived after we looked, before we remembered
-    return launch
-
-
-def similar(session: Session, key: Key, like: Tensor) -> Any:
-    """
-    Return the launch of a call that differs in its rows, those of `like`, from one that was made,
-    and remember it.
-
-    Raises:
-        KeyError: There was none in this bucket, or there are no rows.
-    """
-    rows = like.shape[-2]
-    family: Family = session.families[key[:ROWS] + key[ROWS + 1 :]]
-    launch: AnyLaunch = family.launches[family.edge(rows) if rows else -1]
-    _keep(session.memo, key, launch)
-    return launch
-
-
-def _remember(session: Session, key: Key, family: Family, rows: int, launch: AnyLaunch) -> None:
-    """Remember the launch of a call for those like it, and for those with as many rows about."""
-    _keep(session.memo, key, launch)
-    if launch.awaited is None and rows:
-        place = key[:ROWS] + key[ROWS + 1 :]
-        if place not in session.families:
-            _keep(session.families, place, family)
-        session.families[place].launches[family.edge(rows)] = launch
-
-
-def _keep(memory: dict[Any, Any], key: Key, value: Any) -> None:
-    """Put `value` into a memory that forgets everything when it is full."""
-    if len(memory) >= MEMO_SIZE:
-        memory.clear()
-    memory[key] = value
+def words(dtypes: set[torch.dtype]) -> str:
+    """Return types in words, for errors."""
+    return " or ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))

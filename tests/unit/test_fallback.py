@@ -13,11 +13,11 @@ import torch
 from jitgen.cache import Store
 from jitgen.config import Arch, Layout
 from jitgen.errors import CaptureMiss, KernelMiss
-from jitgen.ops.calling import Family
 from jitgen.ops.grouped_gemm import dispatch
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.ops.grouped_gemm.dispatch import Launch
 from jitgen.ops.grouped_gemm.validate import Arguments
+from jitgen.ops.launch import Family
 from jitgen.runtime.background import Background
 from jitgen.runtime.fallback import serve
 from jitgen.runtime.kernel import Kernel

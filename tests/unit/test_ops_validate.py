@@ -14,7 +14,7 @@ from torch import Tensor
 from jitgen import quantize
 from jitgen.config import Arch, Layout, ScaleGranularity
 from jitgen.errors import InputError, UnsupportedConfig
-from jitgen.ops import calling
+from jitgen.ops import launch
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime.devices import Emulated, on_device
@@ -143,7 +143,7 @@ def test_scales_in_the_other_order_are_copied(fake: FakeKernel) -> None:
 
 
 def test_memo_is_bounded(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calling, "MEMO_SIZE", 4)
+    monkeypatch.setattr(launch, "MEMO_SIZE", 4)
     for rows in range(1, 12):
         a, a_scale = quantize.per_token_group(torch.ones(rows, K))
         grouped_gemm(**good() | {"a": a, "a_scale": a_scale})

@@ -12,7 +12,7 @@ import torch
 import jitgen
 from jitgen.config import Arch, Config
 from jitgen.errors import CaptureMiss, KernelMiss
-from jitgen.ops.calling import Family
+from jitgen.ops.launch import Family
 from jitgen.ops.silu_mul_quantize import dispatch
 from jitgen.ops.silu_mul_quantize.dispatch import Launch
 from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem

@@ -10,10 +10,10 @@ from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.compiler import is_dynamo_compiling
 
-from jitgen.ops.calling import similar
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.dispatch import run
 from jitgen.ops.grouped_gemm.validate import Arguments
+from jitgen.ops.launch import similar
 from jitgen.quantize import kernel_layout
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
@@ -122,7 +122,7 @@ def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
         # CPU or on the only GPU: the entry refuses others, and run() replaces it.
         key = (
             layout,
-            a.numel(),  # in its place: `calling.ROWS`
+            a.numel(),  # in its place: `launch.ROWS`
             b.shape,
             # a_scale without b_scale is a mistake too; with it, the entry ties one to the other.
             a_scale if b_scale is None else b_scale.shape,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,18 +11,18 @@ from torch import Tensor
 from jitgen import formats
 from jitgen.config import Config, Layout
 from jitgen.errors import InputError
-from jitgen.formats.dtypes import TORCH
-from jitgen.formats.protocol import ScaleFormat
-from jitgen.ops.calling import AnyLaunch, Family, Key, calling, chosen, nothing, prepared
+from jitgen.formats.protocol import TORCH, ScaleFormat
+from jitgen.frozen import frozen
+from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
-from jitgen.ops.tracing.detect import is_traced
+from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Launch(AnyLaunch):
     """
     What a call of `grouped_gemm` needs besides its tensors.

@@ -9,7 +9,7 @@ from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.compiler import is_dynamo_compiling
 
-from jitgen.ops.calling import similar
+from jitgen.ops.launch import similar
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.dispatch import run
 from jitgen.ops.silu_mul_quantize.validate import Arguments
@@ -120,7 +120,7 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
         shape = x.shape
         key = (
             layout,
-            shape,  # in its place: `calling.ROWS`
+            shape,  # in its place: `launch.ROWS`
             shape[-1],
             # The entry does not know that q has half the columns of x.
             None if out is None else out.shape[-1],

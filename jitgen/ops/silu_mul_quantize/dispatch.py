@@ -3,28 +3,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from jitgen import formats
 from jitgen.config import Config, Layout, ScaleGranularity
 from jitgen.errors import InputError
-from jitgen.formats.dtypes import TORCH
-from jitgen.formats.protocol import ScaleFormat
-from jitgen.ops.calling import AnyLaunch, Family, Key, calling, chosen, nothing, prepared
+from jitgen.formats.protocol import TORCH, ScaleFormat
+from jitgen.frozen import frozen
+from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.ops.silu_mul_quantize.config import Scales, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
 from jitgen.ops.silu_mul_quantize.validate import Arguments, Facts, validate
-from jitgen.ops.tracing.detect import is_traced
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
 
 Result = tuple[Tensor, Tensor | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Launch(AnyLaunch):
     """
     What a call needs besides its tensors.

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jitgen import templates
-from jitgen.config.dtypes import Layout
+from jitgen.config.config import Layout
+from jitgen.frozen import frozen
 from jitgen.ops.silu_mul_quantize.config import (
     Activation,
     Scales,
@@ -41,6 +42,7 @@ _REGISTER_UNIT = 8  # a thread gets whole units
 
 _OF_TILES = {1: 56, 2: 64, 4: 80, 8: 128}
 _OF_MEASURED_TILES = {1: 48, 2: 56, 4: 72, 8: 128}
+_OF_UNSCALED_TILES = {**_OF_TILES, 8: 168}
 _AHEAD = {1: 56, 2: 80, 4: 168}
 _OF_WHOLE_ROWS = {
     (1, 1): 64,
@@ -97,7 +99,7 @@ _OF_ROWS = (
 """The last two for the kinds that need the registers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sm90SiluDerived:
     """
     What follows from a legal sm_90a config.
@@ -285,6 +287,8 @@ def _needed(config: SiluMulQuantizeConfig) -> int | None:
         return _GREEDY[kind]
     if config.scale_granularity is Scales.ROW:
         return _OF_WHOLE_ROWS.get((rows, tiling.held))
+    if config.scale_granularity is Scales.NONE:
+        return _OF_UNSCALED_TILES.get(rows)
     return (_OF_MEASURED_TILES if _is_measured(config) else _OF_TILES).get(rows)
 
 
