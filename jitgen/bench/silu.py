@@ -24,7 +24,7 @@ from jitgen.bench.sides import attempt
 from jitgen.config import Arch, Layout
 from jitgen.formats.e4m3 import MAX
 from jitgen.ops.silu_mul_quantize import reference, samples
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
+from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
 from jitgen.targets.devices import default_arch
 from jitgen.tuning.measure.clock import compete, has_gpu
@@ -41,13 +41,12 @@ LARGEST_ERROR = 2.0**-3
 
 GROUPS = 8
 _KINDS = (
-    SiluMulQuantizeConfig(layout="ragged"),
-    SiluMulQuantizeConfig(layout="contiguous"),
-    SiluMulQuantizeConfig(layout="masked"),
-    SiluMulQuantizeConfig(layout="ragged", scale_granularity="row"),
-    SiluMulQuantizeConfig(layout="ragged", scale_granularity="tensor"),
-    SiluMulQuantizeConfig(layout="ragged", scale_granularity="none"),
-    SiluMulQuantizeConfig(layout="ragged", activation="swiglu_oai", interleaved=True),
+    *(SiluMulQuantizeConfig(layout=layout) for layout in Layout),
+    *(
+        SiluMulQuantizeConfig(layout=Layout.RAGGED, scale_granularity=scales)
+        for scales in (Scales.ROW, Scales.TENSOR, Scales.NONE)
+    ),
+    SiluMulQuantizeConfig(layout=Layout.RAGGED, activation=Activation.SWIGLU_OAI, interleaved=True),
 )
 _GPU_ROWS, _FEW_GPU_ROWS, _CPU_ROWS = (4096, 512, 128, 8, 1), (4096, 8), 16
 _GPU_N, _OTHER_N, _CPU_N = 2048, (1536, 2880), 256
