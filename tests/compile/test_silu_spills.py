@@ -31,7 +31,7 @@ EXTREMES = [
     "masked_block128_swiglu_oai_interleaved_pow2_c6",
     "contiguous_none_swiglu_t256_c2",
     "masked_row_swiglu_oai_interleaved_pow2_r2_c5",
-    "contiguous_block128_swiglu_oai_interleaved_pow2_c3_ahead",
+    "contiguous_block128_swiglu_oai_interleaved_pow2_r2_c5_ahead",
 ]
 """Where the rules leave nothing over, of the kinds that take most."""
 
