@@ -2,7 +2,7 @@
 """
 Branches, exits, fences and what changes nothing that the emulator models.
 
-PTX ISA, sections "Control Flow Instructions", "membar, fence", "griddepcontrol", "setmaxnreg",
+PTX ISA, sections "Control Flow Instructions", "membar, fence", "griddepcontrol",
 "nanosleep".
 """
 
@@ -104,17 +104,3 @@ def learn_grid(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
 @emits("griddepcontrol.launch_dependents", "nanosleep", "pmevent", "discard", "applypriority")
 def ignore(builder: Builder, instruction: Instruction) -> None:
     """Do nothing: what these change is time, or another grid."""
-
-
-@emits("setmaxnreg", whole_warp=True)
-def set_registers(builder: Builder, instruction: Instruction) -> None:
-    """``setmaxnreg.inc.sync.aligned.u32 n``: n is a multiple of 8 from 24 to 256."""
-    number = int(instruction.operands[0], 0)
-    if number % 8 or not 24 <= number <= 256:
-        raise Unsupported(f"{number} registers")
-    builder.do(builder.call(limit_registers, builder.mask(instruction), str(number)))
-
-
-def limit_registers(f: Fragment, at: int, mask: Mask, number: int) -> None:  # noqa: ARG001
-    """Note the limit, which the four warps of a warpgroup must agree about when they exit."""
-    f.cta.register_limits[f.selected_warps(mask) - f.cta.agent0] = number

@@ -15,6 +15,7 @@ from jitgen.emulator.machine import exits
 from jitgen.emulator.machine.barriers import MBarrier, NamedBarrier
 from jitgen.emulator.machine.clocks import AsyncUnit
 from jitgen.emulator.machine.fragment import WARP, Fragment, Threads
+from jitgen.emulator.machine.registers import RegisterPool
 from jitgen.emulator.machine.shared_memory import SharedMemory
 from jitgen.emulator.machine.tensor_memory import TensorMemory
 
@@ -49,7 +50,7 @@ class Cta:
         agents: All of these.
         cluster_arrivals: Phase of the cluster's barrier at which each thread arrived, or -1.
         reductions: Generation in which each thread arrived at a bar.red, or -1.
-        register_limits: What setmaxnreg set for each warp; 0 if it did not.
+        registers: How many each warp has, and those that none has.
         has_exited: No thread is alive.
         remote_accesses: By agent of another CTA, epoch and instruction of its latest access here.
     """
@@ -77,7 +78,7 @@ class Cta:
         self.named: dict[int, NamedBarrier] = {}
         self.cluster_arrivals = np.full(threads, NOT_ARRIVED)
         self.reductions = np.full(threads, NOT_ARRIVED)
-        self.register_limits = np.zeros(self.num_warps, np.int64)
+        self.registers = RegisterPool(self.num_warps, self.machine.launch.registers)
         self.remote_accesses: dict[int, tuple[int, int]] = {}
         self.units: dict[tuple[str, int], AsyncUnit] = {}
         self._threads: dict[bytes, Threads] = {}

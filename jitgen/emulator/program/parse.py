@@ -32,6 +32,12 @@ _SHARED = re.compile(
     r"(\.extern\s+)?\.shared\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d*)\])?"
 )
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)")
+_TARGET = re.compile(r"^\s*\.target\s+(sm_\d+\w?)", re.MULTILINE)
+_DIRECTIVE = re.compile(
+    r"^\s*\.(maxnreg|maxntid|reqntid|minnctapersm|reqnctapercluster|explicitcluster|maxclusterrank)"
+    r"\b([\d\s,]*)",
+    re.MULTILINE,
+)
 _FUNCTION = re.compile(r"^\s*(?:\.\w+\s+)*\.func\b", re.MULTILINE)
 _BRACE = re.compile(r"[{}]")
 _GUARD = re.compile(r"@(!?)\s*(%?[\w@$]+)\s+")
@@ -63,6 +69,8 @@ class Module:
         registers: Class (r, q, h, p, w) of each register, or prefix of registers, that is declared.
         code: The instructions.
         labels: Index of the instruction behind each label.
+        target: What the code is for: ``"sm_90a"``; empty where it is not said.
+        directives: Numbers behind those that speak of the launch, by name without the dot.
     """
 
     entry: str
@@ -72,6 +80,8 @@ class Module:
     registers: dict[str, str] = field(default_factory=lambda: dict(_USUAL))
     code: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
+    target: str = ""
+    directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def class_of(self, register: str) -> str:
         """
@@ -132,6 +142,10 @@ def parse(text: str, entry: str = "") -> Module:
     start, end = _body(text, entries[entry])
     head, signature = text[: min(entries.values())], text[entries[entry] : start]
     module = Module(entry)
+    if found := _TARGET.search(text):
+        module.target = found[1]
+    for name, numbers in _DIRECTIVE.findall(signature):
+        module.directives[name] = tuple(map(int, re.findall(r"\d+", numbers)))
     for kind, param, count in _PARAM.findall(signature):
         module.params.append((param, int(count or 1) * _bits(kind) // 8))
     _place_shared(module, head + text[start:end])
