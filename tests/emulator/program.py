@@ -82,7 +82,8 @@ def run_ptx(body: str, threads: int = 32, cluster: int = 1, **options: Any) -> R
         body: Its instructions; registers with the usual prefixes need no declaration.
         threads: Threads of a CTA.
         cluster: CTAs.
-        options: Text before the kernel (functions), of `Launch` (is_dependent, registers) and `Machine` (mode, time_limit_s, ...).
+        options: Text before the kernel (functions); of `Launch` (is_dependent, registers) and
+            `Machine` (mode, time_limit_s, ...).
     """
     functions = options.pop("functions", "")
     head = f".version 8.8\n.target sm_90a\n{functions}\n"

@@ -74,6 +74,8 @@ def fence(builder: Builder, instruction: Instruction) -> None:
     if unknown:
         raise Unsupported(f"modifier .{min(unknown)}")
     mask = builder.mask(instruction)
+    if instruction.has("mbarrier_init"):
+        builder.do(builder.call(fence_initialised, mask))
     if not instruction.has("proxy"):
         builder.do(builder.call(fence_memory, mask))
     elif not any(map(instruction.has, _OTHER_PROXIES)):
@@ -85,8 +87,16 @@ def fence_memory(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
     f.cluster.clocks.fence(f.selected_warps(mask))
 
 
+def fence_initialised(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+    """Let the async proxy see the barriers that the warps themselves initialised."""
+    for agent in f.selected_warps(mask).tolist():
+        f.cta.guarded.fence(agent, own_only=True)
+
+
 def fence_async(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
     """Let the async proxy see what the threads wrote to shared memory."""
+    for agent in f.selected_warps(mask).tolist():
+        f.cta.guarded.fence(agent)
     f.cta.shared.fence_async(f.lanes if mask is None else f.lanes[mask])
 
 

@@ -15,6 +15,7 @@ from jitgen.emulator.machine import exits
 from jitgen.emulator.machine.barriers import MBarrier, NamedBarrier
 from jitgen.emulator.machine.clocks import AsyncUnit
 from jitgen.emulator.machine.fragment import WARP, Fragment, Threads
+from jitgen.emulator.machine.live_barriers import LiveBarriers
 from jitgen.emulator.machine.registers import RegisterPool
 from jitgen.emulator.machine.shared_memory import SharedMemory
 from jitgen.emulator.machine.tensor_memory import TensorMemory
@@ -43,7 +44,8 @@ class Cta:
         num_threads: Threads at the start.
         r, q, h, p: Register files [registers, num_threads] of uint32, uint64, uint16 and bool.
         shared: Shared memory.
-        barriers: Objects made by mbarrier.init, by offset in shared memory.
+        guarded: Objects made by mbarrier.init, and the bytes that they live in.
+        barriers: The same, by offset in shared memory.
         named: Barriers 0..15 of bar.sync, on first use.
         live: Threads of each warp that have not exited.
         agent0: Clock agent of warp 0; those of the other warps follow.
@@ -74,7 +76,8 @@ class Cta:
         self.agents = np.array([cluster.clocks.agent(name) for name in names])
         self.agent0 = int(self.agents[0])
         self.shared = SharedMemory(self, self.machine.shared_end)
-        self.barriers: dict[int, MBarrier] = {}
+        self.guarded = LiveBarriers()
+        self.barriers: dict[int, MBarrier] = self.guarded.by_offset
         self.named: dict[int, NamedBarrier] = {}
         self.cluster_arrivals = np.full(threads, NOT_ARRIVED)
         self.reductions = np.full(threads, NOT_ARRIVED)

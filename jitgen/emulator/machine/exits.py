@@ -87,5 +87,5 @@ def _check_units(cta: Cta) -> None:
 def _check_registers(cta: Cta) -> None:
     """The four warps of a warpgroup must execute the same setmaxnreg."""
     for first, numbers in cta.registers.disagreements():
-        message = f"setmaxnreg differs within the warpgroup of warp {first}: {numbers}"
+        message = f"setmaxnreg differs within a warpgroup, that of warp {first}: {numbers}"
         warn_at_exit(cta, "setmaxnreg", message)
