@@ -104,3 +104,26 @@ def test_maps_that_the_driver_refuses(tmp_path: Path, text: str, message: str) -
 def test_a_host_part_that_gives_up(tmp_path: Path) -> None:
     with pytest.raises(EmulationError, match="a call returned error 7"):
         run(tmp_path, host(failure=7), *(tensor.view(torch.float16) for tensor in tensors()))
+
+
+FOUR_BITS = 13
+
+
+@pytest.mark.parametrize("space", ["cta", "cluster"])
+def test_elements_of_four_bits_on_sm_120a(tmp_path: Path, space: str) -> None:
+    """The PTX ISA lets them be loaded to .shared::cta alone there."""
+    text = host(stride="(n) / 2", kind=FOUR_BITS).replace("box[2] = {16", "box[2] = {64")
+    text = text.replace("value, 16, 8)", "value, 64, 8)").replace(
+        "value, 32, 16)", "value, 128, 16)"
+    )
+    ptx = COPY.replace("sm_90a", "sm_120a").replace("{8, 4}", "{32, 4}")
+    ptx = ptx.replace("2d.shared::cta.global", f"2d.shared::{space}.global")
+    artifact = Artifact(library=build(tmp_path, text), symbol="copy", ptx=ptx)
+    source, target = (tensor.view(torch.float16) for tensor in tensors())
+    addresses = source.data_ptr(), target.data_ptr()
+    if space == "cluster":
+        with pytest.raises(MachineFault, match="which sm_120a does not have"):
+            emulate(artifact, source, target, *addresses, modes="eager")
+        return
+    assert emulate(artifact, source, target, *addresses, modes="eager").is_clean
+    assert torch.equal(target.view(torch.int16)[4:12, 8:24], source.view(torch.int16))

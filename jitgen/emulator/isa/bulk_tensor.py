@@ -84,10 +84,13 @@ def reduce(builder: Builder, instruction: Instruction) -> None:
 def _emit_load(builder: Builder, instruction: Instruction) -> None:
     destination, box, barrier, *rest = instruction.operands
     is_multicast = instruction.has("multicast::cluster")
+    place = _box(builder, instruction, box)
+    if instruction.has("shared::cluster") and builder.program.module.target.startswith("sm_12"):
+        builder.do(builder.call(refuse_sub_bytes, builder.mask(instruction), place[0]))
     arguments = (
         builder.mask(instruction),
         f"({builder.address(destination)}, {builder.address(barrier)})",
-        *_box(builder, instruction, box),
+        *place,
         builder.value(rest[0], "u16") if is_multicast else "None",
         str(instruction.has("cta_group::2")),
     )
@@ -115,6 +118,18 @@ def _box(builder: Builder, instruction: Instruction, operand: str) -> tuple[str,
 
 
 # --- what they do ---------------------------------------------------------------------------------
+
+
+def refuse_sub_bytes(f: Fragment, at: int, mask: Mask, maps: Any) -> None:
+    """
+    Fault, if elements have less than a byte: sm_120a loads those to ``.shared::cta`` only.
+
+    PTX ISA, section "Tensors", limitations of the sub-byte types.
+    """
+    for issue in issues(f, at, mask):
+        found = read_map(issue, issue.of(maps))
+        if found.element.bits < 8:
+            issue.fault(f"a copy to .shared::cluster of a {found}, which sm_120a does not have")
 
 
 def load_boxes(
