@@ -87,12 +87,6 @@ def fence_memory(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
     f.cluster.clocks.fence(f.selected_warps(mask))
 
 
-def fence_initialised(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
-    """Let the async proxy see the barriers that the warps themselves initialised."""
-    for agent in f.selected_warps(mask).tolist():
-        f.cta.guarded.fence(agent, own_only=True)
-
-
 def fence_async(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
     """Let the async proxy see what the threads wrote to shared memory."""
     for agent in f.selected_warps(mask).tolist():
@@ -114,3 +108,9 @@ def learn_grid(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
 @emits("griddepcontrol.launch_dependents", "nanosleep", "pmevent", "discard", "applypriority")
 def ignore(builder: Builder, instruction: Instruction) -> None:
     """Do nothing: what these change is time, or another grid."""
+
+
+def fence_initialised(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+    """Let the async proxy see the barriers that the warps themselves initialised."""
+    for agent in f.selected_warps(mask).tolist():
+        f.cta.guarded.fence(agent, own_only=True)

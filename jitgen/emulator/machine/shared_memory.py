@@ -135,12 +135,12 @@ class SharedMemory:
             threads: The threads [k], as indices 0..n-1 of the fragment's.
             kind: READ or RELAXED_READ.
         """
-        self.cta.guarded.check(f, at, offsets, width)
         self._note(f, at, offsets, width, threads, kind)
         unit, index = _units(offsets, width)
         is_missing = self._flags[unit][index] != _WRITTEN[unit]
         if np.count_nonzero(is_missing):
             self._warn_uninitialised(f, at, int(offsets[is_missing.any(axis=1).argmax()]))
+        self.cta.guarded.check(f, at, offsets, width)
         data: NDArray[Any] = self.views[unit][index]
         return data.view(np.uint8)
 
