@@ -50,10 +50,16 @@ KINDS: dict[str, Kind] = {
     "race": _error("two accesses to the same memory that nothing orders"),
     "proxy": _error("ordered, but without the fence between the generic and the async proxy"),
     "uninitialised": _error("memory or a lane is read that nobody wrote"),
+    "mbarrier": _error("the bytes of a barrier are accessed, or made one again, while it is one"),
+    # registers of warps
+    "setmaxnreg": _error("the wrong way, or again before the warpgroup synchronised"),
+    "setmaxnreg open": _warning("nothing says how many registers the launch has"),
     # matrix instructions
     "fence": _error("accumulators were ordinary registers, and no wgmma.fence came since"),
     "register": _error("registers of a matrix instruction are used while it is in flight"),
     "scales": _error("the quarters of tensor memory hold different scale factors"),
+    "scale ids": _warning("an address and the descriptor name different bytes of scale factors"),
+    "padding": _warning("padding bits of elements of less than a byte are not zero"),
     # the end of a CTA
     "exit": _error("loose ends: copies, groups, barriers or memory that a CTA leaves behind"),
     # results
