@@ -8,6 +8,7 @@ import pytest
 from jitgen.emulator.modes import ALL, Mode
 from tests.emulator.mutation import Mutation, assert_found, by_name
 from tests.emulator.program import BY_WARP, EAGER, Run, run_ptx
+from tests.emulator.tensor_core import Kernel
 from tests.emulator.test_bulk_kernel import COPY
 from tests.emulator.test_bulk_kernel import run as run_copy
 
@@ -140,3 +141,23 @@ def test_another_cta_uses_it() -> None:
     assert_found(texts(without), ("race: mbarrier 0x400", "is used by a warp that is not ordered"))
     released = REMOTE.replace(FENCE.strip(), "").replace(".relaxed", ".release")
     assert texts(run_ptx(released, cluster=2)) == []
+
+
+COMMIT = """
+    add.u32 %r5, %r9, 64;
+    @%p0 mbarrier.init.shared::cta.b64 [%r5], 1;
+    FENCE
+    bar.warp.sync -1;
+    @%p0 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r5];
+    $L_more:
+    mbarrier.try_wait.parity.shared::cta.b64 %p8, [%r5], 0;
+    @!%p8 bra $L_more;
+"""
+
+
+def test_commits_are_asynchronous_work() -> None:
+    assert_found(
+        Kernel(COMMIT.replace("FENCE", "")).run().findings,
+        ("proxy: no fence.mbarrier_init or fence.proxy.async", "tcgen05.commit"),
+    )
+    assert not Kernel(COMMIT.replace("FENCE", FENCE)).run().findings

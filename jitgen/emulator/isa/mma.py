@@ -193,7 +193,7 @@ def multiply(
     left, right = _stack(form.a, raw[0], fragments.ROWS), _stack(form.b, raw[1], fragments.COLUMNS)
     if form.num_scales:
         of_rows = _factors(f, at, form, scales[:3], _LANES_A)
-        product = block_scales.product(
+        product: NDArray[Any] = block_scales.product(
             left, right, of_rows, _factors(f, at, form, scales[3:], _LANES_B)
         )
     else:
