@@ -6,9 +6,7 @@ An SM's tensor memory belongs to one CTA here, as its shared memory does; an all
 be had would wait for ever. A pair of CTAs allocates as one: whichever comes first does it in both,
 so that matrix instructions may use the peer's columns before its warp is there.
 
-PTX ISA, sections "Tensor Memory Allocation and Management Instructions", "tcgen05.cp" and "Optional
-Decompression". Where in its byte an element of four bits comes to lie is only drawn there: in bits
-2 to 5, as matrix instructions take it.
+PTX ISA, sections "Tensor Memory Allocation and Management Instructions" and "tcgen05.cp".
 """
 
 from __future__ import annotations
@@ -164,7 +162,8 @@ class CopyShape:
         row_bytes: Bytes of a row in shared memory.
         rows: The row that each lane of tensor memory gets [128].
         bits: Of an element in shared memory; those of less than 8 are packed, 16 in 16 bytes with
-            padding behind them, and get a byte each.
+            padding behind them, and get a byte each. PTX ISA, section "Optional Decompression":
+            where in its byte an element of four bits lies is only drawn there, in bits 2 to 5.
     """
 
     row_bytes: int
