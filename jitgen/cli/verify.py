@@ -289,7 +289,8 @@ def _print_failure(output: Output, row: _Row) -> None:
     found = list(_findings(row))
     for where, finding in found[:_SHOWN_FINDINGS]:
         times = f" ({finding['count']} times)" if finding["count"] > 1 else ""
-        output.line(f"  {where}: {finding['kind']}: {finding['message']}{times}")
+        weight = "warning: " if finding.get("severity") == "warning" else ""
+        output.line(f"  {where}: {weight}{finding['kind']}: {finding['message']}{times}")
         for word, text in (("at", finding["place"]), ("by", finding["who"])):
             if text:
                 output.line(f"    {word} {text}")

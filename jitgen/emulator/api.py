@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jitgen.emulator.artifact import Artifact
+from jitgen.emulator.host.cubin import registers
 from jitgen.emulator.host.launch import Device, launches
 from jitgen.emulator.host.native import STANDALONE, Host
 from jitgen.emulator.host.tensors import Tensor, read_bytes, span, tensor_of, write_bytes
 from jitgen.emulator.machine.global_memory import GlobalMemory
+from jitgen.emulator.machine.launch_rules import Kernel, as_launched
 from jitgen.emulator.machine.machine import NUM_SMS, Launch, Machine
 from jitgen.emulator.modes import Mode, parse
 from jitgen.emulator.program.translate import Program, translate
@@ -137,11 +139,27 @@ def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int, host: H
         if (tensor := tensor_of(value)) is not None:
             known = index < len(artifact.names)
             tensors[artifact.names[index] if known else f"argument {index}"] = tensor
+    counts = registers(artifact.library)
     return _Call(
-        launches=[(programs[entry], launch) for entry, launch in found],
+        launches=[
+            (programs[entry], _launched(programs[entry], launch, counts.get(entry, 0)))
+            for entry, launch in found
+        ],
         tensors=tensors,
         num_sms=num_sms,
     )
+
+
+def _launched(program: Program, launch: Launch, count: int) -> Launch:
+    """Return a launch as hardware makes it, of a kernel with `count` registers (0: unknown)."""
+    kernel = Kernel(
+        target=program.module.target,
+        opcodes=tuple((instruction.line, instruction.op) for instruction in program.code),
+        directives=program.module.directives,
+        shared_end=program.shared_end,
+        registers=count,
+    )
+    return as_launched(kernel, launch)
 
 
 def _run(mode: Mode, seconds: float, machines: list[Machine]) -> Run:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from jitgen.emulator.findings import Severity, severity_of
+
 RESULT = "result"
 """Kind of the finding that modes disagree about the result."""
 
@@ -17,8 +19,7 @@ class Finding:
     One mistake of the kernel.
 
     Attributes:
-        kind: ``race``, ``uninitialised``, ``proxy``, ``exit``, ``result``; of a run that ended too
-            early ``fault`` or ``deadlock``.
+        kind: One of `jitgen.emulator.findings.KINDS`, which says what is an error.
         message: What happened the first time.
         place: The instruction: line of the generated source, PTX line, text; empty if there is
             none.
@@ -32,12 +33,27 @@ class Finding:
     who: str = ""
     count: int = 1
 
+    @property
+    def severity(self) -> Severity:
+        """Whether it is an error or a warning."""
+        return severity_of(self.kind)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it makes the kernel wrong."""
+        return self.severity is Severity.ERROR
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding as JSON values."""
+        return {**asdict(self), "severity": str(self.severity)}
+
     def __str__(self) -> str:
         """Return all of it in one paragraph."""
         times = f" ({self.count} times)" if self.count > 1 else ""
         where = f"\n  at {self.place}" if self.place else ""
         whose = f"\n  by {self.who}" if self.who else ""
-        return f"{self.kind}: {self.message}{times}{where}{whose}"
+        weight = "" if self.is_error else f"{self.severity}: "
+        return f"{weight}{self.kind}: {self.message}{times}{where}{whose}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +78,8 @@ class Run:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
+        """Whether no error was found; there may be warnings."""
+        return not any(finding.is_error for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +99,7 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found in any mode."""
+        """Whether no error was found in any mode; there may be warnings."""
         return all(run.is_clean for run in self.runs)
 
     @property
@@ -103,7 +119,7 @@ class Report:
                 {
                     "mode": run.mode,
                     "seconds": round(run.seconds, 4),
-                    "findings": [asdict(finding) for finding in run.findings],
+                    "findings": [finding.to_json() for finding in run.findings],
                     "counts": dict(run.counts),
                     "warp_instructions": dict(run.warp_instructions),
                 }

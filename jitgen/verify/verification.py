@@ -48,7 +48,7 @@ class Trial:
 
     @property
     def is_right(self) -> bool:
-        """Whether every value is right and nothing was found."""
+        """Whether every value is right and no error was found."""
         return self.wrong == 0 and self.report is not None and self.report.is_clean
 
     @property
@@ -66,7 +66,7 @@ class Trial:
             "wrong": self.wrong,
             "frobenius": self.frobenius,
             "largest": self.largest,
-            "fault": None if self.fault is None else asdict(self.fault),
+            "fault": None if self.fault is None else self.fault.to_json(),
             "runs": [] if self.report is None else self.report.to_json()["runs"],
         }
 

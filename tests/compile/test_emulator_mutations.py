@@ -21,12 +21,13 @@ from jitgen.verify.problem import Sizes, make
 from tests import needs
 from tests.compile.mutations import Mutation
 from tests.compile.mutations_order import FENCES, WAITS
+from tests.compile.mutations_resources import RESOURCES
 from tests.compile.mutations_split_k import EXCHANGE
 from tests.compile.mutations_values import ADDRESSES, TRANSACTIONS
 
 pytestmark = [needs.compiler, needs.linker]
 
-MUTATIONS = (*TRANSACTIONS, *ADDRESSES, *WAITS, *FENCES, *EXCHANGE)
+MUTATIONS = (*TRANSACTIONS, *ADDRESSES, *WAITS, *FENCES, *EXCHANGE, *RESOURCES)
 
 _RAGGED = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
 PROGRAMS = {

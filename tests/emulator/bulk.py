@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.formats.swizzle import swizzled
 from jitgen.emulator.formats.tensor_map import ELEMENT_TYPES, TensorMap, encode
-from jitgen.emulator.isa import mbarrier, named_barriers
+from jitgen.emulator.isa import control, mbarrier, named_barriers
 from jitgen.emulator.isa.bulk_tensor import load_boxes, store_boxes
 from jitgen.emulator.isa.mbarrier import Arrival
 from jitgen.emulator.machine.barriers import MBarrier
@@ -86,10 +86,11 @@ class Bench:
     # --- barriers ---
 
     def barrier(self, count: int = 1, rank: int = 0) -> MBarrier:
-        """Make an mbarrier that everybody of a CTA knows."""
+        """Make an mbarrier that everybody of a CTA, and asynchronous work, knows."""
         f = self.of(rank)
         one = f.part(f.lanes == 0)
         mbarrier.initialise(one, AT, None, np.uint32(f.cta.base + BARRIER), np.uint32(count))
+        control.fence_initialised(one, AT, None)
         named_barriers.arrive_and_wait(f, AT, None, np.uint32(0), None, True, 1)
         return f.cta.barriers[BARRIER]
 

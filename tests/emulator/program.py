@@ -82,9 +82,12 @@ def run_ptx(body: str, threads: int = 32, cluster: int = 1, **options: Any) -> R
         body: Its instructions; registers with the usual prefixes need no declaration.
         threads: Threads of a CTA.
         cluster: CTAs.
-        options: Of `Launch` (is_dependent) and `Machine` (mode, time_limit_s, ...).
+        options: Text before the kernel (functions); of `Launch` (is_dependent, registers) and
+            `Machine` (mode, time_limit_s, ...).
     """
-    text = f".version 8.8\n.target sm_90a\n.visible .entry kernel()\n{{\n{body}\nret;\n}}\n"
+    functions = options.pop("functions", "")
+    head = f".version 8.8\n.target sm_90a\n{functions}\n"
+    text = f"{head}.visible .entry kernel()\n{{\n{body}\nret;\n}}\n"
     program = Watched(text)
     launch = Launch(
         grid=(cluster, 1, 1),
@@ -92,6 +95,7 @@ def run_ptx(body: str, threads: int = 32, cluster: int = 1, **options: Any) -> R
         cluster=(cluster, 1, 1),
         shared_bytes=4096,
         is_dependent=options.pop("is_dependent", False),
+        registers=options.pop("registers", 0),
     )
     made = Machine(program, GlobalMemory(), launch, options.pop("mode", EAGER), **options)
     group = Cluster(made, (0, 0, 0))

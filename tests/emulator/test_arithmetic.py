@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jitgen.emulator.formats.numbers import encode
 from jitgen.errors import UnsupportedPtx
 from tests.emulator.evaluate import bf16, evaluate, f16, f32, f64, numbers, s16, s32, s64
 
@@ -229,3 +230,32 @@ def test_classes_of_numbers():
 def test_what_is_not_known_is_refused_when_translated(text, why):
     with pytest.raises(UnsupportedPtx, match=re.escape(why)):
         evaluate(text, r1=s32(1))
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_mixed_precision(kind):
+    """Narrow factors and summands are widened, and what comes out is rounded once, to f32."""
+    a, b, c = np.float32([1.5, -3, 0.25]), np.float32([2, 2, 0.5]), np.float32([1e-3, 5, 2**-30])
+    found = evaluate(
+        f"""
+        fma.rn.f32.{kind} %r1, %rs1, %rs2, %r4;
+        fma.rp.sat.f32.{kind} %r2, %rs1, %rs2, %r4;
+        add.f32.{kind} %r3, %rs1, %r4;
+        sub.rp.f32.{kind} %r5, %rs1, %r4;
+        """,
+        rs1=encode(a, kind),
+        rs2=encode(b, kind),
+        r4=c.view(np.uint32),
+    )
+    total, clipped, added, subtracted = (
+        found[name].view(np.float32).tolist() for name in ("r1", "r2", "r3", "r5")
+    )
+    assert total == [float(np.float32(3 + float(c[0]))), -1, 0.125]
+    assert clipped == [1, 0, 0.125 + 2**-26]
+    assert added == (a + c).tolist()
+    assert subtracted[1:] == [-8, 0.25]
+
+
+def test_no_product_of_mixed_types():
+    with pytest.raises(UnsupportedPtx, match="mul of mixed types"):
+        evaluate("mul.f32.bf16 %r1, %rs1, %r2;", r2=[0])

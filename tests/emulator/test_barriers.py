@@ -14,6 +14,7 @@ from jitgen.emulator.isa.mbarrier_wait import Form
 from jitgen.emulator.machine import deadlock
 from jitgen.emulator.machine.barriers import MBarrier, together
 from jitgen.emulator.machine.fragment import Fragment, Wait
+from jitgen.emulator.machine.registers import Step
 from jitgen.errors import Deadlock, MachineFault
 from tests.emulator.program import fragment, machine
 
@@ -261,7 +262,7 @@ def test_loose_ends_at_the_exit() -> None:
         mbarrier.initialise(part(f, 0, 1), 0, None, BARRIER, np.uint32(2))
         arrive(part(f, 0, 1))
         named_barriers.arrive_only(f, 0, None, np.uint32(3), np.uint32(160), True)
-        f.cta.register_limits[:3] = 24
+        f.cta.registers.steps[0].append(Step(24, f.cta.agent0, 1))
         return -1
 
     made = machine(block, threads=128, time_limit_s=10)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitgen.emulator.isa.bulk_tensor import load_boxes
+from jitgen.emulator.isa.bulk_tensor import DIRT, load_boxes
 from jitgen.errors import MachineFault
 from tests.emulator.bulk import AT, BARRIER, BOX, Bench, aligned, numbered, unswizzled
 from tests.emulator.program import DEFERRED
@@ -98,7 +98,10 @@ def test_element_strides() -> None:
 
 
 def test_padded_4_bit_elements() -> None:
-    """16 elements take 8 bytes of global memory and 16 of shared memory; 8 are counted."""
+    """
+    16 elements take 8 bytes of global memory and 16 of shared memory; 8 are counted, and the others
+    hold what they like.
+    """
     bench = Bench()
     tensor = numbered(4, 128, dtype=np.uint8)
     fields = {"sizes": (256, 4), "strides": (128,)}
@@ -109,7 +112,33 @@ def test_padded_4_bit_elements() -> None:
     assert bench.wait()
     found = bench.shared(4 * 128).reshape(4, 8, 16)
     assert np.array_equal(found[..., :8], tensor[:, 64:].reshape(4, 8, 8))
-    assert not found[..., 8:].any()
+    assert (found[..., 8:] == DIRT).all()
+
+
+PADDED = {"sizes": (256, 4), "strides": (128,)}
+
+
+@pytest.mark.parametrize("count", [4 * 64 - 16, 4 * 128])
+def test_padding_is_not_counted(count: int) -> None:
+    """A barrier that expects other bytes than the packed ones never completes its phase."""
+    bench = Bench()
+    address = bench.tensor_map(numbered(4, 128, dtype=np.uint8), "b4x16_p64", (128, 4), **PADDED)
+    bench.barrier()
+    bench.expect(count)
+    bench.load(address, 0, 0)
+    assert not bench.wait()
+
+
+@pytest.mark.parametrize("x", [0, 128, -128, 32, 64])
+def test_padded_boxes_begin_at_whole_128_elements(x: int) -> None:
+    bench = Bench()
+    address = bench.tensor_map(numbered(4, 128, dtype=np.uint8), "b4x16_p64", (128, 4), **PADDED)
+    bench.barrier()
+    if x % 128 == 0:
+        bench.load(address, x, 0)
+        return
+    with pytest.raises(MachineFault, match="not a multiple of 128 elements"):
+        bench.load(address, x, 0)
 
 
 def test_each_thread_loads_its_own() -> None:

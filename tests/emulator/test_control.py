@@ -206,22 +206,6 @@ def test_a_spin_on_a_cluster_without_a_place_is_a_deadlock() -> None:
         run_grid(TURNS.replace("POLL", POLLS["load"]), np.zeros(1, np.uint32), 5, num_sms=4)
 
 
-def test_warps_of_a_group_set_the_same_number_of_registers() -> None:
-    body = """
-        mov.u32 %r1, %warpid;
-        setp.eq.u32 %p1, %r1, 2;
-        @%p1 bra $L__two;
-        setmaxnreg.dec.sync.aligned.u32 24;
-        ret;
-        $L__two:
-        setmaxnreg.dec.sync.aligned.u32 32;
-        """
-    assert run_ptx(body, threads=128).findings == ["exit"]
-    assert run_ptx(body.replace("32;", "24;"), threads=128).findings == []
-    with pytest.raises(UnsupportedPtx, match="20 registers"):
-        run_ptx(body.replace("24;", "20;"))
-
-
 def test_named_barriers_of_two_warps() -> None:
     run = run_ptx(
         """

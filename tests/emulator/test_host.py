@@ -201,6 +201,16 @@ def test_four_bit_elements() -> None:
     assert tuple(seen.shape) == (2, 32)
 
 
+def test_pairs_of_four_bit_elements() -> None:
+    """As torch itself exports them: two to an element."""
+    import tvm_ffi
+
+    seen = tvm_ffi.from_dlpack(OnGpu(torch.zeros(2, 16, dtype=torch.float4_e2m1fn_x2)))
+
+    assert str(seen.dtype) == "float4_e2m1fnx2"
+    assert tuple(seen.shape) == (2, 16)
+
+
 def test_a_type_without_a_code() -> None:
     import tvm_ffi
 

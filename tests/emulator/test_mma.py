@@ -186,6 +186,27 @@ def test_scales(op: str, number: int, thread_a: int, thread_b: int) -> None:
     assert np.isfinite(found).all()
 
 
+def test_scales_multiply_dot_products() -> None:
+    """448 x 2^122 is beyond float32; 32 x 448 x 448 x 2^122 x 2^-122 is not."""
+    case = Case(MXF8.format("", "e4m3", "e4m3"))
+    most = np.uint32(0x7E7E7E7E)
+    case.a, case.b, zero = (most,) * 4, (most,) * 2, np.uint16(0)
+    large, small = (np.uint32(0x01010101 * (127 + power)) for power in (122, -122))
+    found = case.run(ZERO, large, zero, zero, small, zero, zero).view(np.float32)
+    assert (found == 6422528).all()
+
+
+@pytest.mark.parametrize("a", ["e2m1", "e2m3", "e3m2"])
+def test_padding_that_is_not_zero(a: str) -> None:
+    case = Case(f"mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.{a}.e4m3.f32")
+    f = fragment(32 * WARPS)
+    clean = case.run(ZERO, f=f)
+    assert not f.machine.findings
+    case.a = (case.a[0] | np.uint32(0x80), *case.a[1:])
+    assert (case.run(ZERO, f=f) == clean).all()
+    assert [finding.kind for finding in f.machine.findings.values()] == ["padding"]
+
+
 def test_bytes_of_scales_that_do_not_exist() -> None:
     one, zero = np.uint32(0x7F7F7F7F), np.uint16(0)
     with pytest.raises(MachineFault, match="no 2 scales at byte 1"):

@@ -131,12 +131,6 @@ class TestParsing:
         with pytest.raises(UnsupportedPtx, match="kernel, other"):
             parse(text)
 
-    def test_functions_are_refused_with_their_line(self) -> None:
-        text = HEAD + ".func helper() { ret; }\n.visible .entry kernel() { ret; }"
-
-        with pytest.raises(UnsupportedPtx, match="line 6"):
-            parse(text)
-
 
 class TestUnknown:
     def test_every_unknown_opcode_is_named_when_the_program_is_made(self) -> None:

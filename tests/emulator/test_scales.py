@@ -41,9 +41,18 @@ def test_the_scale_factor_id_names_a_byte() -> None:
 
 
 def test_a_scale_counts_for_a_block_of_k() -> None:
-    elements = np.ones((1, 8), np.float32)
-    found = scales.apply(elements, np.array([[2, 3]], np.float32))
-    assert found.tolist() == [[2, 2, 2, 2, 3, 3, 3, 3]]
+    a, b = np.array([[1, 1, 1, 1, 10, 10, 10, 10]], np.float32), np.ones((2, 8), np.float32)
+    found = scales.product(a, b, np.float32([[2, 3]]), np.float32([[1, 1], [5, 7]]))
+    assert found.tolist() == [[2 * 4 + 3 * 40, 5 * 2 * 4 + 7 * 3 * 40]]
+
+
+def test_scales_multiply_the_dot_product() -> None:
+    """Scaled elements are beyond float32, and what they make is not: 448 x 448 x 32 times 1."""
+    a = np.full((1, 32), 448, np.float32)
+    large, small = np.float32([[2.0**122]]), np.float32([[2.0**-122]])
+    assert scales.product(a, a, large, small).tolist() == [[6422528]]
+    assert scales.product(a, a, small, large).tolist() == [[6422528]]
+    assert scales.product(a, a, large, large)[0, 0] == 32 * 448.0**2 * 2.0**244
 
 
 def test_padded_e2m1_is_packed_in_the_first_half_of_16_bytes() -> None:

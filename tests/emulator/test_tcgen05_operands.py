@@ -128,6 +128,38 @@ def test_scale_factors(
     assert not kernel.findings
 
 
+def scaled(scale_a: int, first: int, codes: tuple[int, int] = (127, 127)) -> Kernel:
+    """Multiply 448s with scale factors of which byte `first` counts, at an address `scale_a`."""
+
+    def prepare(kernel: Kernel) -> None:
+        for column, code in zip((SCALE_A, SCALE_B), codes, strict=True):
+            word = np.uint32(0x01010101 * code)
+            kernel.fill(column, np.full((128, 4), word, np.uint32))
+
+    idesc = instruction_bits(128, 16, d=0, more=1 << 23 | first << 29)
+    instruction = mma("mxf8f6f4.block_scale", idesc, tail=f"[{scale_a}], [{SCALE_B}], %p2")
+    rows = (np.full((128, 32), 0x7E, np.uint8), np.full((16, 32), 0x7E, np.uint8))
+    return Case(instruction, *rows, prepare=prepare).run()
+
+
+def test_scale_factors_multiply_the_dot_product() -> None:
+    kernel = scaled(SCALE_A, 0, (127 + 122, 127 - 122))
+    assert (accumulators(kernel, 16) == 6422528).all()
+    assert not kernel.findings
+
+
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_the_byte_that_an_address_names(first: int) -> None:
+    assert not scaled(SCALE_A | first << 30, first).findings
+    (finding,) = scaled(SCALE_A | 2 << 30, first).findings
+    assert f"says byte 2, the instruction descriptor byte {first}" in finding
+
+
+def test_scale_factors_that_begin_in_another_lane() -> None:
+    with pytest.raises(MachineFault, match=r"scale factors of A at .* begin in a lane"):
+        scaled(SCALE_A | 32 << 16, 0)
+
+
 def test_missing_scale_factors_are_found() -> None:
     idesc = instruction_bits(128, 16, d=0, more=1 << 23)
     instruction = mma("mxf8f6f4.block_scale", idesc, tail=f"[{SCALE_A}], [{SCALE_B}], %p2")

@@ -102,6 +102,45 @@ def test_bytes_of_a_box() -> None:
     assert changed(element_strides=(1, 3, 2)).shape == (1, 3, 128)
 
 
+FOUR = changed(
+    element=ELEMENTS["b4x16_p64"], box=(128, 8, 1), sizes=(256, 50, 3), strides=(128, 128 * 64)
+)
+SIX = dataclasses.replace(FOUR, element=ELEMENTS["b6x16_p32"], strides=(192, 192 * 64))
+
+
+@pytest.mark.parametrize("right", [FOUR, SIX], ids=lambda right: right.element.name)
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ({"address": 0x7F00_1234_5690}, "not at whole 32 bytes"),
+        ({"strides": (144, 128 * 64)}, "with strides"),
+        ({"strides": (128, 128 * 64 + 16)}, "with strides"),
+        ({"box": (64, 8, 1)}, "with a box of 64, not 128"),
+        ({"box": (256, 8, 1)}, "with a box of 256, not 128"),
+        ({"sizes": (192, 50, 3)}, "rows of 192 elements"),
+        ({"swizzle": 2}, "with a swizzle"),
+        ({"fills_nan": True}, "cannot be filled with NaN"),
+    ],
+)
+def test_rules_of_types_that_are_padded(
+    right: TensorMap, mistake: dict[str, object], message: str
+) -> None:
+    assert not right.problem
+    assert not dataclasses.replace(right, swizzle=0).problem
+    assert message in dataclasses.replace(right, **mistake).problem  # type: ignore[arg-type]
+
+
+def test_bytes_of_padded_boxes() -> None:
+    assert (FOUR.transaction_bytes, FOUR.shared_bytes) == (512, 1024)
+    assert (SIX.transaction_bytes, SIX.shared_bytes) == (768, 1024)
+
+
+def test_rows_of_packed_elements_end_with_a_byte() -> None:
+    packed = dataclasses.replace(FOUR, element=ELEMENTS["b4x16"], sizes=(254, 50, 3))
+    assert not packed.problem
+    assert "do not end with a byte" in dataclasses.replace(packed, sizes=(255, 50, 3)).problem
+
+
 # --- the part inside the tensor ---
 
 

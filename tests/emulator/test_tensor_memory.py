@@ -131,7 +131,7 @@ def test_stores_to_the_same_words_are_in_order() -> None:
         ("tcgen05.ld.red.sync.aligned.32x32b.x1.b32 {%r1}, [%r2];", r"\.red"),
         ("tcgen05.shift.cta_group::1.down [%r1];", "shift"),
         ("tcgen05.cp.cta_group::1.4x256b [%r1], %rd1;", "copy .4x256b"),
-        ("tcgen05.cp.cta_group::1.128x256b.b8x16.b4x16_p64 [%r1], %rd1;", "b4x16_p64"),
+        ("tcgen05.cp.cta_group::1.128x256b.b8x16 [%r1], %rd1;", "copy .128x256b.b8x16"),
         ("tcgen05.mma.ws.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r3, %p1;", r"\.ws"),
         ("tcgen05.mma.cta_group::1.kind::f64 [%r1], %rd1, %rd2, %r3, %p1;", "kind::f64"),
         ("tcgen05.mma.cta_group::1.kind::mxf4 [%r1], %rd1, %rd2, %r3, %p1;", "block_scale"),
@@ -256,3 +256,15 @@ def test_copy_of_all_lanes(shape: str, row_bytes: int) -> None:
     words = _copied(shape, 128, row_bytes).words()
     raw = np.arange(128 * row_bytes, dtype=np.uint32).astype(np.uint8).reshape(128, -1)
     assert (words[:, 4 : 4 + row_bytes // 4] == raw.view(np.uint32)).all()
+
+
+@pytest.mark.parametrize(("source", "bits", "shift"), [("b4x16_p64", 4, 2), ("b6x16_p32", 6, 0)])
+def test_copy_of_packed_elements(source: str, bits: int, shift: int) -> None:
+    """Of 16 bytes in shared memory the first 8 or 12 count; each element gets a byte."""
+    words = _copied(f"128x256b.b8x16.{source}", 128, 32).words()[:, 4:12]
+    raw = np.arange(128 * 32, dtype=np.uint32).astype(np.uint8).reshape(128, 2, 16)
+    for lane, unit, element in ((0, 0, 0), (0, 1, 3), (77, 1, 15), (127, 0, 8)):
+        packed = int.from_bytes(raw[lane, unit].tobytes(), "little")
+        code = packed >> bits * element & (1 << bits) - 1
+        found = words[lane].view(np.uint8)[16 * unit + element]
+        assert found == code << shift

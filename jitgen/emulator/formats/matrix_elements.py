@@ -11,6 +11,8 @@ Source: PTX ISA, section "Packing formats of elements in Tensor and Shared memor
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,3 +64,30 @@ def in_tensor_memory(
     """
     raw = np.ascontiguousarray(words).view(np.uint8)
     return numbers.elements(raw, "e2m1.byte" if name == "e2m1" and is_padded else name)
+
+
+def without_padding(places: NDArray[Any], bits: int) -> NDArray[Any]:
+    """
+    Return what is no padding of rows in shared memory, [rows, bytes] to [rows, fewer].
+
+    Args:
+        places: Anything, for each byte of the rows.
+        bits: Of an element: 4 and 6 are packed at the beginning of 16 bytes, 8 have no padding.
+    """
+    units = places.reshape(len(places), -1, _PADDED_TO)
+    return units[:, :, : _PADDED_TO * bits // 8].reshape(len(places), -1)
+
+
+def in_bytes(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """
+    Return elements with a byte each, as tensor memory has them, [rows, elements] uint8.
+
+    Args:
+        packed: uint8 [rows, bytes], without padding.
+        bits: Of an element; one of 4 comes to bits 2 to 5 of its byte, one of 6 to bits 0 to 5.
+    """
+    if bits == 8:
+        return packed
+    flags = np.unpackbits(packed, axis=-1, bitorder="little").reshape(len(packed), -1, bits)
+    codes: NDArray[np.uint8] = np.packbits(flags, axis=-1, bitorder="little")[..., 0]
+    return codes << np.uint8(2) if bits == 4 else codes

@@ -82,14 +82,30 @@ def values(
     return numbers.decode(codes[:, first_byte : first_byte + count], name)
 
 
-def apply(elements: NDArray[np.float32], scales: NDArray[np.float32]) -> NDArray[np.float32]:
+def product(
+    a: NDArray[np.float32],
+    b: NDArray[np.float32],
+    scales_a: NDArray[np.float32],
+    scales_b: NDArray[np.float32],
+) -> NDArray[np.float64]:
     """
-    Return [rows, K] `elements`, each multiplied by the scale of its block.
+    Return the product of block-scaled matrices, [..., rows, columns] float64.
+
+    The scales of a block multiply its dot product: both are exact here, as scales are powers of two
+    or have four bits, though a scaled element alone may be beyond float32. PTX ISA, section "Block
+    Scaling".
 
     Args:
-        elements: float32 [rows, K].
-        scales: float32 [rows, blocks]; a block is ``K / blocks`` adjacent elements.
+        a: float32 [..., rows, K].
+        b: float32 [..., columns, K].
+        scales_a: float32 [..., rows, blocks]; a block is ``K / blocks`` adjacent elements.
+        scales_b: float32 [..., columns, blocks].
     """
-    rows, k = elements.shape
-    blocks = elements.reshape(rows, scales.shape[1], -1)
-    return (blocks * scales[:, :, None]).reshape(rows, k)
+    blocks = scales_a.shape[-1]
+    total = np.zeros((*a.shape[:-1], b.shape[-2]))
+    pairs = zip(np.split(a, blocks, -1), np.split(b, blocks, -1), strict=True)
+    for block, (left, right) in enumerate(pairs):
+        dots = left.astype(np.float64) @ np.swapaxes(right, -1, -2).astype(np.float64)
+        of_rows = scales_a[..., block, None].astype(np.float64)
+        total += dots * (of_rows * scales_b[..., None, :, block])
+    return total

@@ -42,6 +42,11 @@ MAX_RANK = 5
 _TILED = 2
 """What bits 0-3 of the flags hold."""
 
+_PADDED_BOX = 128
+_PADDED_ALIGNMENT = 32
+_PADDED_SWIZZLES = (0, 3)
+"""What types that a copy pads require: elements of a box row, bytes, and no or 128-byte swizzle."""
+
 _FIELDS = struct.Struct("<Q I 4I I 5I 3s 5B 68x")
 
 
@@ -170,9 +175,44 @@ class TensorMap:
         """Bytes of shared memory that a box takes, with padding."""
         return self.transaction_bytes * self.element.padded_bits // self.element.bits
 
+    @property
+    def is_padded(self) -> bool:
+        """Whether elements are packed in global memory and padded in shared memory."""
+        return self.element.padded_bits > self.element.bits
+
     @cached_property
     def problem(self) -> str:
         """The first rule of the hardware that the map breaks; empty if it breaks none."""
+        return self._problem_of_padding if self.is_padded else self._problem
+
+    @property
+    def _problem_of_padding(self) -> str:
+        """
+        Return the first broken rule of 16U4_ALIGN16B and 16U6_ALIGN16B, which are b4x16_p64 and
+        b6x16_p32 in PTX; empty if there is none.
+
+        PTX ISA, section "Tensors", limitations of the sub-byte types; CUDA Driver API,
+        `cuTensorMapEncodeTiled`.
+        """
+        name, units = self.element.name, _PADDED_ALIGNMENT
+        rules = (
+            (self.address % units != 0, f"{name} at {self.address:#x}, not at whole {units} bytes"),
+            (
+                any(stride % units for stride in self.strides),
+                f"{name} with strides {self.strides}, not of whole {units} bytes",
+            ),
+            (self.box[0] != _PADDED_BOX, f"{name} with a box of {self.box[0]}, not {_PADDED_BOX}"),
+            (
+                self.sizes[0] % _PADDED_BOX != 0,
+                f"{name} with rows of {self.sizes[0]} elements, not of whole {_PADDED_BOX}",
+            ),
+            (self.swizzle not in _PADDED_SWIZZLES, f"{name} with a swizzle that is not of 128"),
+        )
+        return next((text for is_broken, text in rules if is_broken), "") or self._problem
+
+    @property
+    def _problem(self) -> str:
+        """The first rule of all types that is broken; empty if there is none."""
         inner = self.box[0] * self.element.bits
         padded = self.box[0] * self.element.padded_bits // 8
         rules = (
@@ -185,6 +225,10 @@ class TensorMap:
             (
                 self.swizzle > 0 and padded > span(self.swizzle),
                 f"a box row of {padded} bytes is wider than the swizzle, {span(self.swizzle)}",
+            ),
+            (
+                self.element.name == "b4x16" and self.sizes[0] % 2 != 0,
+                f"rows of {self.sizes[0]} elements of four bits do not end with a byte",
             ),
             (
                 self.fills_nan and not self.element.is_float,
@@ -224,8 +268,12 @@ class TensorMap:
         return -(-elements * self.element.bits // 8)
 
     def misalignment(self, coordinates: tuple[int, ...]) -> int:
-        """Return the bits by which a box at `coordinates` is off the next whole 16 bytes below."""
-        return coordinates[0] * self.element.bits % (8 * CHUNK)
+        """
+        Return the bits by which a box at `coordinates` is off the next place below where one may
+        begin: at whole 16 bytes, with padding at whole 128 elements.
+        """
+        unit = _PADDED_BOX * self.element.bits if self.is_padded else 8 * CHUNK
+        return coordinates[0] * self.element.bits % unit
 
     def __str__(self) -> str:
         sizes, box = ("x".join(map(str, shape)) for shape in (self.sizes, self.box))

@@ -18,32 +18,36 @@ from typing import Any
 from jitgen.emulator.host.native import STANDALONE, Host, call
 from jitgen.emulator.host.runtime import stub
 from jitgen.emulator.host.symbols import with_stub
+from jitgen.emulator.host.tensor_maps import encode_request
 from jitgen.emulator.host.tensors import on_gpu
+from jitgen.emulator.machine import limits
 from jitgen.emulator.machine.machine import Launch
-from jitgen.errors import EmulationError, UnsupportedPtx
+from jitgen.errors import EmulationError, MachineFault, UnsupportedPtx
 
 _MULTIPROCESSOR_COUNT = 16
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
+_INVALID_VALUE = 1
 _SHARED_OPTIN = 97
 _LIMITS = {
-    1: 1024,  # threads of a block
-    2: 1024, 3: 1024, 4: 64,  # block
-    5: 2**31 - 1, 6: 65535, 7: 65535,  # grid
-    8: 49152,  # shared memory of a block that asks for no more
+    1: limits.MAX_THREADS,  # of a block
+    **dict(zip((2, 3, 4), limits.MAX_BLOCK, strict=True)),
+    **dict(zip((5, 6, 7), limits.MAX_GRID, strict=True)),
+    8: limits.SHARED_WITHOUT_CONSENT,
     10: 32,  # threads of a warp
-    12: 65536,  # registers of a block
+    12: limits.REGISTERS,  # of a block
     39: 2048,  # threads of a multiprocessor
-    82: 65536,  # its registers
+    82: limits.REGISTERS,  # of a multiprocessor
     106: 32,  # its blocks
     111: 1024,  # shared memory that the system takes of each block
-}  # fmt: skip
+}
 """Attributes that are the same on every GPU that the emulator knows, by `cudaDeviceAttr`."""
-
-_SHARED_BYTES = {9: 232_448, 10: 232_448, 12: 101_376}
-"""Shared memory that a block can have, by major compute capability."""
 
 _CLUSTER_DIMENSION = 4
 _STREAM_SERIALIZATION = 6
+_MOST_SHARED, _NONPORTABLE = 8, 14
+"""`cudaFuncAttribute`: largest dynamic shared memory, clusters that are not portable."""
+
+_NUM_KERNEL_ATTRIBUTES = 16
 
 
 class _Dim3(ctypes.Structure):
@@ -81,11 +85,8 @@ class Device:
     @property
     def capability(self) -> tuple[int, int]:
         """Compute capability: major, minor."""
-        digits = self.arch.removeprefix("sm_").rstrip("af")
-        if not digits.isdecimal() or int(digits[:-1] or "0") not in _SHARED_BYTES:
-            known = ", ".join(f"sm_{major}x" for major in _SHARED_BYTES)
-            raise EmulationError(f"the emulator knows no target {self.arch!r}; it knows {known}")
-        return int(digits[:-1]), int(digits[-1])
+        major, minor = divmod(limits.target_of(self.arch).number, 10)
+        return major, minor
 
     @property
     def attributes(self) -> dict[int, int]:
@@ -95,7 +96,7 @@ class Device:
             _MULTIPROCESSOR_COUNT: self.num_sms,
             _CAPABILITY_MAJOR: major,
             _CAPABILITY_MINOR: minor,
-            _SHARED_OPTIN: _SHARED_BYTES[major],
+            _SHARED_OPTIN: limits.LIMITS[major].shared_bytes,
         }
 
 
@@ -130,33 +131,45 @@ def launches(
         EmulationError: The library cannot be loaded, or launches a kernel that is not in `params`.
         UnsupportedPtx: It calls functions, or asks for properties of the device, that are unknown.
         ToolchainError: There is no C compiler to make the stub runtime.
+        MachineFault: It makes a tensor map that the driver refuses.
         Exception: Whatever the function raises about its arguments.
     """
     found: list[tuple[str, Launch]] = []
     failed: list[str] = []
+    refused: list[str] = []
 
-    def on_launch(config: int, kernel: bytes, values: int) -> None:
+    def on_launch(config: int, kernel: bytes, values: int, attributes: int) -> None:
         name = kernel.decode("ascii", "replace")
         if name in params:
-            found.append((name, _launch(config, values, params[name])))
+            found.append((name, _launch(config, values, params[name], attributes)))
         else:
             failed.append(name)
+
+    def on_tensor_map(request: int) -> int:
+        problem = encode_request(request)
+        if problem:
+            refused.append(problem)
+        return _INVALID_VALUE if problem else 0
 
     with _lock:
         runtime = stub(host)  # before the library, which looks for its functions when it is loaded
         function = _function(library, symbol, host)
-        runtime.begin(on_launch, device.attributes)
+        runtime.begin(on_launch, on_tensor_map, device.attributes)
         try:
             call(function, on_gpu(arguments))
         finally:
-            unknown = runtime.unknown_attribute
+            unknown, error = runtime.unknown_attribute, runtime.asserted_error
             runtime.end()
+            if refused:
+                raise MachineFault(f"cuTensorMapEncodeTiled refuses a {refused[0]}")
             if unknown is not None:
                 raise UnsupportedPtx(
                     f"the host part of {symbol} asks for device attribute {unknown}, which the "
                     "emulator does not know",
                     unknown=(f"cudaDeviceAttr {unknown}",),
                 )
+    if error:
+        raise EmulationError(f"the host part of {symbol} ends as a call returned error {error}")
     if failed:
         raise EmulationError(f"{symbol} launches {failed[0]}, which is not in its PTX")
     return found
@@ -173,7 +186,7 @@ def _function(content: bytes, symbol: str, host: Host) -> Any:
         raise EmulationError(f"the host part of {symbol} cannot be loaded: {error}") from error
 
 
-def _launch(config: int, values: int, sizes: Sequence[int]) -> Launch:
+def _launch(config: int, values: int, sizes: Sequence[int], of_kernel: int) -> Launch:
     """
     Return what a launch asks for.
 
@@ -181,11 +194,14 @@ def _launch(config: int, values: int, sizes: Sequence[int]) -> Launch:
         config: Address of a `cudaLaunchConfig_t`.
         values: Address of the addresses of the kernel's arguments.
         sizes: Bytes of each argument.
+        of_kernel: Address of the kernel's attributes, -1 where one was not set.
     """
     given = _Config.from_address(config)
     attributes = {item.id: tuple(item.value) for item in given.attributes[: given.num_attributes]}
     addresses = (ctypes.c_void_p * len(sizes)).from_address(values)
     x, y, z = attributes.get(_CLUSTER_DIMENSION, (1, 1, 1))[:3]
+    consents = (ctypes.c_int * _NUM_KERNEL_ATTRIBUTES).from_address(of_kernel)
+    most_shared = int(consents[_MOST_SHARED])
     return Launch(
         grid=(given.grid.x, given.grid.y, given.grid.z),
         block=(given.block.x, given.block.y, given.block.z),
@@ -195,4 +211,7 @@ def _launch(config: int, values: int, sizes: Sequence[int]) -> Launch:
             ctypes.string_at(address, size) for address, size in zip(addresses, sizes, strict=True)
         ),
         is_dependent=bool(attributes.get(_STREAM_SERIALIZATION, (0,))[0]),
+        names_cluster=_CLUSTER_DIMENSION in attributes,
+        is_nonportable=consents[_NONPORTABLE] > 0,
+        most_shared_bytes=None if most_shared < 0 else most_shared,
     )

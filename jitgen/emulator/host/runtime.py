@@ -22,10 +22,17 @@ SOURCE = Path(__file__).with_name("stub.c")
 _OPTIONS = ("-shared", "-fPIC", "-O1", "-Wall")
 _TIMEOUT_S = 60
 
-OnLaunch = Callable[[int, bytes, int], None]
-"""Takes the address of the launch's record, the kernel's name, the address of its arguments."""
+OnLaunch = Callable[[int, bytes, int, int], None]
+"""Takes the address of the launch's record, the kernel's name, the addresses of its arguments and
+of the attributes that the host part gave it."""
 
-_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+OnTensorMap = Callable[[int], int]
+"""Takes the address of what cuTensorMapEncodeTiled was given; returns an error or 0."""
+
+_CALLBACK = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p
+)
+_MAP_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class Stub:
@@ -33,25 +40,33 @@ class Stub:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        self._callback: Any = None
+        self._callbacks: Any = None
 
-    def begin(self, on_launch: OnLaunch, attributes: Mapping[int, int]) -> None:
-        """Call `on_launch` for launches from now on, on a device with these `attributes`."""
-        self._callback = _CALLBACK(on_launch)  # lives as long as C may call it
-        self._library.emulator_stub_begin(self._callback)
+    def begin(
+        self, on_launch: OnLaunch, on_tensor_map: OnTensorMap, attributes: Mapping[int, int]
+    ) -> None:
+        """Call these for launches and tensor maps from now on, on a device with `attributes`."""
+        # they live as long as C may call them
+        self._callbacks = _CALLBACK(on_launch), _MAP_CALLBACK(on_tensor_map)
+        self._library.emulator_stub_begin(*self._callbacks)
         for number, value in attributes.items():
             self._library.emulator_stub_set_attribute(number, value)
 
     def end(self) -> None:
         """Refuse launches."""
-        self._library.emulator_stub_begin(_CALLBACK())
-        self._callback = None
+        self._library.emulator_stub_begin(_CALLBACK(), _MAP_CALLBACK())
+        self._callbacks = None
 
     @property
     def unknown_attribute(self) -> int | None:
         """The first attribute that was asked for and that the device does not have."""
         number = int(self._library.emulator_stub_unknown_attribute())
         return None if number < 0 else number
+
+    @property
+    def asserted_error(self) -> int:
+        """The first error where the host part insisted on success; 0 if there was none."""
+        return int(self._library.emulator_stub_asserted_error())
 
 
 _stub: Stub | None = None

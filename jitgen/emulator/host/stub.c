@@ -9,14 +9,40 @@
  */
 
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { NUM_ATTRIBUTES = 256, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 801 };
+enum {
+    NUM_ATTRIBUTES = 256,
+    NUM_KERNEL_ATTRIBUTES = 16,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NOT_SUPPORTED = 801
+};
 
-typedef void (*launch_callback)(const void *config, const char *kernel, void **arguments);
+/* What a kernel's handle points to. It lives for ever: a host part asks once for each. */
+struct kernel {
+    int attributes[NUM_KERNEL_ATTRIBUTES]; /* by cudaFuncAttribute; -1: nobody set it */
+    char name[];
+};
+
+/* The arguments of cuTensorMapEncodeTiled; launch.py reads them. */
+struct tensor_map_request {
+    void *map, *address;
+    const uint64_t *sizes, *strides;
+    const uint32_t *box, *element_strides;
+    int type, rank, interleave, swizzle, l2_promotion, fill;
+};
+
+typedef void (*launch_callback)(const void *config, const char *kernel, void **arguments,
+                                const int *attributes);
+typedef int (*tensor_map_callback)(const struct tensor_map_request *);
 
 static launch_callback on_launch;
+static tensor_map_callback on_tensor_map;
+static int asserted_error;
 static int attributes[NUM_ATTRIBUTES];
 static char is_set[NUM_ATTRIBUTES];
 static int unknown_attribute = -1;
@@ -26,10 +52,12 @@ extern void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *message);
 
 /* --- what runtime.py calls ---------------------------------------------------------------- */
 
-void emulator_stub_begin(launch_callback callback)
+void emulator_stub_begin(launch_callback launch, tensor_map_callback tensor_map)
 {
-    on_launch = callback;
+    on_launch = launch;
+    on_tensor_map = tensor_map;
     unknown_attribute = -1;
+    asserted_error = 0;
     memset(is_set, 0, sizeof is_set);
 }
 
@@ -43,6 +71,12 @@ void emulator_stub_set_attribute(int attribute, int value)
 int emulator_stub_unknown_attribute(void)
 {
     return unknown_attribute;
+}
+
+/* The first error where the host part insisted on success; 0: there was none. */
+int emulator_stub_asserted_error(void)
+{
+    return asserted_error;
 }
 
 /* --- what kernels call -------------------------------------------------------------------- */
@@ -73,21 +107,36 @@ int _emulDeviceGetAttribute(int *value, int attribute, int device)
 
 int _emKernelGetAttribute(int *value, int attribute, void *kernel, int device)
 {
-    (void)attribute, (void)kernel, (void)device;
-    *value = 0;
+    const struct kernel *of = kernel;
+    int is_known = attribute >= 0 && attribute < NUM_KERNEL_ATTRIBUTES;
+    (void)device;
+    *value = is_known && of->attributes[attribute] >= 0 ? of->attributes[attribute] : 0;
     return 0;
 }
 
 int _emulFuncSetAttribute(void *kernel, int attribute, int value)
 {
-    (void)kernel, (void)attribute, (void)value;
+    struct kernel *of = kernel;
+    if (attribute < 0 || attribute >= NUM_KERNEL_ATTRIBUTES)
+        return INVALID_VALUE;
+    of->attributes[attribute] = value;
     return 0;
 }
 
 int _emulKernelSetAttributeForDevice(void *kernel, int attribute, int value, int device)
 {
-    (void)kernel, (void)attribute, (void)value, (void)device;
-    return 0;
+    (void)device;
+    return _emulFuncSetAttribute(kernel, attribute, value);
+}
+
+int _emTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address,
+                            const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
+                            const uint32_t *element_strides, int interleave, int swizzle,
+                            int l2_promotion, int fill)
+{
+    struct tensor_map_request request = {map, address, sizes, strides, box, element_strides, type,
+                                         (int)rank, interleave, swizzle, l2_promotion, fill};
+    return on_tensor_map ? on_tensor_map(&request) : NOT_SUPPORTED;
 }
 
 int _emulLibraryLoadData(void **library, const void *code, void *a, void *b, unsigned c, void *d,
@@ -98,20 +147,32 @@ int _emulLibraryLoadData(void **library, const void *code, void *a, void *b, uns
     return 0;
 }
 
-/* A kernel's handle is a copy of its name, kept for ever: a host part asks once for each. */
 int _emulLibraryGetKernel(void **kernel, void *library, const char *name)
 {
+    struct kernel *new = malloc(sizeof *new + strlen(name) + 1);
     (void)library;
-    *kernel = strdup(name);
-    return *kernel ? 0 : OUT_OF_MEMORY;
+    if (!new)
+        return OUT_OF_MEMORY;
+    memset(new->attributes, -1, sizeof new->attributes);
+    strcpy(new->name, name);
+    *kernel = new;
+    return 0;
 }
 
 int _emulLaunchKernelEx(const void *config, void *kernel, void **arguments)
 {
+    const struct kernel *of = kernel;
     if (!on_launch)
         return NOT_SUPPORTED;
-    on_launch(config, kernel, arguments);
+    on_launch(config, of->name, arguments, of->attributes);
     return 0;
+}
+
+/* The real one ends the process; this one lets launch.py say what failed. */
+void emul_dialect_assert_success(int error)
+{
+    if (!asserted_error)
+        asserted_error = error;
 }
 
 int EmulDSLRT_TVMFFISetRaisedCudaError(int error)

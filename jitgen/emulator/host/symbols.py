@@ -25,6 +25,7 @@ from jitgen.errors import EmulationError, UnsupportedPtx
 STUBBED = {
     "CuteDSLRT_TVMFFISetRaisedCudaError": "EmulDSLRT_TVMFFISetRaisedCudaError",
     "_cuKernelGetAttribute": "_emKernelGetAttribute",
+    "_cuTensorMapEncodeTiled": "_emTensorMapEncodeTiled",
     "_cudaDeviceGetAttribute": "_emulDeviceGetAttribute",
     "_cudaFuncSetAttribute": "_emulFuncSetAttribute",
     "_cudaGetDevice": "_emulGetDevice",
@@ -33,6 +34,7 @@ STUBBED = {
     "_cudaLibraryGetKernel": "_emulLibraryGetKernel",
     "_cudaLibraryLoadData": "_emulLibraryLoadData",
     "_cudaSetDevice": "_emulSetDevice",
+    "cuda_dialect_assert_success": "emul_dialect_assert_success",
     "cuda_dialect_init_library_once": "emul_dialect_init_library_once",
     "cuda_dialect_unload_library_once": "emul_dialect_unload_library_once",
 }

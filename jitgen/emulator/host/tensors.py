@@ -30,6 +30,7 @@ ELEMENTS = {
     torch.float8_e4m3fn: (10, 8, 1),
     torch.float8_e5m2: (12, 8, 1),
     torch.float8_e8m0fnu: (14, 8, 1),
+    torch.float4_e2m1fn_x2: (17, 4, 2),
 }
 """Code, bits and lanes of each element type."""
 

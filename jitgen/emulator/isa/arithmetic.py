@@ -68,7 +68,9 @@ def _float_only(builder: Builder, instruction: Instruction) -> None:
 def _is_elsewhere(builder: Builder, instruction: Instruction) -> bool:
     """Translate what is not arithmetic of integers; return whether that was the case."""
     kind = instruction.parts[-1]
-    if kind in packed.TYPES:
+    if packed.is_mixed(instruction):
+        packed.emit_mixed(builder, instruction)
+    elif kind in packed.TYPES:
         packed.emit(builder, instruction)
     elif is_float(kind):
         floating.emit(builder, instruction)

@@ -9,7 +9,9 @@ its addresses. What is out of bounds is filled when it is loaded and left out wh
 counts for the mbarrier.
 
 The PTX ISA does not say it, but hardware does: the innermost coordinate of a box must be a multiple
-of 16 bytes, or the copy ends in an illegal instruction.
+of 16 bytes, or the copy ends in an illegal instruction. It does say that of types that are padded
+it is a multiple of 128 elements, and that what a copy adds as padding is uninitialised: it is made
+`DIRT` here.
 """
 
 from __future__ import annotations
@@ -41,6 +43,9 @@ from jitgen.emulator.program.table import Unsupported, emits
 
 ALIGNMENT = 128
 """What the address of a box in shared memory is a multiple of."""
+
+DIRT = 0xCD
+"""What the bytes of padding hold."""
 
 _MAP_ALIGNMENT = 64
 
@@ -79,10 +84,13 @@ def reduce(builder: Builder, instruction: Instruction) -> None:
 def _emit_load(builder: Builder, instruction: Instruction) -> None:
     destination, box, barrier, *rest = instruction.operands
     is_multicast = instruction.has("multicast::cluster")
+    place = _box(builder, instruction, box)
+    if instruction.has("shared::cluster") and builder.program.module.target.startswith("sm_12"):
+        builder.do(builder.call(refuse_sub_bytes, builder.mask(instruction), place[0]))
     arguments = (
         builder.mask(instruction),
         f"({builder.address(destination)}, {builder.address(barrier)})",
-        *_box(builder, instruction, box),
+        *place,
         builder.value(rest[0], "u16") if is_multicast else "None",
         str(instruction.has("cta_group::2")),
     )
@@ -110,6 +118,18 @@ def _box(builder: Builder, instruction: Instruction, operand: str) -> tuple[str,
 
 
 # --- what they do ---------------------------------------------------------------------------------
+
+
+def refuse_sub_bytes(f: Fragment, at: int, mask: Mask, maps: Any) -> None:
+    """
+    Fault, if elements have less than a byte: sm_120a loads those to ``.shared::cta`` only.
+
+    PTX ISA, section "Tensors", limitations of the sub-byte types.
+    """
+    for issue in issues(f, at, mask):
+        found = read_map(issue, issue.of(maps))
+        if found.element.bits < 8:
+            issue.fault(f"a copy to .shared::cluster of a {found}, which sm_120a does not have")
 
 
 def load_boxes(
@@ -195,8 +215,9 @@ def _find(issue: Issue, maps: Any, coordinates: Numbers) -> tuple[TensorMap, tup
     if len(where) != found.rank:
         issue.fault(f"{len(where)} coordinates for a {found}")
     if found.misalignment(where):
+        unit = "128 elements" if found.is_padded else "16 bytes"
         issue.fault(
-            f"box at {where}: its innermost coordinate is not a multiple of 16 bytes, which "
+            f"box at {where}: its innermost coordinate is not a multiple of {unit}, which "
             f"hardware answers with an illegal instruction ({found})"
         )
     return found, where
@@ -249,7 +270,8 @@ def _padded(found: TensorMap, box: Bytes) -> Bytes:
     if element.bits == element.padded_bits:
         return box.reshape(-1)
     packed = box.reshape(-1, element.bits * 2)  # 16 elements
-    return np.pad(packed, ((0, 0), (0, 16 - packed.shape[1]))).reshape(-1)
+    padding = ((0, 0), (0, 16 - packed.shape[1]))
+    return np.pad(packed, padding, constant_values=DIRT).reshape(-1)
 
 
 def _writer(

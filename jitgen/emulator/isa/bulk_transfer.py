@@ -121,6 +121,7 @@ class Issue:
             cta = f.cluster.cta(f, at, rank << RANK_SHIFT)
             found = f.cluster.mbarrier(f, at, home << RANK_SHIFT | barrier & OFFSET_MASK)
             found.check_initialised(f, at, np.array([self.agent]))
+            found.check_fenced(f, at, self.agent)
             targets.append(Target(cta, found))
         return targets
 

@@ -2,7 +2,7 @@
 """
 Branches, exits, fences and what changes nothing that the emulator models.
 
-PTX ISA, sections "Control Flow Instructions", "membar, fence", "griddepcontrol", "setmaxnreg",
+PTX ISA, sections "Control Flow Instructions", "membar, fence", "griddepcontrol",
 "nanosleep".
 """
 
@@ -74,6 +74,8 @@ def fence(builder: Builder, instruction: Instruction) -> None:
     if unknown:
         raise Unsupported(f"modifier .{min(unknown)}")
     mask = builder.mask(instruction)
+    if instruction.has("mbarrier_init"):
+        builder.do(builder.call(fence_initialised, mask))
     if not instruction.has("proxy"):
         builder.do(builder.call(fence_memory, mask))
     elif not any(map(instruction.has, _OTHER_PROXIES)):
@@ -87,6 +89,8 @@ def fence_memory(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
 
 def fence_async(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
     """Let the async proxy see what the threads wrote to shared memory."""
+    for agent in f.selected_warps(mask).tolist():
+        f.cta.guarded.fence(agent)
     f.cta.shared.fence_async(f.lanes if mask is None else f.lanes[mask])
 
 
@@ -106,15 +110,7 @@ def ignore(builder: Builder, instruction: Instruction) -> None:
     """Do nothing: what these change is time, or another grid."""
 
 
-@emits("setmaxnreg", whole_warp=True)
-def set_registers(builder: Builder, instruction: Instruction) -> None:
-    """``setmaxnreg.inc.sync.aligned.u32 n``: n is a multiple of 8 from 24 to 256."""
-    number = int(instruction.operands[0], 0)
-    if number % 8 or not 24 <= number <= 256:
-        raise Unsupported(f"{number} registers")
-    builder.do(builder.call(limit_registers, builder.mask(instruction), str(number)))
-
-
-def limit_registers(f: Fragment, at: int, mask: Mask, number: int) -> None:  # noqa: ARG001
-    """Note the limit, which the four warps of a warpgroup must agree about when they exit."""
-    f.cta.register_limits[f.selected_warps(mask) - f.cta.agent0] = number
+def fence_initialised(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+    """Let the async proxy see the barriers that the warps themselves initialised."""
+    for agent in f.selected_warps(mask).tolist():
+        f.cta.guarded.fence(agent, own_only=True)

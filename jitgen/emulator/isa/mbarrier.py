@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-mbarrier objects: how they are made, arrivals and transactions.
+mbarrier objects: how they are made and end, arrivals and transactions.
+
+From mbarrier.init to mbarrier.inval the eight bytes are a barrier: another init of it is undefined,
+and so is whatever else reads or writes them (`jitgen.emulator.machine.live_barriers`).
 
 PTX ISA, section "Parallel Synchronization and Communication Instructions: mbarrier". All threads
 of a fragment that name one barrier arrive there at once. The state that an arrival returns is
@@ -18,13 +21,12 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.machine.barriers import MAX_COUNT, MBarrier
 from jitgen.emulator.machine.fragment import Fragment, agree
+from jitgen.emulator.machine.live_barriers import MBARRIER_BYTES
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
 
 Mask = NDArray[np.bool_] | None
-
-MBARRIER_BYTES = 8
 
 PHASE_SHIFT = 20
 """Where the number of completed phases stands in the state that an arrival returns."""
@@ -63,8 +65,13 @@ def initialise(f: Fragment, at: int, mask: Mask, addresses: Any, counts: Any) ->
     ):
         if not 1 <= count <= MAX_COUNT:
             f.fault(at, f"an mbarrier of {count} arrivals")
+        if known := f.cta.barriers.get(offset):
+            first = f.machine.program.place(known.at)
+            message = f"{known.name} is initialised again without mbarrier.inval\n  at {first}"
+            f.warn(at, "mbarrier", message)
         by = (agent, f.cluster.clocks.now(agent))
-        f.cta.barriers[offset] = MBarrier(f.cta, offset, count, at, by)
+        f.cta.guarded.add(MBarrier(f.cta, offset, count, at, by))
+    f.cta.shared.note_mbarriers(f, at, offsets, indices)
 
 
 @emits("mbarrier.inval")
@@ -78,7 +85,10 @@ def inval(builder: Builder, instruction: Instruction) -> None:
 def invalidate(f: Fragment, at: int, mask: Mask, addresses: Any) -> None:
     """Make plain shared memory of barrier objects."""
     for group in group_threads(f, at, mask, addresses):
-        del group.barrier.cta.barriers[group.barrier.offset]
+        barrier = group.barrier
+        barrier.cta.guarded.remove(barrier)
+        indices = np.arange(f.n)[group.indices][:1]
+        barrier.cta.shared.note_mbarriers(f, at, np.array([barrier.offset]), indices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 mma.sync: products of small matrices that a warp holds in its registers.
 
 All warps of a fragment are multiplied at once, as a stack of matrices. Products of elements are
-exact in float32, and sums are float32.
+exact in float32, and sums are float32; float64 with block scales, which multiply dot products.
 
 PTX ISA, sections "mma" and "Block Scaling for mma.sync".
 """
@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.formats import fragments, numbers
+from jitgen.emulator.formats import scales as block_scales
+from jitgen.emulator.isa import padding
 from jitgen.emulator.machine.fragment import WARP, Fragment
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
@@ -184,12 +186,18 @@ def multiply(
         MachineFault: The threads disagree about which bytes and threads count.
     """
     f.machine.counts["matrix_instructions"] += f.n // WARP
-    left = _stack(form.a, fragments.rows_of_a(_registers(f, a)), fragments.ROWS)
-    right = _stack(form.b, fragments.columns_of_b(_registers(f, b)), fragments.COLUMNS)
+    raw = fragments.rows_of_a(_registers(f, a)), fragments.columns_of_b(_registers(f, b))
+    for name, operand in zip((form.a, form.b), raw, strict=True):
+        if name != "e2m1":
+            padding.check(f, at, operand, name)
+    left, right = _stack(form.a, raw[0], fragments.ROWS), _stack(form.b, raw[1], fragments.COLUMNS)
     if form.num_scales:
-        left *= _factors(f, at, form, scales[:3], _LANES_A)
-        right *= _factors(f, at, form, scales[3:], _LANES_B)
-    product = left @ right.transpose(0, 2, 1)
+        of_rows = _factors(f, at, form, scales[:3], _LANES_A)
+        product: NDArray[Any] = block_scales.product(
+            left, right, of_rows, _factors(f, at, form, scales[3:], _LANES_B)
+        )
+    else:
+        product = left @ right.transpose(0, 2, 1)
     sums = fragments.accumulators_of(product.reshape(-1, fragments.COLUMNS))
     return _add(form, sums, _registers(f, c))
 
@@ -216,7 +224,7 @@ def _factors(
     f: Fragment, at: int, form: Form, scales: tuple[Any, ...], lanes: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     """
-    Return the scale of each element of the rows of A or columns of B, [warps, rows, K].
+    Return the scales of the rows of A or columns of B, [warps, rows, scales].
 
     Args:
         f: Whole warps.
@@ -232,11 +240,10 @@ def _factors(
     if byte % form.num_scales or byte >= 4 or step > 3:
         f.fault(at, f"no {form.num_scales} scales at byte {byte} of thread {int(thread[0])}")
     codes = np.ascontiguousarray(words).view(np.uint8).reshape(-1, WARP, 4)
-    mine = codes[:, lanes + step, byte : byte + form.num_scales]
-    return np.repeat(numbers.decode(mine, form.scale), form.depth // form.num_scales, axis=-1)
+    return numbers.decode(codes[:, lanes + step, byte : byte + form.num_scales], form.scale)
 
 
-def _add(form: Form, sums: NDArray[np.float32], c: Registers) -> Registers:
+def _add(form: Form, sums: NDArray[Any], c: Registers) -> Registers:
     """Return the registers of D from sums of products [4, n] and the registers of C."""
     if form.d == "s32":
         whole = sums.astype(np.int64) + c.view(np.int32)
@@ -246,6 +253,6 @@ def _add(form: Form, sums: NDArray[np.float32], c: Registers) -> Registers:
     old = c.view(np.float32) if form.c == "f32" else fragments.unpack(c).view(np.float16)
     total = sums + old.astype(np.float32)
     if form.d == "f32":
-        return total.view(np.uint32)
+        return total.astype(np.float32).view(np.uint32)
     with np.errstate(over="ignore"):
         return fragments.pack(total.astype(np.float16).view(np.uint16))

@@ -172,6 +172,9 @@ def arrive_at_cluster(f: Fragment, at: int, mask: Mask, is_relaxed: bool) -> Non
     if (f.cta.cluster_arrivals[lanes] != NOT_ARRIVED).any():
         f.fault(at, "barrier.cluster.arrive twice without a wait in between")
     clocks, barrier, agents = f.cluster.clocks, f.cluster.barrier, f.selected_warps(mask)
+    if not is_relaxed:
+        for agent in agents.tolist():
+            f.cta.guarded.fence(agent)
     clock = clocks.released_by_fence(agents) if is_relaxed else clocks.release(agents)
     f.cta.cluster_arrivals[lanes] = barrier.phase
     barrier.arrive(len(lanes), clock)

@@ -6,10 +6,10 @@ An operation works on lanes: the numbers of each register along the last axis. L
 bf16 are float32, whose 24 bits are enough for a sum or product to be rounded twice as if once; the
 sum of ``fma`` is a float64. Not modelled: the errors of approximations, NaN payloads.
 
-Mixed types (``add.f32.bf16``) are refused.
+Mixed types (``fma.f32.bf16``) widen f16 and bf16, which is exact, and compute in f32.
 
-Sources: PTX ISA, sections "Half Precision Floating Point Instructions" and "Integer Arithmetic
-Instructions".
+Sources: PTX ISA, sections "Half Precision Floating Point Instructions", "Mixed Precision Floating
+Point Instructions" and "Integer Arithmetic Instructions".
 """
 
 from __future__ import annotations
@@ -85,6 +85,42 @@ def emit(builder: Builder, instruction: Instruction) -> None:
     values = sources(builder, instruction, container(kind))
     name = builder.constant(function, f"{operation}_{kind}")
     define(builder, instruction, f"{name}({', '.join(values)})", container(kind))
+
+
+def is_mixed(instruction: Instruction) -> bool:
+    """Return whether operands are narrower than the result: ``.f32.bf16``."""
+    return instruction.parts[-2] == "f32" and instruction.parts[-1] in _CODED
+
+
+def emit_mixed(builder: Builder, instruction: Instruction) -> None:
+    """``fma.rn.sat.f32.bf16 d, a, b, c`` and ``add.f32.bf16 d, a, c``: c has 32 bits."""
+    operation, kind = instruction.parts[0], instruction.parts[-1]
+    found = modifiers(instruction, "rn rz rm rp sat", types=2)
+    if operation not in _MIXED:
+        raise Unsupported(f"{operation} of mixed types")
+    *narrow, last = instruction.operands[1:]
+    widened = builder.constant(_WIDENED[kind], f"widened_{kind}")
+    values = [f"{widened}({builder.value(operand, 'b16')})" for operand in narrow]
+    function = floating.function(operation, "f32", found - {"sat"})
+    name = builder.constant(function, f"{operation}_f32")
+    expression = f"{name}({', '.join([*values, builder.value(last, 'f32')])})"
+    if "sat" in found:
+        expression = f"{builder.constant(floating.saturate, 'saturate')}({expression})"
+    define(builder, instruction, expression, "f32")
+
+
+_MIXED = ("add", "sub", "fma")
+
+
+def _widened_f16(bits: Array) -> Array:
+    return decode(np.asarray(bits), "f16")
+
+
+def _widened_bf16(bits: Array) -> Array:
+    return decode(np.asarray(bits), "bf16")
+
+
+_WIDENED = {"f16": _widened_f16, "bf16": _widened_bf16}
 
 
 @cache

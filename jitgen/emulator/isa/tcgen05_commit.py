@@ -55,7 +55,9 @@ def arrive(f: Fragment, at: int, mask: Mask, address: Any, ctas: Any) -> None:
         wheres = [where] if ctas is None else _targets(where, int(f.spread(ctas)[thread]))
         issued = issue(f, at, thread)
         for target in wheres:
-            issued.note_remote(f.cluster.mbarrier(f, at, target).cta)
+            barrier = f.cluster.mbarrier(f, at, target)
+            barrier.check_fenced(f, at, int(f.agent_of[thread]))
+            issued.note_remote(barrier.cta)
         f.cluster.queues.issue("matrix", _arrival(issued, wheres, issued.commit()))
 
 

@@ -11,12 +11,13 @@ PTX ISA, sections "Tensor Memory Allocation and Management Instructions" and "tc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.formats import matrix_elements
 from jitgen.emulator.formats.descriptors import Operand
 from jitgen.emulator.isa.tcgen05_unit import group_of, issue, operand_offsets
 from jitgen.emulator.machine.fragment import Fragment
@@ -160,10 +161,14 @@ class CopyShape:
     Attributes:
         row_bytes: Bytes of a row in shared memory.
         rows: The row that each lane of tensor memory gets [128].
+        bits: Of an element in shared memory; those of less than 8 are packed, 16 in 16 bytes with
+            padding behind them, and get a byte each. PTX ISA, section "Optional Decompression":
+            where in its byte an element of four bits lies is only drawn there, in bits 2 to 5.
     """
 
     row_bytes: int
     rows: tuple[int, ...]
+    bits: int = 8
 
 
 _HALVES = {"02_13": (0, 1, 0, 1), "01_23": (0, 0, 1, 1)}
@@ -185,16 +190,24 @@ _SHAPES: dict[tuple[str, ...], CopyShape] = {
 }
 """By the modifiers. Of ``4x256b`` it is not documented which lanes it writes."""
 
+_FORMATS = {(): 8, ("b8x16", "b4x16_p64"): 4, ("b8x16", "b6x16_p32"): 6}
+"""Bits of an element in shared memory, by the modifiers behind the shape."""
+
 
 @emits("tcgen05.cp")
 def cp(builder: Builder, instruction: Instruction) -> None:
-    """``tcgen05.cp.cta_group::1.32x128b.warpx4 [address], descriptor``, without decompression."""
+    """
+    ``tcgen05.cp.cta_group::1.32x128b.warpx4 [address], descriptor``; with
+    ``.b8x16.b4x16_p64`` behind the shape elements of four bits get a byte each.
+    """
     modifiers = tuple(part for part in instruction.parts[2:] if "cta_group" not in part)
-    if modifiers not in _SHAPES:
+    named = tuple(part for part in modifiers if not part.startswith("b"))
+    bits = _FORMATS.get(modifiers[len(named) :], 0)
+    if named not in _SHAPES or not bits:
         raise Unsupported(f"copy .{'.'.join(modifiers)}")
     address, descriptor = instruction.operands
     arguments = builder.address(address), builder.value(descriptor, "b64")
-    shape = builder.constant(_SHAPES[modifiers], "copy_shape")
+    shape = builder.constant(replace(_SHAPES[named], bits=bits), "copy_shape")
     ctas = str(num_ctas(instruction))
     builder.do(builder.call(copy, builder.mask(instruction), *arguments, shape, ctas))
 
@@ -210,12 +223,13 @@ def copy(
             f.fault(at, f"a copy of all lanes begins in lane {lane}")
         operand = Operand(max(shape.rows) + 1, shape.row_bytes)
         offsets = operand_offsets(f, at, bits, operand)
+        offsets = matrix_elements.without_padding(offsets, shape.bits)
         cells = rectangle(np.arange(LANES), column, shape.row_bytes // _WORD)
         issued = issue(f, at, thread)
         for cta in group_of(f, at, ctas):
             issued.note_shared_read(cta, offsets)
             issued.note_write(cta, cells)
-        work = Copy(f, at, ctas, offsets, cells, shape.rows)
+        work = Copy(f, at, ctas, offsets, cells, shape)
         f.cluster.queues.issue("matrix", work.run)
         f.machine.counts["tensor_memory_copies"] += 1
 
@@ -228,9 +242,9 @@ class Copy:
     Attributes:
         f, at: Who issued it.
         ctas: CTAs that copy.
-        offsets: Bytes in shared memory [rows, row_bytes].
+        offsets: Bytes in shared memory, without padding [rows, bytes].
         cells: Words of tensor memory.
-        rows: See `CopyShape`.
+        shape: What is copied.
     """
 
     f: Fragment
@@ -238,11 +252,11 @@ class Copy:
     ctas: int
     offsets: NDArray[np.int64]
     cells: Cells
-    rows: tuple[int, ...]
+    shape: CopyShape
 
     def run(self) -> None:
         """Copy."""
         for cta in group_of(self.f, self.at, self.ctas):
             raw = cta.shared.take(self.f, self.at, self.offsets)
-            words = np.ascontiguousarray(raw).view(np.uint32)
-            cta.tensor.put(self.cells, words[list(self.rows)])
+            each = matrix_elements.in_bytes(np.ascontiguousarray(raw), self.shape.bits)
+            cta.tensor.put(self.cells, each.view(np.uint32)[list(self.shape.rows)])

@@ -33,6 +33,7 @@ from jitgen.emulator.machine.tensor_memory import (
 
 _COLUMNS_OF_A = ROW_BYTES // 4
 _WORD_BITS = 32
+_LANE_SHIFT, _LANE_MASK, _ID_SHIFT = 16, 0x3FFF, 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +185,34 @@ def _note(issued: Issue, share: Share) -> None:
             issued.note_read(share.cta, cells)
     if len(share.d_cells.granules):
         issued.note_write(share.cta, share.d_cells)
+
+
+def check_scale_addresses(job: Job) -> None:
+    """
+    Find scale factors whose address contradicts the instruction descriptor.
+
+    Which byte of a word comes first the descriptor says. Compilers keep it in bits 30 and 31 of the
+    address as well, and copy it from there: the PTX ISA does not say what these bits do, so that
+    other ones are a warning. Lanes between have no meaning.
+
+    Raises:
+        MachineFault: An address names a lane.
+    """
+    f, at, shape = job.issued.f, job.issued.at, job.shape
+    for name, address, first in (
+        ("A", job.operands.scale_a, shape.scale_a_id),
+        ("B", job.operands.scale_b, shape.scale_b_id),
+    ):
+        told = address >> _ID_SHIFT
+        if address >> _LANE_SHIFT & _LANE_MASK:
+            f.fault(at, f"scale factors of {name} at {address:#x} begin in a lane that is not 0")
+        if told and told != first:
+            f.warn(
+                at,
+                "scale ids",
+                f"the address of the scale factors of {name}, {address:#x}, says byte {told}, "
+                f"the instruction descriptor byte {first}",
+            )
 
 
 def _column(address: int, width: int) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 What one tcgen05.mma computes: operands out of memory, scale factors, the product, the accumulator.
 
 Products and sums are computed in float32, so that results differ from hardware in the last bits
-where they are not exact; int8 is exact.
+where they are not exact; int8 is exact, and what has scale factors is summed in float64.
 
 PTX ISA, sections "TensorCore 5th Generation Matrix Multiply and accumulate Operations" and "Packing
 format for matrix D in Tensor Memory".
@@ -20,7 +20,16 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.formats import instruction_descriptor, matrix_elements, scales
 from jitgen.emulator.formats.instruction_descriptor import KINDS
-from jitgen.emulator.isa.tcgen05_operands import Form, Job, Operands, Share, layout_of, share_of
+from jitgen.emulator.isa import padding
+from jitgen.emulator.isa.tcgen05_operands import (
+    Form,
+    Job,
+    Operands,
+    Share,
+    check_scale_addresses,
+    layout_of,
+    share_of,
+)
 from jitgen.emulator.isa.tcgen05_unit import group_of, issue
 from jitgen.emulator.machine.cta import Cta
 from jitgen.emulator.machine.fragment import Fragment
@@ -45,6 +54,8 @@ def plan(f: Fragment, at: int, thread: int, form: Form, operands: Operands) -> C
     group = group_of(f, at, form.ctas)
     issued = issue(f, at, thread)
     job = Job(issued, form, operands, shape, layout_of(issued, form, operands, shape))
+    if form.scales:
+        check_scale_addresses(job)
     shares = [share_of(job, cta, position) for position, cta in enumerate(group)]
     return Product(job, shares).run
 
@@ -72,24 +83,32 @@ class Product:
 
     def _run_share(self, share: Share, b: Values) -> None:
         """Multiply the rows of one CTA with all columns."""
-        job = self.job
-        a = self._lanes_of_a(share)
-        if share.scale_a is not None and share.scale_b is not None:
-            ids = job.shape.scale_a_id, job.shape.scale_b_id
-            row_scales = self._scales(share.cta, share.scale_a, ids[0])
-            a = scales.apply(a, np.tile(row_scales, (job.datapath.halves, 1)))
-            b = scales.apply(b, self._scales(share.cta, share.scale_b, ids[1]))
-        halves = job.datapath.halves
-        parts = zip(np.split(a, halves), np.split(b, halves), strict=True)
-        product = np.concatenate([rows @ columns.T for rows, columns in parts])
+        job, halves = self.job, self.job.datapath.halves
+        parts = zip(np.split(self._lanes_of_a(share), halves), np.split(b, halves), strict=True)
+        if share.scale_a is None or share.scale_b is None:
+            product = np.concatenate([rows @ columns.T for rows, columns in parts])
+        else:
+            of_rows = self._scales(share.cta, share.scale_a, job.shape.scale_a_id)
+            of_columns = self._scales(share.cta, share.scale_b, job.shape.scale_b_id)
+            product = np.concatenate(
+                [
+                    scales.product(rows, columns, of_rows, of_half)
+                    for (rows, columns), of_half in zip(
+                        parts, np.split(of_columns, halves), strict=True
+                    )
+                ]
+            )
         self._accumulate(share, product)
 
     def _lanes_of_a(self, share: Share) -> Values:
         """Return the row of A that each lane of the accumulator multiplies, [lanes, K]."""
         job = self.job
         if share.a_cells is not None:
-            words = share.cta.tensor.take(job.issued.f, job.issued.at, share.a_cells)
+            f, at = job.issued.f, job.issued.at
+            words = share.cta.tensor.take(f, at, share.a_cells)
             is_padded = KINDS[job.form.kind].is_padded
+            if is_padded:
+                padding.check(f, at, words.view(np.uint8), job.shape.a_type)
             a = matrix_elements.in_tensor_memory(words, job.shape.a_type, is_padded=is_padded)
         else:
             assert share.a_offsets is not None  # noqa: S101
@@ -116,7 +135,7 @@ class Product:
         except ValueError as error:
             f.fault(at, str(error))
 
-    def _accumulate(self, share: Share, product: Values) -> None:
+    def _accumulate(self, share: Share, product: NDArray[Any]) -> None:
         """Add the product, [lanes, columns], to the accumulator, or put it there."""
         job, tensor = self.job, share.cta.tensor
         if share.is_enabled is not None:

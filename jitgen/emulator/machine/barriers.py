@@ -49,10 +49,12 @@ class MBarrier:
         clock: What who waits successfully learns.
         at: Index of the instruction that initialised it.
         initialised_by: That warp's agent and epoch.
+        fences: Epochs of the first fences after that, by the agents that executed them: what the
+            async proxy needs to see a barrier.
     """
 
     __slots__ = (
-        "_arriving", "_has_transfer", "_users", "agent", "at", "clock", "count", "cta",
+        "_arriving", "_has_transfer", "_users", "agent", "at", "clock", "count", "cta", "fences",
         "initialised_by", "offset", "pending", "phase", "transactions", "transfer_phase",
     )  # fmt: skip
 
@@ -66,6 +68,7 @@ class MBarrier:
         self.clock: Clock | None = None
         self.at = at
         self.initialised_by = initialised_by
+        self.fences: dict[int, int] = {}
         self._arriving: Clock | None = None
         self._has_transfer = False
         self._users: set[int] = {initialised_by[0]}
@@ -81,6 +84,22 @@ class MBarrier:
             first = self.cta.machine.program.place(self.at)
             message = f"{self.name} is used by a warp that is not ordered after\n  {first}"
             fragment.warn(at, "race", message)
+
+    def check_fenced(self, fragment: Fragment, at: int, agent: int) -> None:
+        """
+        Find a warp whose asynchronous work signals the barrier, though no fence stands between.
+
+        Initialisation is a write of the generic proxy. PTX ISA, sections "Proxies" and "membar,
+        fence" (fence.mbarrier_init, fence.proxy.async).
+        """
+        knows = self.cta.cluster.clocks.vector[agent]
+        if not any(knows[other] >= epoch for other, epoch in self.fences.items()):
+            first = self.cta.machine.program.place(self.at)
+            message = (
+                f"no fence.mbarrier_init or fence.proxy.async between the initialisation of "
+                f"{self.name} and its use by asynchronous work\n  at {first}"
+            )
+            fragment.warn(at, "proxy", message)
 
     def arrive(self, fragment: Fragment, at: int, number: int, clock: Clock | None) -> None:
         """

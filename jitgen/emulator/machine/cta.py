@@ -15,6 +15,8 @@ from jitgen.emulator.machine import exits
 from jitgen.emulator.machine.barriers import MBarrier, NamedBarrier
 from jitgen.emulator.machine.clocks import AsyncUnit
 from jitgen.emulator.machine.fragment import WARP, Fragment, Threads
+from jitgen.emulator.machine.live_barriers import LiveBarriers
+from jitgen.emulator.machine.registers import RegisterPool
 from jitgen.emulator.machine.shared_memory import SharedMemory
 from jitgen.emulator.machine.tensor_memory import TensorMemory
 
@@ -42,14 +44,15 @@ class Cta:
         num_threads: Threads at the start.
         r, q, h, p: Register files [registers, num_threads] of uint32, uint64, uint16 and bool.
         shared: Shared memory.
-        barriers: Objects made by mbarrier.init, by offset in shared memory.
+        guarded: Objects made by mbarrier.init, and the bytes that they live in.
+        barriers: The same, by offset in shared memory.
         named: Barriers 0..15 of bar.sync, on first use.
         live: Threads of each warp that have not exited.
         agent0: Clock agent of warp 0; those of the other warps follow.
         agents: All of these.
         cluster_arrivals: Phase of the cluster's barrier at which each thread arrived, or -1.
         reductions: Generation in which each thread arrived at a bar.red, or -1.
-        register_limits: What setmaxnreg set for each warp; 0 if it did not.
+        registers: How many each warp has, and those that none has.
         has_exited: No thread is alive.
         remote_accesses: By agent of another CTA, epoch and instruction of its latest access here.
     """
@@ -73,11 +76,12 @@ class Cta:
         self.agents = np.array([cluster.clocks.agent(name) for name in names])
         self.agent0 = int(self.agents[0])
         self.shared = SharedMemory(self, self.machine.shared_end)
-        self.barriers: dict[int, MBarrier] = {}
+        self.guarded = LiveBarriers()
+        self.barriers: dict[int, MBarrier] = self.guarded.by_offset
         self.named: dict[int, NamedBarrier] = {}
         self.cluster_arrivals = np.full(threads, NOT_ARRIVED)
         self.reductions = np.full(threads, NOT_ARRIVED)
-        self.register_limits = np.zeros(self.num_warps, np.int64)
+        self.registers = RegisterPool(self.num_warps, self.machine.launch.registers)
         self.remote_accesses: dict[int, tuple[int, int]] = {}
         self.units: dict[tuple[str, int], AsyncUnit] = {}
         self._threads: dict[bytes, Threads] = {}

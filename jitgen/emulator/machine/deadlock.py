@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from jitgen.emulator.machine.live_barriers import MBARRIER_BYTES
 from jitgen.errors import Deadlock
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 _MAX_CLUSTERS = 2
 """Clusters that are described; the others are counted."""
-
-MBARRIER_BYTES = 8
 
 
 def report(machine: Machine) -> Deadlock:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from jitgen.emulator.machine.cluster import Cluster
     from jitgen.emulator.machine.cta import Cta
 
-WARPS_OF_GROUP = 4
-
 _WAITED_UNITS = {
     "wgmma": "wgmma.wait_group",
     "bulk": "cp.async.bulk.wait_group",
@@ -87,10 +85,7 @@ def _check_units(cta: Cta) -> None:
 
 
 def _check_registers(cta: Cta) -> None:
-    """The four warps of a warpgroup must set the same number of registers."""
-    if cta.num_warps % WARPS_OF_GROUP:
-        return
-    groups = cta.register_limits.reshape(-1, WARPS_OF_GROUP)
-    if (groups != groups[:, :1]).any():
-        message = f"setmaxnreg differs within a warpgroup: {np.ravel(groups).tolist()}"
+    """The four warps of a warpgroup must execute the same setmaxnreg."""
+    for first, numbers in cta.registers.disagreements():
+        message = f"setmaxnreg differs within a warpgroup, that of warp {first}: {numbers}"
         warn_at_exit(cta, "setmaxnreg", message)

@@ -49,6 +49,10 @@ class Launch:
         params: The kernel's arguments as they lie in memory, one each.
         is_dependent: It may start before the previous grid ends (programmatic stream
             serialization), so that it must execute griddepcontrol.wait.
+        names_cluster: The launch itself says what a cluster is.
+        is_nonportable: The kernel consents to clusters that are larger than portable.
+        most_shared_bytes: Dynamic shared memory that the kernel consents to; None: it does not say.
+        registers: Of a thread at the start; 0 where neither machine code nor PTX say.
     """
 
     grid: Index
@@ -57,6 +61,10 @@ class Launch:
     shared_bytes: int = 0
     params: tuple[bytes, ...] = ()
     is_dependent: bool = False
+    names_cluster: bool = False
+    is_nonportable: bool = False
+    most_shared_bytes: int | None = None
+    registers: int = 0
 
     @property
     def num_threads(self) -> int:

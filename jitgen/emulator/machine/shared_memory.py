@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.machine.clocks import Agents
 from jitgen.emulator.machine.history import READ, RELAXED_WRITE, WRITE, Access
+from jitgen.emulator.machine.live_barriers import MBARRIER_BYTES
 from jitgen.emulator.machine.regions import region_of
 from jitgen.emulator.machine.shared_history import WORD, SharedHistory
 
@@ -139,6 +140,7 @@ class SharedMemory:
         is_missing = self._flags[unit][index] != _WRITTEN[unit]
         if np.count_nonzero(is_missing):
             self._warn_uninitialised(f, at, int(offsets[is_missing.any(axis=1).argmax()]))
+        self.cta.guarded.check(f, at, offsets, width)
         data: NDArray[Any] = self.views[unit][index]
         return data.view(np.uint8)
 
@@ -157,11 +159,20 @@ class SharedMemory:
 
         `kind` is WRITE or RELAXED_WRITE; for the other arguments see `generic_read`.
         """
+        self.cta.guarded.check(f, at, offsets, width)
         self._clocks.give_shadow(f.agents)
         self._note(f, at, offsets, width, threads, kind)
         unit, index = _units(offsets, width)
         self.views[unit][index] = data.view(f"u{unit}")
         self._flags[unit][index] = _WRITTEN[unit]
+
+    def note_mbarriers(
+        self, f: Fragment, at: int, offsets: NDArray[np.int64], threads: NDArray[np.int64]
+    ) -> None:
+        """Note that threads [k] make barriers of bytes at `offsets` [k], or bytes of barriers."""
+        self._note(f, at, offsets, MBARRIER_BYTES, threads, WRITE)
+        for offset in offsets.tolist():
+            self.initialised[offset : offset + MBARRIER_BYTES] = False
 
     def _note(
         self,
@@ -215,6 +226,7 @@ class SharedMemory:
         """
         region = region_of(where)
         self.check_bounds(f, at, region.start, region.stop)
+        self.cta.guarded.check_region(f, at, where)
         row = int(f.agents[0]) if row is None else row
         access = Access(RELAXED_WRITE if is_atomic else WRITE, agent, epoch, row)
         self.history.access_words(f, at, region.words, access)
@@ -246,6 +258,7 @@ class SharedMemory:
         """
         region = region_of(where)
         self.check_bounds(f, at, region.start, region.stop)
+        self.cta.guarded.check_region(f, at, where)
         is_joint = isinstance(agents, np.ndarray)
         access = Access(READ, agents, epochs, rows, is_joint=is_joint, is_async=True)
         self.history.access_words(f, at, region.words, access)

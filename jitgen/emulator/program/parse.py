@@ -3,18 +3,19 @@
 PTX text to instructions.
 
 Source: PTX ISA, sections "Syntax" and "Directives". What the compiler writes is regular: one entry,
-registers declared by ranges, variables in shared memory, and pieces of inline assembly. Code that
-calls functions or needs local memory is refused.
+registers declared by ranges, variables in shared memory, and pieces of inline assembly. Functions
+stand in place of their calls (`calls`). Code that needs local memory is refused.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from jitgen.emulator.program.calls import Caller, closing, functions
 from jitgen.emulator.program.instruction import Instruction, split_operands
 from jitgen.emulator.program.lines import source_lines
-from jitgen.emulator.program.statements import Statement, scan, without_comments
+from jitgen.emulator.program.statements import Statement, without_comments
 from jitgen.errors import UnsupportedPtx
 
 SHARED_BASE = 1024
@@ -32,11 +33,16 @@ _SHARED = re.compile(
     r"(\.extern\s+)?\.shared\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d*)\])?"
 )
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)")
-_FUNCTION = re.compile(r"^\s*(?:\.\w+\s+)*\.func\b", re.MULTILINE)
-_BRACE = re.compile(r"[{}]")
+_TARGET = re.compile(r"^\s*\.target\s+(sm_\d+\w?)", re.MULTILINE)
+_DIRECTIVE = re.compile(
+    r"^\s*\.(maxnreg|maxntid|reqntid|minnctapersm|reqnctapercluster|explicitcluster|maxclusterrank)"
+    r"\b([\d\s,]*)",
+    re.MULTILINE,
+)
 _GUARD = re.compile(r"@(!?)\s*(%?[\w@$]+)\s+")
 _REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+(.*)")
 _RANGE = re.compile(r"(\S+?)\s*<\s*(\d+)\s*>")
+_PARAM_ADDRESS = re.compile(r"\[\s*([\w$@]+)\s*(?:\+\s*(\w+))?\s*\]")
 _PREFIX = re.compile(r"%[A-Za-z_]+")
 
 _HARMLESS = (".shared", ".pragma")
@@ -63,6 +69,8 @@ class Module:
         registers: Class (r, q, h, p, w) of each register, or prefix of registers, that is declared.
         code: The instructions.
         labels: Index of the instruction behind each label.
+        target: What the code is for: ``"sm_90a"``; empty where it is not said.
+        directives: Numbers behind those that speak of the launch, by name without the dot.
     """
 
     entry: str
@@ -72,6 +80,8 @@ class Module:
     registers: dict[str, str] = field(default_factory=lambda: dict(_USUAL))
     code: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
+    target: str = ""
+    directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def class_of(self, register: str) -> str:
         """
@@ -115,8 +125,8 @@ def parse(text: str, entry: str = "") -> Module:
         entry: Name of the kernel; empty for the only one.
 
     Raises:
-        UnsupportedPtx: There is no such kernel in it, or there are several, or functions, or it
-            declares what the emulator does not have.
+        UnsupportedPtx: There is no such kernel in it, or there are several, or it declares or
+            calls what the emulator does not have.
     """
     sources = source_lines(text)
     text = without_comments(text)
@@ -126,28 +136,20 @@ def parse(text: str, entry: str = "") -> Module:
     if entry not in entries:
         names = ", ".join(entries) or "none"
         raise UnsupportedPtx(f"the PTX holds no kernel {entry!r}; those that it holds: {names}")
-    if found := _FUNCTION.search(text):
-        line = text.count("\n", 0, found.end()) + 1
-        raise UnsupportedPtx(f"PTX with functions (line {line}); the emulator knows none")
-    start, end = _body(text, entries[entry])
+    start = text.find("{", entries[entry])
+    end = closing(text, max(start, entries[entry]))
     head, signature = text[: min(entries.values())], text[entries[entry] : start]
     module = Module(entry)
+    if found := _TARGET.search(text):
+        module.target = found[1]
+    for name, numbers in _DIRECTIVE.findall(signature):
+        module.directives[name] = tuple(map(int, re.findall(r"\d+", numbers)))
     for kind, param, count in _PARAM.findall(signature):
         module.params.append((param, int(count or 1) * _bits(kind) // 8))
     _place_shared(module, head + text[start:end])
-    _fill(module, list(scan(text, start + 1, end)), sources)
+    caller = Caller(text, functions(text))
+    _fill(module, list(caller.statements(start + 1, end)), sources, caller.params)
     return module
-
-
-def _body(text: str, entry: int) -> tuple[int, int]:
-    """Return where the braces of the kernel open and close."""
-    depth = 0
-    start = text.find("{", entry)
-    for brace in _BRACE.finditer(text, max(start, entry)):
-        depth += 1 if brace[0] == "{" else -1
-        if not depth:
-            return start, brace.start()
-    raise UnsupportedPtx("the PTX ends within a kernel")
 
 
 def _bits(kind: str) -> int:
@@ -170,8 +172,10 @@ def _place_shared(module: Module, text: str) -> None:
     module.shared |= dict.fromkeys(dynamic, module.shared_end)
 
 
-def _fill(module: Module, statements: list[Statement], sources: list[int | None]) -> None:
-    """Add registers, labels and instructions to a module."""
+def _fill(
+    module: Module, statements: list[Statement], sources: list[int | None], params: set[str]
+) -> None:
+    """Add registers, labels and instructions to a module; `params` are those of calls."""
     refused = []
     for statement in statements:
         if statement.text.startswith(".reg"):
@@ -188,7 +192,8 @@ def _fill(module: Module, statements: list[Statement], sources: list[int | None]
             module.labels[statement.text] = len(module.code)
         elif not statement.text.startswith("."):
             source = sources[statement.line - 1]
-            module.code.append(_instruction(statement, len(module.code), source))
+            instruction = _instruction(statement, len(module.code), source)
+            module.code += _moves(module, instruction, params) or [instruction]
 
 
 def _declare(module: Module, statement: Statement) -> None:
@@ -205,6 +210,48 @@ def _declare(module: Module, statement: Statement) -> None:
         names = [f"{several[1]}{i}" for i in range(int(several[2]))] if several else [name]
         for each in names:
             module.registers[statement.scope.declare(each, is_register=True)] = kind
+
+
+def _moves(module: Module, instruction: Instruction, params: set[str]) -> list[Instruction]:
+    """
+    Return what a load or store of a call's parameter is: moves of registers that stand for it.
+
+    There is one for each offset and width; other instructions have none.
+
+    Raises:
+        UnsupportedPtx: A part is loaded that nobody stored as such.
+    """
+    kind = instruction.parts[0]
+    if kind not in {"ld", "st"} or "param" not in instruction.parts[1:2]:
+        return []
+    target, source = instruction.operands
+    address, value = (source, target) if kind == "ld" else (target, source)
+    found = _PARAM_ADDRESS.fullmatch(address)
+    if found is None or found[1] not in params:
+        return []
+    bits = _bits(instruction.parts[-1])
+    moves = []
+    names = split_operands(value[1:-1]) if value.startswith("{") else [value]
+    for position, name in enumerate(names):
+        offset = int(found[2] or "0", 0) + position * bits // 8
+        place = f"%call_{found[1]}_{offset}_{bits}"
+        if kind == "st":
+            module.registers[place] = _CLASS_OF_WIDTH[bits]
+        elif place not in module.registers:
+            raise UnsupportedPtx(
+                f"PTX line {instruction.line}: nobody stored what {instruction.text} loads"
+            )
+        op = f"mov.b{max(bits, 16)}"
+        moves.append(
+            replace(
+                instruction,
+                index=instruction.index + position,
+                op=op,
+                parts=tuple(op.split(".")),
+                operands=(name, place) if kind == "ld" else (place, name),
+            )
+        )
+    return moves
 
 
 def _instruction(statement: Statement, index: int, source: int | None) -> Instruction:

@@ -38,6 +38,11 @@ class Scope:
     parent: Scope | None = None
     unique: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def root(self) -> Scope:
+        """The outermost scope around it: that of the kernel or of one call of a function."""
+        return self if self.parent is None else self.parent.root
+
     def declare(self, name: str, *, is_register: bool) -> str:
         """Add a name and return its unique one; those of registers begin with ``%``."""
         unique = f"{name}@{self.number}" if self.number else name
@@ -82,22 +87,30 @@ def without_comments(text: str) -> str:
     return _NO_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
 
-def scan(text: str, start: int, end: int) -> Iterator[Statement]:
+def scan(
+    text: str, start: int, end: int, scope: Scope, numbers: Iterator[int]
+) -> Iterator[Statement]:
     """
     Yield the statements in ``text[start:end]``, which holds no comments.
 
     A name is declared only where the iteration has come to, so labels are to be resolved after it.
 
+    Args:
+        text: PTX.
+        start: Where it begins.
+        end: Where it ends.
+        scope: Around all.
+        numbers: Those of further scopes.
+
     Raises:
         UnsupportedPtx: Something is no statement.
     """
     newlines = [found.start() for found in re.finditer("\n", text)]
-    scope, num_scopes, position = Scope(), 0, start
+    position = start
     while token := _TOKEN.match(text, position, end):
         kind = token.lastgroup or ""
         if token["brace"] == "{":
-            num_scopes += 1
-            scope = Scope(num_scopes, scope)
+            scope = Scope(next(numbers), scope)
         elif token["brace"]:
             scope = scope.parent or scope
         else:

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Kinds of findings, and which of them are errors: one table, for the machine and for who reports.
+
+An error is what the PTX ISA forbids or gives no meaning, so that hardware need not do what was
+meant. A warning is what the ISA leaves open: a kernel may be right on the hardware that it was
+tried on, and is called right all the same. `docs/emulator.md` shows this table; a test compares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """What a finding does to the verdict."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """
+    A kind of finding.
+
+    Attributes:
+        severity: Whether it makes a kernel wrong.
+        meaning: What happened, on one line.
+    """
+
+    severity: Severity
+    meaning: str
+
+
+def _error(meaning: str) -> Kind:
+    return Kind(Severity.ERROR, meaning)
+
+
+def _warning(meaning: str) -> Kind:
+    return Kind(Severity.WARNING, meaning)
+
+
+KINDS: dict[str, Kind] = {
+    # runs that did not come to their end
+    "fault": _error("an instruction did what hardware does not survive; the run ended there"),
+    "deadlock": _error("every thread waits for something that never comes"),
+    # memory and its order
+    "race": _error("two accesses to the same memory that nothing orders"),
+    "proxy": _error("ordered, but without the fence between the generic and the async proxy"),
+    "uninitialised": _error("memory or a lane is read that nobody wrote"),
+    "mbarrier": _error("the bytes of a barrier are accessed, or made one again, while it is one"),
+    # registers of warps
+    "setmaxnreg": _error("the wrong way, or again before the warpgroup synchronised"),
+    "setmaxnreg open": _warning("nothing says how many registers the launch has"),
+    # matrix instructions
+    "fence": _error("accumulators were ordinary registers, and no wgmma.fence came since"),
+    "register": _error("registers of a matrix instruction are used while it is in flight"),
+    "scales": _error("the quarters of tensor memory hold different scale factors"),
+    "scale ids": _warning("an address and the descriptor name different bytes of scale factors"),
+    "padding": _warning("padding bits of elements of less than a byte are not zero"),
+    # the end of a CTA
+    "exit": _error("loose ends: copies, groups, barriers or memory that a CTA leaves behind"),
+    # results
+    "result": _error("two modes gave different bits"),
+    "wrong": _error("values are not those of the reference"),
+    # what a verification lacks
+    "never executed": _error(
+        "a synchronisation, copy, matrix or store instruction that no problem ever reached"
+    ),
+}
+"""Every kind there is, in the order of the documentation."""
+
+
+def severity_of(kind: str) -> Severity:
+    """
+    Return whether findings of `kind` are errors.
+
+    Raises:
+        KeyError: It is not in the table, which is a mistake in the emulator.
+    """
+    return KINDS[kind].severity

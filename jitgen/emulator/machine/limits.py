@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What each architecture has: memory, registers, clusters, and the instructions that not all know.
+
+Sources: CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability" and
+section "Thread Block Clusters" (8 CTAs are portable, more need the kernel's consent); CUDA
+occupancy calculator, for the units in which registers are given out; PTX ISA, "Target ISA Notes"
+of each instruction.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from jitgen.errors import EmulationError
+
+MAX_THREADS = 1024
+"""Threads of a CTA, on every architecture."""
+
+MAX_BLOCK = (1024, 1024, 64)
+MAX_GRID = (2**31 - 1, 65535, 65535)
+
+SHARED_WITHOUT_CONSENT = 48 * 1024
+"""Bytes of shared memory that a launch gets without the attribute that asks for more."""
+
+PORTABLE_CLUSTER = 8
+"""CTAs of a cluster that every architecture runs."""
+
+REGISTERS = 65536
+"""32-bit registers of a CTA, and of an SM, on every architecture."""
+
+WARP_UNIT, REGISTER_UNIT = 4, 8
+"""A CTA gets registers for warps in fours (an SM has four parts), 8 for each thread at a time."""
+
+MAX_REGISTERS = 255
+"""Registers that an instruction can name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """
+    What one family of architectures has.
+
+    Attributes:
+        shared_bytes: Shared memory that a CTA can have.
+        cluster: CTAs of a cluster where more than the portable number is consented to.
+    """
+
+    shared_bytes: int
+    cluster: int
+
+
+LIMITS = {
+    9: Limits(shared_bytes=227 * 1024, cluster=16),
+    10: Limits(shared_bytes=227 * 1024, cluster=16),
+    12: Limits(shared_bytes=99 * 1024, cluster=8),
+}
+"""By major compute capability. That sm_120 has no larger clusters than portable is not documented;
+nothing says that it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """
+    What stands behind ``.target``: sm_100a.
+
+    Attributes:
+        number: 100.
+        suffix: ``"a"`` and ``"f"`` have what only this architecture, or its family, has.
+    """
+
+    number: int
+    suffix: str
+
+    @property
+    def major(self) -> int:
+        """Major compute capability: 10 of sm_103."""
+        return self.number // 10
+
+    @property
+    def limits(self) -> Limits:
+        """Its row of the table."""
+        return LIMITS[self.major]
+
+
+def target_of(name: str) -> Target:
+    """
+    Return what ``sm_100a`` says.
+
+    Raises:
+        EmulationError: The emulator does not know it.
+    """
+    found = re.fullmatch(r"sm_(\d+)([af]?)", name)
+    if found is None or int(found[1]) // 10 not in LIMITS:
+        known = ", ".join(f"sm_{major}x" for major in LIMITS)
+        raise EmulationError(f"the emulator knows no target {name!r}; it knows {known}")
+    return Target(int(found[1]), found[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """
+    Instructions that not every target has.
+
+    Attributes:
+        pattern: Of the whole opcode.
+        majors: Compute capabilities that have it.
+        is_special: Only with a suffix, as in sm_90a.
+    """
+
+    pattern: str
+    majors: frozenset[int]
+    is_special: bool = True
+
+    def lacks(self, target: Target) -> bool:
+        """Return whether `target` does not have it."""
+        return target.major not in self.majors or (self.is_special and not target.suffix)
+
+    def matches(self, opcode: str) -> bool:
+        """Return whether an opcode, with all its modifiers, is one of these."""
+        return re.fullmatch(self.pattern, opcode) is not None
+
+
+def _on(*majors: int) -> frozenset[int]:
+    return frozenset(majors)
+
+
+FEATURES = (
+    Feature(r"wgmma\..*", _on(9)),
+    Feature(r"tcgen05\..*", _on(10)),
+    Feature(r"cp\.(reduce\.)?async\.bulk\.tensor\..*cta_group::.*", _on(10)),
+    Feature(r"setmaxnreg\..*", _on(9, 10, 12)),
+    Feature(r"tensormap\.replace\..*", _on(9, 10, 12)),
+    Feature(r"mma\..*kind::.*", _on(12)),
+    Feature(r"ldmatrix\..*(m8n16|m16n16).*", _on(10, 12)),
+    Feature(r"stmatrix\..*m16n8.*", _on(10, 12)),
+    Feature(r"cvt\..*(e2m1|e2m3|e3m2|ue8m0).*", _on(10, 12)),
+    Feature(r"redux\.sync\..*f32", _on(10)),
+    Feature(r"clusterlaunchcontrol\..*", _on(10, 12), is_special=False),
+    Feature(r"(add|sub|mul|fma)\..*f32x2", _on(10, 12), is_special=False),
+    Feature(r"(add|sub|fma)\..*f32\.(f16|bf16)", _on(10, 12), is_special=False),
+    Feature(r"(ld|st)\..*(v8\.[bufs]32|v4\.[bufs]64)", _on(10, 12), is_special=False),
+)
+"""What the compiler refuses for a target that lacks it, each from its section's target notes."""
+
+
+def lacks(target: Target, opcode: str) -> bool:
+    """Return whether `target` has no instruction ``opcode``, all of its modifiers included."""
+    return any(feature.lacks(target) and feature.matches(opcode) for feature in FEATURES)
+
+
+def registers_of(threads: int, registers: int) -> int:
+    """Return the registers that a CTA takes of its SM, at `registers` of each thread."""
+    warps = -(-threads // 32)
+    each = -(-registers // REGISTER_UNIT) * REGISTER_UNIT
+    return -(-warps // WARP_UNIT) * WARP_UNIT * 32 * each
+
+
+def most_registers(threads: int, ctas: int = 1) -> int:
+    """Return the most registers of a thread with which `ctas` CTAs of `threads` fit on an SM."""
+    warps = -(-threads // 32)
+    each = REGISTERS // ctas // (-(-warps // WARP_UNIT) * WARP_UNIT * 32)
+    return min(each, MAX_REGISTERS) // REGISTER_UNIT * REGISTER_UNIT

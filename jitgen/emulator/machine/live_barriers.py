@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The mbarriers of a CTA and the bytes that they live in.
+
+From mbarrier.init to mbarrier.inval these bytes belong to the barrier. PTX ISA, section "mbarrier":
+"performing any non-mbarrier or mbarrier.init operations on an initialized mbarrier object results
+in undefined behavior".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.barriers import MBarrier
+    from jitgen.emulator.machine.fragment import Fragment
+
+MBARRIER_BYTES = 8
+
+_SHIFT = 3
+_NUM_PLACES = 256 * 1024 >> _SHIFT
+
+
+class LiveBarriers:
+    """
+    The barriers of one CTA.
+
+    Attributes:
+        by_offset: All that were initialised and not invalidated, by offset in shared memory.
+    """
+
+    def __init__(self) -> None:
+        self.by_offset: dict[int, MBarrier] = {}
+        self._is_taken: NDArray[np.bool_] = np.zeros(_NUM_PLACES, np.bool_)
+        self._unfenced: list[MBarrier] = []
+
+    def add(self, barrier: MBarrier) -> None:
+        """Note what mbarrier.init made."""
+        self.by_offset[barrier.offset] = barrier
+        self._is_taken[barrier.offset >> _SHIFT] = True
+        self._unfenced.append(barrier)
+
+    def remove(self, barrier: MBarrier) -> None:
+        """Note mbarrier.inval."""
+        del self.by_offset[barrier.offset]
+        self._is_taken[barrier.offset >> _SHIFT] = False
+        self._unfenced = [other for other in self._unfenced if other is not barrier]
+
+    # --- fences -----------------------------------------------------------------------------------
+
+    def fence(self, agent: int, *, own_only: bool = False) -> None:
+        """
+        Note that a warp executed a fence behind which the async proxy sees barriers.
+
+        Args:
+            agent: The warp.
+            own_only: Only those that the warp itself initialised (fence.mbarrier_init); else all
+                whose initialisation it knows of.
+        """
+        if not self._unfenced:
+            return
+        still = []
+        for barrier in self._unfenced:
+            by, epoch = barrier.initialised_by
+            knows = barrier.cta.cluster.clocks.vector[agent]
+            if agent == by or (not own_only and knows[by] >= epoch):
+                barrier.fences.setdefault(agent, int(knows[agent]))
+            if agent != by:
+                still.append(barrier)
+        self._unfenced = still
+
+    # --- other accesses ---------------------------------------------------------------------------
+
+    def check(self, f: Fragment, at: int, offsets: NDArray[np.int64], width: int) -> None:
+        """Find threads that access the bytes of a barrier: `width` at `offsets` [k]."""
+        if not self.by_offset:
+            return
+        for step in range(0, width, MBARRIER_BYTES):
+            places = (offsets + step) >> _SHIFT
+            is_hit = self._is_taken[places]
+            if np.count_nonzero(is_hit):
+                self._report(f, at, int(places[is_hit.argmax()]))
+
+    def check_region(self, f: Fragment, at: int, where: slice | NDArray[Any]) -> None:
+        """Find asynchronous work that accesses the bytes of a barrier."""
+        if not self.by_offset:
+            return
+        if isinstance(where, slice):
+            first = where.start >> _SHIFT
+            is_hit = self._is_taken[first : (where.stop - 1 >> _SHIFT) + 1]
+            if np.count_nonzero(is_hit):
+                self._report(f, at, first + int(is_hit.argmax()))
+        else:
+            self.check(f, at, where.reshape(-1), 1)
+
+    def _report(self, f: Fragment, at: int, place: int) -> None:
+        barrier = self.by_offset[place << _SHIFT]
+        first = f.machine.program.place(barrier.at)
+        f.warn(at, "mbarrier", f"{barrier.name} is accessed while it is a barrier\n  at {first}")

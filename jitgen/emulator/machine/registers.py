@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The registers of a CTA: how many each warp may use, and the pool of those that no warp owns.
+
+At the start every warp has the registers of the launch and the pool is empty: what the launch
+leaves of an SM because of rounding belongs to nobody. (Measured: with 5 warpgroups the sum over
+them is 480 for each thread, 5 times 96, and not 512.) What a warp gives back another can have; what
+a warp has that exits stays with it, as the PTX ISA does not say otherwise.
+
+PTX ISA, section "setmaxnreg".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+WARPS_OF_GROUP = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """
+    A setmaxnreg that a warp executed.
+
+    Attributes:
+        number: Registers that it asked for.
+        agent, epoch: Clock agent of the warp, and its epoch then.
+    """
+
+    number: int
+    agent: int
+    epoch: int
+
+
+@dataclass(slots=True)
+class RegisterPool:
+    """
+    The registers of one CTA, counted for each thread of a warp.
+
+    Attributes:
+        num_warps: Warps of the CTA.
+        at_launch: What each has at the start; 0 where nothing says how many.
+        free: What no warp has.
+        limits: What each warp has.
+        steps: What each warp executed.
+        served: Warps that were served while others of their fragment wait, and meet the same
+            instruction again.
+    """
+
+    num_warps: int
+    at_launch: int
+    free: int = 0
+    limits: list[int] = field(default_factory=list)
+    steps: list[list[Step]] = field(default_factory=list)
+    served: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.limits = [self.at_launch] * self.num_warps
+        self.steps = [[] for _ in range(self.num_warps)]
+
+    def lacks(self, warp: int, number: int) -> int:
+        """Return how many registers the pool lacks to give a warp `number`; 0 if none."""
+        return max(0, number - self.limits[warp] - self.free)
+
+    def set(self, warp: int, number: int) -> None:
+        """Give a warp registers of the pool, or the pool registers of a warp."""
+        self.free += self.limits[warp] - number
+        self.limits[warp] = number
+
+    def group_of(self, warp: int) -> range:
+        """Return the warps of a warp's warpgroup that there are."""
+        first = warp - warp % WARPS_OF_GROUP
+        return range(first, min(first + WARPS_OF_GROUP, self.num_warps))
+
+    def disagreements(self) -> Iterator[tuple[int, list[list[int]]]]:
+        """Yield the first warp of each whole warpgroup that disagrees, and what each asked for."""
+        for first in range(0, self.num_warps - WARPS_OF_GROUP + 1, WARPS_OF_GROUP):
+            numbers = [[step.number for step in self.steps[warp]] for warp in self.group_of(first)]
+            if any(one != numbers[0] for one in numbers):
+                yield first, numbers

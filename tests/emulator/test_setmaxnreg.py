@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registers that warps give back and ask for: mistakes, and their correct twins."""
+
+from __future__ import annotations
+
+import pytest
+
+from jitgen.errors import Deadlock, UnsupportedPtx
+from tests.emulator.program import BY_WARP, DEFERRED, EAGER, Run, run_ptx
+
+MODES = pytest.mark.parametrize("mode", [EAGER, DEFERRED, BY_WARP], ids=lambda mode: mode.name)
+
+ROLES = """
+    mov.u32 %r1, %warpid;
+    setp.ge.u32 %p1, %r1, 8;
+    @%p1 bra $L__load;
+    setmaxnreg.inc.sync.aligned.u32 MATH;
+    bra $L__end;
+    $L__load:
+    setmaxnreg.dec.sync.aligned.u32 LOAD;
+    $L__end:
+"""
+"""Two warpgroups ask for more, a third one gives back."""
+
+
+def roles(math: int, load: int, **options: object) -> Run:
+    text = ROLES.replace("MATH", str(math)).replace("LOAD", str(load))
+    return run_ptx(text, threads=384, registers=168, **options)
+
+
+@MODES
+def test_what_one_group_gives_the_others_get(mode: object) -> None:
+    run = roles(232, 40, mode=mode)
+    assert run.findings == []
+    pool = run.cluster.ctas[0].registers
+    assert (pool.limits, pool.free) == ([232] * 8 + [40] * 4, 0)
+
+
+@MODES
+def test_more_than_the_pool_has_is_a_deadlock(mode: object) -> None:
+    with pytest.raises(Deadlock, match=r"registers more.*setmaxnreg asks for 240, it has 168"):
+        roles(240, 40, mode=mode)
+
+
+def test_the_pool_is_what_the_launch_gave_and_no_more() -> None:
+    """65536 / 384 is 170; the launch gives 168, and the rest is nobody's."""
+    assert roles(224, 56).findings == []
+    with pytest.raises(Deadlock):
+        roles(224, 64)
+
+
+@pytest.mark.parametrize(
+    ("math", "load", "message"),
+    [(160, 40, "increases the registers of a warp to 160; it has 168"),
+     (168, 176, "decreases the registers of a warp to 176; it has 168")],
+)  # fmt: skip
+def test_the_wrong_way(math: int, load: int, message: str) -> None:
+    run = roles(math, load)
+    assert run.findings == ["setmaxnreg"]
+    (finding,) = run.machine.findings.values()
+    assert message in finding.message
+
+
+def test_the_same_number_is_no_way() -> None:
+    assert roles(168, 168).findings == []
+
+
+ONE_DIFFERS = """
+    mov.u32 %r1, %warpid;
+    setp.eq.u32 %p1, %r1, 2;
+    @%p1 bra $L__two;
+    setmaxnreg.dec.sync.aligned.u32 24;
+    ret;
+    $L__two:
+    setmaxnreg.dec.sync.aligned.u32 32;
+"""
+
+
+def test_warps_of_a_group_that_disagree() -> None:
+    run = run_ptx(ONE_DIFFERS, threads=128, registers=64)
+    assert run.findings == ["exit"]
+    assert run_ptx(ONE_DIFFERS.replace("32;", "24;"), threads=128, registers=64).findings == []
+
+
+def test_a_warp_that_does_not_take_part() -> None:
+    """It has the number that the others ask for, but did not execute the instruction."""
+    text = ONE_DIFFERS.replace("24;", "64;").replace("setmaxnreg.dec.sync.aligned.u32 32;", "")
+    assert run_ptx(text, threads=128, registers=64).findings == ["exit"]
+
+
+TWICE = """
+    setmaxnreg.dec.sync.aligned.u32 48;
+    bar.sync 1, 128;
+    setmaxnreg.dec.sync.aligned.u32 24;
+"""
+
+
+@MODES
+def test_a_second_one_without_synchronisation(mode: object) -> None:
+    right = run_ptx(TWICE, threads=128, registers=64, mode=mode)
+    assert right.findings == []
+    text = TWICE.replace("bar.sync 1, 128;", "")
+    assert run_ptx(text, threads=128, registers=64, mode=mode).findings == ["setmaxnreg"]
+
+
+@pytest.mark.parametrize("number", [16, 20, 36, 264])
+def test_numbers_that_there_are_not(number: int) -> None:
+    with pytest.raises(UnsupportedPtx, match=f"{number} registers; a multiple of 8"):
+        run_ptx(f"setmaxnreg.dec.sync.aligned.u32 {number};", threads=128)
+
+
+def test_a_launch_without_a_number_is_open() -> None:
+    run = run_ptx("setmaxnreg.dec.sync.aligned.u32 40;", threads=128)
+    assert run.findings == ["setmaxnreg open"]
