@@ -174,6 +174,7 @@ class Case:
         mma: The instructions that multiply.
         a, b: Raw operands, of all CTAs.
         ctas: CTAs.
+        issuer: The CTA that multiplies and commits; %p3 says which thread does it in every CTA.
         a_at, b_at: Where they lie.
         a_operand, b_operand: What `Kernel.put` takes, of one CTA.
     """
@@ -182,6 +183,7 @@ class Case:
     a: Raw
     b: Raw
     ctas: int = 1
+    issuer: int = 0
     mode: Mode = EAGER
     a_at: Descriptor = A
     b_at: Descriptor = B
@@ -190,7 +192,8 @@ class Case:
 
     def run(self) -> Kernel:
         """Run it; every CTA waits until the product is there."""
-        only = "mov.u32 %r2, %cluster_ctarank;\nsetp.eq.and.u32 %p0, %r2, 0, %p0;"
+        only = "setp.eq.u32 %p3, %r0, 0;\nmov.u32 %r2, %cluster_ctarank;\n"
+        only += f"setp.eq.and.u32 %p0, %r2, {self.issuer}, %p0;"
         body = f"""{only}
         mov.b64 %rd1, {bits_of(self.a_at)};
         mov.b64 %rd2, {bits_of(self.b_at)};

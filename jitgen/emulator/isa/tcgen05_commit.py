@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.emulator.isa.tcgen05_memory import check_parts
+from jitgen.emulator.isa.tcgen05_group import check_parts, num_ctas
 from jitgen.emulator.isa.tcgen05_unit import Issue, issue
 from jitgen.emulator.machine.clocks import Clock
 from jitgen.emulator.machine.cta import OFFSET_MASK, RANK_SHIFT
@@ -32,6 +32,7 @@ def commit(builder: Builder, instruction: Instruction) -> None:
         instruction,
         "cta_group::1 cta_group::2 mbarrier::arrive::one shared::cluster multicast::cluster b64",
     )
+    num_ctas(builder, instruction)
     address, *ctas = instruction.operands
     bits = builder.value(ctas[0], "u16") if ctas else "None"
     mask = builder.mask(instruction)

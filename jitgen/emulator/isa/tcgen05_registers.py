@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.formats.tensor_layouts import LANES_OF_WARP, REGISTERS_OF_REPEAT, pattern
-from jitgen.emulator.isa.tcgen05_memory import check_parts
+from jitgen.emulator.isa.tcgen05_group import check_parts
 from jitgen.emulator.isa.tcgen05_unit import issue
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.history import READ, WRITE, Access

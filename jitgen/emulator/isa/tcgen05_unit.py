@@ -90,21 +90,6 @@ def issue(f: Fragment, at: int, thread: int, kind: str = KIND) -> Issue:
     return Issue(f, at, unit)
 
 
-def group_of(f: Fragment, at: int, ctas: int) -> list[Cta]:
-    """
-    Return the CTAs that an instruction acts on, ``.cta_group::1`` or ``::2``, by rank.
-
-    Raises:
-        MachineFault: The CTA has no peer.
-    """
-    if ctas == 1:
-        return [f.cta]
-    even = f.cta.rank & ~1
-    if even + 1 >= len(f.cluster.ctas):
-        f.fault(at, f".cta_group::2, but {f.cta.name} has no peer in its cluster")
-    return f.cluster.ctas[even : even + 2]
-
-
 def operand_offsets(
     f: Fragment, at: int, bits: int, operand: descriptors.Operand
 ) -> NDArray[np.int64]:

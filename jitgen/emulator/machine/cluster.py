@@ -28,6 +28,7 @@ class Cluster:
     Attributes:
         machine: Where it runs.
         origin: Grid index (x, y, z) of its first CTA.
+        place: The SMs that it runs on.
         clocks: What its agents know of each other.
         previous_grid: The agent that stands for the grids launched before this one.
         events: Bumped by whatever may wake a waiter of the cluster.
@@ -40,6 +41,7 @@ class Cluster:
     def __init__(self, machine: Machine, origin: tuple[int, int, int]) -> None:
         self.machine = machine
         self.origin = origin
+        self.place = machine.sms.enter()
         self.clocks = Clocks()
         self.previous_grid = self.clocks.agent("the previous grid")
         self.events = 0
@@ -88,6 +90,7 @@ class Cluster:
     def finish(self) -> None:
         """Do what asynchronous work is left, after the last thread, and look for loose ends."""
         self.queues.run_all()
+        self.machine.sms.leave(self.place)
         exits.check(self)
         for cta in self.ctas:
             for unit in cta.units.values():

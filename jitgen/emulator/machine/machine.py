@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from jitgen.emulator.machine import deadlock
 from jitgen.emulator.machine.cluster import Cluster
 from jitgen.emulator.machine.faults import Finding
+from jitgen.emulator.machine.tensor_columns import Sms
 from jitgen.errors import MachineFault
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Machine:
         findings: Mistakes, by kind and instruction.
         global_events: Bumped by every write to global memory.
         num_sms: SMs of the device.
+        sms: Who runs where.
         resident: Clusters that run at once, at most.
         running: Clusters that run.
         not_started: Grid index of the clusters that have not started.
@@ -127,7 +129,8 @@ class Machine:
         self.findings: dict[tuple[str, int], Finding] = {}
         self.global_events = 0
         self.num_sms: int = num_sms
-        self.resident = max(1, num_sms // launch.cluster_size)
+        self.sms = Sms(self, num_sms)
+        self.resident = self.sms.resident
         self.running: list[Cluster] = []
         self.not_started: deque[Index] = deque(launch.origins)
         self.deadline = time.monotonic() + time_limit_s
