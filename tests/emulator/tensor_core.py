@@ -174,6 +174,7 @@ class Case:
         mma: The instructions that multiply.
         a, b: Raw operands, of all CTAs.
         ctas: CTAs.
+        wait: How the end is waited for.
         issuer: The CTA that multiplies and commits; %p3 says which thread does it in every CTA.
         a_at, b_at: Where they lie.
         a_operand, b_operand: What `Kernel.put` takes, of one CTA.
@@ -184,6 +185,7 @@ class Case:
     b: Raw
     ctas: int = 1
     issuer: int = 0
+    wait: str = WAIT
     mode: Mode = EAGER
     a_at: Descriptor = A
     b_at: Descriptor = B
@@ -201,7 +203,7 @@ class Case:
         setp.ne.u32 %p2, 0, 0;
         {self.mma}
         {commit(self.ctas)}
-        {WAIT}"""
+        {self.wait}"""
         kernel = Kernel(body, cluster=self.ctas, mode=self.mode)
         for rank in range(self.ctas):
             for raw, where in ((self.a, self.a_at), (self.b, self.b_at)):

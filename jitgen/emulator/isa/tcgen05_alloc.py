@@ -214,6 +214,8 @@ def _give_back(f: Fragment, at: int, request: Request) -> None:
     others = [cta.tensor.closing[first] for cta in request.group if first in cta.tensor.closing]
     for other in others:
         f.cluster.clocks.learn(request.agent, other.agent, other.epoch)
+    for unit, epoch in tensor.completed.get(request.agent, {}).items():
+        f.cluster.clocks.learn(request.agent, unit, epoch)
     for cta in request.group:
         cta.tensor.note_owner(f, at, first, columns, request.agent)
     request.epoch = f.cluster.clocks.now(request.agent)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What ends work of the tensor core: tcgen05.commit; and tcgen05.fence.
+What ends work of the tensor core: tcgen05.commit.
 
-PTX ISA, sections "tcgen05.commit" and "tcgen05.fence".
+PTX ISA, section "tcgen05.commit".
 """
 
 from __future__ import annotations
@@ -73,13 +73,3 @@ def _arrival(issued: Issue, addresses: list[int], clock: Clock) -> Callable[[], 
             barrier.arrive(issued.f, issued.at, 1, clock)
 
     return run
-
-
-@emits("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
-def fence(builder: Builder, instruction: Instruction) -> None:
-    """
-    ``tcgen05.fence::before_thread_sync`` and ``::after_thread_sync``: nothing.
-
-    They keep the hardware from moving tcgen05 instructions across a barrier. Here these stay where
-    they are, so that a missing one is not found.
-    """

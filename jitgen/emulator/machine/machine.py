@@ -143,6 +143,12 @@ class Machine:
         """Offset at which the shared memory of a CTA ends."""
         return self.program.shared_end + self.launch.shared_bytes
 
+    @cached_property
+    def tensor_opcodes(self) -> frozenset[str]:
+        """Which tcgen05 instructions the kernel has: "mma", "wait::ld", ..."""
+        code = self.program.code
+        return frozenset(x.parts[1] for x in code if x.parts[0] == "tcgen05")
+
     def run(self) -> None:
         """
         Run the launch to its end.

@@ -80,7 +80,7 @@ class Sms:
 
 def _ctas_of_sm(machine: Machine) -> int:
     """Return how many CTAs of a launch run on one SM; 1 without tensor memory to share."""
-    if not any(instruction.op.startswith("tcgen05.alloc") for instruction in machine.program.code):
+    if "alloc" not in machine.tensor_opcodes:
         return 1
     threads = machine.launch.num_threads
     limits = (

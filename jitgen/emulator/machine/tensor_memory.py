@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.machine.clocks import Clock
 from jitgen.emulator.machine.faults import warn_at_exit
 from jitgen.emulator.machine.history import WRITE, Access, History
 from jitgen.emulator.machine.tensor_columns import COLUMNS
@@ -149,6 +150,9 @@ class TensorMemory:
         last_allocated: Columns of the last allocation.
         has_peer: It allocated together with the other CTA of its pair.
         may_allocate: False after tcgen05.relinquish_alloc_permit.
+        completed: By warp, the epoch up to which each unit's work is complete, as only the warp
+            itself knows.
+        taken_up: By warp, what it knew at its last tcgen05.fence::after_thread_sync.
         history: Accesses of granules.
     """
 
@@ -165,6 +169,8 @@ class TensorMemory:
         self.last_allocated = COLUMNS
         self.has_peer = False
         self.may_allocate = True
+        self.completed: dict[int, dict[int, int]] = {}
+        self.taken_up: dict[int, Clock] = {}
         granules = COLUMNS * _GRANULES_OF_COLUMN
         self.history = History(cta.cluster.clocks, granules, self._describe)
 
