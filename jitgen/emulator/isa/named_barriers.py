@@ -8,6 +8,7 @@ PTX ISA, sections "bar, barrier", "bar.warp.sync" and "barrier.cluster". ``bar``
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -172,7 +173,8 @@ def arrive_at_cluster(f: Fragment, at: int, mask: Mask, is_relaxed: bool) -> Non
     if (f.cta.cluster_arrivals[lanes] != NOT_ARRIVED).any():
         f.fault(at, "barrier.cluster.arrive twice without a wait in between")
     clocks, barrier, agents = f.cluster.clocks, f.cluster.barrier, f.selected_warps(mask)
-    clock = clocks.released_by_fence(agents) if is_relaxed else clocks.release(agents)
+    give = partial(clocks.released_by_fence, is_far=True) if is_relaxed else clocks.release
+    clock = give(agents)
     f.cta.cluster_arrivals[lanes] = barrier.phase
     barrier.arrive(len(lanes), clock)
 

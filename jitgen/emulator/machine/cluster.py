@@ -60,7 +60,9 @@ class Cluster:
         """
         Return the CTA that a shared address names.
 
-        A CTA that has exited is a finding, since its shared memory may be another's by then.
+        A CTA that has exited is a finding, since its shared memory may be another's by then; one
+        of which the threads know nothing as well, since it may not have started. Most kernels learn
+        of it by a barrier of the cluster. CUDA C++ Programming Guide, "Distributed Shared Memory".
 
         Raises:
             MachineFault: The cluster has no such CTA.
@@ -69,11 +71,22 @@ class Cluster:
         if rank >= len(self.ctas):
             fragment.fault(at, f"shared address {address:#x} is of CTA {rank} of {len(self.ctas)}")
         cta = self.ctas[rank]
-        if cta.has_exited and cta is not fragment.cta:
-            fragment.warn(
-                at, "exit", f"access to the shared memory of {cta.name}, which has exited"
-            )
+        if cta is not fragment.cta:
+            self._check_runs(fragment, at, cta)
         return cta
+
+    def _check_runs(self, fragment: Fragment, at: int, cta: Cta) -> None:
+        """Find accesses to a CTA that has exited, or that nobody knows to have started."""
+        if cta.has_exited:
+            message = f"access to the shared memory of {cta.name}, which has exited"
+            fragment.warn(at, "exit", message)
+        if fragment.cta.rank in cta.known_to:
+            return
+        if self.clocks.vector[fragment.agents, cta.agent0 : cta.agent0 + cta.num_warps].any():
+            cta.known_to.add(fragment.cta.rank)
+        else:
+            message = f"access to the shared memory of {cta.name}, which may not have started"
+            fragment.warn(at, "race", message)
 
     def mbarrier(self, fragment: Fragment, at: int, address: int) -> MBarrier:
         """

@@ -51,6 +51,7 @@ class Cta:
         reductions: Generation in which each thread arrived at a bar.red, or -1.
         register_limits: What setmaxnreg set for each warp; 0 if it did not.
         has_exited: No thread is alive.
+        known_to: Ranks of other CTAs of which a thread knows that this one has started.
         remote_accesses: By agent of another CTA, epoch and instruction of its latest access here.
     """
 
@@ -78,6 +79,7 @@ class Cta:
         self.cluster_arrivals = np.full(threads, NOT_ARRIVED)
         self.reductions = np.full(threads, NOT_ARRIVED)
         self.register_limits = np.zeros(self.num_warps, np.int64)
+        self.known_to: set[int] = set()
         self.remote_accesses: dict[int, tuple[int, int]] = {}
         self.units: dict[tuple[str, int], AsyncUnit] = {}
         self._threads: dict[bytes, Threads] = {}
