@@ -41,6 +41,7 @@ class Cta:
         base: What its shared addresses begin with: ``rank << 24``.
         num_threads: Threads at the start.
         r, q, h, p: Register files [registers, num_threads] of uint32, uint64, uint16 and bool.
+        unwritten: Which threads have not written a register yet, of those that are in doubt.
         shared: Shared memory.
         barriers: Objects made by mbarrier.init, by offset in shared memory.
         named: Barriers 0..15 of bar.sync, on first use.
@@ -85,12 +86,13 @@ class Cta:
         self._threads: dict[bytes, Threads] = {}
 
     def _make_registers(self, threads: int) -> None:
-        """Registers start as zeros, as a compiler defines each before its use."""
+        """Registers start as zeros, though PTX promises nothing; see `unwritten`."""
         count = self.machine.program.register_counts
         self.r: NDArray[np.uint32] = np.zeros((count["r"], threads), np.uint32)
         self.q: NDArray[np.uint64] = np.zeros((count["q"], threads), np.uint64)
         self.h: NDArray[np.uint16] = np.zeros((count["h"], threads), np.uint16)
         self.p: NDArray[np.bool_] = np.zeros((count["p"], threads), np.bool_)
+        self.unwritten: NDArray[np.bool_] = np.ones((count.get("unwritten", 0), threads), np.bool_)
 
     @cached_property
     def tensor(self) -> TensorMemory:
