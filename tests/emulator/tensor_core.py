@@ -174,7 +174,8 @@ class Case:
         mma: The instructions that multiply.
         a, b: Raw operands, of all CTAs.
         ctas: CTAs.
-        wait: How the end is waited for.
+        commit: How the end is told; by default at the barriers of all CTAs.
+        wait: How it is waited for.
         issuer: The CTA that multiplies and commits; %p3 says which thread does it in every CTA.
         a_at, b_at: Where they lie.
         a_operand, b_operand: What `Kernel.put` takes, of one CTA.
@@ -185,6 +186,7 @@ class Case:
     b: Raw
     ctas: int = 1
     issuer: int = 0
+    commit: str = ""
     wait: str = WAIT
     mode: Mode = EAGER
     a_at: Descriptor = A
@@ -202,7 +204,7 @@ class Case:
         setp.eq.u32 %p1, 0, 0;
         setp.ne.u32 %p2, 0, 0;
         {self.mma}
-        {commit(self.ctas)}
+        {self.commit or commit(self.ctas)}
         {self.wait}"""
         kernel = Kernel(body, cluster=self.ctas, mode=self.mode)
         for rank in range(self.ctas):

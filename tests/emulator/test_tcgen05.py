@@ -21,6 +21,7 @@ from tests.emulator.tensor_core import (
     assert_near,
     at,
     bits_of,
+    commit,
     instruction_bits,
     mma,
     random_raw,
@@ -188,6 +189,27 @@ def test_either_cta_of_a_pair_may_issue(mode: Mode) -> None:
     for rank in range(2):
         assert_near(accumulators(kernel, 64, rank), product[128 * rank :][:128])
     assert not kernel.findings
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("], 3;", "], 1;", "rank 1, threads 0..31 wait for parity 0 of mbarrier 0x400"),
+        ("], 3;", "], 2;", "rank 0, threads 0..31 wait for parity 0 of mbarrier 0x400"),
+        ("], 3;", "], 7;", "is of CTA 2 of 2"),
+        (".multicast::cluster.b64 [%r9], 3;", ".b64 [%r9];", "rank 1, threads 0..31 wait for"),
+        (".multicast::cluster.b64 [%r9], 3;", ".b64 [0x1000400];", "rank 0, threads 0..31 wait"),
+        ("[%r9], 3;", "[%r9+8], 3;", "no mbarrier was initialised at 0x408"),
+    ],
+    ids=["own only", "peer only", "one too many", "no multicast", "the peer's", "another barrier"],
+)
+def test_a_commit_that_does_not_reach_both_ctas(old: str, new: str, message: str) -> None:
+    multiply = mma("f16", instruction_bits(256, 64), ctas=2)
+    wrong = commit(2).replace(old, new)
+    assert wrong != commit(2)
+    case = Case(multiply, random_raw(256, 1), random_raw(64, 2), ctas=2, commit=wrong)
+    with pytest.raises(MachineFault, match=message):
+        case.run()
 
 
 def test_both_ctas_of_a_pair_issue_for_the_same_sums() -> None:

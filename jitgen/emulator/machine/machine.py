@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Index = tuple[int, int, int]
 
 NUM_SMS = 132
-"""SMs of an H200. As many CTAs are resident at once, since each fills its SM's shared memory."""
+"""SMs of an H200. As many CTAs are resident at once; see `Sms`."""
 
 _STEPS_BETWEEN_CLOCKS = 256
 

@@ -51,8 +51,8 @@ class Sms:
 
     Attributes:
         places: How many places there are.
-        resident: Clusters that run at once, at most. As many as there are places, but more where
-            CTAs that use tensor memory fit on one SM together.
+        resident: Clusters that run at once, at most. As many as there are places, as CTAs mostly
+            fill the shared memory of their SM; more where CTAs that use tensor memory do not.
     """
 
     def __init__(self, machine: Machine, num_sms: int) -> None:
