@@ -41,8 +41,8 @@ class Cluster:
     def __init__(self, machine: Machine, origin: tuple[int, int, int]) -> None:
         self.machine = machine
         self.origin = origin
-        self.place = machine.sms.enter()
-        self.clocks = Clocks()
+        self.place: int = machine.sms.enter()
+        self.clocks: Clocks = Clocks()
         self.previous_grid = self.clocks.agent("the previous grid")
         self.events = 0
         self.queues = Queues(machine.mode, machine.chance)

@@ -73,7 +73,7 @@ class Cta:
         self.has_exited = False
         names = [f"{self.name} warp {warp}" for warp in range(self.num_warps)]
         self.agents = np.array([cluster.clocks.agent(name) for name in names])
-        self.agent0 = int(self.agents[0])
+        self.agent0: int = int(self.agents[0])
         self.shared = SharedMemory(self, self.machine.shared_end)
         self.barriers: dict[int, MBarrier] = {}
         self.named: dict[int, NamedBarrier] = {}

@@ -129,7 +129,7 @@ class Machine:
         self.findings: dict[tuple[str, int], Finding] = {}
         self.global_events = 0
         self.num_sms: int = num_sms
-        self.sms = Sms(self, num_sms)
+        self.sms: Sms = Sms(self, num_sms)
         self.resident = self.sms.resident
         self.running: list[Cluster] = []
         self.not_started: deque[Index] = deque(launch.origins)
