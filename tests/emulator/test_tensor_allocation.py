@@ -162,11 +162,22 @@ def test_what_fits_is_never_kept_apart(numbers: tuple[int, ...], turn: int) -> N
 
 
 def run_grid(
-    body: str, clusters: int, num_sms: int, shared_bytes: int = 0x8000, mode: Mode = EAGER
+    body: str,
+    clusters: int,
+    num_sms: int,
+    shared_bytes: int = 0x8000,
+    mode: Mode = EAGER,
+    cluster: int = 1,
 ) -> Machine:
-    text = f"mov.b32 %r9, 0x400;\n{body}\nret;"
+    own = "mov.u32 %r8, %cluster_ctarank;\nmapa.shared::cluster.u32 %r9, %r9, %r8;\n"
+    text = f"mov.b32 %r9, 0x400;\n{own}{body}\nret;"
     text = f".version 8.8\n.target sm_100a\n.visible .entry kernel()\n{{\n{text}\n}}\n"
-    launch = Launch(grid=(clusters, 1, 1), block=(32, 1, 1), shared_bytes=shared_bytes)
+    launch = Launch(
+        grid=(clusters * cluster, 1, 1),
+        block=(32, 1, 1),
+        cluster=(cluster, 1, 1),
+        shared_bytes=shared_bytes,
+    )
     machine = Machine(Program(text), None, launch, mode, num_sms=num_sms)  # type: ignore[arg-type]
     machine.run()
     return machine
@@ -219,6 +230,14 @@ def test_a_pair_allocates_as_one() -> None:
 @pytest.mark.parametrize("mode", [EAGER, DEFERRED, *map(random_mode, range(6))])
 def test_a_pair_that_synchronises_before_it_frees(mode: Mode) -> None:
     assert found(PAIR.replace("WORK", USE.format("%r100")), cluster=2, mode=mode) == []
+
+
+@pytest.mark.parametrize("mode", [EAGER, DEFERRED, *map(random_mode, range(6))])
+def test_warps_may_exit_at_once_after_they_freed(mode: Mode) -> None:
+    """The example in "Issue Granularity": no synchronisation after the deallocation."""
+    body = PAIR.replace("WORK\n", "").replace(pair(RELINQUISH), "")
+    body = body.replace("bar.warp.sync", pair(RELINQUISH) + "bar.warp.sync")
+    assert not run_grid(body, 3, 4, mode=mode, cluster=2).findings
 
 
 def test_a_pair_that_frees_while_the_peer_works() -> None:

@@ -105,16 +105,15 @@ def allocate(
     f: Fragment, at: int, mask: Mask, address: Any, columns: Any, ctas: int
 ) -> Wait | None:
     """Allocate columns for each warp and write the address of the first to shared memory."""
-    group, tensor = group_of(f, at, ctas), f.cta.tensor
-    asked = []
+    tensor, asked = f.cta.tensor, []
     for warp, threads in _warps(f, mask):
         request = tensor.calls.get((warp, at))
         if request is None:
             number = _one(f, at, f.spread(columns)[threads])
-            request = _ask(f, at, number, group, f.cta.agent0 + warp)
+            request = _ask(f, at, number, group_of(f, at, ctas), f.cta.agent0 + warp)
             tensor.calls[warp, at] = request
+        _grant(f, at, request.group)
         asked.append((warp, threads, request))
-    _grant(f, at, group)
     wait = _until(at, [request for _, _, request in asked])
     if wait is not None:
         return wait
@@ -188,12 +187,11 @@ def deallocate(
     f: Fragment, at: int, mask: Mask, address: Any, columns: Any, ctas: int
 ) -> Wait | None:
     """Free columns, in a pair those of both CTAs when both want it."""
-    group, tensor = group_of(f, at, ctas), f.cta.tensor
-    calls = []
+    tensor, calls = f.cta.tensor, []
     for warp, threads in _warps(f, mask):
         request = tensor.calls.get((warp, at))
         if request is None:
-            number = _one(f, at, f.spread(columns)[threads])
+            number, group = _one(f, at, f.spread(columns)[threads]), group_of(f, at, ctas)
             request = Request("tcgen05.dealloc", number, f.cta.agent0 + warp, group, f.cta)
             request.first = _one(f, at, f.spread(address)[threads])
             _give_back(f, at, request)
