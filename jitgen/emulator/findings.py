@@ -51,7 +51,8 @@ KINDS: dict[str, Kind] = {
     "proxy": _error("ordered, but without the fence between the generic and the async proxy"),
     "uninitialised": _error("memory or a lane is read that nobody wrote"),
     "mbarrier": _error("the bytes of a barrier are accessed, or made one again, while it is one"),
-    # registers of warps
+    # registers
+    "undefined": _error("a register or predicate is read that nothing was written to"),
     "setmaxnreg": _error("the wrong way, or again before the warpgroup synchronised"),
     "setmaxnreg open": _warning("nothing says how many registers the launch has"),
     # matrix instructions
@@ -60,6 +61,7 @@ KINDS: dict[str, Kind] = {
     "scales": _error("the quarters of tensor memory hold different scale factors"),
     "scale ids": _warning("an address and the descriptor name different bytes of scale factors"),
     "padding": _warning("padding bits of elements of less than a byte are not zero"),
+    "allocation": _warning("an allocation of tensor memory is larger than the one before it"),
     # the end of a CTA
     "exit": _error("loose ends: copies, groups, barriers or memory that a CTA leaves behind"),
     # results

@@ -62,8 +62,9 @@ def evaluate(text, **registers):
     for name, value in registers.items():
         kind, row = rows[name]
         files[kind][row] = value
+    unwritten = np.zeros((program.register_counts["unwritten"], num_threads), bool)
     fragment = SimpleNamespace(
-        cta=SimpleNamespace(**files),
+        cta=SimpleNamespace(**files, unwritten=unwritten),
         s=slice(0, num_threads),
         n=num_threads,
         spread=lambda x: np.broadcast_to(x, num_threads),

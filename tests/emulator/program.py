@@ -16,6 +16,7 @@ from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.global_memory import GlobalMemory
 from jitgen.emulator.machine.machine import Launch, Machine
 from jitgen.emulator.modes import Mode
+from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.translate import Program
 
 EAGER = Mode(name="eager", deferred=frozenset(), by_warp=False, seed=None)
@@ -34,6 +35,7 @@ class FakeProgram:
     shared_end: int = 1024
 
     def __post_init__(self) -> None:
+        self.code: list[Instruction] = []
         self.register_counts = {"r": 4, "q": 2, "h": 1, "p": 1}
         self.blocks = [SimpleNamespace(start=block) for block in range(len(self.functions))]
 

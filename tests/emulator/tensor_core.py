@@ -174,6 +174,9 @@ class Case:
         mma: The instructions that multiply.
         a, b: Raw operands, of all CTAs.
         ctas: CTAs.
+        commit: How the end is told; by default at the barriers of all CTAs.
+        wait: How it is waited for.
+        issuer: The CTA that multiplies and commits; %p3 says which thread does it in every CTA.
         a_at, b_at: Where they lie.
         a_operand, b_operand: What `Kernel.put` takes, of one CTA.
     """
@@ -182,6 +185,9 @@ class Case:
     a: Raw
     b: Raw
     ctas: int = 1
+    issuer: int = 0
+    commit: str = ""
+    wait: str = WAIT
     mode: Mode = EAGER
     a_at: Descriptor = A
     b_at: Descriptor = B
@@ -190,15 +196,16 @@ class Case:
 
     def run(self) -> Kernel:
         """Run it; every CTA waits until the product is there."""
-        only = "mov.u32 %r2, %cluster_ctarank;\nsetp.eq.and.u32 %p0, %r2, 0, %p0;"
+        only = "setp.eq.u32 %p3, %r0, 0;\nmov.u32 %r2, %cluster_ctarank;\n"
+        only += f"setp.eq.and.u32 %p0, %r2, {self.issuer}, %p0;"
         body = f"""{only}
         mov.b64 %rd1, {bits_of(self.a_at)};
         mov.b64 %rd2, {bits_of(self.b_at)};
         setp.eq.u32 %p1, 0, 0;
         setp.ne.u32 %p2, 0, 0;
         {self.mma}
-        {commit(self.ctas)}
-        {WAIT}"""
+        {self.commit or commit(self.ctas)}
+        {self.wait}"""
         kernel = Kernel(body, cluster=self.ctas, mode=self.mode)
         for rank in range(self.ctas):
             for raw, where in ((self.a, self.a_at), (self.b, self.b_at)):

@@ -14,11 +14,14 @@ from jitgen.errors import MachineFault
 from tests.emulator.tensor_core import (
     MODES,
     A,
+    B,
     Case,
     Kernel,
     accumulators,
     assert_near,
     at,
+    bits_of,
+    commit,
     instruction_bits,
     mma,
     random_raw,
@@ -171,8 +174,46 @@ def test_a_pair_of_ctas_with_128_rows() -> None:
 
 
 def test_no_peer() -> None:
-    case = Case(
-        mma("f16", instruction_bits(256, 64), ctas=2), random_raw(128, 1), random_raw(64, 2)
-    )
+    body = f"mov.b64 %rd1, {bits_of(A)};\nmov.b64 %rd2, {bits_of(B)};\n"
+    kernel = Kernel(body + mma("f16", instruction_bits(256, 64), ctas=2))
     with pytest.raises(MachineFault, match="has no peer"):
+        kernel.run()
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_either_cta_of_a_pair_may_issue(mode: Mode) -> None:
+    a, b = random_raw(256, 1), random_raw(64, 2)
+    multiply = mma("f16", instruction_bits(256, 64), ctas=2)
+    kernel = Case(multiply, a, b, ctas=2, mode=mode, issuer=1).run()
+    product = numbers.elements(a, "f16") @ numbers.elements(b, "f16").T
+    for rank in range(2):
+        assert_near(accumulators(kernel, 64, rank), product[128 * rank :][:128])
+    assert not kernel.findings
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("], 3;", "], 1;", "rank 1, threads 0..31 wait for parity 0 of mbarrier 0x400"),
+        ("], 3;", "], 2;", "rank 0, threads 0..31 wait for parity 0 of mbarrier 0x400"),
+        ("], 3;", "], 7;", "is of CTA 2 of 2"),
+        (".multicast::cluster.b64 [%r9], 3;", ".b64 [%r9];", "rank 1, threads 0..31 wait for"),
+        (".multicast::cluster.b64 [%r9], 3;", ".b64 [0x1000400];", "rank 0, threads 0..31 wait"),
+        ("[%r9], 3;", "[%r9+8], 3;", "no mbarrier was initialised at 0x408"),
+    ],
+    ids=["own only", "peer only", "one too many", "no multicast", "the peer's", "another barrier"],
+)
+def test_a_commit_that_does_not_reach_both_ctas(old: str, new: str, message: str) -> None:
+    multiply = mma("f16", instruction_bits(256, 64), ctas=2)
+    wrong = commit(2).replace(old, new)
+    assert wrong != commit(2)
+    case = Case(multiply, random_raw(256, 1), random_raw(64, 2), ctas=2, commit=wrong)
+    with pytest.raises(MachineFault, match=message):
         case.run()
+
+
+def test_both_ctas_of_a_pair_issue_for_the_same_sums() -> None:
+    a, b = random_raw(256, 1), random_raw(64, 2)
+    multiply = mma("f16", instruction_bits(256, 64), ctas=2).replace("@%p0", "@%p3")
+    kernel = Case(multiply, a, b, ctas=2).run()
+    assert any("race: write of tensor memory" in finding for finding in kernel.findings)

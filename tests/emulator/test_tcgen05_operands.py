@@ -76,6 +76,7 @@ def test_a_that_a_warp_stores_must_be_waited_for() -> None:
         {wait}
         tcgen05.fence::before_thread_sync;
         bar.sync 0;
+            tcgen05.fence::after_thread_sync;
         {mma("f16", instruction_bits(128, 16), a=f"[{A_COLUMN}]")}
         {commit()}
         {WAIT}"""

@@ -67,8 +67,8 @@ def fence(builder: Builder, instruction: Instruction) -> None:
     """
     ``fence``, ``membar``.
 
-    Scopes are not told apart: a fence at CTA scope counts as one for all. Orderings neither: what a
-    thread did before any fence is released by its later relaxed arrivals.
+    A fence at CTA scope counts for nobody in another CTA; the wider scopes are not told apart.
+    Orderings neither: what a thread did before any fence is released by its later relaxed arrivals.
     """
     unknown = set(instruction.parts).difference(_FENCE_PARTS.split())
     if unknown:
@@ -77,14 +77,14 @@ def fence(builder: Builder, instruction: Instruction) -> None:
     if instruction.has("mbarrier_init"):
         builder.do(builder.call(fence_initialised, mask))
     if not instruction.has("proxy"):
-        builder.do(builder.call(fence_memory, mask))
+        builder.do(builder.call(fence_memory, mask, str(instruction.has("cta"))))
     elif not any(map(instruction.has, _OTHER_PROXIES)):
         builder.do(builder.call(fence_async, mask))
 
 
-def fence_memory(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+def fence_memory(f: Fragment, at: int, mask: Mask, is_near: bool) -> None:  # noqa: ARG001
     """Remember what the warps know, for their later relaxed arrivals."""
-    f.cluster.clocks.fence(f.selected_warps(mask))
+    f.cluster.clocks.fence(f.selected_warps(mask), is_near=is_near)
 
 
 def fence_async(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001

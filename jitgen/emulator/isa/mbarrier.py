@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -197,8 +198,9 @@ def arrive_at(
             f.fault(at, f"mbarrier.arrive.noComplete completes the phase of {barrier.name}")
         if how.is_dropped:
             barrier.count -= arrivals
-        clocks = f.cluster.clocks
-        release = clocks.released_by_fence if how.is_relaxed else clocks.release
+        clocks, is_far = f.cluster.clocks, barrier.cta is not f.cta
+        fenced = partial(clocks.released_by_fence, is_far=is_far)
+        release = fenced if how.is_relaxed else clocks.release
         barrier.arrive(f, at, arrivals, release(group.agents))
     return states
 

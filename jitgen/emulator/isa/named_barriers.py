@@ -8,6 +8,7 @@ PTX ISA, sections "bar, barrier", "bar.warp.sync" and "barrier.cluster". ``bar``
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -175,7 +176,8 @@ def arrive_at_cluster(f: Fragment, at: int, mask: Mask, is_relaxed: bool) -> Non
     if not is_relaxed:
         for agent in agents.tolist():
             f.cta.guarded.fence(agent)
-    clock = clocks.released_by_fence(agents) if is_relaxed else clocks.release(agents)
+    give = partial(clocks.released_by_fence, is_far=True) if is_relaxed else clocks.release
+    clock = give(agents)
     f.cta.cluster_arrivals[lanes] = barrier.phase
     barrier.arrive(len(lanes), clock)
 

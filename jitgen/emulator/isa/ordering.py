@@ -2,10 +2,13 @@
 """
 How memory accesses of threads are ordered, and what they hand on when they synchronise.
 
-Whoever acquires at an address learns what was released there. Scopes are not told apart. The
-threads of one instruction that synchronise at one address count as if each came before the others.
+Whoever acquires at an address learns what was released there, if the scope of each of the two holds
+the other. Only ``.cta`` is told apart from the wider ones: what it releases, nobody in another CTA
+learns. The threads of one instruction that synchronise at one address count as if each came before
+the others.
 
-PTX ISA, section "Memory Consistency Model": release and acquire patterns.
+PTX ISA, sections "Scope", "Morally strong operations" and "Release and Acquire Patterns" of the
+memory consistency model.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.emulator.machine.clocks import join
+from jitgen.emulator.machine.clocks import Released
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.program.instruction import Instruction
 
@@ -32,10 +35,18 @@ _ACQUIRES = frozenset({"acquire", "acq_rel"})
 _RELEASES = frozenset({"release", "acq_rel"})
 
 
+CTA_SCOPE = "cta"
+
+
 def order_of(instruction: Instruction, default: str = WEAK) -> str:
-    """Return ``"weak"``, ``"relaxed"``, ``"acquire"``, ``"release"`` or ``"acq_rel"``."""
+    """
+    Return ``"weak"``, ``"relaxed"``, ``"acquire"``, ``"release"`` or ``"acq_rel"``.
+
+    All but the first have ``".cta"`` behind them at that scope.
+    """
     found = (_ORDERS[part] for part in instruction.parts if part in _ORDERS)
-    return next(found, default)
+    order = next(found, default)
+    return f"{order}.{CTA_SCOPE}" if order != WEAK and instruction.has(CTA_SCOPE) else order
 
 
 def release(
@@ -51,28 +62,41 @@ def release(
         order: Not weak. A relaxed write releases what its warp knew at its last fence.
         adds: The write is an update, which hands on what was released there before.
     """
-    clocks = f.cluster.clocks
+    clocks, (order, _, scope) = f.cluster.clocks, order.partition(".")
     if order not in _RELEASES and not any(map(clocks.has_fenced, f.agents.tolist())):
         if not adds and clocks.flags:
             for address in addresses.tolist():
                 clocks.flags.pop(address, None)
         return
-    give = clocks.release if order in _RELEASES else clocks.released_by_fence
     for address in np.unique(addresses).tolist():
-        clock = give(np.unique(agents[addresses == address]))
+        givers = np.unique(agents[addresses == address])
+        if order in _RELEASES:
+            near = far = clocks.release(givers)
+        else:
+            near = clocks.released_by_fence(givers)
+            far = clocks.released_by_fence(givers, is_far=True)
+        made = Released(f.cta.rank, near, None if scope else far)
         before = clocks.flags.get(address) if adds else None
-        clocks.flags[address] = clock if before is None else join(before, clock)
+        clocks.flags[address] = made if before is None else before.followed_by(made)
 
 
 def acquire(
     f: Fragment, addresses: NDArray[np.int64], agents: NDArray[np.int64], order: str
 ) -> None:
     """Let threads learn what was released where they read; see `release`."""
-    clocks = f.cluster.clocks
+    clocks, (order, _, scope) = f.cluster.clocks, order.partition(".")
     if not clocks.flags:
         return
-    learn = clocks.acquire if order in _ACQUIRES else clocks.observe
     for address in np.unique(addresses).tolist():
-        clock = clocks.flags.get(address)
-        if clock is not None:
-            learn(np.unique(agents[addresses == address]), clock)
+        flag = clocks.flags.get(address)
+        if flag is None:
+            continue
+        is_near = flag.rank == f.cta.rank
+        clock = flag.near if is_near else None if scope else flag.far
+        if clock is None:
+            continue
+        takers = np.unique(agents[addresses == address])
+        if order in _ACQUIRES:
+            clocks.acquire(takers, clock)
+        else:
+            clocks.observe(takers, clock, is_far=not is_near)

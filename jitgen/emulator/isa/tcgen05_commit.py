@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What ends work of the tensor core: tcgen05.commit; and tcgen05.fence.
+What ends work of the tensor core: tcgen05.commit.
 
-PTX ISA, sections "tcgen05.commit" and "tcgen05.fence".
+PTX ISA, section "tcgen05.commit".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.emulator.isa.tcgen05_memory import check_parts
+from jitgen.emulator.isa.tcgen05_group import check_parts, num_ctas
 from jitgen.emulator.isa.tcgen05_unit import Issue, issue
 from jitgen.emulator.machine.clocks import Clock
 from jitgen.emulator.machine.cta import OFFSET_MASK, RANK_SHIFT
@@ -32,6 +32,7 @@ def commit(builder: Builder, instruction: Instruction) -> None:
         instruction,
         "cta_group::1 cta_group::2 mbarrier::arrive::one shared::cluster multicast::cluster b64",
     )
+    num_ctas(builder, instruction)
     address, *ctas = instruction.operands
     bits = builder.value(ctas[0], "u16") if ctas else "None"
     mask = builder.mask(instruction)
@@ -74,13 +75,3 @@ def _arrival(issued: Issue, addresses: list[int], clock: Clock) -> Callable[[], 
             barrier.arrive(issued.f, issued.at, 1, clock)
 
     return run
-
-
-@emits("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
-def fence(builder: Builder, instruction: Instruction) -> None:
-    """
-    ``tcgen05.fence::before_thread_sync`` and ``::after_thread_sync``: nothing.
-
-    They keep the hardware from moving tcgen05 instructions across a barrier. Here these stay where
-    they are, so that a missing one is not found.
-    """

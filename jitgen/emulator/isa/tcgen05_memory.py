@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Allocation of tensor memory, and copies from shared memory into it: tcgen05.alloc, dealloc, cp.
+Copies from shared memory into tensor memory: tcgen05.cp.
 
-An SM's tensor memory belongs to one CTA here, as its shared memory does; an allocation that cannot
-be had would wait for ever. A pair of CTAs allocates as one: whichever comes first does it in both,
-so that matrix instructions may use the peer's columns before its warp is there.
-
-PTX ISA, sections "Tensor Memory Allocation and Management Instructions" and "tcgen05.cp".
+PTX ISA, section "tcgen05.cp".
 """
 
 from __future__ import annotations
@@ -19,13 +15,11 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.formats import matrix_elements
 from jitgen.emulator.formats.descriptors import Operand
-from jitgen.emulator.isa.tcgen05_unit import group_of, issue, operand_offsets
+from jitgen.emulator.isa.tcgen05_group import group_of, num_ctas
+from jitgen.emulator.isa.tcgen05_unit import issue, operand_offsets
 from jitgen.emulator.machine.fragment import Fragment
-from jitgen.emulator.machine.history import WRITE, Access
 from jitgen.emulator.machine.tensor_memory import (
-    COLUMNS,
     LANES,
-    MIN_COLUMNS,
     Cells,
     rectangle,
     split_address,
@@ -37,120 +31,6 @@ from jitgen.emulator.program.table import Unsupported, emits
 Mask = NDArray[np.bool_] | None
 
 _WORD = 4
-
-
-def check_parts(instruction: Instruction, known: str) -> None:
-    """Raise Unsupported for a modifier that is not among the words of `known`."""
-    unknown = [part for part in instruction.parts[2:] if part not in known.split()]
-    if unknown:
-        raise Unsupported(f"modifier .{unknown[0]}")
-
-
-def num_ctas(instruction: Instruction) -> int:
-    """Return 1 for ``.cta_group::1`` and 2 for ``.cta_group::2``."""
-    return 2 if instruction.has("cta_group::2") else 1
-
-
-# --- allocation ----------------------------------------------------------------------------------
-
-
-@emits("tcgen05.alloc", whole_warp=True)
-def alloc(builder: Builder, instruction: Instruction) -> None:
-    """``tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [address], columns``."""
-    check_parts(instruction, "cta_group::1 cta_group::2 sync aligned shared::cta b32")
-    address, columns = instruction.operands
-    arguments = builder.address(address), builder.value(columns, "u32")
-    ctas = str(num_ctas(instruction))
-    builder.do(builder.call(allocate, builder.mask(instruction), *arguments, ctas))
-
-
-def allocate(f: Fragment, at: int, mask: Mask, address: Any, columns: Any, ctas: int) -> None:
-    """Allocate columns and write the address of the first to shared memory."""
-    selected = f.selected(mask)
-    if not len(selected):
-        return
-    columns = _one(f, at, f.spread(columns)[selected])
-    if columns & (columns - 1) or not MIN_COLUMNS <= columns <= COLUMNS:
-        f.fault(at, f"{columns} columns, which is not a power of two from 32 to 512")
-    if not f.cta.tensor.may_allocate:
-        f.fault(at, "this CTA has relinquished its permit to allocate tensor memory")
-    first = _take_grant(f, at, columns)
-    if first is None:
-        first = _allocate_group(f, at, columns, ctas)
-    target = _one(f, at, f.spread(address)[selected])
-    offsets = f.cta.shared.offsets(f, at, target, _WORD)
-    data = np.array([[first]], np.uint32).view(np.uint8)
-    f.cta.shared.generic_write(f, at, offsets, _WORD, data, selected[:1])
-
-
-def _one(f: Fragment, at: int, values: NDArray[Any]) -> int:
-    """Return the value that all threads have."""
-    if (values != values[0]).any():
-        f.fault(at, "the threads of the warp disagree about an operand")
-    return int(values[0])
-
-
-def _take_grant(f: Fragment, at: int, columns: int) -> int | None:
-    """Return the first column of what the peer already allocated here, or None."""
-    granted = f.cta.tensor.granted
-    if not granted:
-        return None
-    first, number = granted.popleft()
-    if number != columns:
-        f.fault(at, f"{columns} columns, but the peer CTA allocates {number}")
-    return first
-
-
-def _allocate_group(f: Fragment, at: int, columns: int, ctas: int) -> int:
-    """Allocate the same columns in every CTA of the group and return the first."""
-    group = group_of(f, at, ctas)
-    free = set(range(COLUMNS))
-    for cta in group:
-        free &= set(cta.tensor.find_free(columns).tolist())
-    if not free:
-        f.fault(at, f"{columns} columns are not free, and nobody can free any")
-    first = min(free)
-    for cta in group:
-        cta.tensor.allocate(first, columns)
-        if cta is not f.cta:
-            cta.tensor.granted.append((first, columns))
-    if ctas == 1:
-        agent = int(f.agents[0])
-        access = Access(WRITE, agent, f.cluster.clocks.now(agent), agent)
-        f.cta.tensor.note(f, at, rectangle(np.arange(LANES), first, columns), access)
-    return first
-
-
-@emits("tcgen05.dealloc", whole_warp=True)
-def dealloc(builder: Builder, instruction: Instruction) -> None:
-    """``tcgen05.dealloc.cta_group::1.sync.aligned.b32 address, columns``."""
-    check_parts(instruction, "cta_group::1 cta_group::2 sync aligned b32")
-    arguments = [builder.value(operand, "u32") for operand in instruction.operands]
-    builder.do(builder.call(deallocate, builder.mask(instruction), *arguments))
-
-
-def deallocate(f: Fragment, at: int, mask: Mask, address: Any, columns: Any) -> None:
-    """Free columns of this CTA; in a pair each CTA frees its own."""
-    selected = f.selected(mask)
-    if len(selected):
-        first = _one(f, at, f.spread(address)[selected])
-        f.cta.tensor.free(f, at, first, _one(f, at, f.spread(columns)[selected]))
-
-
-@emits("tcgen05.relinquish_alloc_permit", whole_warp=True)
-def relinquish(builder: Builder, instruction: Instruction) -> None:
-    """``tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned``."""
-    check_parts(instruction, "cta_group::1 cta_group::2 sync aligned")
-    builder.do(builder.call(relinquish_permit, builder.mask(instruction)))
-
-
-def relinquish_permit(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
-    """Let this CTA not allocate any more."""
-    if mask is None or mask.any():
-        f.cta.tensor.may_allocate = False
-
-
-# --- copies --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +88,7 @@ def cp(builder: Builder, instruction: Instruction) -> None:
     address, descriptor = instruction.operands
     arguments = builder.address(address), builder.value(descriptor, "b64")
     shape = builder.constant(replace(_SHAPES[named], bits=bits), "copy_shape")
-    ctas = str(num_ctas(instruction))
+    ctas = str(num_ctas(builder, instruction))
     builder.do(builder.call(copy, builder.mask(instruction), *arguments, shape, ctas))
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.formats.instruction_descriptor import KINDS
+from jitgen.emulator.isa.tcgen05_group import num_ctas
 from jitgen.emulator.isa.tcgen05_operands import Form, Operands
 from jitgen.emulator.isa.tcgen05_product import plan
 from jitgen.emulator.machine.fragment import Fragment
@@ -45,7 +46,7 @@ def mma(builder: Builder, instruction: Instruction) -> None:
     if unknown:
         raise Unsupported(f"modifier .{unknown[0]}")
     d, a, b, idesc, *rest = instruction.operands
-    form, rest = _form(instruction, rest)
+    form, rest = _form(builder, instruction, rest)
     scales = [builder.address(operand) for operand in rest[:_ADDRESSES]] if form.scales else []
     rest = rest[len(scales) :]
     disabled = builder.values(rest.pop(0), "b32") if rest[0].startswith("{") else []
@@ -64,7 +65,7 @@ def mma(builder: Builder, instruction: Instruction) -> None:
     builder.do(builder.call(multiply, mask, named, f"({', '.join(arguments)})"))
 
 
-def _form(instruction: Instruction, rest: list[str]) -> tuple[Form, list[str]]:
+def _form(builder: Builder, instruction: Instruction, rest: list[str]) -> tuple[Form, list[str]]:
     """Return what the opcode says, and of the operands after the descriptor those not used up."""
     name = _only(instruction, "kind::").removeprefix("kind::")
     if name not in KINDS:
@@ -78,7 +79,7 @@ def _form(instruction: Instruction, rest: list[str]) -> tuple[Form, list[str]]:
         rest = rest[:-1]
     form = Form(
         kind=name,
-        ctas=int(_only(instruction, "cta_group::")[-1]),
+        ctas=num_ctas(builder, instruction),
         scales=_scales_of_row(instruction, name) if has_scales else 0,
         is_a_tensor=instruction.operands[1].startswith("["),
         input_shift=shift,

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from jitgen.emulator.formats import instruction_descriptor, matrix_elements, scales
 from jitgen.emulator.formats.instruction_descriptor import KINDS
 from jitgen.emulator.isa import padding
+from jitgen.emulator.isa.tcgen05_group import group_of
 from jitgen.emulator.isa.tcgen05_operands import (
     Form,
     Job,
@@ -30,7 +31,7 @@ from jitgen.emulator.isa.tcgen05_operands import (
     layout_of,
     share_of,
 )
-from jitgen.emulator.isa.tcgen05_unit import group_of, issue
+from jitgen.emulator.isa.tcgen05_unit import issue
 from jitgen.emulator.machine.cta import Cta
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.tensor_memory import Cells

@@ -2,10 +2,10 @@
 """
 tcgen05.ld and tcgen05.st: tensor memory from and to registers, by warps.
 
-A load is complete when it is executed, so that a missing ``tcgen05.wait::ld`` is not found. A store
-is complete for others after ``tcgen05.wait::st``; until then it belongs to a unit of its own.
+Registers hold what is loaded at once, as a dependency through a register is respected. When others
+may know that a load or store is complete, `tcgen05_fence` says.
 
-PTX ISA, sections "Data Movement Shape", "tcgen05.ld", "tcgen05.st" and "tcgen05.wait".
+PTX ISA, sections "Data Movement Shape", "tcgen05.ld" and "tcgen05.st".
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.formats.tensor_layouts import LANES_OF_WARP, REGISTERS_OF_REPEAT, pattern
-from jitgen.emulator.isa.tcgen05_memory import check_parts
+from jitgen.emulator.isa.tcgen05_fence import (
+    LOAD_UNIT,
+    STORE_UNIT,
+    complete,
+    is_load_tracked,
+    refuse_guard,
+)
+from jitgen.emulator.isa.tcgen05_group import check_parts
 from jitgen.emulator.isa.tcgen05_unit import issue
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.history import READ, WRITE, Access
@@ -29,9 +36,6 @@ from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
 
 Registers = NDArray[np.uint32]
-
-STORE_UNIT = "tcgen05.st"
-"""The unit whose work a warp's tcgen05.wait::st waits for."""
 
 _REPEATS = [f"x{1 << power}" for power in range(8)]
 _QUARTERS = 4
@@ -94,16 +98,10 @@ def _parse(instruction: Instruction, vector: list[str], rest: list[str]) -> Shap
     return shape_of(name, len(vector), is_packed=is_packed, second=second)
 
 
-def _refuse_guard(instruction: Instruction) -> None:
-    """All threads of a warp execute these together, so compilers branch around them instead."""
-    if instruction.guard is not None:
-        raise Unsupported("a guard")
-
-
 @emits("tcgen05.ld", whole_warp=True)
 def ld(builder: Builder, instruction: Instruction) -> None:
     """``tcgen05.ld.sync.aligned.32x32b.x4.b32 {r0, r1, r2, r3}, [address]``."""
-    _refuse_guard(instruction)
+    refuse_guard(instruction)
     target, address, *rest = instruction.operands
     registers = builder.names(target)
     shape = builder.constant(_parse(instruction, registers, rest), "tensor_shape")
@@ -116,7 +114,7 @@ def ld(builder: Builder, instruction: Instruction) -> None:
 @emits("tcgen05.st", whole_warp=True)
 def st(builder: Builder, instruction: Instruction) -> None:
     """``tcgen05.st.sync.aligned.32x32b.x4.b32 [address], {r0, r1, r2, r3}``."""
-    _refuse_guard(instruction)
+    refuse_guard(instruction)
     address, *rest, source = instruction.operands
     shape = builder.constant(_parse(instruction, builder.names(source), rest), "tensor_shape")
     values = ", ".join(builder.values(source, "b32"))
@@ -179,17 +177,33 @@ def _bases(f: Fragment, at: int, addresses: Any, is_half: bool) -> NDArray[np.in
     return bases
 
 
+def _started(f: Fragment, at: int, kind: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Let each warp start work of a unit; return the units' agents and epochs [warps]."""
+    units = [issue(f, at, thread, kind).unit for thread in f.warp_starts.tolist()]
+    return np.array([unit.agent for unit in units]), np.array([unit.epoch() for unit in units])
+
+
+def _now(f: Fragment) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the warps and their epochs [warps]."""
+    epochs: NDArray[np.int64] = f.cluster.clocks.vector[f.agents, f.agents]
+    return f.agents, epochs
+
+
 def load(f: Fragment, at: int, addresses: Any, shape: Shape) -> Registers:
     """Return the registers, uint32 [registers, n]."""
-    clocks, found = f.cluster.clocks, []
+    found = []
+    agents, epochs = _started(f, at, LOAD_UNIT) if is_load_tracked(f.cta) else _now(f)
     for part in _parts(f, at, addresses, shape):
-        epochs = clocks.vector[part.agents, part.agents]
-        access = Access(READ, part.agents, epochs, part.agents)
+        places = np.searchsorted(f.agents, part.agents)
+        access = Access(READ, agents[places], epochs[places], agents[places])
         f.cta.tensor.note(f, at, part.cells, access)
         words = f.cta.tensor.take(f, at, part.cells)
         if shape.is_packed:
             words = words[0] & _HALF_MASK | words[1] << _HALF_BITS
         found.append(words)
+    if is_load_tracked(f.cta) and "wait::ld" not in f.machine.tensor_opcodes:
+        for warp, agent in zip(f.warps.tolist(), f.agents.tolist(), strict=True):
+            complete(f.cta, agent, f.cta.unit(LOAD_UNIT, warp))
     return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
 
@@ -198,27 +212,9 @@ def store(f: Fragment, at: int, addresses: Any, shape: Shape, values: list[Any])
     registers = np.stack([f.spread(value) for value in values])
     if shape.is_packed:
         registers = np.stack([registers & _HALF_MASK, registers >> _HALF_BITS])
-    started = [issue(f, at, thread, STORE_UNIT).unit for thread in f.warp_starts.tolist()]
-    units = np.array([unit.agent for unit in started])
-    epochs = np.array([unit.epoch() for unit in started])
+    units, epochs = _started(f, at, STORE_UNIT)
     for part in _parts(f, at, addresses, shape):
         places = np.searchsorted(f.agents, part.agents)
         access = Access(WRITE, units[places], epochs[places], units[places])
         f.cta.tensor.note(f, at, part.cells, access)
         f.cta.tensor.put(part.cells, registers[..., part.threads])
-
-
-@emits("tcgen05.wait::ld", "tcgen05.wait::st", whole_warp=True)
-def wait(builder: Builder, instruction: Instruction) -> None:
-    """``tcgen05.wait::ld.sync.aligned`` and ``tcgen05.wait::st.sync.aligned``."""
-    _refuse_guard(instruction)
-    if instruction.parts[1] == "wait::st":
-        builder.do(builder.call(wait_for_stores))
-
-
-def wait_for_stores(f: Fragment, at: int) -> None:  # noqa: ARG001
-    """Let each warp know that its stores are complete."""
-    for warp, agent in zip(f.warps.tolist(), f.agents.tolist(), strict=True):
-        unit = f.cta.unit(STORE_UNIT, warp)
-        unit.commit()
-        unit.complete(f.cluster.clocks, agent, 0)

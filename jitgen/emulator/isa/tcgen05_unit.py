@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.formats import descriptors
+from jitgen.emulator.isa.tcgen05_fence import known
 from jitgen.emulator.machine.clocks import AsyncUnit, Clock
 from jitgen.emulator.machine.cta import Cta
 from jitgen.emulator.machine.fragment import WARP, Fragment
@@ -75,7 +76,7 @@ class Issue:
 
 def issue(f: Fragment, at: int, thread: int, kind: str = KIND) -> Issue:
     """
-    Return an issue by a thread, 0..n-1 of the fragment's; its unit knows what the warp knows.
+    Return an issue by a thread, 0..n-1 of the fragment's; its unit knows what `known` returns.
 
     Args:
         f: Who executes the instruction.
@@ -84,25 +85,10 @@ def issue(f: Fragment, at: int, thread: int, kind: str = KIND) -> Issue:
         kind: Name of the unit: its warp's tensor core, or what else it has.
     """
     warp = int(f.lanes[thread]) // WARP
-    unit, clocks = f.cta.unit(kind, warp), f.cluster.clocks
-    clocks.acquire(unit.agent, clocks.release(np.array([f.cta.agent0 + warp])))
+    unit, clocks, agent = f.cta.unit(kind, warp), f.cluster.clocks, f.cta.agent0 + warp
+    clocks.acquire(unit.agent, known(f.cta, agent, clocks.release(np.array([agent]))))
     clocks.learn(unit.agent, unit.agent, unit.epoch())
     return Issue(f, at, unit)
-
-
-def group_of(f: Fragment, at: int, ctas: int) -> list[Cta]:
-    """
-    Return the CTAs that an instruction acts on, ``.cta_group::1`` or ``::2``, by rank.
-
-    Raises:
-        MachineFault: The CTA has no peer.
-    """
-    if ctas == 1:
-        return [f.cta]
-    even = f.cta.rank & ~1
-    if even + 1 >= len(f.cluster.ctas):
-        f.fault(at, f".cta_group::2, but {f.cta.name} has no peer in its cluster")
-    return f.cluster.ctas[even : even + 2]
 
 
 def operand_offsets(

@@ -18,6 +18,7 @@ PTX ISA, section "Memory Consistency Model": causality order, proxies.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,10 +59,10 @@ class Clocks:
     def __init__(self) -> None:
         self.vector: NDArray[np.int64] = np.zeros((_FIRST_CAPACITY, _FIRST_CAPACITY), np.int64)
         self.shadow_of: NDArray[np.int64] = np.zeros(_FIRST_CAPACITY, np.int64)
-        self.flags: dict[int, Clock] = {}
+        self.flags: dict[int, Released] = {}
         self._names: list[str] = []
-        self._fenced: dict[int, Clock] = {}
-        self._observed: dict[int, Clock] = {}
+        self._fenced: dict[bool, dict[int, Clock]] = {False: {}, True: {}}
+        self._observed: dict[bool, dict[int, Clock]] = {False: {}, True: {}}
         self._with_shadow: NDArray[np.int64] = np.zeros(0, np.int64)
         self.agent("nobody")
 
@@ -103,36 +104,59 @@ class Clocks:
 
     # --- fences -----------------------------------------------------------------------------------
 
-    def observe(self, agents: Agents, clock: Clock) -> None:
-        """Note that relaxed loads of `agents` saw what was released with `clock`; see `fence`."""
-        for agent in np.atleast_1d(agents).tolist():
-            seen = self._observed.get(agent)
-            self._observed[agent] = clock if seen is None else join(seen, clock)
+    def observe(self, agents: Agents, clock: Clock, *, is_far: bool = False) -> None:
+        """
+        Note that relaxed loads of `agents` saw what was released with `clock`; see `fence`.
 
-    def fence(self, agents: NDArray[np.int64]) -> None:
+        Args:
+            agents: Who loaded.
+            clock: What was released.
+            is_far: Another CTA released it, so that a fence at CTA scope does not count.
+        """
+        observed = self._observed[is_far]
+        for agent in np.atleast_1d(agents).tolist():
+            seen = observed.get(agent)
+            observed[agent] = clock if seen is None else join(seen, clock)
+
+    def fence(self, agents: NDArray[np.int64], *, is_near: bool = False) -> None:
         """
         Execute a fence in each of `agents` [k].
 
         What their relaxed loads observed before is acquired now, and what they know now is what
         their relaxed stores and arrivals release from now on.
+
+        Args:
+            agents: Who executes it.
+            is_near: It is at CTA scope, and counts for nobody in another CTA.
         """
         for agent in agents.tolist():
-            seen = self._observed.pop(agent, None)
-            if seen is not None:
-                self.acquire(agent, seen)
-            self._fenced[agent] = self.vector[agent].copy()
+            for is_far in (False,) if is_near else (False, True):
+                seen = self._observed[is_far].pop(agent, None)
+                if seen is not None:
+                    self.acquire(agent, seen)
+            now = self.vector[agent].copy()
+            self._fenced[False][agent] = now
+            if not is_near:
+                self._fenced[True][agent] = now
             self.vector[agent, agent] += 1
 
     def has_fenced(self, agent: int) -> bool:
         """Return whether an agent executed a fence."""
-        return agent in self._fenced
+        return agent in self._fenced[False]
 
-    def released_by_fence(self, agents: NDArray[np.int64]) -> Clock:
-        """Return what `agents` [k] knew together at their last fences."""
+    def released_by_fence(self, agents: NDArray[np.int64], *, is_far: bool = False) -> Clock:
+        """
+        Return what `agents` [k] knew together at their last fences.
+
+        Args:
+            agents: Who releases.
+            is_far: Somebody in another CTA acquires it, so that fences at CTA scope do not count.
+        """
         clock: Clock = np.zeros(1, np.int64)
+        fenced = self._fenced[is_far]
         for agent in agents.tolist():
-            if agent in self._fenced:
-                clock = join(clock, self._fenced[agent])
+            if agent in fenced:
+                clock = join(clock, fenced[agent])
         return clock
 
     def give_shadow(self, agents: Agents) -> None:
@@ -160,6 +184,33 @@ def join(one: Clock, other: Clock) -> Clock:
     joined = one.copy()
     np.maximum(joined[: len(other)], other, out=joined[: len(other)])
     return joined
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """
+    What was released at an address.
+
+    Attributes:
+        rank: The CTA of the thread that did it last.
+        near: For who acquires in the same CTA.
+        far: For all others; None if the last write there was at CTA scope.
+    """
+
+    rank: int
+    near: Clock
+    far: Clock | None
+
+    def followed_by(self, update: Released) -> Released:
+        """Return what is released there after an update, which hands on what was there before."""
+        if update.far is None:
+            before = self.near if self.rank == update.rank else None
+            near = update.near if before is None else join(before, update.near)
+            return Released(update.rank, near, None)
+        old = self.near if self.rank == update.rank else self.far
+        near = update.near if old is None else join(old, update.near)
+        far = update.far if self.far is None else join(self.far, update.far)
+        return Released(update.rank, near, far)
 
 
 class AsyncUnit:

@@ -28,6 +28,7 @@ class Cluster:
     Attributes:
         machine: Where it runs.
         origin: Grid index (x, y, z) of its first CTA.
+        place: The SMs that it runs on.
         clocks: What its agents know of each other.
         previous_grid: The agent that stands for the grids launched before this one.
         events: Bumped by whatever may wake a waiter of the cluster.
@@ -40,7 +41,8 @@ class Cluster:
     def __init__(self, machine: Machine, origin: tuple[int, int, int]) -> None:
         self.machine = machine
         self.origin = origin
-        self.clocks = Clocks()
+        self.place: int = machine.sms.enter()
+        self.clocks: Clocks = Clocks()
         self.previous_grid = self.clocks.agent("the previous grid")
         self.events = 0
         self.queues = Queues(machine.mode, machine.chance)
@@ -58,7 +60,9 @@ class Cluster:
         """
         Return the CTA that a shared address names.
 
-        A CTA that has exited is a finding, since its shared memory may be another's by then.
+        A CTA that has exited is a finding, since its shared memory may be another's by then; one
+        of which the threads know nothing as well, since it may not have started. Most kernels learn
+        of it by a barrier of the cluster. CUDA C++ Programming Guide, "Distributed Shared Memory".
 
         Raises:
             MachineFault: The cluster has no such CTA.
@@ -67,11 +71,22 @@ class Cluster:
         if rank >= len(self.ctas):
             fragment.fault(at, f"shared address {address:#x} is of CTA {rank} of {len(self.ctas)}")
         cta = self.ctas[rank]
-        if cta.has_exited and cta is not fragment.cta:
-            fragment.warn(
-                at, "exit", f"access to the shared memory of {cta.name}, which has exited"
-            )
+        if cta is not fragment.cta:
+            self._check_runs(fragment, at, cta)
         return cta
+
+    def _check_runs(self, fragment: Fragment, at: int, cta: Cta) -> None:
+        """Find accesses to a CTA that has exited, or that nobody knows to have started."""
+        if cta.has_exited:
+            message = f"access to the shared memory of {cta.name}, which has exited"
+            fragment.warn(at, "exit", message)
+        if fragment.cta.rank in cta.known_to:
+            return
+        if self.clocks.vector[fragment.agents, cta.agent0 : cta.agent0 + cta.num_warps].any():
+            cta.known_to.add(fragment.cta.rank)
+        else:
+            message = f"access to the shared memory of {cta.name}, which may not have started"
+            fragment.warn(at, "race", message)
 
     def mbarrier(self, fragment: Fragment, at: int, address: int) -> MBarrier:
         """
@@ -88,6 +103,7 @@ class Cluster:
     def finish(self) -> None:
         """Do what asynchronous work is left, after the last thread, and look for loose ends."""
         self.queues.run_all()
+        self.machine.sms.leave(self.place)
         exits.check(self)
         for cta in self.ctas:
             for unit in cta.units.values():

@@ -43,6 +43,7 @@ class Cta:
         base: What its shared addresses begin with: ``rank << 24``.
         num_threads: Threads at the start.
         r, q, h, p: Register files [registers, num_threads] of uint32, uint64, uint16 and bool.
+        unwritten: Which threads have not written a register yet, of those that are in doubt.
         shared: Shared memory.
         guarded: Objects made by mbarrier.init, and the bytes that they live in.
         barriers: The same, by offset in shared memory.
@@ -54,6 +55,7 @@ class Cta:
         reductions: Generation in which each thread arrived at a bar.red, or -1.
         registers: How many each warp has, and those that none has.
         has_exited: No thread is alive.
+        known_to: Ranks of other CTAs of which a thread knows that this one has started.
         remote_accesses: By agent of another CTA, epoch and instruction of its latest access here.
     """
 
@@ -74,7 +76,7 @@ class Cta:
         self.has_exited = False
         names = [f"{self.name} warp {warp}" for warp in range(self.num_warps)]
         self.agents = np.array([cluster.clocks.agent(name) for name in names])
-        self.agent0 = int(self.agents[0])
+        self.agent0: int = int(self.agents[0])
         self.shared = SharedMemory(self, self.machine.shared_end)
         self.guarded = LiveBarriers()
         self.barriers: dict[int, MBarrier] = self.guarded.by_offset
@@ -82,17 +84,19 @@ class Cta:
         self.cluster_arrivals = np.full(threads, NOT_ARRIVED)
         self.reductions = np.full(threads, NOT_ARRIVED)
         self.registers = RegisterPool(self.num_warps, self.machine.launch.registers)
+        self.known_to: set[int] = set()
         self.remote_accesses: dict[int, tuple[int, int]] = {}
         self.units: dict[tuple[str, int], AsyncUnit] = {}
         self._threads: dict[bytes, Threads] = {}
 
     def _make_registers(self, threads: int) -> None:
-        """Registers start as zeros, as a compiler defines each before its use."""
+        """Registers start as zeros, though PTX promises nothing; see `unwritten`."""
         count = self.machine.program.register_counts
         self.r: NDArray[np.uint32] = np.zeros((count["r"], threads), np.uint32)
         self.q: NDArray[np.uint64] = np.zeros((count["q"], threads), np.uint64)
         self.h: NDArray[np.uint16] = np.zeros((count["h"], threads), np.uint16)
         self.p: NDArray[np.bool_] = np.zeros((count["p"], threads), np.bool_)
+        self.unwritten: NDArray[np.bool_] = np.ones((count.get("unwritten", 0), threads), np.bool_)
 
     @cached_property
     def tensor(self) -> TensorMemory:

@@ -33,6 +33,7 @@ def check(cluster: Cluster) -> None:
         _check_registers(cta)
         if cta.has_tensor_memory:
             cta.tensor.check_exit()
+            _check_permit(cta)
 
 
 def check_remote(cta: Cta) -> None:
@@ -82,6 +83,15 @@ def _check_units(cta: Cta) -> None:
         if wait is not None and vector[cta.agent0 + warp, unit.agent] < unit.committed:
             message = f"warp {warp} never waited for its last {kind} groups ({wait})"
             warn_at_exit(cta, kind, message)
+
+
+def _check_permit(cta: Cta) -> None:
+    """What a pair gives up, both CTAs must. PTX ISA, section "Issue Granularity" of tcgen05."""
+    peers = cta.cluster.ctas[cta.rank ^ 1 : (cta.rank ^ 1) + 1]
+    is_of_pair = cta.tensor.has_peer and all(peer.has_tensor_memory for peer in peers)
+    if is_of_pair and cta.tensor.may_allocate and not peers[0].tensor.may_allocate:
+        message = f"{cta.name} keeps its permit to allocate, which its peer relinquished"
+        warn_at_exit(cta, "tensor memory permit", message)
 
 
 def _check_registers(cta: Cta) -> None:

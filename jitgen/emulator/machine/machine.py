@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from jitgen.emulator.machine import deadlock
 from jitgen.emulator.machine.cluster import Cluster
 from jitgen.emulator.machine.faults import Finding
+from jitgen.emulator.machine.tensor_columns import Sms
 from jitgen.errors import MachineFault
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 Index = tuple[int, int, int]
 
 NUM_SMS = 132
-"""SMs of an H200. As many CTAs are resident at once, since each fills its SM's shared memory."""
+"""SMs of an H200. As many CTAs are resident at once; see `Sms`."""
 
 _STEPS_BETWEEN_CLOCKS = 256
 
@@ -110,6 +111,7 @@ class Machine:
         findings: Mistakes, by kind and instruction.
         global_events: Bumped by every write to global memory.
         num_sms: SMs of the device.
+        sms: Who runs where.
         resident: Clusters that run at once, at most.
         running: Clusters that run.
         not_started: Grid index of the clusters that have not started.
@@ -135,7 +137,8 @@ class Machine:
         self.findings: dict[tuple[str, int], Finding] = {}
         self.global_events = 0
         self.num_sms: int = num_sms
-        self.resident = max(1, num_sms // launch.cluster_size)
+        self.sms: Sms = Sms(self, num_sms)
+        self.resident = self.sms.resident
         self.running: list[Cluster] = []
         self.not_started: deque[Index] = deque(launch.origins)
         self.deadline = time.monotonic() + time_limit_s
@@ -147,6 +150,12 @@ class Machine:
     def shared_end(self) -> int:
         """Offset at which the shared memory of a CTA ends."""
         return self.program.shared_end + self.launch.shared_bytes
+
+    @cached_property
+    def tensor_opcodes(self) -> frozenset[str]:
+        """Which tcgen05 instructions the kernel has: "mma", "wait::ld", ..."""
+        code = self.program.code
+        return frozenset(x.parts[1] for x in code if x.parts[0] == "tcgen05")
 
     def run(self) -> None:
         """

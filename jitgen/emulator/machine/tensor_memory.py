@@ -11,21 +11,22 @@ PTX ISA, sections "Tensor Memory", "Tensor Memory Addressing" and "Tensor Memory
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.machine.clocks import Clock
 from jitgen.emulator.machine.faults import warn_at_exit
 from jitgen.emulator.machine.history import WRITE, Access, History
+from jitgen.emulator.machine.tensor_columns import COLUMNS
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.cta import Cta
     from jitgen.emulator.machine.fragment import Fragment
 
 LANES = 128
-COLUMNS = 512
 
 LANES_OF_GRANULE = 16
 _GRANULES_OF_COLUMN = LANES // LANES_OF_GRANULE
@@ -90,6 +91,49 @@ def rectangle(lanes: NDArray[np.int64], column: int, width: int) -> Cells:
     return Cells((rows, slice(column, column + width)), granules)
 
 
+@dataclass(slots=True)
+class Request:
+    """
+    A tcgen05.alloc or tcgen05.dealloc of one warp that has begun.
+
+    Attributes:
+        name: Which of the two.
+        columns: How many.
+        agent: The warp.
+        group: CTAs that take part.
+        cta: Its own.
+        first: The first column; -1 as long as nobody knows.
+        epoch: Of a deallocation, the warp's at that time.
+        versions: How often columns became free, in each SM, when there were not enough.
+        is_done: It is over.
+    """
+
+    name: str
+    columns: int
+    agent: int
+    group: list[Cta]
+    cta: Cta
+    first: int = -1
+    epoch: int = 0
+    versions: list[int] = field(default_factory=list)
+    is_done: bool = False
+
+    def may_go_on(self) -> bool:
+        """Return whether columns became free since there were not enough."""
+        return bool(self.versions) and self.versions != [
+            cta.tensor.sm.version for cta in self.group
+        ]
+
+    def __str__(self) -> str:
+        """Return what is waited for, in words."""
+        if self.versions:
+            taken = COLUMNS - int(self.cta.tensor.sm.is_taken.sum())
+            return (
+                f"{self.columns} columns of tensor memory ({self.name}), of which {taken} are free"
+            )
+        return f"the {self.name} of the peer of {self.cta.name}, {self.columns} columns"
+
+
 class TensorMemory:
     """
     The tensor memory of one CTA.
@@ -99,9 +143,16 @@ class TensorMemory:
         initialised: Whether each word was written since its column was allocated.
         allocations: Number of columns of each allocation, by its first column.
         is_allocated: For each column.
-        granted: Allocations that the peer CTA's tcgen05.alloc already made here, as first column
-            and number of columns; this CTA's own will find them.
+        sm: The columns of its SM, which other CTAs may have a part of.
+        calls: What each warp has begun, by warp and instruction.
+        asking: Allocations that were not granted, in order.
+        closing: Deallocations that the peer CTA has to make as well, by first column.
+        last_allocated: Columns of the last allocation.
+        has_peer: It allocated together with the other CTA of its pair.
         may_allocate: False after tcgen05.relinquish_alloc_permit.
+        completed: By warp, the epoch up to which each unit's work is complete, as only the warp
+            itself knows.
+        taken_up: By warp, what it knew at its last tcgen05.fence::after_thread_sync.
         history: Accesses of granules.
     """
 
@@ -111,8 +162,15 @@ class TensorMemory:
         self.initialised = np.zeros((LANES, COLUMNS), np.bool_)
         self.allocations: dict[int, int] = {}
         self.is_allocated = np.zeros(COLUMNS, np.bool_)
-        self.granted: deque[tuple[int, int]] = deque()
+        self.sm = cta.machine.sms.columns(cta)
+        self.calls: dict[tuple[int, int], Request] = {}
+        self.asking: deque[Request] = deque()
+        self.closing: dict[int, Request] = {}
+        self.last_allocated = COLUMNS
+        self.has_peer = False
         self.may_allocate = True
+        self.completed: dict[int, dict[int, int]] = {}
+        self.taken_up: dict[int, Clock] = {}
         granules = COLUMNS * _GRANULES_OF_COLUMN
         self.history = History(cta.cluster.clocks, granules, self._describe)
 
@@ -124,33 +182,23 @@ class TensorMemory:
 
     # --- allocation -------------------------------------------------------------------------------
 
-    def find_free(self, columns: int) -> NDArray[np.int64]:
-        """Return where `columns` columns may be allocated, ascending."""
-        starts = np.arange(0, COLUMNS - columns + 1, MIN_COLUMNS)
-        is_free = [not self.is_allocated[first : first + columns].any() for first in starts]
-        return starts[is_free]
-
     def allocate(self, first: int, columns: int) -> None:
         """Allocate columns that are free."""
         self.allocations[first] = columns
         self.is_allocated[first : first + columns] = True
+        self.sm.is_taken[first : first + columns] = True
 
-    def free(self, f: Fragment, at: int, first: int, columns: int) -> None:
-        """
-        Free an allocation, of which no access may still be under way.
-
-        Raises:
-            MachineFault: It is none.
-        """
-        if self.allocations.get(first) != columns:
-            f.fault(at, f"{columns} columns from column {first} on are not an allocation")
-        span = slice(first, first + columns)
-        agent = int(f.agents[0])
-        granules = np.arange(granule_at(0, first), granule_at(0, span.stop))
+    def note_owner(self, f: Fragment, at: int, first: int, columns: int, agent: int) -> None:
+        """Note that a warp allocates or frees columns, of which no access may be under way."""
+        granules = np.arange(granule_at(0, first), granule_at(0, first + columns))
         access = Access(WRITE, agent, self._cta.cluster.clocks.now(agent), agent)
         self.history.access(f, at, granules, access)
-        del self.allocations[first]
-        self.is_allocated[span] = False
+
+    def free(self, first: int) -> None:
+        """Free an allocation."""
+        span = slice(first, first + self.allocations.pop(first))
+        self.is_allocated[span] = self.sm.is_taken[span] = False
+        self.sm.version += 1
         self.initialised[:, span] = False
         self.words[:, span] = _POISON
 

@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jitgen.emulator.machine.unwritten import check_written, note_written
+from jitgen.emulator.program.definitions import Accesses, Doubts
 from jitgen.emulator.program.instruction import Instruction, split_operands
 from jitgen.emulator.program.parse import PARAM_BASE, halves
 from jitgen.emulator.program.table import Emitter, Unsupported
@@ -76,6 +78,7 @@ class Builder:
         program: What the block belongs to: registers, symbols, parameters, labels.
         namespace: The objects that generated code names.
         next_block: Number of the block that follows in the program, -1 if there is none.
+        accesses: Registers of the instruction in hand.
     """
 
     def __init__(self, program: Program, number: int, namespace: dict[str, Any]) -> None:
@@ -91,6 +94,7 @@ class Builder:
         self._outcome = str(self.next_block)
         self._num_temporaries = 0
         self._at = -1
+        self.accesses = Accesses()
 
     # --- operands ---------------------------------------------------------------------------------
 
@@ -150,7 +154,8 @@ class Builder:
         """Return ``"None"``, or the expression of the guard: a bool array."""
         if instruction.guard is None:
             return "None"
-        guard = self._local(instruction.guard)
+        guard = self._loaded(instruction.guard)
+        self.accesses.guard = instruction.guard
         sign = "~" if instruction.is_negated else ""
         return f"f.spread({sign}{guard})" if guard in self._scalars else f"{sign}{guard}"
 
@@ -182,9 +187,10 @@ class Builder:
         kind, row = self.register(register)
         expression = converted(expression, dtype_of(type), FILE_DTYPES[kind])
         if instruction.guard is not None:
-            old = self._local(register)
+            old = self._loaded(register)
             expression = f"np.where({self.mask(instruction)}, {expression}, {old})"
         local = f"{kind}{row}"
+        self.accesses.writes.add(register)
         is_scalar = self._is_scalar(expression)
         (self._scalars.add if is_scalar else self._scalars.discard)(local)
         self._end_load(local)
@@ -227,6 +233,7 @@ class Builder:
         """Load registers again when they are next used: their files were changed."""
         for name in registers:
             local = self._name(name)
+            self.accesses.writes.add(name)
             self._end_load(local)
             self._fresh.discard(local)
             self._scalars.discard(local)
@@ -242,11 +249,30 @@ class Builder:
 
     # --- for the translator -----------------------------------------------------------------------
 
-    def emit(self, instruction: Instruction, emitter: Emitter) -> None:
-        """Let `emitter` translate `instruction`."""
+    def emit(
+        self, instruction: Instruction, emitter: Emitter, doubts: Doubts | None = None
+    ) -> Accesses:
+        """
+        Let `emitter` translate `instruction`; return what it does with registers.
+
+        Args:
+            instruction: The next one of the block.
+            emitter: Of its rule.
+            doubts: Registers of which is to be checked whether they were written.
+        """
         self._at = instruction.index
+        self.accesses = Accesses()
         self.do(f"# {instruction.line}: {instruction.text}")
+        if doubts and self._at in doubts.reads:
+            names = {doubts.rows[name]: name for name in doubts.reads[self._at]}
+            guard = str(doubts.rows.get(instruction.guard or ""))
+            self.do(self.call(check_written, self.mask(instruction), guard, repr(names)))
         emitter(self, instruction)
+        if doubts:
+            rows = tuple(doubts.rows[name] for name in self.accesses.writes & doubts.rows.keys())
+            if rows:
+                self.do(self.call(note_written, self.mask(instruction), repr(rows)))
+        return self.accesses
 
     def source(self) -> str:
         """Return the function as text."""
@@ -265,7 +291,11 @@ class Builder:
         return f"{kind}{row}"
 
     def _local(self, register: str) -> str:
-        """Return the local of a register, loaded."""
+        """Return the local of a register that is read, loaded."""
+        self.accesses.reads.add(register)
+        return self._loaded(register)
+
+    def _loaded(self, register: str) -> str:
         local = self._name(register)
         if local not in self._fresh:
             self._fresh.add(local)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.emulator.program.blocks import cut
 from jitgen.emulator.program.builder import Builder
+from jitgen.emulator.program.definitions import Accesses, Doubts, find_doubts
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.lines import functions_of
 from jitgen.emulator.program.parse import parse
@@ -44,7 +45,8 @@ class Program:
         shared_end: Offset at which dynamic shared memory begins.
         blocks: The basic blocks.
         whole_warp: For each block whether only whole warps enter it.
-        register_counts: Rows of each register file: r, q, h and p.
+        register_counts: Rows of each register file: r, q, h and p; and as "unwritten" registers
+            that may be read before they are written.
         functions: What executes each block; see `jitgen.emulator.machine.schedule`.
         python: Their text.
     """
@@ -60,6 +62,7 @@ class Program:
 
         Raises:
             UnsupportedPtx: It holds instructions that the emulator does not know; all are named.
+            MachineFault: Instructions contradict one another.
         """
         import jitgen.emulator.isa  # noqa: F401  # fills the table of emitters
 
@@ -144,21 +147,51 @@ class Program:
         """Return the function of each block."""
         namespace = dict(NAMESPACE)
         unknown: list[str] = []
-        sources = []
-        for number, block in enumerate(self.blocks):
-            builder = Builder(self, number, namespace)
-            for instruction in self.code[block.start : block.end]:
-                try:
-                    builder.emit(instruction, rules[instruction.index].emit)
-                except (Unsupported, LookupError, ValueError) as error:
-                    reason = str(error) if isinstance(error, Unsupported) else "operands"
-                    unknown.append(f"line {instruction.line}: {instruction.text} ({reason})")
-            sources.append(builder.source())
+        accesses = [Accesses() for _ in self.code]
+        numbers = range(len(self.blocks))
+        sources = [self._source_of(n, rules, namespace, accesses, unknown) for n in numbers]
         if unknown:
             raise _refusal(unknown)
+        doubts = find_doubts(self.code, self.blocks, accesses, self.block_of, self.text)
+        self.register_counts["unwritten"] = len(doubts.rows)
+        for number, block in enumerate(self.blocks):
+            if any(doubts.concern(at, accesses[at]) for at in range(block.start, block.end)):
+                sources[number] = self._source_of(
+                    number, rules, namespace, accesses, unknown, doubts
+                )
         self.python = "\n".join(sources)
         exec(compile(self.python, "<ptx>", "exec"), namespace)  # noqa: S102  # written above
-        return [namespace[f"block_{number}"] for number in range(len(self.blocks))]
+        return [namespace[f"block_{number}"] for number in numbers]
+
+    def _source_of(
+        self,
+        number: int,
+        rules: list[Rule],
+        namespace: dict[str, Any],
+        accesses: list[Accesses],
+        unknown: list[str],
+        doubts: Doubts | None = None,
+    ) -> str:
+        """
+        Return the Python of a block.
+
+        Args:
+            number: Of the block.
+            rules: Of each instruction.
+            namespace: What the Python names.
+            accesses: Of each instruction; those of the block are put here.
+            unknown: Instructions that cannot be translated are added here.
+            doubts: Registers of which is to be checked whether they were written.
+        """
+        builder, block = Builder(self, number, namespace), self.blocks[number]
+        for instruction in self.code[block.start : block.end]:
+            at = instruction.index
+            try:
+                accesses[at] = builder.emit(instruction, rules[at].emit, doubts)
+            except (Unsupported, LookupError, ValueError) as error:
+                reason = str(error) if isinstance(error, Unsupported) else "operands"
+                unknown.append(f"line {instruction.line}: {instruction.text} ({reason})")
+        return builder.source()
 
 
 def _emit_unknown(_builder: Builder, _instruction: Instruction) -> None:

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Allocation of tensor memory: tcgen05.alloc, dealloc and relinquish_alloc_permit.
+
+An allocation blocks until the columns are free in the SM; where nobody can free them any more, that
+is a deadlock. Both CTAs of a pair take part in what a pair does, one warp of each, and the first
+waits here for the second, as it may on hardware ("could block"): who relies on its going on waits
+for ever. Before a pair frees its columns, no access to them by either CTA may be under way.
+
+PTX ISA, sections "tcgen05.alloc, tcgen05.dealloc, tcgen05.relinquish_alloc_permit" and "Issue
+Granularity", whose examples say what a pair must synchronise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.isa.tcgen05_group import check_parts, group_of, num_ctas
+from jitgen.emulator.machine.cta import Cta
+from jitgen.emulator.machine.fragment import Fragment, Wait
+from jitgen.emulator.machine.tensor_columns import COLUMNS, choose, turn_of
+from jitgen.emulator.machine.tensor_memory import MIN_COLUMNS, Request
+from jitgen.emulator.program.builder import Builder
+from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.table import emits
+
+Mask = NDArray[np.bool_] | None
+
+_WORD = 4
+
+
+@emits("tcgen05.alloc", whole_warp=True, starts_block=True, is_wait=True)
+def alloc(builder: Builder, instruction: Instruction) -> None:
+    """``tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [address], columns``."""
+    check_parts(instruction, "cta_group::1 cta_group::2 sync aligned shared::cta b32")
+    address, columns = instruction.operands
+    arguments = builder.address(address), builder.value(columns, "u32")
+    ctas = str(num_ctas(builder, instruction))
+    _call(builder, builder.call(allocate, builder.mask(instruction), *arguments, ctas))
+
+
+@emits("tcgen05.dealloc", whole_warp=True, starts_block=True, is_wait=True)
+def dealloc(builder: Builder, instruction: Instruction) -> None:
+    """``tcgen05.dealloc.cta_group::1.sync.aligned.b32 address, columns``."""
+    check_parts(instruction, "cta_group::1 cta_group::2 sync aligned b32")
+    arguments = [builder.value(operand, "u32") for operand in instruction.operands]
+    ctas = str(num_ctas(builder, instruction))
+    _call(builder, builder.call(deallocate, builder.mask(instruction), *arguments, ctas))
+
+
+def _call(builder: Builder, call: str) -> None:
+    """Write a call that may return a wait, to be executed again after it."""
+    outcome = builder.temporary()
+    builder.do(f"{outcome} = {call}")
+    builder.do(f"if {outcome} is not None: return {outcome}")
+
+
+@emits("tcgen05.relinquish_alloc_permit", whole_warp=True)
+def relinquish(builder: Builder, instruction: Instruction) -> None:
+    """``tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned``."""
+    check_parts(instruction, "cta_group::1 cta_group::2 sync aligned")
+    num_ctas(builder, instruction)
+    builder.do(builder.call(relinquish_permit, builder.mask(instruction)))
+
+
+def relinquish_permit(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+    """Let this CTA not allocate any more."""
+    if mask is None or mask.any():
+        f.cta.tensor.may_allocate = False
+
+
+def _warps(f: Fragment, mask: Mask) -> list[tuple[int, NDArray[np.int64]]]:
+    """Return each warp under the mask and its threads, as indices 0..n-1."""
+    selected = f.selected(mask)
+    warps = f.lanes[selected] // 32
+    return [(warp, selected[warps == warp]) for warp in np.unique(warps).tolist()]
+
+
+def _one(f: Fragment, at: int, values: NDArray[Any]) -> int:
+    """Return the value that all threads have."""
+    if (values != values[0]).any():
+        f.fault(at, "the threads of the warp disagree about an operand")
+    return int(values[0])
+
+
+def _until(at: int, requests: list[Request]) -> Wait | None:
+    """Return the wait for what is not done, if anything is."""
+    waiting = [request for request in requests if not request.is_done]
+    if not waiting:
+        return None
+
+    def is_over() -> bool:
+        return any(request.is_done or request.may_go_on() for request in waiting)
+
+    return Wait(at, is_over, describe=lambda: "; ".join(map(str, waiting)))
+
+
+# --- allocation ----------------------------------------------------------------------------------
+
+
+def allocate(
+    f: Fragment, at: int, mask: Mask, address: Any, columns: Any, ctas: int
+) -> Wait | None:
+    """Allocate columns for each warp and write the address of the first to shared memory."""
+    tensor, asked = f.cta.tensor, []
+    for warp, threads in _warps(f, mask):
+        request = tensor.calls.get((warp, at))
+        if request is None:
+            number = _one(f, at, f.spread(columns)[threads])
+            request = _ask(f, at, number, group_of(f, at, ctas), f.cta.agent0 + warp)
+            tensor.calls[warp, at] = request
+        _grant(f, at, request.group)
+        asked.append((warp, threads, request))
+    wait = _until(at, [request for _, _, request in asked])
+    if wait is not None:
+        return wait
+    for warp, threads, request in asked:
+        del tensor.calls[warp, at]
+        target = _one(f, at, f.spread(address)[threads])
+        offsets = f.cta.shared.offsets(f, at, target, _WORD)
+        data = np.array([[request.first]], np.uint32).view(np.uint8)
+        f.cta.shared.generic_write(f, at, offsets, _WORD, data, threads[:1])
+    return None
+
+
+def _ask(f: Fragment, at: int, columns: int, group: list[Cta], agent: int) -> Request:
+    """Return a request for columns, which is in the queue of its CTA from now on."""
+    tensor = f.cta.tensor
+    if columns & (columns - 1) or not MIN_COLUMNS <= columns <= COLUMNS:
+        f.fault(at, f"{columns} columns, which is not a power of two from 32 to 512")
+    if not tensor.may_allocate:
+        f.fault(at, "this CTA has relinquished its permit to allocate tensor memory")
+    if columns > tensor.last_allocated:
+        f.warn(
+            at,
+            "allocation",
+            f"{columns} columns after {tensor.last_allocated}: the number should not increase "
+            "between two allocations of a CTA",
+        )
+    tensor.last_allocated = columns
+    request = Request("tcgen05.alloc", columns, agent, group, f.cta)
+    tensor.asking.append(request)
+    return request
+
+
+def _grant(f: Fragment, at: int, group: list[Cta]) -> None:
+    """Allocate the same columns in every CTA of the group, as long as all ask and can have them."""
+    while all(cta.tensor.asking for cta in group):
+        heads = [cta.tensor.asking[0] for cta in group]
+        columns = heads[0].columns
+        if columns != heads[-1].columns:
+            f.fault(at, f"the CTAs of a pair allocate {columns} and {heads[-1].columns} columns")
+        is_taken = np.logical_or.reduce([cta.tensor.sm.is_taken for cta in group])
+        first = choose(is_taken, columns, turn_of(group[0], len(group)))
+        for request in heads:
+            request.versions = [cta.tensor.sm.version for cta in group]
+        if first is None:
+            return
+        for cta, request in zip(group, heads, strict=True):
+            cta.tensor.asking.popleft()
+            cta.tensor.allocate(first, columns)
+            cta.tensor.has_peer = len(group) > 1
+            cta.tensor.note_owner(f, at, first, columns, request.agent)
+            request.first, request.is_done = first, True
+        _introduce(f, heads)
+
+
+def _introduce(f: Fragment, heads: list[Request]) -> None:
+    """Let the warps of a pair know what both did so far, as neither goes on without the other."""
+    clocks = f.cluster.clocks
+    epochs = [clocks.now(request.agent) for request in heads]
+    for request in heads:
+        clocks.release(np.array([request.agent]))
+    for request in heads:
+        for other, epoch in zip(heads, epochs, strict=True):
+            clocks.learn(request.agent, other.agent, epoch)
+    f.cluster.events += 1
+
+
+# --- deallocation --------------------------------------------------------------------------------
+
+
+def deallocate(
+    f: Fragment, at: int, mask: Mask, address: Any, columns: Any, ctas: int
+) -> Wait | None:
+    """Free columns, in a pair those of both CTAs when both want it."""
+    tensor, calls = f.cta.tensor, []
+    for warp, threads in _warps(f, mask):
+        request = tensor.calls.get((warp, at))
+        if request is None:
+            number, group = _one(f, at, f.spread(columns)[threads]), group_of(f, at, ctas)
+            request = Request("tcgen05.dealloc", number, f.cta.agent0 + warp, group, f.cta)
+            request.first = _one(f, at, f.spread(address)[threads])
+            _give_back(f, at, request)
+            tensor.calls[warp, at] = request
+        calls.append((warp, request))
+    wait = _until(at, [request for _, request in calls])
+    if wait is None:
+        for warp, _ in calls:
+            del tensor.calls[warp, at]
+    return wait
+
+
+def _give_back(f: Fragment, at: int, request: Request) -> None:
+    """Note that a CTA frees its columns; free them if it was the last one of its group."""
+    tensor, first, columns = f.cta.tensor, request.first, request.columns
+    if tensor.allocations.get(first) != columns or first in tensor.closing:
+        f.fault(at, f"{columns} columns from column {first} on are not an allocation")
+    others = [cta.tensor.closing[first] for cta in request.group if first in cta.tensor.closing]
+    for other in others:
+        f.cluster.clocks.learn(request.agent, other.agent, other.epoch)
+    for unit, epoch in tensor.completed.get(request.agent, {}).items():
+        f.cluster.clocks.learn(request.agent, unit, epoch)
+    for cta in request.group:
+        cta.tensor.note_owner(f, at, first, columns, request.agent)
+    request.epoch = f.cluster.clocks.now(request.agent)
+    f.cluster.clocks.release(np.array([request.agent]))
+    tensor.closing[first] = request
+    if len(others) + 1 < len(request.group):
+        return
+    for cta in request.group:
+        cta.tensor.closing.pop(first).is_done = True
+        cta.tensor.free(first)
+    f.cluster.events += 1
+    f.machine.global_events += 1

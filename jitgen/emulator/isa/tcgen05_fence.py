@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Order between tcgen05 instructions of different threads: tcgen05.fence and tcgen05.wait.
+
+Loads, stores, copies and products are asynchronous, so that a barrier alone does not order them. A
+load or store counts as complete after ``tcgen05.wait``. Others learn that, when they synchronise
+with the warp, after its ``tcgen05.fence::before_thread_sync``, which tcgen05.commit implies; and
+what a warp learnt counts for its asynchronous instructions after ``fence::after_thread_sync``.
+
+Compilers leave these instructions out where they know better: NVIDIA's CuTeDSL emits no fence and
+often no ``wait::ld``. So each of them is asked for only in kernels that have it somewhere; there a
+missing one is a race. That a true dependency through a register orders a load does not make up for
+it: "a register dependency does not imply that the corresponding memory accesses will be performed
+in the dependency order".
+
+PTX ISA, sections "Memory Consistency Model for 5th generation of TensorCore operations",
+"tcgen05.wait" and "tcgen05.fence".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine.clocks import AsyncUnit, Clock
+from jitgen.emulator.machine.cta import Cta
+from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.program.builder import Builder
+from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.table import Unsupported, emits
+
+Mask = NDArray[np.bool_] | None
+
+LOAD_UNIT, STORE_UNIT = "tcgen05.ld", "tcgen05.st"
+"""Units whose work a warp's tcgen05.wait waits for."""
+
+BEFORE, AFTER = "fence::before_thread_sync", "fence::after_thread_sync"
+
+_UNITS = frozenset({"tcgen05", LOAD_UNIT, STORE_UNIT})
+
+
+@emits("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
+def fence(builder: Builder, instruction: Instruction) -> None:
+    """``tcgen05.fence::before_thread_sync`` and ``::after_thread_sync``."""
+    function = hand_on if instruction.has(BEFORE) else take_up
+    builder.do(builder.call(function, builder.mask(instruction)))
+
+
+def hand_on(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+    """Let those who synchronise with the warps from now on know what the warps waited for."""
+    for agent in f.selected_warps(mask).tolist():
+        for unit, epoch in f.cta.tensor.completed.get(agent, {}).items():
+            f.cluster.clocks.learn(agent, unit, epoch)
+
+
+def take_up(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+    """Let the later asynchronous instructions of the warps know what the warps know."""
+    for agent in f.selected_warps(mask).tolist():
+        f.cta.tensor.taken_up[agent] = f.cluster.clocks.vector[agent].copy()
+
+
+@emits("tcgen05.wait::ld", "tcgen05.wait::st", whole_warp=True)
+def wait(builder: Builder, instruction: Instruction) -> None:
+    """``tcgen05.wait::ld.sync.aligned`` and ``tcgen05.wait::st.sync.aligned``."""
+    refuse_guard(instruction)
+    kind = LOAD_UNIT if instruction.has("wait::ld") else STORE_UNIT
+    builder.do(builder.call(wait_for, repr(kind)))
+
+
+def refuse_guard(instruction: Instruction) -> None:
+    """All threads of a warp execute these together, so compilers branch around them instead."""
+    if instruction.guard is not None:
+        raise Unsupported("a guard")
+
+
+def wait_for(f: Fragment, at: int, kind: str) -> None:  # noqa: ARG001
+    """Let each warp know that its loads or stores are complete."""
+    for warp, agent in zip(f.warps.tolist(), f.agents.tolist(), strict=True):
+        complete(f.cta, agent, f.cta.unit(kind, warp))
+
+
+def complete(cta: Cta, agent: int, unit: AsyncUnit) -> None:
+    """Let a warp know what it has done by a unit; others learn it by a fence, if there are any."""
+    unit.commit()
+    if BEFORE in cta.machine.tensor_opcodes:
+        cta.tensor.completed.setdefault(agent, {})[unit.agent] = unit.epoch() - 1
+    else:
+        unit.complete(cta.cluster.clocks, agent, 0)
+
+
+def is_load_tracked(cta: Cta) -> bool:
+    """Return whether loads are work of a unit of their own, which somebody waits for or fences."""
+    return not cta.machine.tensor_opcodes.isdisjoint({"wait::ld", BEFORE})
+
+
+def known(cta: Cta, agent: int, clock: Clock) -> Clock:
+    """
+    Return what an asynchronous instruction of a warp knows.
+
+    Args:
+        cta: Of the warp.
+        agent: The warp.
+        clock: What it knows itself; changed, where fences count.
+    """
+    opcodes = cta.machine.tensor_opcodes
+    if AFTER in opcodes:
+        units = [
+            unit.agent
+            for other in cta.cluster.ctas
+            for (kind, _), unit in other.units.items()
+            if kind in _UNITS
+        ]
+        taken_up = cta.tensor.taken_up.get(agent)
+        kept = clock[units]
+        clock[units] = 0 if taken_up is None else _padded(taken_up, len(clock))[units]
+        own = [cta.units.get((kind, agent - cta.agent0)) for kind in (LOAD_UNIT, STORE_UNIT)]
+        for unit in own:
+            if unit is not None:
+                clock[unit.agent] = kept[units.index(unit.agent)]
+    if BEFORE in opcodes:
+        for unit_agent, epoch in cta.tensor.completed.get(agent, {}).items():
+            clock[unit_agent] = max(clock[unit_agent], epoch)
+    return clock
+
+
+def _padded(clock: Clock, length: int) -> Clock:
+    """Return a clock that knows nothing of the agents that came later."""
+    return np.pad(clock, (0, length - len(clock)))

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which threads have not yet written a register, for the few where `definitions` could not tell.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.fragment import Fragment
+
+Mask = NDArray[np.bool_] | None
+
+
+def check_written(
+    f: Fragment, at: int, mask: Mask, guard: int | None, rows: dict[int, str]
+) -> None:
+    """
+    Find threads that read registers which they never wrote.
+
+    Args:
+        f: Who executes the instruction.
+        at: The instruction.
+        mask: Its guard.
+        guard: Row of the predicate that the guard is, if that is in doubt; all threads read it.
+        rows: Names of the registers by their rows in `Cta.unwritten`; the guard is among them.
+    """
+    for row, name in rows.items():
+        unwritten = f.cta.unwritten[row, f.s]
+        if mask is not None and row != guard:
+            unwritten = unwritten & mask
+        if np.count_nonzero(unwritten):
+            lane = int(f.lanes[unwritten.argmax()])
+            f.warn(at, "undefined", f"thread {lane} reads {name}, to which it never wrote")
+
+
+def note_written(f: Fragment, at: int, mask: Mask, rows: tuple[int, ...]) -> None:  # noqa: ARG001
+    """Note that the threads under the mask wrote registers."""
+    for row in rows:
+        f.cta.unwritten[row, f.s] &= False if mask is None else ~mask
