@@ -3,8 +3,8 @@
 What all bulk copies share: where they go, what is noted when they are issued, when they are done.
 
 A copy completes in one of two ways. One that signals an mbarrier acts as that barrier's agent in
-the barrier's current phase. One of a bulk group acts as the bulk unit of its warp in the group that
-is open. Either is noted when it is issued and done then or later, as the mode says.
+the barrier's current phase. One of a bulk group acts as the bulk unit of its thread in the group
+that is open. Either is noted when it is issued and done then or later, as the mode says.
 
 PTX ISA, section "Data Movement and Conversion Instructions: Asynchronous copy operations", with
 "Completion mechanisms" and "async proxy".
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.formats.swizzle import Placement
 from jitgen.emulator.machine.barriers import MBarrier
-from jitgen.emulator.machine.clocks import check_previous_grid
+from jitgen.emulator.machine.clocks import AsyncUnit, check_previous_grid
 from jitgen.emulator.machine.cta import OFFSET_MASK, RANK_SHIFT, Cta
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.program.instruction import Instruction
@@ -75,6 +75,11 @@ class Issue:
     def of(self, operand: Any) -> int:
         """Return the thread's value of an operand, a scalar or an array [n]."""
         return int(operand[self.thread] if isinstance(operand, np.ndarray) else operand)
+
+    @property
+    def lane(self) -> int:
+        """The thread's number in its warp."""
+        return int(self.f.threads.lane_ids[self.thread])
 
     def fault(self, message: str) -> NoReturn:
         """Raise MachineFault."""
@@ -141,7 +146,9 @@ class Issue:
         f, at = self.f, self.at
         for target in targets:
             agent, epoch = target.barrier.agent, target.barrier.phase + 1
-            target.cta.shared.note_async_write(f, at, place.where, agent, epoch, self.agent)
+            target.cta.shared.note_async_write(
+                f, at, place.where, agent, epoch, self.agent, lane=self.lane
+            )
 
         def act() -> None:
             data = place.arranged(fetch())
@@ -155,7 +162,7 @@ class Issue:
 
     def store(self, place: Placement, size: int, write: Callable[[Bytes], None]) -> None:
         """
-        Copy from the CTA's shared memory to global memory, in the warp's open bulk group.
+        Copy from the CTA's shared memory to global memory, in the thread's open bulk group.
 
         Args:
             place: Where from.
@@ -164,8 +171,10 @@ class Issue:
         """
         f, at = self.f, self.at
         shared = f.cta.shared
-        unit = f.cta.unit(UNIT, self.agent - f.cta.agent0)
-        shared.note_async_read(f, at, place.where, unit.agent, unit.epoch(), self.agent)
+        unit = unit_of(f, self.agent, self.lane)
+        shared.note_async_read(
+            f, at, place.where, unit.agent, unit.epoch(), self.agent, lane=self.lane
+        )
 
         def act() -> None:
             write(place.arranged(shared.take(f, at, place.where)))
@@ -208,6 +217,11 @@ def check_global(f: Fragment, at: int, mask: Mask) -> None:
         check_previous_grid(f, at, f.selected_warps(mask))
 
 
-def warp_of(f: Fragment, agent: int) -> int:
-    """Return the number of the warp of a clock agent of the fragment's CTA."""
-    return agent - f.cta.agent0
+def unit_of(f: Fragment, agent: int, lane: int) -> AsyncUnit:
+    """Return the bulk unit of a lane of the warp of a clock agent of the fragment's CTA."""
+    warp = agent - f.cta.agent0
+    found = f.cta.units.get((UNIT, warp, lane))
+    if found is None:
+        found = f.cta.unit(UNIT, warp, lane)
+        f.cluster.clocks.lanes.own(found.agent, agent, lane)
+    return found

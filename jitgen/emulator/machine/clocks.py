@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.machine.lanes import EVERYONE, Lanes
+
 if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
 
@@ -53,12 +55,14 @@ class Clocks:
         shadow_of: For each agent [capacity] its shadow; `NOBODY` for one that has none, which is to
             say that the async proxy sees all its writes.
         flags: What was released at an address of memory, for who acquires there.
+        lanes: What the lanes of each warp know of each other.
     """
 
     def __init__(self) -> None:
         self.vector: NDArray[np.int64] = np.zeros((_FIRST_CAPACITY, _FIRST_CAPACITY), np.int64)
         self.shadow_of: NDArray[np.int64] = np.zeros(_FIRST_CAPACITY, np.int64)
         self.flags: dict[int, Clock] = {}
+        self.lanes = Lanes(_FIRST_CAPACITY)
         self._names: list[str] = []
         self._fenced: dict[int, Clock] = {}
         self._observed: dict[int, Clock] = {}
@@ -71,6 +75,7 @@ class Clocks:
         if new == len(self.vector):
             self.vector = np.pad(self.vector, (0, new))
             self.shadow_of = np.pad(self.shadow_of, (0, new))
+            self.lanes.grow(new)
         self._names.append(name)
         self.vector[new, new] = 1
         self.vector[new, NOBODY] = FOREVER
@@ -96,6 +101,7 @@ class Clocks:
         """Let each of `agents` know what `clock` knows."""
         known = self.vector[agents, : len(clock)]
         self.vector[agents, : len(clock)] = np.maximum(known, clock)
+        self.lanes.take_back(agents, clock)
 
     def learn(self, agents: Agents, other: int, epoch: int) -> None:
         """Let each of `agents` know agent `other` up to `epoch`."""
@@ -143,13 +149,25 @@ class Clocks:
                 self.shadow_of[agent] = shadow
                 self._with_shadow = np.append(self._with_shadow, agent)
 
-    def fence_proxy(self, agents: NDArray[np.int64]) -> None:
-        """Let the async proxy see what `agents` [k] know of, and begin a new epoch of each."""
+    def fence_proxy(self, agents: NDArray[np.int64], members: list[int] | None = None) -> None:
+        """
+        Let the async proxy see what threads know of, and begin a new epoch of each warp.
+
+        Args:
+            agents: The warps [k].
+            members: For each warp a bit for each lane that executes the fence; by default all do.
+                A lane's fence is no fence for what others wrote since they last came together.
+        """
         owners = self._with_shadow
         shadows = self.shadow_of[owners]
-        for agent in agents.tolist():
+        for position, agent in enumerate(agents.tolist()):
             row = self.vector[agent]
-            row[shadows] = np.maximum(row[shadows], row[owners])
+            seen = row[owners]
+            who = EVERYONE if members is None else members[position]
+            if who != EVERYONE:
+                seen = np.where(owners == agent, self.lanes.known[agent], seen)
+                self.lanes.fence(agent, int(row[agent]), who)
+            row[shadows] = np.maximum(row[shadows], seen)
             row[agent] += 1
 
 

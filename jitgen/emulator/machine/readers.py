@@ -243,6 +243,15 @@ class Readers:
                     return found
         return None
 
+    def group(self, plane: int) -> Group:
+        """Return who accesses together in a plane."""
+        return self._groups[plane]
+
+    def stamps(self, plane: int, granules: Granules) -> NDArray[np.int64]:
+        """Return the stamps of a plane; 0 where there was no access."""
+        found: NDArray[np.int64] = self._stamps[plane, granules]
+        return found
+
     def clear(self, granules: Granules, bounds: Bounds) -> None:
         """Forget all accesses to `granules`, as who comes after their next write knows them."""
         for plane in bounds:
