@@ -222,6 +222,7 @@ def _update_global(f: Fragment, at: int, job: _Job) -> tuple[Array, bool]:
     is_changed = bool((after != before).any())
     if is_changed:
         memory.store(f, at, job.addresses, after[:, None].view(np.uint8))
+    memory.note(f, at, job.addresses, job.atomic.width, job.threads, RELAXED_WRITE)
     return seen, is_changed
 
 

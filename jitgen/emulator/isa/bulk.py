@@ -29,6 +29,7 @@ from jitgen.emulator.isa.bulk_transfer import (
 from jitgen.emulator.machine.clocks import AsyncUnit
 from jitgen.emulator.machine.cta import OFFSET_MASK
 from jitgen.emulator.machine.fragment import WARP, Fragment
+from jitgen.emulator.machine.regions import Box
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
@@ -95,10 +96,10 @@ def wait(builder: Builder, instruction: Instruction) -> None:
     """
     ``cp.async.bulk.wait_group{.read} n``: at most the latest n groups may be unfinished.
 
-    That a group is only read (.read) is not told apart from its being done.
+    With .read their sources have been read; what they write need not be seen by anybody.
     """
-    keep = str(int(instruction.operands[0], 0))
-    builder.do(builder.call(wait_group, builder.mask(instruction), keep))
+    keep, is_read = str(int(instruction.operands[0], 0)), str(instruction.has("read"))
+    builder.do(builder.call(wait_group, builder.mask(instruction), keep, is_read))
 
 
 # --- what they do ---------------------------------------------------------------------------------
@@ -133,6 +134,7 @@ def load_bytes(
         targets = issue.targets(to, issue.of(barriers), chosen)
         if size:
             source = issue.global_bytes(origin, size)
+            issue.note_load(targets, Box(origin, (size,), (1,)))
             issue.load(targets, placement(to & OFFSET_MASK, size, 0), size, source.copy)
 
 
@@ -197,7 +199,9 @@ def store_bytes(
             issue.fault(f"the source {origin:#x} is not in the CTA's own shared memory")
         if size:
             place = placement(origin & OFFSET_MASK, size, 0)
-            issue.store(place, size, _writer(issue, to, size, reduction))
+            write = _writer(issue, to, size, reduction)
+            issue.note_store(Box(to, (size,), (1,)), is_atomic=reduction is not None)
+            issue.store(place, size, write)
 
 
 def _writer(
@@ -224,11 +228,17 @@ def commit_group(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
         unit.commit()
 
 
-def wait_group(f: Fragment, at: int, mask: Mask, keep: int) -> None:  # noqa: ARG001
-    """Let all groups but the latest `keep` of each thread be done."""
+def wait_group(
+    f: Fragment,
+    at: int,  # noqa: ARG001
+    mask: Mask,
+    keep: int,
+    is_read: bool = False,
+) -> None:
+    """Let all groups but the latest `keep` of each thread be done, or their sources be read."""
     clocks = f.cluster.clocks
     for agent, unit in _units(f, mask):
-        unit.complete(clocks, agent, keep)
+        unit.complete(clocks, agent, keep, is_read=is_read)
         clocks.lanes.complete(clocks.vector, unit.agent)
 
 

@@ -35,6 +35,7 @@ from jitgen.emulator.isa.bulk_transfer import (
 from jitgen.emulator.isa.memory import param_bytes
 from jitgen.emulator.machine.cta import OFFSET_MASK
 from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.regions import Box
 from jitgen.emulator.program.builder import PARAM_BASE, Builder
 from jitgen.emulator.program.instruction import Instruction, split_operands
 from jitgen.emulator.program.table import Unsupported, emits
@@ -142,6 +143,7 @@ def load_boxes(
         targets = issue.targets(destination, barrier, chosen, is_pair=is_pair)
         found, where = _find(issue, maps, coordinates)
         place = _place(issue, found, destination)
+        issue.note_load(targets, _box_of(issue, found, where), _map_box(issue, maps))
         issue.load(targets, place, found.transaction_bytes, _fetcher(issue, found, where))
 
 
@@ -161,8 +163,10 @@ def store_boxes(
         if f.cluster.cta(f, at, source) is not f.cta:
             issue.fault(f"the box at {source:#x} is not in the CTA's own shared memory")
         found, where = _find(issue, maps, coordinates)
-        place = _place(issue, found, source)
-        issue.store(place, found.transaction_bytes, _writer(issue, found, where, operation))
+        place, write = _place(issue, found, source), _writer(issue, found, where, operation)
+        box, of_map = _box_of(issue, found, where), _map_box(issue, maps)
+        issue.note_store(box, of_map, is_atomic=operation is not None)
+        issue.store(place, found.transaction_bytes, write)
 
 
 def read_map(issue: Issue, address: int) -> TensorMap:
@@ -206,6 +210,22 @@ def _place(issue: Issue, found: TensorMap, address: int) -> Placement:
     """Return where a box at a shared address lies."""
     issue.check_aligned("shared address", address, ALIGNMENT)
     return placement(address & OFFSET_MASK, found.shared_bytes, found.swizzle)
+
+
+def _map_box(issue: Issue, maps: Any) -> Box | None:
+    """Return where a thread's tensor map lies; None if it is a parameter."""
+    address = issue.of(maps)
+    return None if address >= PARAM_BASE else Box(address, (tensor_map.BYTES,), (1,))
+
+
+def _box_of(issue: Issue, found: TensorMap, where: tuple[int, ...]) -> Box | None:
+    """Return what of a box lies inside the tensor, in global memory; None if nothing does."""
+    window = found.window(where)
+    if window is None:
+        return None
+    address = found.address + window.offset
+    issue.global_bytes(address, window.extent)
+    return Box(address, window.shape, (*window.strides[:-1], 1))
 
 
 def _view(

@@ -24,6 +24,8 @@ from jitgen.emulator.machine.barriers import MBarrier
 from jitgen.emulator.machine.clocks import AsyncUnit, check_previous_grid
 from jitgen.emulator.machine.cta import OFFSET_MASK, RANK_SHIFT, Cta
 from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.history import READ, RELAXED_WRITE, WRITE, Access
+from jitgen.emulator.machine.regions import Box
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported
 
@@ -96,6 +98,36 @@ class Issue:
             return self.f.machine.memory.bytes(address, size)
         except IndexError as error:
             self.fault(str(error))
+
+    def note_map(self, box: Box, agent: int, epoch: int) -> None:
+        """Note that a unit reads a tensor map in global memory, through a proxy of its own."""
+        access = Access(READ, agent, epoch, self.agent)
+        memory = self.f.machine.memory
+        memory.note_box(self.f, self.at, box, access)
+        memory.check_map(self.f, self.at, box, self.agent)
+
+    def note_load(self, targets: list[Target], box: Box | None, of_map: Box | None = None) -> None:
+        """Note what a copy that signals mbarriers reads in global memory."""
+        agent, epoch = targets[0].barrier.agent, targets[0].barrier.phase + 1
+        if of_map is not None:
+            self.note_map(of_map, agent, epoch)
+        if box is not None:
+            access = Access(READ, agent, epoch, self.agent, is_async=True)
+            self.f.machine.memory.note_box(self.f, self.at, box, access)
+
+    def note_store(self, box: Box | None, of_map: Box | None = None, *, is_atomic: bool) -> None:
+        """Note what a copy of the thread's open bulk group writes, and its tensor map."""
+        unit = unit_of(self.f, self.agent, self.lane)
+        if of_map is not None:
+            self.note_map(of_map, unit.agent, unit.epoch())
+        if box is None:
+            return
+        if not unit.writer:
+            clocks = self.f.cluster.clocks
+            unit.writer = clocks.agent(f"{clocks.name(unit.agent)} writes")
+        kind = RELAXED_WRITE if is_atomic else WRITE
+        access = Access(kind, unit.writer, unit.epoch(), self.agent, is_async=True)
+        self.f.machine.memory.note_box(self.f, self.at, box, access)
 
     # --- where ------------------------------------------------------------------------------------
 

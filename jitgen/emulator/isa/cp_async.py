@@ -23,8 +23,9 @@ from jitgen.emulator.isa.mbarrier import group_threads
 from jitgen.emulator.isa.memory import Mask, warps_of
 from jitgen.emulator.machine.clocks import AsyncUnit, check_previous_grid
 from jitgen.emulator.machine.fragment import Fragment
-from jitgen.emulator.machine.history import WRITE, Access
+from jitgen.emulator.machine.history import READ, WRITE, Access
 from jitgen.emulator.machine.lanes import MANY
+from jitgen.emulator.machine.shared_history import WORD
 from jitgen.emulator.machine.shared_memory import SharedMemory
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
@@ -88,6 +89,9 @@ def copy(
         mine = agents == agent
         unit = _unit_of(f, agent, lanes[mine])
         f.cluster.clocks.give_shadow(unit.agent)
+        _note_sources(
+            f, at, sources[mine], read[mine], Access(READ, unit.agent, unit.epoch(), agent)
+        )
         access = Access(WRITE, unit.agent, unit.epoch(), agent, lanes=lanes[mine])
         shared.history.access(f, at, offsets[mine], size, access)
         job = partial(_copy, f, at, shared, offsets[mine], sources[mine], size, read[mine])
@@ -95,6 +99,16 @@ def copy(
             unit.defer(job)
         else:
             job()
+
+
+def _note_sources(
+    f: Fragment, at: int, sources: NDArray[np.int64], read: NDArray[np.int64], access: Access
+) -> None:
+    """Note which bytes of global memory are read, words of them."""
+    whole = sources[read > 0] & -WORD
+    for first in range(0, int(read.max(initial=0)), WORD):
+        addresses = whole[read[read > 0] > first] + first
+        f.machine.memory.note_words(f, at, addresses, access)
 
 
 def _copy(

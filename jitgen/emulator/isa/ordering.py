@@ -2,8 +2,9 @@
 """
 How memory accesses of threads are ordered, and what they hand on when they synchronise.
 
-Whoever acquires at an address learns what was released there. Scopes are not told apart. The
-threads of one instruction that synchronise at one address count as if each came before the others.
+Whoever acquires at an address learns what was released there, also by another cluster. Scopes are
+not told apart. The threads of one instruction that synchronise at one address count as if each came
+before the others.
 
 PTX ISA, section "Memory Consistency Model": release and acquire patterns.
 """
@@ -13,7 +14,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.isa.addressing import SHARED_END
 from jitgen.emulator.machine.clocks import join
+from jitgen.emulator.machine.foreign import united
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.program.instruction import Instruction
 
@@ -51,28 +54,42 @@ def release(
         order: Not weak. A relaxed write releases what its warp knew at its last fence.
         adds: The write is an update, which hands on what was released there before.
     """
-    clocks = f.cluster.clocks
+    clocks, flags = f.cluster.clocks, f.machine.memory.flags if _is_global(addresses) else {}
     if order not in _RELEASES and not any(map(clocks.has_fenced, f.agents.tolist())):
-        if not adds and clocks.flags:
+        if not adds and (clocks.flags or flags):
             for address in addresses.tolist():
                 clocks.flags.pop(address, None)
+                flags.pop(address, None)
         return
     give = clocks.release if order in _RELEASES else clocks.released_by_fence
     for address in np.unique(addresses).tolist():
-        clock = give(np.unique(agents[addresses == address]))
+        who = np.unique(agents[addresses == address])
+        clock = give(who)
         before = clocks.flags.get(address) if adds else None
         clocks.flags[address] = clock if before is None else join(before, clock)
+        released = clocks.foreign.released(clocks, who, clock)
+        flags[address] = united(flags.get(address) if adds else None, released)
+
+
+def _is_global(addresses: NDArray[np.int64]) -> bool:
+    """Return whether threads synchronise in global memory."""
+    return int(addresses[0]) >= SHARED_END
 
 
 def acquire(
     f: Fragment, addresses: NDArray[np.int64], agents: NDArray[np.int64], order: str
 ) -> None:
     """Let threads learn what was released where they read; see `release`."""
-    clocks = f.cluster.clocks
-    if not clocks.flags:
+    clocks, flags = f.cluster.clocks, f.machine.memory.flags if _is_global(addresses) else {}
+    if not clocks.flags and not flags:
         return
-    learn = clocks.acquire if order in _ACQUIRES else clocks.observe
+    is_acquire = order in _ACQUIRES
     for address in np.unique(addresses).tolist():
-        clock = clocks.flags.get(address)
+        clock, released = clocks.flags.get(address), flags.get(address)
+        who = agents[addresses == address]
         if clock is not None:
-            learn(np.unique(agents[addresses == address]), clock)
+            (clocks.acquire if is_acquire else clocks.observe)(np.unique(who), clock)
+        if released is not None and is_acquire:
+            clocks.foreign.acquire(clocks, who, released)
+        elif released is not None:
+            clocks.foreign.observe(who, released)
