@@ -4,7 +4,7 @@ The accesses of global memory by all clusters of a launch: finds those that noth
 
 Every access of one agent by one instruction in one epoch is a stamp with a number. Beside each
 range of memory lie planes of such numbers: who wrote each word last, by an ordinary write and by a
-relaxed one, who read it last, and who of another cluster did. Words have 4 bytes; a range of which
+relaxed one, and which two agents read it last. Words have 4 bytes; a range of which
 single bytes are accessed is kept by bytes from then on. Memory that nobody touches costs nothing.
 
 Memory that the host calls unknown holds nothing until the kernel has written it.
@@ -43,8 +43,8 @@ Place = Box | Scattered
 
 _PLANES = {READ: "read", CONSTANT_READ: "read", WRITE: "wrote", RELAXED_READ: "polled",
            RELAXED_WRITE: "updated"}  # fmt: skip
-_READ_BY_OTHERS = "read by others"
-_ALL_READS = ("read", _READ_BY_OTHERS)
+_READ_BY_ANOTHER = "read by another"
+_ALL_READS = ("read", _READ_BY_ANOTHER)
 _EXCLUDES = {
     READ: ("wrote", "updated"),
     CONSTANT_READ: ("wrote", "updated"),
@@ -125,8 +125,8 @@ class GlobalHistory:
         self.is_checked = True
         self._stamps: list[Stamp | None] = [None]
         self._numbers: dict[Stamp, int] = {}
-        self._cluster_of: NDArray[np.int32] = np.zeros(1024, np.int32)
-        self._clusters: dict[int, int] = {}
+        self._agent_of: NDArray[np.int32] = np.zeros(1024, np.int32)
+        self._agents: dict[tuple[int, int], int] = {}
         self._tracks: dict[int, Track] = {}
 
     def access(self, f: Fragment, at: int, found: Range, place: Place, access: Access) -> None:
@@ -230,11 +230,10 @@ class GlobalHistory:
         plane = track.plane(_PLANES[access.kind])
         if _PLANES[access.kind] == "read":
             before = where.get(plane)
-            is_foreign = self._cluster_of[before] != self._cluster(clocks)
-            is_foreign &= before > 0
-            if np.count_nonzero(is_foreign):
-                others = track.plane(_READ_BY_OTHERS)
-                where.put(others, np.where(is_foreign, before, where.get(others)))
+            is_other = (self._agent_of[before] != self._agent_of[numbers]) & (before > 0)
+            if np.count_nonzero(is_other):
+                others = track.plane(_READ_BY_ANOTHER)
+                where.put(others, np.where(is_other, before, where.get(others)))
         where.put(plane, numbers)
         if access.kind == WRITE:
             for name in ("updated", "polled", *_ALL_READS):
@@ -264,14 +263,11 @@ class GlobalHistory:
         if number is None:
             number = self._numbers[stamp] = len(self._stamps)
             self._stamps.append(stamp)
-            if number == len(self._cluster_of):
-                self._cluster_of = np.pad(self._cluster_of, (0, number))
-            self._cluster_of[number] = self._cluster(stamp.clocks)
+            if number == len(self._agent_of):
+                self._agent_of = np.pad(self._agent_of, (0, number))
+            who = (id(stamp.clocks), stamp.agent)
+            self._agent_of[number] = self._agents.setdefault(who, len(self._agents) + 1)
         return number
-
-    def _cluster(self, clocks: Clocks) -> int:
-        """Return the number of a cluster."""
-        return self._clusters.setdefault(id(clocks), len(self._clusters) + 1)
 
 
 def _rows(access: Access, flat: NDArray[Any], number: int) -> list[int]:
