@@ -7,10 +7,13 @@ Each kernel is right as it stands, in every mode; each mistake is found in the e
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from jitgen.emulator.machine.global_history import Track
 from jitgen.emulator.machine.global_memory import GlobalMemory
 from jitgen.emulator.machine.machine import Launch, Machine
+from jitgen.emulator.machine.regions import Box, Scattered
 from jitgen.emulator.modes import ALL, EAGER, Mode
 from jitgen.emulator.program.translate import Program
 from tests.emulator.bulk import Bench, numbered
@@ -314,12 +317,12 @@ MISTAKES = [
         "nobody wrote it", "st.global.b32 [%rd5], %r4;", "", ("uninitialised", "of work"))),
     ("summed", Mutation(
         "zeros come too late", "0;\nbar.sync 0;", "0;",
-        ("race: relaxed write", "after the write"))),
+        ("race: update of global", "after the write"))),
     ("summed", Mutation(
         "nobody zeroed it", "st.global.b32 [%rd5], 0;", "", ("uninitialised", "red.relaxed"))),
     ("summed", Mutation(
         "no barrier after the sums", "1;\nbar.sync 0;\nld", "1;\nld",
-        ("race: read", "relaxed write"))),
+        ("race: read", "after the update"))),
     ("halves", Mutation(
         "overlapping", "%r2, 2, %rd3", "%r2, 0, %rd3", ("race: write", "of work"))),
     ("edited", Mutation("no release", RELEASE_MAP, "", ("proxy", "generic.release", "replace"))),
@@ -353,3 +356,43 @@ def test_mistakes(name: str, mutation: Mutation) -> None:
     body, grid = KERNELS[name]
 
     assert_found(findings(mutation.edit(body), grid=grid), mutation.found)
+
+
+class TestTrack:
+    """What is kept of a range that was only read so far."""
+
+    def track(self) -> Track:
+        return Track(1024, 1024 + 64)
+
+    def test_words_become_bytes(self) -> None:
+        track = self.track()
+        track.plane("wrote")[3] = 7
+        track.keep(Scattered(np.array([2]), 4), 5)
+        track.split()
+        assert np.flatnonzero(track.plane("wrote") == 7).tolist() == [12, 13, 14, 15]
+        ((where, number),) = track.kept
+        assert isinstance(where, Scattered)
+        assert where.addresses.tolist() == [8, 9, 10, 11]
+        assert number == 5
+
+    def test_boxes(self) -> None:
+        """Two rows of 6 bytes, 32 bytes apart, take two words each."""
+        track, plane = self.track(), np.zeros(16, np.int32)
+        box = Box(1024 + 16, (2, 6), (32, 1)).within(track.start, track.unit)
+        box.put(plane, 1)
+        assert np.flatnonzero(plane).tolist() == [4, 5, 12, 13]
+        assert box.offset(2, track.unit) == 48
+        in_bytes = np.zeros(64, bool)
+        box.in_bytes().put(in_bytes, True)
+        assert in_bytes.sum() == 16
+        assert box.number == 4
+
+    def test_kept_reads_count_when_somebody_writes(self) -> None:
+        """Two reads of a word by two CTAs, then a write by one of them."""
+        body = """
+        ld.global.b32 %r4, [%rd1];
+        @%p2 bra $END;
+        @%p1 st.global.b32 [%rd1], %r4;
+        $END:
+        """
+        assert_found(findings(body, grid=2), ("race: write of global", "of data", "after the read"))

@@ -24,7 +24,8 @@ from jitgen.emulator.machine.barriers import MBarrier
 from jitgen.emulator.machine.clocks import AsyncUnit, check_previous_grid
 from jitgen.emulator.machine.cta import OFFSET_MASK, RANK_SHIFT, Cta
 from jitgen.emulator.machine.fragment import Fragment
-from jitgen.emulator.machine.history import READ, RELAXED_WRITE, WRITE, Access
+from jitgen.emulator.machine.global_history import UPDATE
+from jitgen.emulator.machine.history import READ, WRITE, Access
 from jitgen.emulator.machine.regions import Box
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported
@@ -125,7 +126,7 @@ class Issue:
         if not unit.writer:
             clocks = self.f.cluster.clocks
             unit.writer = clocks.agent(f"{clocks.name(unit.agent)} writes")
-        kind = RELAXED_WRITE if is_atomic else WRITE
+        kind = UPDATE if is_atomic else WRITE
         access = Access(kind, unit.writer, unit.epoch(), self.agent, is_async=True)
         self.f.machine.memory.note_box(self.f, self.at, box, access)
 

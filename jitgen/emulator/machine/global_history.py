@@ -38,11 +38,16 @@ if TYPE_CHECKING:
 CONSTANT_READ = "non-coherent read"
 """A read by ld.global.nc, which nobody may write beside."""
 
+UPDATE = "update"
+"""A relaxed write that reads what was there: an atomic operation, a reduction."""
+
 Plane = NDArray[np.int32]
 Place = Box | Scattered
 
-_PLANES = {READ: "read", CONSTANT_READ: "read", WRITE: "wrote", RELAXED_READ: "polled",
-           RELAXED_WRITE: "updated"}  # fmt: skip
+_PLANES = {
+    READ: "read", CONSTANT_READ: "read", WRITE: "wrote", RELAXED_READ: "polled",
+    RELAXED_WRITE: "updated", UPDATE: "updated",
+}  # fmt: skip
 _READ_BY_ANOTHER = "read by another"
 _ALL_READS = ("read", _READ_BY_ANOTHER)
 _EXCLUDES = {
@@ -50,9 +55,16 @@ _EXCLUDES = {
     CONSTANT_READ: ("wrote", "updated"),
     RELAXED_READ: ("wrote",),
     RELAXED_WRITE: ("wrote", *_ALL_READS),
+    UPDATE: ("wrote", *_ALL_READS),
     WRITE: ("wrote", "updated", "polled", *_ALL_READS),
 }
 """The planes of accesses that each kind must know of."""
+
+_MAX_KEPT = 1 << 20
+"""Granules of reads that are kept: 8 MiB of their numbers."""
+
+WRITES = frozenset({WRITE, RELAXED_WRITE, UPDATE})
+_PLAIN_READS = frozenset({READ, CONSTANT_READ})
 
 _WORD = 4
 
@@ -87,11 +99,16 @@ class Track:
 
     Attributes:
         unit: Bytes of a granule: 4, or 1.
+        is_only_read: Nobody has written here yet, nor read in another way than plainly.
+        kept: Until then the places of the reads and their numbers, as most inputs stay like that.
     """
 
     def __init__(self, start: int, stop: int) -> None:
         self.start, self.stop = start & -_WORD, stop
         self.unit = _WORD
+        self.is_only_read = True
+        self.kept: list[tuple[Place, int | Plane]] = []
+        self._num_kept = 0
         self._planes: dict[str, Plane] = {}
 
     def plane(self, name: str) -> Plane:
@@ -106,11 +123,29 @@ class Track:
         """Return a plane, if there is one."""
         return self._planes.get(name)
 
+    def keep(self, where: Place, numbers: int | Plane) -> None:
+        """Keep a read for later."""
+        self.kept.append((where, numbers))
+        self._num_kept += where.number if isinstance(where, Scattered) else 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more reads were kept than are worth it."""
+        return self._num_kept > _MAX_KEPT
+
     def split(self) -> None:
         """Keep single bytes from now on."""
         if self.unit == _WORD:
+            self.kept = [_split(where, numbers) for where, numbers in self.kept]
             self._planes = {name: np.repeat(x, _WORD) for name, x in self._planes.items()}
             self.unit = 1
+
+
+def _split(where: Place, numbers: int | Plane) -> tuple[Place, int | Plane]:
+    """Return a place of words, and numbers for them, by bytes."""
+    if isinstance(numbers, np.ndarray):
+        numbers = np.repeat(numbers, _WORD)
+    return where.in_bytes(), numbers
 
 
 class GlobalHistory:
@@ -142,24 +177,36 @@ class GlobalHistory:
         """
         if not self.is_checked:
             return
-        track = self._tracks.get(found.start)
-        if track is None:
-            track = self._tracks[found.start] = Track(found.start, found.stop)
+        track = self._track(found)
         if not place.is_whole:
             track.split()
         where = place.within(track.start, track.unit)
-        if isinstance(place, Scattered) and isinstance(access.agents, np.ndarray):
-            count = len(where.addresses) // len(place.addresses)
-            access = access.part(np.repeat(np.arange(len(place.addresses)), count))
+        if isinstance(access.agents, np.ndarray):
+            number = len(access.agents)
+            access = access.part(np.repeat(np.arange(number), where.number // number))
         if found.is_set is not None:
             self._check_set(f, at, found, where, access)
-        for name in _EXCLUDES[access.kind]:
-            plane = track.known(name)
-            if plane is not None:
-                ids = where.get(plane)
-                if np.count_nonzero(ids) and self._check(f, at, found, track, where, ids, access):
-                    break
+        if track.is_only_read and access.kind in _PLAIN_READS:
+            track.keep(where, self._numbers_of(at, f.cluster.clocks, access))
+            if not track.is_full:
+                return
+        self._catch_up(track)
+        self._check(f, at, found, track, where, access)
         self._record(at, track, where, f.cluster.clocks, access)
+
+    def _track(self, found: Range) -> Track:
+        """Return the planes of a range, made on first use."""
+        track = self._tracks.get(found.start)
+        if track is None:
+            track = self._tracks[found.start] = Track(found.start, found.stop)
+        return track
+
+    def _catch_up(self, track: Track) -> None:
+        """Put the reads of a range that nobody had written into its planes."""
+        track.is_only_read = False
+        for where, numbers in track.kept:
+            self._put_read(track, where, numbers)
+        track.kept.clear()
 
     def last_writes(self, found: Range, place: Place) -> list[Stamp]:
         """Return the last writes of the bytes of a range, each once."""
@@ -180,6 +227,17 @@ class GlobalHistory:
     # --- finding ----------------------------------------------------------------------------------
 
     def _check(
+        self, f: Fragment, at: int, found: Range, track: Track, where: Place, access: Access
+    ) -> None:
+        """Report an earlier access that is excluded and not known."""
+        for name in _EXCLUDES[access.kind]:
+            plane = track.known(name)
+            if plane is not None:
+                ids = where.get(plane)
+                if np.count_nonzero(ids) and self._find(f, at, found, track, where, ids, access):
+                    return
+
+    def _find(
         self,
         f: Fragment,
         at: int,
@@ -210,7 +268,7 @@ class GlobalHistory:
         """Find bytes that are read and hold nothing yet, and remember what is written."""
         assert found.is_set is not None  # noqa: S101
         bytes_ = where.in_bytes()
-        if access.kind != WRITE:
+        if access.kind not in {WRITE, RELAXED_WRITE}:
             is_set = bytes_.get(found.is_set).reshape(-1)
             if np.count_nonzero(is_set) < is_set.size:
                 address = (found.start & -_WORD) + bytes_.offset(int(is_set.argmin()), 1)
@@ -220,26 +278,32 @@ class GlobalHistory:
                     f"global memory {address:#x} of {found.name} is read; its contents were "
                     "declared unknown and nobody wrote them",
                 )
-        if access.kind in {WRITE, RELAXED_WRITE}:
+        if access.kind in WRITES:
             bytes_.put(found.is_set, True)
 
     # --- recording --------------------------------------------------------------------------------
 
     def _record(self, at: int, track: Track, where: Place, clocks: Clocks, access: Access) -> None:
         numbers = self._numbers_of(at, clocks, access)
-        plane = track.plane(_PLANES[access.kind])
-        if _PLANES[access.kind] == "read":
-            before = where.get(plane)
-            is_other = (self._agent_of[before] != self._agent_of[numbers]) & (before > 0)
-            if np.count_nonzero(is_other):
-                others = track.plane(_READ_BY_ANOTHER)
-                where.put(others, np.where(is_other, before, where.get(others)))
-        where.put(plane, numbers)
+        if access.kind in _PLAIN_READS:
+            self._put_read(track, where, numbers)
+            return
+        where.put(track.plane(_PLANES[access.kind]), numbers)
         if access.kind == WRITE:
             for name in ("updated", "polled", *_ALL_READS):
                 old = track.known(name)
                 if old is not None:
                     where.put(old, 0)
+
+    def _put_read(self, track: Track, where: Place, numbers: int | Plane) -> None:
+        """Note the numbers of a read; those of another agent that it replaces are kept, too."""
+        plane = track.plane("read")
+        before = where.get(plane)
+        is_other = (self._agent_of[before] != self._agent_of[numbers]) & (before > 0)
+        if np.count_nonzero(is_other):
+            others = track.plane(_READ_BY_ANOTHER)
+            where.put(others, np.where(is_other, before, where.get(others)))
+        where.put(plane, numbers)
 
     def _numbers_of(self, at: int, clocks: Clocks, access: Access) -> int | Plane:
         """Return the numbers of the stamps of an access: one, or one for each granule."""
@@ -290,16 +354,13 @@ def _grade(own: Clocks, row: int, stamp: Stamp, access: Access) -> str:
     if not is_known:
         return "race"
     shadow = int(other.global_shadow_of[agent])
-    if not access.is_async or stamp.is_async or not shadow or stamp.kind not in _WRITES:
+    if not access.is_async or stamp.is_async or not shadow or stamp.kind not in WRITES:
         return ""
     if is_own:
         is_fenced = bool(own.vector[row, shadow] >= epoch)
     else:
         is_fenced = own.foreign.is_fenced(own, row, other, agent, epoch, shadow)
     return "" if is_fenced else "proxy"
-
-
-_WRITES = frozenset({WRITE, RELAXED_WRITE})
 
 
 def _report(

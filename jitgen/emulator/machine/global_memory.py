@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.machine.foreign import Released
-from jitgen.emulator.machine.global_history import GlobalHistory
-from jitgen.emulator.machine.history import RELAXED_WRITE, WRITE, Access
+from jitgen.emulator.machine.global_history import WRITES, GlobalHistory
+from jitgen.emulator.machine.history import Access
 from jitgen.emulator.machine.regions import Box, Scattered
 from jitgen.emulator.machine.tensor_maps import TensorMaps
 
@@ -120,10 +120,10 @@ class GlobalMemory:
             addresses: Where each thread accesses [k].
             width: Bytes of each access.
             threads: The threads [k], as indices 0..n-1 of the fragment's.
-            kind: As of an `Access`, or CONSTANT_READ.
+            kind: As of an `Access`, or CONSTANT_READ or UPDATE.
         """
         clocks = f.cluster.clocks
-        if kind in {WRITE, RELAXED_WRITE}:
+        if kind in WRITES:
             clocks.give_global_shadow(f.agents)
         agents: Any = int(f.agents[0])
         if len(f.agents) > 1:

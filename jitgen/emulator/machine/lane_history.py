@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.emulator.machine.clocks import Agents, Clocks
+from jitgen.emulator.machine.clocks import NOBODY, Agents, Clocks
 from jitgen.emulator.machine.lanes import APART, MANY, ORDERED
 from jitgen.emulator.machine.readers import AT_BITS, AT_MASK, Bounds, Granules, Readers
 
@@ -66,7 +66,7 @@ class LaneHistory:
     """The lanes that accessed one memory; its readers and last writes are the history's."""
 
     def __init__(self, clocks: Clocks, granules: int, readers: Readers) -> None:
-        self._clocks = clocks
+        self._clocks, self._size = clocks, granules
         self._readers = readers
         # Zeros cost nothing until they are written.
         self._wrote: NDArray[np.uint8] = np.zeros(granules, np.uint8)
@@ -84,13 +84,16 @@ class LaneHistory:
 
     def note_read(self, granules: Granules, agents: Agents, lanes: LaneNumbers) -> None:
         """Note the lanes of a read by the warps of `agents`; both one, or for each granule."""
-        where = (agents & (_WARPS - 1), granules)
-        self._read[where] = lanes
-        if isinstance(lanes, np.ndarray) and not isinstance(granules, slice):
-            others = self._read[where] != lanes
-            if np.count_nonzero(others):
-                rows = np.broadcast_to(where[0], others.shape)[others]
-                self._read[rows, granules[others]] = MANY
+        rows = agents & (_WARPS - 1)
+        if isinstance(granules, slice):
+            self._read[rows, granules] = lanes
+            return
+        where = rows * self._size + granules
+        read = self._read.reshape(-1)
+        read[where] = lanes
+        others = read[where] != lanes
+        if np.count_nonzero(others):
+            read[where[others]] = MANY
 
     def move(self, granule: int, to: LaneHistory, granules: slice) -> None:
         """Take one granule's lanes over to another memory, to `granules` there."""
@@ -111,11 +114,16 @@ class LaneHistory:
             rows: The warps of the lanes, by their agents.
             lanes: Who accesses.
         """
+        known = self._clocks.lanes.known
+        if len(last) == 1:  # as nearly always
+            unit, epoch = int(last[0]) >> _AGENT_SHIFT, int(last[0]) >> AT_BITS & _EPOCH_MASK
+            if known[unit] >= epoch or unit == NOBODY:
+                return None
         units, epochs = last >> _AGENT_SHIFT, (last >> AT_BITS) & _EPOCH_MASK
         is_own = self._clocks.lanes.writers_of(units) == rows
         if not np.count_nonzero(is_own):
             return None
-        is_fresh = is_own & (epochs > self._clocks.lanes.known[units])
+        is_fresh = is_own & (epochs > known[units])
         if not np.count_nonzero(is_fresh):
             return None
         wrote = self._wrote[granules]
@@ -132,10 +140,11 @@ class LaneHistory:
     ) -> Clash | None:
         """Return a read of `kinds` by another lane of the same warp since the last write, so."""
         known, owner = self._clocks.lanes.known, self._clocks.lanes.owner
+        groups = self._readers.groups
         for plane, latest in bounds.items():
-            group = self._readers.group(plane)
+            group = groups[plane]
             unit = group.agent
-            if group.kind not in kinds or unit < 0 or known[unit] >= latest >> AT_BITS:
+            if unit < 0 or known[unit] >= latest >> AT_BITS or group.kind not in kinds:
                 continue
             warp, lane = owner.get(unit, (unit, -1))
             is_own = np.asarray(rows) == warp

@@ -137,6 +137,11 @@ class Lanes:
 
     def wait(self, vector: NDArray[np.int64], agents: NDArray[np.int64]) -> None:
         """Note that all lanes of the warps of `agents` [k] waited for each other, and no more."""
+        if len(agents) == 1:  # as nearly always, and ten times as fast
+            agent = int(agents[0])
+            self._waited[agent] = epoch = vector[agent, agent]
+            vector[agent, agent] = epoch + 1
+            return
         self._waited[agents] = vector[agents, agents]
         vector[agents, agents] += 1
 

@@ -8,6 +8,7 @@ again and again, so that what was found out about an array that cannot be writte
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -82,6 +83,11 @@ class Scattered:
     width: int
 
     @property
+    def number(self) -> int:
+        """How many accesses, or granules."""
+        return len(self.addresses)
+
+    @property
     def is_whole(self) -> bool:
         """Whether words are accessed as a whole."""
         return self.width % WORD == 0
@@ -131,6 +137,11 @@ class Box:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     unit: int = 1
+
+    @property
+    def number(self) -> int:
+        """How many granules."""
+        return math.prod(self.shape)
 
     @property
     def is_whole(self) -> bool:
