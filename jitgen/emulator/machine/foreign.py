@@ -45,6 +45,15 @@ class Acquired:
         clock = self.released.get(other)
         return clock is not None and agent < len(clock) and bool(clock[agent] >= epoch)
 
+    def contains(self, released: Released) -> bool:
+        """Return whether it tells all of what was released, as where a flag is polled again."""
+        return all(
+            other in self.released
+            and len(clock) <= len(self.released[other])
+            and bool((clock <= self.released[other][: len(clock)]).all())
+            for other, clock in released.items()
+        )
+
 
 class Foreign:
     """What the agents of one cluster acquired from others."""
@@ -56,10 +65,9 @@ class Foreign:
     def acquire(self, own: Clocks, agents: NDArray[np.int64], released: Released) -> None:
         """Let agents take over what was released elsewhere."""
         others = {other: clock for other, clock in released.items() if other is not own}
-        if others:
-            self._acquired += [
-                Acquired(agent, own.now(agent), others) for agent in np.unique(agents).tolist()
-            ]
+        for agent in np.unique(agents).tolist() if others else ():
+            if not any(x.contains(others) for x in self._acquired if x.agent == agent):
+                self._acquired.append(Acquired(agent, own.now(agent), others))
 
     def observe(self, agents: NDArray[np.int64], released: Released) -> None:
         """Note what relaxed loads of agents saw; their next fence acquires it."""
