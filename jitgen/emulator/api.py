@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from jitgen.emulator.modes import Mode, parse
 from jitgen.emulator.program.translate import Program, translate
 from jitgen.emulator.report import RESULT, Finding, Report, Run
 from jitgen.emulator.threads import one_thread
-from jitgen.errors import MachineFault
+from jitgen.errors import InputError, MachineFault
 
 TIME_LIMIT_S = 300.0
 """Seconds that one mode may take, unless the caller says otherwise."""
@@ -36,6 +36,7 @@ def emulate(
     num_sms: int = NUM_SMS,
     time_limit_s: float = TIME_LIMIT_S,
     host: Host = STANDALONE,
+    unknown: Collection[str] = (),
 ) -> Report:
     """
     Run `artifact` on the CPU, once in each mode, and return what was found.
@@ -52,6 +53,9 @@ def emulate(
         num_sms: SMs of the GPU. Few make a small problem give a CTA several tiles.
         time_limit_s: Seconds that one mode may take.
         host: How native code is compiled, kept and loaded on this machine.
+        unknown: Names of tensors (`Artifact.names`, or "argument 3") whose contents mean nothing
+            until the kernel has written them: outputs and workspaces as ``torch.empty`` makes them.
+            What reads them before is a finding.
 
     Raises:
         MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
@@ -62,7 +66,10 @@ def emulate(
         Exception: Whatever the kernel's host part raises about its arguments.
     """
     chosen = parse(modes)
-    call = _prepare(artifact, arguments, num_sms, host)
+    call = replace(_prepare(artifact, arguments, num_sms, host), unknown=frozenset(unknown))
+    if strangers := sorted(call.unknown - call.tensors.keys()):
+        allowed = ", ".join(call.tensors)
+        raise InputError("unknown", f"{strangers[0]!r} is no tensor; allowed: {allowed}")
     before = call.read()
     runs: list[Run] = []
     first: list[bytes] = []
@@ -86,11 +93,13 @@ class _Call:
         launches: Programs and launches, in order.
         tensors: Tensors by the name that messages call them.
         num_sms: SMs of the GPU.
+        unknown: Names of those whose contents mean nothing until they are written.
     """
 
     launches: list[tuple[Program, Launch]]
     tensors: dict[str, Tensor]
     num_sms: int
+    unknown: frozenset[str] = frozenset()
 
     def read(self) -> list[bytes]:
         """Return the bytes of every tensor."""
@@ -105,10 +114,12 @@ class _Call:
         """Run the launches one after the other."""
         start = time.perf_counter()
         machines = []
+        memory = GlobalMemory()
+        for name, tensor in self.tensors.items():
+            is_unknown = name in self.unknown
+            memory.add(tensor.data_ptr(), span(tensor), name, is_unknown=is_unknown)
         for program, launch in self.launches:
-            memory = GlobalMemory()
-            for name, tensor in self.tensors.items():
-                memory.add(tensor.data_ptr(), span(tensor), name)
+            memory.begin()
             machine = Machine(
                 program, memory, launch, mode, time_limit_s=time_limit_s, num_sms=self.num_sms
             )

@@ -49,6 +49,9 @@ KINDS: dict[str, Kind] = {
     # memory and its order
     "race": _error("two accesses to the same memory that nothing orders"),
     "proxy": _error("ordered, but without the fence between the generic and the async proxy"),
+    "convergence": _warning(
+        "lanes of a warp that only waited for each other, which need not order memory"
+    ),
     "uninitialised": _error("memory or a lane is read that nobody wrote"),
     "mbarrier": _error("the bytes of a barrier are accessed, or made one again, while it is one"),
     # registers

@@ -42,9 +42,11 @@ $L_DONE:
 DOUBLE = """
     @%p1 bra $L_DONE;
     add.s32 %r3, %r2, %r2;
-    st.global.b32 [%rd3], %r3;
+    st.relaxed.gpu.global.b32 [%rd3], %r3;
 """
-TOO_FAR = DOUBLE.replace("@%p1 bra $L_DONE;", "")
+"""Every CTA writes the same."""
+
+TOO_FAR = DOUBLE.replace("@%p1 bra $L_DONE;", "").replace("relaxed.gpu.", "")
 WAITS = """
     .shared .align 8 .b8 barrier[8];
     mov.b32 %r4, barrier;
@@ -63,7 +65,13 @@ $L_LOOP:
 
 
 def run(
-    folder: Path, body: str, *, modes: str = "quick", num: int = 100, time_limit_s: float = 60
+    folder: Path,
+    body: str,
+    *,
+    modes: str = "quick",
+    num: int = 100,
+    time_limit_s: float = 60,
+    unknown: tuple[str, ...] = (),
 ) -> tuple[Report, torch.Tensor]:
     artifact = Artifact(
         library=build(folder),
@@ -73,7 +81,14 @@ def run(
     )
     out = torch.full((100,), -1, dtype=torch.int32)
     report = emulate(
-        artifact, out, out.data_ptr(), num, modes=modes, num_sms=4, time_limit_s=time_limit_s
+        artifact,
+        out,
+        out.data_ptr(),
+        num,
+        modes=modes,
+        num_sms=4,
+        time_limit_s=time_limit_s,
+        unknown=unknown,
     )
     return report, out
 
@@ -122,6 +137,34 @@ def test_a_result_that_depends_on_the_schedule_is_found(tmp_path: Path) -> None:
     (found,) = [finding for _, finding in report.findings if finding.kind == "result"]
     assert "out differs from that of mode eager in" in found.message
     assert not report.is_clean
+
+
+ADDS = """
+    @%p1 bra $L_DONE;
+    red.relaxed.gpu.global.add.u32 [%rd3], 1;
+"""
+
+
+class TestUnknownContents:
+    """A workspace of ``torch.empty`` holds nothing until the kernel has written it."""
+
+    def test_they_are_written_first(self, tmp_path: Path) -> None:
+        report, _ = run(tmp_path, DOUBLE, unknown=("out",))
+        assert report.is_clean, str(report)
+
+    def test_they_are_read_first(self, tmp_path: Path) -> None:
+        report, _ = run(tmp_path, ADDS, unknown=("out",))
+        kinds = {finding.kind for _, finding in report.findings}
+        assert kinds == {"uninitialised"}
+        assert "of out is read" in next(report.findings)[1].message
+
+    def test_they_are_known_unless_somebody_says_so(self, tmp_path: Path) -> None:
+        report, _ = run(tmp_path, ADDS)
+        assert report.is_clean, str(report)
+
+    def test_a_name_that_is_none(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="'in' is no tensor; allowed: out"):
+            run(tmp_path, DOUBLE, unknown=("in",))
 
 
 def test_ptx_without_a_target(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from jitgen.emulator.isa import atomics, matrix_memory, memory
+from jitgen.emulator.isa import atomics, matrix_memory, memory, warp
 from jitgen.emulator.isa.addressing import GLOBAL
 from jitgen.emulator.isa.atomic_updates import update_of
 from jitgen.emulator.isa.matrix_memory import Matrices
@@ -178,6 +178,7 @@ class TestMatrices:
         addresses = (BASE + 16 * np.arange(64)).astype(np.uint32)
         matrices = Matrices(4, 16, is_transposed)
         matrix_memory.store_matrices(f, AT, None, addresses, matrices, values)
+        warp.meet(f, AT, None, warp.EVERYONE, True)
         loaded = matrix_memory.load_matrices(f, AT, None, addresses, matrices)
         assert (loaded == np.stack(values)).all()
         assert findings(f) == []

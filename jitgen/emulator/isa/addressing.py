@@ -31,7 +31,8 @@ _SPACES = {
 SPACE_PARTS = frozenset(_SPACES)
 """Parts of an opcode that name a state space."""
 
-_SHARED_END = 1 << 32
+SHARED_END = 1 << 32
+"""Generic addresses below are of shared memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,11 @@ def resolve(f: Fragment, at: int, space: str, addresses: NDArray[Any]) -> str:
     if space != GENERIC:
         return space
     low, high = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses))
-    if high < _SHARED_END:
+    if high < SHARED_END:
         return SHARED
     if low >= PARAM_BASE:
         return PARAM
-    if low >= _SHARED_END and high < PARAM_BASE:
+    if low >= SHARED_END and high < PARAM_BASE:
         return GLOBAL
     return f.fault(at, f"generic addresses {low:#x} and {high:#x} are in different state spaces")
 

@@ -30,6 +30,7 @@ from jitgen.emulator.isa.modifiers import width
 from jitgen.emulator.isa.ordering import ORDER_PARTS, RELAXED, order_of
 from jitgen.emulator.machine.clocks import check_previous_grid
 from jitgen.emulator.machine.fragment import Fragment, Wait
+from jitgen.emulator.machine.global_history import UPDATE
 from jitgen.emulator.machine.history import RELAXED_READ, RELAXED_WRITE
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
@@ -222,6 +223,7 @@ def _update_global(f: Fragment, at: int, job: _Job) -> tuple[Array, bool]:
     is_changed = bool((after != before).any())
     if is_changed:
         memory.store(f, at, job.addresses, after[:, None].view(np.uint8))
+    memory.note(f, at, job.addresses, job.atomic.width, job.threads, UPDATE)
     return seen, is_changed
 
 

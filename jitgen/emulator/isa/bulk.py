@@ -3,8 +3,8 @@
 Bulk copies of adjacent bytes, and the groups that stores belong to.
 
 PTX ISA, sections "cp.async.bulk", "cp.reduce.async.bulk", "cp.async.bulk.commit_group" and
-"cp.async.bulk.wait_group". In PTX each thread has groups of its own. Here a warp has them, which is
-the same as long as one lane issues and commits, or all lanes commit together.
+"cp.async.bulk.wait_group". Each thread has groups of its own: what one lane commits or waits for
+are its copies, not those of another.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from jitgen.emulator.isa.bulk_transfer import (
     check_global,
     check_parts,
     issues,
-    warp_of,
 )
 from jitgen.emulator.machine.clocks import AsyncUnit
 from jitgen.emulator.machine.cta import OFFSET_MASK
-from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.fragment import WARP, Fragment
+from jitgen.emulator.machine.regions import Box
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
@@ -96,10 +96,10 @@ def wait(builder: Builder, instruction: Instruction) -> None:
     """
     ``cp.async.bulk.wait_group{.read} n``: at most the latest n groups may be unfinished.
 
-    That a group is only read (.read) is not told apart from its being done.
+    With .read their sources have been read; what they write need not be seen by anybody.
     """
-    keep = str(int(instruction.operands[0], 0))
-    builder.do(builder.call(wait_group, builder.mask(instruction), keep))
+    keep, is_read = str(int(instruction.operands[0], 0)), str(instruction.has("read"))
+    builder.do(builder.call(wait_group, builder.mask(instruction), keep, is_read))
 
 
 # --- what they do ---------------------------------------------------------------------------------
@@ -134,6 +134,7 @@ def load_bytes(
         targets = issue.targets(to, issue.of(barriers), chosen)
         if size:
             source = issue.global_bytes(origin, size)
+            issue.note_load(targets, Box(origin, (size,), (1,)))
             issue.load(targets, placement(to & OFFSET_MASK, size, 0), size, source.copy)
 
 
@@ -165,10 +166,10 @@ def _share(
     size = place.where.stop - place.where.start
     source = placement(origin & OFFSET_MASK, size, 0).where
     epoch = barrier.phase + 1
-    own.note_async_read(f, at, source, barrier.agent, epoch, issue.agent)
+    own.note_async_read(f, at, source, barrier.agent, epoch, issue.agent, lane=issue.lane)
     is_atomic = reduction is not None
     shared.note_async_write(
-        f, at, place.where, barrier.agent, epoch, issue.agent, is_atomic=is_atomic
+        f, at, place.where, barrier.agent, epoch, issue.agent, is_atomic=is_atomic, lane=issue.lane
     )
 
     def act() -> None:
@@ -190,7 +191,7 @@ def store_bytes(
     places: tuple[Any, Any, Any],
     reduction: Reduction | None,
 ) -> None:
-    """Copy or reduce from shared to global memory, in the warp's bulk group; see `load_bytes`."""
+    """Copy or reduce from shared to global memory, in the thread's bulk group; see `load_bytes`."""
     check_global(f, at, mask)
     for issue in issues(f, at, mask, places):
         to, origin, size = _operands(issue, places)
@@ -198,7 +199,9 @@ def store_bytes(
             issue.fault(f"the source {origin:#x} is not in the CTA's own shared memory")
         if size:
             place = placement(origin & OFFSET_MASK, size, 0)
-            issue.store(place, size, _writer(issue, to, size, reduction))
+            write = _writer(issue, to, size, reduction)
+            issue.note_store(Box(to, (size,), (1,)), is_atomic=reduction is not None)
+            issue.store(place, size, write)
 
 
 def _writer(
@@ -220,21 +223,32 @@ def _reduced(reduction: Reduction, old: Bytes, new: Bytes) -> Bytes:
 
 
 def commit_group(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
-    """Close the open group of each warp under the mask, if it ever issued a copy of a group."""
-    for agent in f.selected_warps(mask).tolist():
-        unit = _unit(f, agent)
-        if unit is not None:
-            unit.commit()
+    """Close the open group of each thread under the mask that ever issued a copy of a group."""
+    for _, unit in _units(f, mask):
+        unit.commit()
 
 
-def wait_group(f: Fragment, at: int, mask: Mask, keep: int) -> None:  # noqa: ARG001
-    """Let all groups but the latest `keep` of each warp be done."""
-    for agent in f.selected_warps(mask).tolist():
-        unit = _unit(f, agent)
-        if unit is not None:
-            unit.complete(f.cluster.clocks, agent, keep)
+def wait_group(
+    f: Fragment,
+    at: int,  # noqa: ARG001
+    mask: Mask,
+    keep: int,
+    is_read: bool = False,
+) -> None:
+    """Let all groups but the latest `keep` of each thread be done, or their sources be read."""
+    clocks = f.cluster.clocks
+    for agent, unit in _units(f, mask):
+        unit.complete(clocks, agent, keep, is_read=is_read)
+        clocks.lanes.complete(clocks.vector, unit.agent)
 
 
-def _unit(f: Fragment, agent: int) -> AsyncUnit | None:
-    """Return the bulk unit of a warp; None if it never issued a copy of a group."""
-    return f.cta.units.get((UNIT, warp_of(f, agent)))
+def _units(f: Fragment, mask: Mask) -> list[tuple[int, AsyncUnit]]:
+    """Return the bulk units of the threads under the mask, with the agents of their warps."""
+    units = f.cta.lane_units(UNIT)
+    if not units:
+        return []
+    here = set(f.lanes.tolist() if mask is None else f.lanes[mask].tolist())
+    first = f.cta.agent0
+    return [
+        (first + warp, unit) for (warp, lane), unit in units.items() if warp * WARP + lane in here
+    ]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.formats import tensor_map
 from jitgen.emulator.formats.swizzle import Placement, placement
-from jitgen.emulator.formats.tensor_map import TensorMap
+from jitgen.emulator.formats.tensor_map import TensorMap, Window
 from jitgen.emulator.isa.bulk_reduce import Reduction, reduction_of
 from jitgen.emulator.isa.bulk_transfer import (
     Bytes,
@@ -37,6 +37,7 @@ from jitgen.emulator.isa.bulk_transfer import (
 from jitgen.emulator.isa.memory import param_bytes
 from jitgen.emulator.machine.cta import OFFSET_MASK
 from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.regions import Box
 from jitgen.emulator.program.builder import PARAM_BASE, Builder
 from jitgen.emulator.program.instruction import Instruction, split_operands
 from jitgen.emulator.program.table import Unsupported, emits
@@ -162,7 +163,9 @@ def load_boxes(
         targets = issue.targets(destination, barrier, chosen, is_pair=is_pair)
         found, where = _find(issue, maps, coordinates)
         place = _place(issue, found, destination)
-        issue.load(targets, place, found.transaction_bytes, _fetcher(issue, found, where))
+        window = _window(issue, found, where)
+        issue.note_load(targets, _box_of(found, window), _map_box(issue, maps))
+        issue.load(targets, place, found.transaction_bytes, _fetcher(issue, found, window))
 
 
 def store_boxes(
@@ -181,8 +184,11 @@ def store_boxes(
         if f.cluster.cta(f, at, source) is not f.cta:
             issue.fault(f"the box at {source:#x} is not in the CTA's own shared memory")
         found, where = _find(issue, maps, coordinates)
-        place = _place(issue, found, source)
-        issue.store(place, found.transaction_bytes, _writer(issue, found, where, operation))
+        place, window = _place(issue, found, source), _window(issue, found, where)
+        write = _writer(issue, found, window, operation)
+        box, of_map = _box_of(found, window), _map_box(issue, maps)
+        issue.note_store(box, of_map, is_atomic=operation is not None)
+        issue.store(place, found.transaction_bytes, write)
 
 
 def read_map(issue: Issue, address: int) -> TensorMap:
@@ -229,17 +235,35 @@ def _place(issue: Issue, found: TensorMap, address: int) -> Placement:
     return placement(address & OFFSET_MASK, found.shared_bytes, found.swizzle)
 
 
+def _map_box(issue: Issue, maps: Any) -> Box | None:
+    """Return where a thread's tensor map lies; None if it is a parameter."""
+    address = issue.of(maps)
+    return None if address >= PARAM_BASE else Box(address, (tensor_map.BYTES,), (1,))
+
+
+def _window(issue: Issue, found: TensorMap, where: tuple[int, ...]) -> Window | None:
+    """Return what of a box lies inside the tensor; None if nothing does."""
+    window = found.window(where)
+    if window is not None:
+        issue.global_bytes(found.address + window.offset, window.extent)
+    return window
+
+
+def _box_of(found: TensorMap, window: Window | None) -> Box | None:
+    """Return a window as a part of global memory."""
+    if window is None:
+        return None
+    return Box(found.address + window.offset, window.shape, (*window.strides[:-1], 1))
+
+
 def _view(
-    issue: Issue, found: TensorMap, where: tuple[int, ...], dtype: Any
-) -> tuple[NDArray[Any], tuple[slice, ...]] | None:
+    issue: Issue, found: TensorMap, window: Window, dtype: Any
+) -> tuple[NDArray[Any], tuple[slice, ...]]:
     """
-    Return what of a box lies inside the tensor, in global memory as `dtype`, and where in the box.
+    Return a window in global memory as `dtype`, and where in the box it is.
 
     Both count the last dimension in bytes if dtype is uint8, else in elements.
     """
-    window = found.window(where)
-    if window is None:
-        return None
     memory = issue.global_bytes(found.address + window.offset, window.extent)
     width = np.dtype(dtype).itemsize
     shape = (*window.shape[:-1], window.shape[-1] // width)
@@ -249,11 +273,11 @@ def _view(
     return np.ndarray(shape, dtype, memory, strides=strides), inside
 
 
-def _fetcher(issue: Issue, found: TensorMap, where: tuple[int, ...]) -> Callable[[], Bytes]:
+def _fetcher(issue: Issue, found: TensorMap, window: Window | None) -> Callable[[], Bytes]:
     """Return what loads a box, uint8 [shared_bytes] in the order of its elements."""
 
     def fetch() -> Bytes:
-        part = _view(issue, found, where, np.uint8)
+        part = None if window is None else _view(issue, found, window, np.uint8)
         if part is not None and part[0].shape == found.shape:
             return _padded(found, np.ascontiguousarray(part[0]))
         box = np.full(found.shape, 0xFF if found.fills_nan else 0, np.uint8)
@@ -275,7 +299,7 @@ def _padded(found: TensorMap, box: Bytes) -> Bytes:
 
 
 def _writer(
-    issue: Issue, found: TensorMap, where: tuple[int, ...], operation: str | None
+    issue: Issue, found: TensorMap, window: Window | None, operation: str | None
 ) -> Callable[[Bytes], None]:
     """Return what puts a box, uint8 [shared_bytes], into the tensor."""
     if found.element.bits != found.element.padded_bits:
@@ -284,10 +308,9 @@ def _writer(
     dtype = np.uint8 if reduction is None else reduction.dtype
 
     def write(box: Bytes) -> None:
-        part = _view(issue, found, where, dtype)
-        if part is None:
+        if window is None:
             return
-        tensor, inside = part
+        tensor, inside = _view(issue, found, window, dtype)
         values = np.ascontiguousarray(box).view(dtype).reshape(*found.shape[:-1], -1)[inside]
         tensor[...] = values if reduction is None else reduction.combine(tensor, values)
 

@@ -3,8 +3,8 @@
 What all bulk copies share: where they go, what is noted when they are issued, when they are done.
 
 A copy completes in one of two ways. One that signals an mbarrier acts as that barrier's agent in
-the barrier's current phase. One of a bulk group acts as the bulk unit of its warp in the group that
-is open. Either is noted when it is issued and done then or later, as the mode says.
+the barrier's current phase. One of a bulk group acts as the bulk unit of its thread in the group
+that is open. Either is noted when it is issued and done then or later, as the mode says.
 
 PTX ISA, section "Data Movement and Conversion Instructions: Asynchronous copy operations", with
 "Completion mechanisms" and "async proxy".
@@ -21,9 +21,12 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.formats.swizzle import Placement
 from jitgen.emulator.machine.barriers import MBarrier
-from jitgen.emulator.machine.clocks import check_previous_grid
+from jitgen.emulator.machine.clocks import AsyncUnit, check_previous_grid
 from jitgen.emulator.machine.cta import OFFSET_MASK, RANK_SHIFT, Cta
 from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.global_history import UPDATE
+from jitgen.emulator.machine.history import READ, WRITE, Access
+from jitgen.emulator.machine.regions import Box
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported
 
@@ -76,6 +79,11 @@ class Issue:
         """Return the thread's value of an operand, a scalar or an array [n]."""
         return int(operand[self.thread] if isinstance(operand, np.ndarray) else operand)
 
+    @property
+    def lane(self) -> int:
+        """The thread's number in its warp."""
+        return int(self.f.threads.lane_ids[self.thread])
+
     def fault(self, message: str) -> NoReturn:
         """Raise MachineFault."""
         self.f.fault(self.at, message)
@@ -91,6 +99,36 @@ class Issue:
             return self.f.machine.memory.bytes(address, size)
         except IndexError as error:
             self.fault(str(error))
+
+    def note_map(self, box: Box, agent: int, epoch: int) -> None:
+        """Note that a unit reads a tensor map in global memory, through a proxy of its own."""
+        access = Access(READ, agent, epoch, self.agent)
+        memory = self.f.machine.memory
+        memory.note_box(self.f, self.at, box, access)
+        memory.check_map(self.f, self.at, box, self.agent)
+
+    def note_load(self, targets: list[Target], box: Box | None, of_map: Box | None = None) -> None:
+        """Note what a copy that signals mbarriers reads in global memory."""
+        agent, epoch = targets[0].barrier.agent, targets[0].barrier.phase + 1
+        if of_map is not None:
+            self.note_map(of_map, agent, epoch)
+        if box is not None:
+            access = Access(READ, agent, epoch, self.agent, is_async=True)
+            self.f.machine.memory.note_box(self.f, self.at, box, access)
+
+    def note_store(self, box: Box | None, of_map: Box | None = None, *, is_atomic: bool) -> None:
+        """Note what a copy of the thread's open bulk group writes, and its tensor map."""
+        unit = unit_of(self.f, self.agent, self.lane)
+        if of_map is not None:
+            self.note_map(of_map, unit.agent, unit.epoch())
+        if box is None:
+            return
+        if not unit.writer:
+            clocks = self.f.cluster.clocks
+            unit.writer = clocks.agent(f"{clocks.name(unit.agent)} writes")
+        kind = UPDATE if is_atomic else WRITE
+        access = Access(kind, unit.writer, unit.epoch(), self.agent, is_async=True)
+        self.f.machine.memory.note_box(self.f, self.at, box, access)
 
     # --- where ------------------------------------------------------------------------------------
 
@@ -142,7 +180,9 @@ class Issue:
         f, at = self.f, self.at
         for target in targets:
             agent, epoch = target.barrier.agent, target.barrier.phase + 1
-            target.cta.shared.note_async_write(f, at, place.where, agent, epoch, self.agent)
+            target.cta.shared.note_async_write(
+                f, at, place.where, agent, epoch, self.agent, lane=self.lane
+            )
 
         def act() -> None:
             data = place.arranged(fetch())
@@ -156,7 +196,7 @@ class Issue:
 
     def store(self, place: Placement, size: int, write: Callable[[Bytes], None]) -> None:
         """
-        Copy from the CTA's shared memory to global memory, in the warp's open bulk group.
+        Copy from the CTA's shared memory to global memory, in the thread's open bulk group.
 
         Args:
             place: Where from.
@@ -165,8 +205,10 @@ class Issue:
         """
         f, at = self.f, self.at
         shared = f.cta.shared
-        unit = f.cta.unit(UNIT, self.agent - f.cta.agent0)
-        shared.note_async_read(f, at, place.where, unit.agent, unit.epoch(), self.agent)
+        unit = unit_of(f, self.agent, self.lane)
+        shared.note_async_read(
+            f, at, place.where, unit.agent, unit.epoch(), self.agent, lane=self.lane
+        )
 
         def act() -> None:
             write(place.arranged(shared.take(f, at, place.where)))
@@ -209,6 +251,11 @@ def check_global(f: Fragment, at: int, mask: Mask) -> None:
         check_previous_grid(f, at, f.selected_warps(mask))
 
 
-def warp_of(f: Fragment, agent: int) -> int:
-    """Return the number of the warp of a clock agent of the fragment's CTA."""
-    return agent - f.cta.agent0
+def unit_of(f: Fragment, agent: int, lane: int) -> AsyncUnit:
+    """Return the bulk unit of a lane of the warp of a clock agent of the fragment's CTA."""
+    warp = agent - f.cta.agent0
+    found = f.cta.units.get((UNIT, warp, lane))
+    if found is None:
+        found = f.cta.unit(UNIT, warp, lane)
+        f.cluster.clocks.lanes.own(found.agent, agent, lane)
+    return found

@@ -8,6 +8,8 @@ PTX ISA, sections "Control Flow Instructions", "membar, fence", "griddepcontrol"
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,9 +27,6 @@ _FENCE_PARTS = (
     "shared::cluster sync_restrict::shared::cta sync_restrict::shared::cluster proxy mbarrier_init "
     "alias async async::generic tensormap::generic global"
 )
-
-_OTHER_PROXIES = ("alias", "tensormap::generic", "global")
-"""Proxy fences about which nothing can go wrong here: tensor maps are read anew at each use."""
 
 
 @emits("bra", ends_block=True)
@@ -78,13 +77,46 @@ def fence(builder: Builder, instruction: Instruction) -> None:
         builder.do(builder.call(fence_initialised, mask))
     if not instruction.has("proxy"):
         builder.do(builder.call(fence_memory, mask, str(instruction.has("cta"))))
-    elif not any(map(instruction.has, _OTHER_PROXIES)):
-        builder.do(builder.call(fence_async, mask))
+    elif instruction.has("tensormap::generic"):
+        _emit_map_fence(builder, instruction)
+    elif not instruction.has("alias"):
+        is_global = instruction.has("global")
+        if not is_global:
+            builder.do(builder.call(fence_async, mask))
+        if is_global or instruction.parts[-1] == "async":
+            builder.do(builder.call(fence_async_global, mask))
 
 
 def fence_memory(f: Fragment, at: int, mask: Mask, is_near: bool) -> None:  # noqa: ARG001
     """Remember what the warps know, for their later relaxed arrivals."""
     f.cluster.clocks.fence(f.selected_warps(mask), is_near=is_near)
+
+
+def _emit_map_fence(builder: Builder, instruction: Instruction) -> None:
+    """``fence.proxy.tensormap::generic.acquire.gpu [map], 128`` and ``.release.gpu``."""
+    mask = builder.mask(instruction)
+    if instruction.has("acquire"):
+        builder.do(builder.call(acquire_map, mask, builder.address(instruction.operands[0])))
+    else:
+        builder.do(builder.call(release_maps, mask))
+
+
+def acquire_map(f: Fragment, at: int, mask: Mask, addresses: Any) -> None:  # noqa: ARG001
+    """Let the tensor map proxy see, for what the threads issue, the map as they know it."""
+    for thread in f.selected(mask).tolist():
+        address = int(f.spread(addresses)[thread])
+        f.machine.memory.maps.acquire(f.cluster.clocks, int(f.agent_of[thread]), address)
+
+
+def release_maps(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+    """Let the threads hand on what they know of tensor maps to those who acquire them."""
+    for agent in f.selected_warps(mask).tolist():
+        f.machine.memory.maps.release(f.cluster.clocks, agent)
+
+
+def fence_async_global(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+    """Let the async proxy see what the threads wrote to global memory."""
+    f.cluster.clocks.fence_global_proxy(f.selected_warps(mask))
 
 
 def fence_async(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001

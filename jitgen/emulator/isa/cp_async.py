@@ -3,7 +3,8 @@
 Asynchronous copies of single threads, from global to shared memory: ``cp.async``.
 
 They are not bulk copies: each thread copies 4, 8 or 16 bytes, through the generic proxy, and waits
-for groups of its copies or lets them arrive at an mbarrier. Groups are kept for each warp.
+for groups of its copies or lets them arrive at an mbarrier. Threads of a warp that copy together
+share a unit: a wait counts for it if all of them wait, and then each sees what it copied itself.
 
 PTX ISA, sections "cp.async", "cp.async.commit_group", "cp.async.wait_group, cp.async.wait_all",
 "cp.async.mbarrier.arrive".
@@ -22,7 +23,9 @@ from jitgen.emulator.isa.mbarrier import group_threads
 from jitgen.emulator.isa.memory import Mask, warps_of
 from jitgen.emulator.machine.clocks import AsyncUnit, check_previous_grid
 from jitgen.emulator.machine.fragment import Fragment
-from jitgen.emulator.machine.history import WRITE, Access
+from jitgen.emulator.machine.history import READ, WRITE, Access
+from jitgen.emulator.machine.lanes import MANY
+from jitgen.emulator.machine.shared_history import WORD
 from jitgen.emulator.machine.shared_memory import SharedMemory
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
@@ -81,17 +84,31 @@ def copy(
     sources = f.spread(sources)[threads].astype(np.int64)
     read = np.minimum(f.spread(read)[threads].astype(np.int64), size)
     agents = f.agent_of[threads]
+    lanes = f.threads.lane_ids[threads]
     for agent in np.unique(agents).tolist():
         mine = agents == agent
-        unit = f.cta.unit(UNIT, agent - f.cta.agent0)
+        unit = _unit_of(f, agent, lanes[mine])
         f.cluster.clocks.give_shadow(unit.agent)
-        access = Access(WRITE, unit.agent, unit.epoch(), agent)
+        _note_sources(
+            f, at, sources[mine], read[mine], Access(READ, unit.agent, unit.epoch(), agent)
+        )
+        access = Access(WRITE, unit.agent, unit.epoch(), agent, lanes=lanes[mine])
         shared.history.access(f, at, offsets[mine], size, access)
         job = partial(_copy, f, at, shared, offsets[mine], sources[mine], size, read[mine])
         if f.machine.mode.defers("load"):
             unit.defer(job)
         else:
             job()
+
+
+def _note_sources(
+    f: Fragment, at: int, sources: NDArray[np.int64], read: NDArray[np.int64], access: Access
+) -> None:
+    """Note which bytes of global memory are read, words of them."""
+    whole = sources[read > 0] & -WORD
+    for first in range(0, int(read.max(initial=0)), WORD):
+        addresses = whole[read[read > 0] > first] + first
+        f.machine.memory.note_words(f, at, addresses, access)
 
 
 def _copy(
@@ -121,9 +138,9 @@ def emit_commit(builder: Builder, instruction: Instruction) -> None:
 
 
 def commit(f: Fragment, at: int, mask: Mask) -> None:
-    """Close the open group of each warp under the mask."""
+    """Close the open groups of the threads under the mask."""
     del at
-    for _, unit in _units(f, mask):
+    for _, unit, _ in _units(f, mask):
         unit.commit()
 
 
@@ -135,12 +152,15 @@ def emit_wait(builder: Builder, instruction: Instruction) -> None:
 
 
 def wait(f: Fragment, at: int, mask: Mask, keep: int) -> None:
-    """Let all groups of each warp but the last `keep` be complete; -1: the open one too."""
+    """Let all groups of each thread but the last `keep` be complete; -1: the open one too."""
     del at
-    for agent, unit in _units(f, mask):
+    clocks = f.cluster.clocks
+    for agent, unit, is_whole in _units(f, mask):
         if keep < 0:
             unit.commit()
-        unit.complete(f.cluster.clocks, agent, max(keep, 0))
+        if is_whole:
+            unit.complete(clocks, agent, max(keep, 0))
+            clocks.lanes.complete(clocks.vector, unit.agent)
 
 
 @emits("cp.async.mbarrier.arrive")
@@ -164,7 +184,9 @@ def arrive(f: Fragment, at: int, mask: Mask, addresses: Any, is_counted: bool) -
     clocks = f.cluster.clocks
     for group in group_threads(f, at, mask, addresses):
         clock = np.zeros(len(clocks.vector), np.int64)
-        units = [f.cta.unit(UNIT, agent - f.cta.agent0) for agent in group.agents.tolist()]
+        arriving = np.zeros(f.n, np.bool_)
+        arriving[group.indices] = True
+        units = [unit for _, unit, is_whole in _units(f, arriving) if is_whole]
         for unit in units:
             clock[unit.agent] = unit.epoch()
             unit.split()
@@ -181,7 +203,22 @@ def _finish(units: list[AsyncUnit], signal: Callable[[], None]) -> None:
     signal()
 
 
-def _units(f: Fragment, mask: Mask) -> list[tuple[int, AsyncUnit]]:
-    """Return warps under the mask, by their agents, with their units."""
-    agents = f.selected_warps(mask).tolist()
-    return [(agent, f.cta.unit(UNIT, agent - f.cta.agent0)) for agent in agents]
+def _unit_of(f: Fragment, agent: int, lanes: NDArray[np.int64]) -> AsyncUnit:
+    """Return the unit of some lanes of a warp that copy together."""
+    warp, members = agent - f.cta.agent0, int(np.left_shift(1, lanes).sum())
+    found = f.cta.units.get((UNIT, warp, members))
+    if found is None:
+        found = f.cta.unit(UNIT, warp, members)
+        lane = int(lanes[0]) if len(lanes) == 1 else MANY
+        f.cluster.clocks.lanes.own(found.agent, agent, lane, writes=True)
+    return found
+
+
+def _units(f: Fragment, mask: Mask) -> list[tuple[int, AsyncUnit, bool]]:
+    """Return the warp's agent of units with threads under the mask, and if all of theirs are."""
+    found = []
+    for (warp, members), unit in f.cta.lane_units(UNIT).items():
+        mine = f.threads.members(warp, mask) & members
+        if mine:
+            found.append((f.cta.agent0 + warp, unit, mine == members))
+    return found

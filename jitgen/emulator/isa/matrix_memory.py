@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.isa.addressing import GENERIC, SHARED, space_of
 from jitgen.emulator.machine.fragment import WARP, Fragment
+from jitgen.emulator.machine.lanes import MANY
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
@@ -99,7 +100,8 @@ def load_matrices(
         width = 4 if size % 8 else size
         pieces = (offsets[:, None] + np.arange(0, size, width)).reshape(-1)
         repeated = np.repeat(threads, size // width)
-        rows = f.cta.shared.generic_read(f, at, pieces, width, repeated)
+        f.cluster.clocks.lanes.wait(f.cluster.clocks.vector, f.agents)
+        rows = f.cta.shared.generic_read(f, at, pieces, width, repeated, lanes=MANY)
         shape = (len(whole), matrices.count, ROWS, size)
         loaded[whole] = _to_lanes(_expanded(rows.reshape(shape), matrices.bits), matrices)
     return loaded.transpose(1, 0, 2).reshape(matrices.count, f.n)
@@ -156,7 +158,9 @@ def store_matrices(
     rows = lanes.view(np.uint8).reshape(len(whole), matrices.count, ROWS, ROW_BYTES)
     if matrices.is_transposed:
         rows = np.swapaxes(rows.view(np.uint16), -1, -2).copy().view(np.uint8)
-    f.cta.shared.generic_write(f, at, offsets, ROW_BYTES, rows.reshape(-1, ROW_BYTES), threads)
+    f.cluster.clocks.lanes.wait(f.cluster.clocks.vector, f.agents)
+    data = rows.reshape(-1, ROW_BYTES)
+    f.cta.shared.generic_write(f, at, offsets, ROW_BYTES, data, threads, lanes=MANY)
 
 
 def _whole_warps(f: Fragment, at: int, mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:

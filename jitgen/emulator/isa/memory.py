@@ -30,6 +30,7 @@ from jitgen.emulator.isa.modifiers import width
 from jitgen.emulator.isa.ordering import ORDER_PARTS, WEAK, order_of
 from jitgen.emulator.machine.clocks import check_previous_grid
 from jitgen.emulator.machine.fragment import Fragment, Wait
+from jitgen.emulator.machine.global_history import CONSTANT_READ
 from jitgen.emulator.machine.history import READ, RELAXED_READ, RELAXED_WRITE, WRITE
 from jitgen.emulator.program.builder import PARAM_BASE, Builder
 from jitgen.emulator.program.instruction import Instruction
@@ -54,12 +55,14 @@ class Transfer:
         width: Bytes of an element.
         count: Elements of each thread.
         order: As of `ordering.order_of`.
+        is_constant: By .nc: the memory is read only.
     """
 
     space: str
     width: int
     count: int
     order: str
+    is_constant: bool = False
 
     @property
     def bytes(self) -> int:
@@ -89,7 +92,8 @@ def transfer_of(instruction: Instruction, names: list[str]) -> Transfer:
         bits, count = 64, 2 * count
     if count != len(names) or bits not in {8, 16, 32, 64}:
         raise Unsupported(f"{len(names)} registers of type .{kind}")
-    return Transfer(space_of(instruction), bits // 8, count, order_of(instruction))
+    order, is_constant = order_of(instruction), "nc" in modifiers
+    return Transfer(space_of(instruction), bits // 8, count, order, is_constant)
 
 
 def _may_spin(instruction: Instruction) -> bool:
@@ -206,7 +210,10 @@ def _fetch_global(
 ) -> NDArray[np.uint8]:
     check_previous_grid(f, at, warps_of(f, threads))
     data = f.machine.memory.load(f, at, addresses, transfer.bytes)
+    kind = CONSTANT_READ if transfer.is_constant else READ
+    kind = kind if transfer.order == WEAK else RELAXED_READ
     _acquire(f, addresses, threads, transfer.order)
+    f.machine.memory.note(f, at, addresses, transfer.bytes, threads, kind)
     return data
 
 
@@ -287,6 +294,8 @@ def store(
     elif space == GLOBAL:
         check_previous_grid(f, at, warps_of(f, threads))
         f.machine.memory.store(f, at, spread, data)
+        kind = WRITE if transfer.order == WEAK else RELAXED_WRITE
+        f.machine.memory.note(f, at, spread, transfer.bytes, threads, kind)
     else:
         f.fault(at, "a store to a kernel parameter")
     if transfer.order != WEAK:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.isa.warp import is_whole_warp, meet
 from jitgen.emulator.machine.barriers import NamedBarrier
 from jitgen.emulator.machine.cta import NOT_ARRIVED
 from jitgen.emulator.machine.fragment import WARP, Fragment, Outcome, Split, Wait
@@ -74,9 +75,11 @@ def arrive(builder: Builder, instruction: Instruction) -> None:
     builder.do(builder.call(arrive_only, builder.mask(instruction), *operands))
 
 
-@emits("bar.warp.sync", whole_warp=lambda instruction: instruction.operands[0] == "-1")
+@emits("bar.warp.sync", whole_warp=is_whole_warp)
 def sync_warp(builder: Builder, instruction: Instruction) -> None:
-    """``bar.warp.sync mask``: a warp is one agent, so that its lanes are ordered anyway."""
+    """``bar.warp.sync mask``: orders the memory accesses of the lanes that the mask names."""
+    members = builder.value(instruction.operands[0], "b32")
+    builder.do(builder.call(meet, builder.mask(instruction), members, "True"))
 
 
 def _groups(f: Fragment, mask: Mask, numbers: Any) -> list[tuple[int, NDArray[np.bool_]]]:
@@ -207,6 +210,8 @@ def wait_for_cluster(f: Fragment, at: int, mask: Mask) -> Wait | None:
     if barrier.clock is not None:
         f.cluster.clocks.acquire(f.selected_warps(mask), barrier.clock)
     arrivals[lanes] = NOT_ARRIVED
+    for cta in f.cluster.ctas:
+        cta.known_to.add(f.cta.rank)  # it runs, whatever is known of its memory
     return None
 
 

@@ -2,10 +2,10 @@
 """
 How memory accesses of threads are ordered, and what they hand on when they synchronise.
 
-Whoever acquires at an address learns what was released there, if the scope of each of the two holds
-the other. Only ``.cta`` is told apart from the wider ones: what it releases, nobody in another CTA
-learns. The threads of one instruction that synchronise at one address count as if each came before
-the others.
+Whoever acquires at an address learns what was released there, also by another cluster, if the scope
+of each of the two holds the other. Only ``.cta`` is told apart from the wider ones: what it
+releases, nobody in another CTA learns. The threads of one instruction that synchronise at one
+address count as if each came before the others.
 
 PTX ISA, sections "Scope", "Morally strong operations" and "Release and Acquire Patterns" of the
 memory consistency model.
@@ -16,7 +16,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.isa.addressing import SHARED_END
 from jitgen.emulator.machine.clocks import Released
+from jitgen.emulator.machine.foreign import ByCluster, united
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.program.instruction import Instruction
 
@@ -63,10 +65,12 @@ def release(
         adds: The write is an update, which hands on what was released there before.
     """
     clocks, (order, _, scope) = f.cluster.clocks, order.partition(".")
+    others = _between_clusters(f, addresses)
     if order not in _RELEASES and not any(map(clocks.has_fenced, f.agents.tolist())):
-        if not adds and clocks.flags:
+        if not adds and (clocks.flags or others):
             for address in addresses.tolist():
                 clocks.flags.pop(address, None)
+                others.pop(address, None)
         return
     for address in np.unique(addresses).tolist():
         givers = np.unique(agents[addresses == address])
@@ -78,6 +82,16 @@ def release(
         made = Released(f.cta.rank, near, None if scope else far)
         before = clocks.flags.get(address) if adds else None
         clocks.flags[address] = made if before is None else before.followed_by(made)
+        if scope:
+            others.pop(address, None)
+        else:
+            given = clocks.foreign.released(clocks, far)
+            others[address] = united(others.get(address) if adds else None, given)
+
+
+def _between_clusters(f: Fragment, addresses: NDArray[np.int64]) -> dict[int, ByCluster]:
+    """Return what clusters hand each other; nothing that is kept for addresses in shared memory."""
+    return f.machine.memory.flags if int(addresses[0]) >= SHARED_END else {}
 
 
 def acquire(
@@ -85,18 +99,21 @@ def acquire(
 ) -> None:
     """Let threads learn what was released where they read; see `release`."""
     clocks, (order, _, scope) = f.cluster.clocks, order.partition(".")
-    if not clocks.flags:
+    others, is_acquire = _between_clusters(f, addresses), order in _ACQUIRES
+    if not clocks.flags and not others:
         return
     for address in np.unique(addresses).tolist():
-        flag = clocks.flags.get(address)
-        if flag is None:
-            continue
-        is_near = flag.rank == f.cta.rank
-        clock = flag.near if is_near else None if scope else flag.far
-        if clock is None:
-            continue
         takers = np.unique(agents[addresses == address])
-        if order in _ACQUIRES:
-            clocks.acquire(takers, clock)
-        else:
-            clocks.observe(takers, clock, is_far=not is_near)
+        flag, given = clocks.flags.get(address), others.get(address)
+        if flag is not None:
+            is_near = flag.rank == f.cta.rank
+            clock = flag.near if is_near else None if scope else flag.far
+            if clock is not None and is_acquire:
+                clocks.acquire(takers, clock)
+            elif clock is not None:
+                clocks.observe(takers, clock, is_far=not is_near)
+        if given is not None and not scope:
+            if is_acquire:
+                clocks.foreign.acquire(clocks, takers, given)
+            else:
+                clocks.foreign.observe(takers, given)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from jitgen.emulator.machine.clocks import AsyncUnit, Clock
 from jitgen.emulator.machine.cta import Cta
 from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.lanes import ALL_LANES
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
@@ -107,13 +108,15 @@ def known(cta: Cta, agent: int, clock: Clock) -> Clock:
         units = [
             unit.agent
             for other in cta.cluster.ctas
-            for (kind, _), unit in other.units.items()
+            for (kind, *_), unit in other.units.items()
             if kind in _UNITS
         ]
         taken_up = cta.tensor.taken_up.get(agent)
         kept = clock[units]
         clock[units] = 0 if taken_up is None else _padded(taken_up, len(clock))[units]
-        own = [cta.units.get((kind, agent - cta.agent0)) for kind in (LOAD_UNIT, STORE_UNIT)]
+        own = [
+            cta.units.get((kind, agent - cta.agent0, ALL_LANES)) for kind in (LOAD_UNIT, STORE_UNIT)
+        ]
         for unit in own:
             if unit is not None:
                 clock[unit.agent] = kept[units.index(unit.agent)]

@@ -3,8 +3,8 @@
 Kernels that write tensor maps: one field replaced, a map copied from shared to global memory.
 
 PTX ISA, sections "tensormap.replace" and "tensormap.cp_fenceproxy"; where the fields lie see
-`jitgen.emulator.formats.tensor_map`. The tensor map proxy is not modelled: a copy reads its map
-when it is issued, whether a fence came before or not.
+`jitgen.emulator.formats.tensor_map`. A copy reads its map when it is issued; the fences that it
+needs before are checked, see `jitgen.emulator.machine.tensor_maps`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from jitgen.emulator.formats import tensor_map
 from jitgen.emulator.isa.bulk_transfer import Mask, check_parts, issues
 from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.history import READ, WRITE
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
@@ -172,6 +173,7 @@ def copy_map(f: Fragment, at: int, mask: Mask, destinations: Any, sources: Any) 
         rest = f.cta.shared.bytes[start + tensor_map.USED : start + tensor_map.BYTES]
         data = np.concatenate([used, rest[None]], axis=1)
         _store(f, at, issue.of(destinations), data, thread, False)
+        f.machine.memory.maps.release(f.cluster.clocks, issue.agent)
 
 
 def _load(
@@ -180,7 +182,9 @@ def _load(
     """Return what a thread reads, uint8 [1, width]."""
     addresses = np.array([address], np.uint64)
     if not is_shared:
-        return f.machine.memory.load(f, at, addresses, width)
+        loaded = f.machine.memory.load(f, at, addresses, width)
+        f.machine.memory.note(f, at, addresses, width, thread, READ)
+        return loaded
     offsets = f.cta.shared.offsets(f, at, addresses, width)
     return f.cta.shared.generic_read(f, at, offsets, width, thread)
 
@@ -197,6 +201,7 @@ def _store(
     addresses = np.array([address], np.uint64)
     if not is_shared:
         f.machine.memory.store(f, at, addresses, data)
+        f.machine.memory.note(f, at, addresses, data.shape[1], thread, WRITE)
         return
     offsets = f.cta.shared.offsets(f, at, addresses, data.shape[1])
     f.cta.shared.generic_write(f, at, offsets, data.shape[1], data, thread)

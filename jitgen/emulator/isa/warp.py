@@ -3,6 +3,9 @@
 What lanes of a warp do together: shuffles, votes, elections, matches, reductions.
 
 PTX ISA, sections "shfl.sync", "vote.sync", "match.sync", "activemask", "redux.sync", "elect.sync".
+All but activemask wait for the lanes of their member mask; that this orders memory is said of
+"bar.warp.sync" alone, see `jitgen.emulator.machine.lanes`.
+
 The functions lay the threads of a fragment out as a table [warps, 32]; a lane that is not there
 takes no part. Blocks with these instructions are entered by whole warps.
 """
@@ -27,10 +30,10 @@ LANES = np.arange(WARP)
 
 _ALL = {"-1", "0xffffffff", "4294967295"}
 
-_EVERYONE = np.uint32(0xFFFFFFFF)
+EVERYONE = np.uint32(0xFFFFFFFF)
 
 
-def _is_whole_warp(instruction: Instruction) -> bool:
+def is_whole_warp(instruction: Instruction) -> bool:
     """Return whether all lanes are named: any member mask but an immediate one with zeros."""
     members = instruction.operands[-1]
     return members.startswith("%") or members.lower() in _ALL
@@ -54,17 +57,52 @@ def untable(f: Fragment, laid_out: Table) -> NDArray[Any]:
 
 def _names_all(members: Any) -> bool:
     """Return whether a member mask, or each of [n], names all lanes."""
-    return not np.count_nonzero(members != _EVERYONE)
+    return not np.count_nonzero(members != EVERYONE)
+
+
+def meet(f: Fragment, at: int, mask: NDArray[np.bool_] | None, members: Any, orders: bool) -> None:
+    """
+    Note that the lanes of a member mask wait for each other.
+
+    Args:
+        f: Who executes the instruction.
+        at: The instruction.
+        mask: Of its guard.
+        members: The member mask, [n] or a scalar.
+        orders: Their memory accesses are ordered, too.
+    """
+    del at
+    clocks, agents = f.cluster.clocks, f.selected_warps(mask)
+    lanes, vector = clocks.lanes, clocks.vector
+    if _names_all(members):
+        (lanes.bring if orders else lanes.wait)(vector, agents)
+        return
+    chosen = f.selected(mask)
+    named = f.spread(members)[chosen]
+    for agent in agents.tolist():
+        for group in set(named[f.agent_of[chosen] == agent].tolist()):
+            if not is_all_alive(f, agent, group):
+                lanes.meet(vector, agent, group, orders=orders)
+            else:
+                (lanes.bring if orders else lanes.wait)(vector, np.array([agent]))
+
+
+def is_all_alive(f: Fragment, agent: int, members: int) -> bool:
+    """Return whether a member mask names as many lanes as live in a warp."""
+    return members.bit_count() >= int(f.cta.live[agent - f.cta.agent0])
 
 
 def present(f: Fragment, at: int, members: Any) -> NDArray[np.bool_]:
     """
     Return which lanes take part [warps, 32]: those that the member mask of their warp names.
 
+    They wait for each other here.
+
     Raises:
         MachineFault: A named lane that lives is not in the fragment, or the caller is not named.
     """
     here = f.threads.is_here
+    meet(f, at, None, members, False)
     if _names_all(members):
         return here
     masks = f.spread(members)[f.warp_starts].astype(np.uint32)
@@ -80,7 +118,7 @@ def present(f: Fragment, at: int, members: Any) -> NDArray[np.bool_]:
 # --- elect, activemask ---------------------------------------------------------------------------
 
 
-@emits("elect.sync", whole_warp=_is_whole_warp)
+@emits("elect.sync", whole_warp=is_whole_warp)
 def elect(builder: Builder, instruction: Instruction) -> None:
     """``elect.sync d|p, members``: the lowest lane that takes part."""
     lane, _, predicate = instruction.operands[0].partition("|")
@@ -95,6 +133,7 @@ def elect(builder: Builder, instruction: Instruction) -> None:
 def elect_lane(f: Fragment, at: int, members: Any) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
     """Return the elected lane of each thread's warp, and whether the thread is it."""
     if _names_all(members):
+        meet(f, at, None, members, False)
         lanes = f.threads.lowest_lanes
     else:
         lanes = _per_warp(f, present(f, at, members).argmax(axis=1).astype(np.uint32))
@@ -127,7 +166,7 @@ def _per_warp(f: Fragment, values: NDArray[Any]) -> NDArray[Any]:
 # --- shfl ----------------------------------------------------------------------------------------
 
 
-@emits("shfl.sync", whole_warp=_is_whole_warp)
+@emits("shfl.sync", whole_warp=is_whole_warp)
 def shuffle(builder: Builder, instruction: Instruction) -> None:
     """``shfl.sync.mode.b32 d|p, a, b, c, members``."""
     mode = instruction.parts[2]
@@ -178,7 +217,7 @@ def shuffle_lanes(
 # --- vote, match, redux --------------------------------------------------------------------------
 
 
-@emits("vote.sync", whole_warp=_is_whole_warp)
+@emits("vote.sync", whole_warp=is_whole_warp)
 def vote(builder: Builder, instruction: Instruction) -> None:
     """``vote.sync.{all,any,uni}.pred p, a, members`` and ``vote.sync.ballot.b32 d, a, members``."""
     mode = instruction.parts[2]
@@ -204,7 +243,7 @@ def count_votes(f: Fragment, at: int, mode: str, votes: Any, members: Any) -> ND
     return _per_warp(f, _VOTES[mode](table(f, votes), present(f, at, members)))
 
 
-@emits("match.any.sync", "match.all.sync", whole_warp=_is_whole_warp)
+@emits("match.any.sync", "match.all.sync", whole_warp=is_whole_warp)
 def match(builder: Builder, instruction: Instruction) -> None:
     """``match.any.sync.b32 d, a, members`` and ``match.all.sync.b32 d|p, a, members``."""
     mode, value_type = instruction.parts[1], instruction.parts[-1]
@@ -244,7 +283,7 @@ _REDUCTIONS: dict[str, np.ufunc] = {
 }  # fmt: skip
 
 
-@emits("redux.sync", whole_warp=_is_whole_warp)
+@emits("redux.sync", whole_warp=is_whole_warp)
 def redux(builder: Builder, instruction: Instruction) -> None:
     """``redux.sync.op.type d, a, members``; .f32 has min and max, with .abs and .NaN."""
     _, _, operation, *modifiers, value_type = instruction.parts

@@ -24,6 +24,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.machine.foreign import Foreign
+from jitgen.emulator.machine.lanes import EVERYONE, Lanes
+
 if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
 
@@ -54,16 +57,23 @@ class Clocks:
         shadow_of: For each agent [capacity] its shadow; `NOBODY` for one that has none, which is to
             say that the async proxy sees all its writes.
         flags: What was released at an address of memory, for who acquires there.
+        global_shadow_of: The same for what they write to global memory.
+        lanes: What the lanes of each warp know of each other.
+        foreign: What was acquired from other clusters.
     """
 
     def __init__(self) -> None:
         self.vector: NDArray[np.int64] = np.zeros((_FIRST_CAPACITY, _FIRST_CAPACITY), np.int64)
         self.shadow_of: NDArray[np.int64] = np.zeros(_FIRST_CAPACITY, np.int64)
         self.flags: dict[int, Released] = {}
+        self.global_shadow_of: NDArray[np.int64] = np.zeros(_FIRST_CAPACITY, np.int64)
+        self.lanes = Lanes(_FIRST_CAPACITY)
+        self.foreign = Foreign()
         self._names: list[str] = []
         self._fenced: dict[bool, dict[int, Clock]] = {False: {}, True: {}}
         self._observed: dict[bool, dict[int, Clock]] = {False: {}, True: {}}
         self._with_shadow: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._with_global_shadow: NDArray[np.int64] = np.zeros(0, np.int64)
         self.agent("nobody")
 
     def agent(self, name: str) -> int:
@@ -72,6 +82,8 @@ class Clocks:
         if new == len(self.vector):
             self.vector = np.pad(self.vector, (0, new))
             self.shadow_of = np.pad(self.shadow_of, (0, new))
+            self.global_shadow_of = np.pad(self.global_shadow_of, (0, new))
+            self.lanes.grow(new)
         self._names.append(name)
         self.vector[new, new] = 1
         self.vector[new, NOBODY] = FOREVER
@@ -97,6 +109,7 @@ class Clocks:
         """Let each of `agents` know what `clock` knows."""
         known = self.vector[agents, : len(clock)]
         self.vector[agents, : len(clock)] = np.maximum(known, clock)
+        self.lanes.take_back(agents, clock)
 
     def learn(self, agents: Agents, other: int, epoch: int) -> None:
         """Let each of `agents` know agent `other` up to `epoch`."""
@@ -134,6 +147,8 @@ class Clocks:
                 seen = self._observed[is_far].pop(agent, None)
                 if seen is not None:
                     self.acquire(agent, seen)
+            if not is_near:
+                self.foreign.fence(self, agent)
             now = self.vector[agent].copy()
             self._fenced[False][agent] = now
             if not is_near:
@@ -160,20 +175,50 @@ class Clocks:
         return clock
 
     def give_shadow(self, agents: Agents) -> None:
-        """Give `agents` shadows if they have none, as they write through the generic proxy."""
+        """Give `agents` shadows if they have none: they write to shared memory, generically."""
         for agent in np.atleast_1d(agents).tolist():
             if not self.shadow_of[agent]:
                 shadow = self.agent(f"fenced writes of {self.name(agent)}")
                 self.shadow_of[agent] = shadow
                 self._with_shadow = np.append(self._with_shadow, agent)
 
-    def fence_proxy(self, agents: NDArray[np.int64]) -> None:
-        """Let the async proxy see what `agents` [k] know of, and begin a new epoch of each."""
+    def give_global_shadow(self, agents: Agents) -> None:
+        """Do the same for agents that write to global memory."""
+        for agent in np.atleast_1d(agents).tolist():
+            if not self.global_shadow_of[agent]:
+                shadow = self.agent(f"fenced global writes of {self.name(agent)}")
+                self.global_shadow_of[agent] = shadow
+                self._with_global_shadow = np.append(self._with_global_shadow, agent)
+
+    def fence_proxy(self, agents: NDArray[np.int64], members: list[int] | None = None) -> None:
+        """
+        Let the async proxy see what threads know of shared memory; begin a new epoch of each warp.
+
+        Args:
+            agents: The warps [k].
+            members: For each warp a bit for each lane that executes the fence; by default all do.
+                A lane's fence is no fence for what others wrote since they last came together.
+        """
         owners = self._with_shadow
         shadows = self.shadow_of[owners]
+        for position, agent in enumerate(agents.tolist()):
+            row = self.vector[agent]
+            seen = row[owners]
+            who = EVERYONE if members is None else members[position]
+            if who != EVERYONE:
+                seen = np.where(owners == agent, self.lanes.known[agent], seen)
+                self.lanes.fence(agent, int(row[agent]), who)
+            row[shadows] = np.maximum(row[shadows], seen)
+            row[agent] += 1
+
+    def fence_global_proxy(self, agents: NDArray[np.int64]) -> None:
+        """Let the async proxy see what warps [k] know of global memory, as `fence_proxy` does."""
+        owners = self._with_global_shadow
+        shadows = self.global_shadow_of[owners]
         for agent in agents.tolist():
             row = self.vector[agent]
             row[shadows] = np.maximum(row[shadows], row[owners])
+            self.foreign.fence_proxy(self, agent)
             row[agent] += 1
 
 
@@ -223,13 +268,16 @@ class AsyncUnit:
         committed: Groups that were closed.
         pending: What is left to do of each group that is not known to be complete, the open one
             last. Where work is not deferred there is nothing to do.
+        writer: The agent that stands for what it writes to global memory, in the same epochs;
+            `NOBODY` if it does not.
     """
 
-    __slots__ = ("_ends", "agent", "committed", "pending")
+    __slots__ = ("_ends", "agent", "committed", "pending", "writer")
 
     def __init__(self, agent: int) -> None:
         self.agent = agent
         self.committed = 0
+        self.writer = NOBODY
         self.pending: list[list[Action]] = [[]]
         self._ends = [0]  # the last epoch of each closed group, and that of the open one so far
 
@@ -253,13 +301,22 @@ class AsyncUnit:
         if len(self.pending) > 1 or self.pending[0]:
             self.pending.append([])
 
-    def complete(self, clocks: Clocks, warp_agent: int, keep: int) -> None:
-        """Do the work of all closed groups but the last `keep`; the warp knows it from now on."""
+    def complete(
+        self, clocks: Clocks, warp_agent: int, keep: int, *, is_read: bool = False
+    ) -> None:
+        """
+        Do the work of all closed groups but the last `keep`; the warp knows it from now on.
+
+        With `is_read` it knows that the sources have been read, and nothing of what is written.
+        """
         while len(self.pending) > keep + 1:
             for action in self.pending.pop(0):
                 action()
         if self.committed > keep:
-            clocks.learn(warp_agent, self.agent, self._ends[self.committed - keep - 1])
+            end = self._ends[self.committed - keep - 1]
+            clocks.learn(warp_agent, self.agent, end)
+            if self.writer and not is_read:
+                clocks.learn(warp_agent, self.writer, end)
 
     def drain(self) -> None:
         """Do what is left, without anybody knowing."""

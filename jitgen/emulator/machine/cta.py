@@ -15,6 +15,7 @@ from jitgen.emulator.machine import exits
 from jitgen.emulator.machine.barriers import MBarrier, NamedBarrier
 from jitgen.emulator.machine.clocks import AsyncUnit
 from jitgen.emulator.machine.fragment import WARP, Fragment, Threads
+from jitgen.emulator.machine.lanes import ALL_LANES
 from jitgen.emulator.machine.live_barriers import LiveBarriers
 from jitgen.emulator.machine.registers import RegisterPool
 from jitgen.emulator.machine.shared_memory import SharedMemory
@@ -86,7 +87,8 @@ class Cta:
         self.registers = RegisterPool(self.num_warps, self.machine.launch.registers)
         self.known_to: set[int] = set()
         self.remote_accesses: dict[int, tuple[int, int]] = {}
-        self.units: dict[tuple[str, int], AsyncUnit] = {}
+        self.units: dict[tuple[str, int, int], AsyncUnit] = {}
+        self._lane_units: dict[str, dict[tuple[int, int], AsyncUnit]] = {}
         self._threads: dict[bytes, Threads] = {}
 
     def _make_registers(self, threads: int) -> None:
@@ -116,13 +118,23 @@ class Cta:
             found = self._threads[key] = Threads(self, lanes)
         return found
 
-    def unit(self, kind: str, warp: int) -> AsyncUnit:
-        """Return the asynchronous unit of a warp: "wgmma", "bulk", "cp.async" or "tcgen05"."""
-        found = self.units.get((kind, warp))
+    def unit(self, kind: str, warp: int, lane: int = ALL_LANES) -> AsyncUnit:
+        """
+        Return the asynchronous unit of a warp: "wgmma", "tcgen05"; or of a lane: "bulk".
+
+        Units of several lanes, as of "cp.async", are told apart by any other number.
+        """
+        found = self.units.get((kind, warp, lane))
         if found is None:
             agent = self.cluster.clocks.agent(f"{self.name} warp {warp} {kind}")
-            found = self.units[kind, warp] = AsyncUnit(agent)
+            found = self.units[kind, warp, lane] = AsyncUnit(agent)
+            if lane != ALL_LANES:
+                self._lane_units.setdefault(kind, {})[warp, lane] = found
         return found
+
+    def lane_units(self, kind: str) -> dict[tuple[int, int], AsyncUnit]:
+        """Return the units of lanes that there are, by warp and lane."""
+        return self._lane_units.get(kind, {})
 
     def note_remote(self, agents: NDArray[np.int64], at: int) -> None:
         """Remember that agents of another CTA access this one's shared memory now."""

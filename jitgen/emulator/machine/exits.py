@@ -78,7 +78,7 @@ def _check_named(cta: Cta) -> None:
 def _check_units(cta: Cta) -> None:
     """A CTA's shared memory must not be in use, nor its registers, when it ends."""
     vector = cta.cluster.clocks.vector
-    for (kind, warp), unit in cta.units.items():
+    for (kind, warp, _), unit in cta.units.items():
         wait = _WAITED_UNITS.get(kind)
         if wait is not None and vector[cta.agent0 + warp, unit.agent] < unit.committed:
             message = f"warp {warp} never waited for its last {kind} groups ({wait})"

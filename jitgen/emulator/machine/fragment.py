@@ -107,6 +107,13 @@ class Threads:
             found = self._unions[other] = self._cta.threads(lanes)
         return found
 
+    def members(self, warp: int, mask: NDArray[np.bool_] | None = None) -> int:
+        """Return a bit for each lane of a warp that is in the set, and under the mask [n]."""
+        is_mine = self.lanes // WARP == warp
+        if mask is not None:
+            is_mine &= mask
+        return int(np.left_shift(1, self.lane_ids[is_mine]).sum())
+
     @cached_property
     def lane_ids(self) -> NDArray[np.int64]:
         """Position of each thread in its warp, 0..31 [n]."""

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Global memory: the ranges of the host's memory that a kernel may touch, and nothing else.
+
+An access has two sides, as in shared memory: what it does to the bytes, and that it happens, which
+`note` and `note_box` tell the history when the instruction is executed.
 """
 
 from __future__ import annotations
@@ -12,10 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.machine.foreign import ByCluster
+from jitgen.emulator.machine.global_history import WRITES, GlobalHistory
+from jitgen.emulator.machine.history import Access
+from jitgen.emulator.machine.regions import Box, Scattered
+from jitgen.emulator.machine.tensor_maps import TensorMaps
+
 if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
 
 _UNITS = (8, 4, 2, 1)
+_WORD = 4
 
 
 @dataclass(slots=True)
@@ -27,12 +37,15 @@ class Range:
         start, stop: Addresses of the first byte and behind the last.
         name: What it is, in words: the name of a tensor.
         bytes: uint8 view of it.
+        is_set: For memory that is unknown at first whether each byte was written, from the whole
+            word on that `start` lies in; else None.
     """
 
     start: int
     stop: int
     name: str
     bytes: NDArray[np.uint8]
+    is_set: NDArray[np.bool_] | None = None
     _views: dict[int, tuple[int, NDArray[Any]]] = field(default_factory=dict)
 
     def view(self, unit: int) -> tuple[int, NDArray[Any]]:
@@ -50,16 +63,115 @@ class Range:
 
 
 class GlobalMemory:
-    """Global memory as one kernel sees it."""
+    """
+    Global memory as the kernels of one call see it.
+
+    Attributes:
+        history: Who accessed what in the launch that runs.
+        flags: What was released at an address, for clusters that acquire there.
+        maps: Fences for tensor maps that the kernel changes.
+    """
 
     def __init__(self) -> None:
         self._ranges: list[Range] = []
+        self.begin()
 
-    def add(self, address: int, size: int, name: str) -> None:
-        """Declare `size` bytes from `address` on, which belong to this process and stay."""
+    def begin(self) -> None:
+        """Begin a launch: all that came before is over, and seen."""
+        self.history = GlobalHistory()
+        self.flags: dict[int, ByCluster] = {}
+        self.maps = TensorMaps()
+
+    def add(self, address: int, size: int, name: str, *, is_unknown: bool = False) -> None:
+        """
+        Declare memory that belongs to this process and stays.
+
+        Args:
+            address: Of its first byte.
+            size: In bytes.
+            name: What it is.
+            is_unknown: Whatever it holds means nothing until the kernel has written it, as in an
+                output or a workspace.
+        """
         if size > 0:
             buffer = (ctypes.c_uint8 * size).from_address(address)
-            self._ranges.append(Range(address, address + size, name, np.ctypeslib.as_array(buffer)))
+            found = Range(address, address + size, name, np.ctypeslib.as_array(buffer))
+            if is_unknown:
+                found.is_set = np.zeros(size + address % 4 + 3, np.bool_)
+            self._ranges.append(found)
+
+    # --- what is noted ----------------------------------------------------------------------------
+
+    def note(
+        self,
+        f: Fragment,
+        at: int,
+        addresses: Any,
+        width: int,
+        threads: NDArray[np.int64] | slice,
+        kind: str,
+    ) -> None:
+        """
+        Note accesses of threads, through the generic proxy, that `load` or `store` have checked.
+
+        Args:
+            f: Who executes the instruction.
+            at: The instruction.
+            addresses: Where each thread accesses [k].
+            width: Bytes of each access.
+            threads: The threads [k], as indices 0..n-1 of the fragment's.
+            kind: As of an `Access`, or CONSTANT_READ or UPDATE.
+        """
+        clocks = f.cluster.clocks
+        if kind in WRITES:
+            clocks.give_global_shadow(f.agents)
+        agents: Any = int(f.agents[0])
+        if len(f.agents) > 1:
+            agents = f.agent_of[threads]
+            if agents[0] == agents[-1]:  # of threads in their order
+                agents = int(agents[0])
+        epochs: Any = clocks.now(agents) if isinstance(agents, int) else None
+        if epochs is None:
+            epochs = clocks.vector.diagonal()[agents]
+        access = Access(kind, agents, epochs, agents)
+        wide = np.asarray(addresses).astype(np.int64)
+        for found, chosen in self._by_range(f, at, wide, width):
+            place = Scattered(wide[chosen], width)
+            self.history.access(f, at, found, place, access.part(chosen))
+
+    def note_words(
+        self, f: Fragment, at: int, addresses: NDArray[np.int64], access: Access
+    ) -> None:
+        """Note an access of one unit to words; those out of bounds are found when it is done."""
+        for found in self._ranges:
+            mine = addresses[(addresses >= found.start & -_WORD) & (addresses < found.stop)]
+            if len(mine):
+                self.history.access(f, at, found, Scattered(mine, _WORD), access)
+
+    def note_box(self, f: Fragment, at: int, box: Box, access: Access) -> None:
+        """Note an access of a unit, through the async proxy, to bytes that are in bounds."""
+        found = self._range_of(box.address, box.address + 1)
+        if found is not None:
+            self.history.access(f, at, found, box, access)
+
+    def check_map(self, f: Fragment, at: int, box: Box, row: int) -> None:
+        """Find a tensor map that the kernel changed and agent `row` uses without the fences."""
+        found = self._range_of(box.address, box.address + 1)
+        if found is None:
+            return
+        for write in self.history.last_writes(found, box):
+            lacking = self.maps.lacking(write, f.cluster.clocks, row, box.address)
+            if lacking:
+                f.warn(
+                    at,
+                    "proxy",
+                    f"no fence.proxy.tensormap::generic.{lacking} between the write of the tensor "
+                    f"map at {box.address:#x} of {found.name} by {write.clocks.name(write.agent)} "
+                    f"and its use\n  at {f.machine.program.place(write.at)}",
+                )
+                return
+
+    # --- what is done -----------------------------------------------------------------------------
 
     def bytes(self, address: int, size: int) -> NDArray[np.uint8]:
         """

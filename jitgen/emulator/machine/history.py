@@ -14,13 +14,14 @@ ordered after them. PTX ISA, section "Memory Consistency Model": data races, mor
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.machine.clocks import Agents, Clock, Clocks
+from jitgen.emulator.machine.lane_history import LaneHistory, LaneNumbers, report
 from jitgen.emulator.machine.readers import AT_BITS, AT_MASK, Bounds, Earlier, Granules, Readers
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Access:
             every granule. READ only.
         is_async: Through the async proxy, which sees ordinary writes only after a proxy fence. The
             rows are one, or it is joint.
+        lanes: Which lanes of the warps: one for all granules, or for each [k]; None: it does not
+            matter, as all lanes take part.
     """
 
     kind: str
@@ -66,15 +69,21 @@ class Access:
     rows: Agents
     is_joint: bool = False
     is_async: bool = False
+    lanes: LaneNumbers | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether threads access, and no unit for them."""
+        return self.rows is self.agents
 
     def part(self, positions: NDArray[np.int64] | slice) -> Access:
         """Return the access of some of the granules."""
+        lanes = self.lanes[positions] if isinstance(self.lanes, np.ndarray) else self.lanes
         if self.is_joint or not isinstance(self.agents, np.ndarray):
-            return self
-        agents, epochs, rows = (
-            array[positions] for array in map(np.asarray, (self.agents, self.epochs, self.rows))
-        )
-        return Access(self.kind, agents, epochs, rows, is_async=self.is_async)
+            return self if lanes is self.lanes else replace(self, lanes=lanes)
+        agents, epochs = (np.asarray(array)[positions] for array in (self.agents, self.epochs))
+        rows = agents if self.is_own else np.asarray(self.rows)[positions]
+        return Access(self.kind, agents, epochs, rows, is_async=self.is_async, lanes=lanes)
 
 
 class History:
@@ -98,6 +107,7 @@ class History:
         self.readers = Readers(clocks, granules)
         self._clocks = clocks
         self._describe = describe
+        self._lanes = LaneHistory(clocks, granules, self.readers)
         self._last: NDArray[np.int64] = np.zeros(granules, np.int64)
 
     def write(
@@ -141,6 +151,8 @@ class History:
                 earlier = self._find_reader(excluded, granules, bounds, access)
         if earlier is not None:
             self._report(f, at, granules, access, earlier)
+        elif access.lanes is not None:
+            self._check_lanes(f, at, granules, last, bounds, access)
         self._record(f, at, granules, bounds, access)
 
     def move(self, granule: int, to: History, granules: slice) -> None:
@@ -148,6 +160,7 @@ class History:
         to._last[granules] = self._last[granule]
         self._last[granule] = 0
         self.readers.move(granule, to.readers, granules)
+        self._lanes.move(granule, to._lanes, granules)
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -217,20 +230,53 @@ class History:
             return
         lowest, epochs = self._lowest(access), (last >> AT_BITS) & _EPOCH_MASK
         is_unseen = (lowest[shadows] < epochs) & (lowest[agents] >= epochs)
-        position = int(is_unseen.argmax())
-        if is_unseen[position]:
+        if not np.count_nonzero(is_unseen):
+            return
+        if len(last) == 1:  # of all granules, whose lanes may differ
+            last = self._last[granules]
+            is_unseen = np.repeat(is_unseen, len(last))
+        for position in np.flatnonzero(is_unseen).tolist():
+            agent, epoch = int(last[position]) >> _AGENT_SHIFT, int(last[position]) >> AT_BITS
+            lane = self._lanes.writer(granules, position)
+            if self._clocks.lanes.is_fenced(agent, epoch & _EPOCH_MASK, lane):
+                continue
             f.warn(
                 at,
                 "proxy",
                 f"no fence.proxy.async between the write of {self._name(granules, position)} by "
-                f"{self._clocks.name(int(agents[position]))} and its asynchronous read\n"
+                f"{self._clocks.name(agent)} and its asynchronous read\n"
                 f"  at {f.machine.program.place(int(last[position]) & AT_MASK)}",
             )
+            return
+
+    def _check_lanes(
+        self,
+        f: Fragment,
+        at: int,
+        granules: Granules,
+        last: NDArray[np.int64],
+        bounds: Bounds,
+        access: Access,
+    ) -> None:
+        """Find another lane of the same warp that accessed a granule, and nothing in between."""
+        assert access.lanes is not None  # noqa: S101
+        clash = self._lanes.after_write(last, granules, access.rows, access.lanes)
+        kinds = _EXCLUDES[access.kind] - {RELAXED_WRITE}
+        if clash is None and kinds and bounds:
+            clash = self._lanes.after_reads(kinds, granules, bounds, access.rows, access.lanes)
+        if clash is not None:
+            place = self._name(granules, clash.position)
+            report(f, at, access.kind, place, clash)
 
     def _record(
         self, f: Fragment, at: int, granules: Granules, bounds: Bounds, access: Access
     ) -> None:
         agents, epochs = access.agents, access.epochs
+        if access.lanes is not None:
+            if access.kind == WRITE:
+                self._lanes.note_write(granules, access.lanes)
+            elif access.is_own:
+                self._lanes.note_read(granules, agents, access.lanes)
         if access.kind == WRITE:
             self.readers.clear(granules, bounds)
             packed = agents << _AGENT_SHIFT | epochs << AT_BITS | at

@@ -98,6 +98,7 @@ class Readers:
 
     Attributes:
         kinds: The kinds of accesses that there ever were.
+        groups: Who accesses together in each plane.
     """
 
     def __init__(self, clocks: Clocks, granules: int) -> None:
@@ -108,7 +109,7 @@ class Readers:
         # Zeros are not backed by memory until they are written, so room for planes costs nothing.
         self._stamps = np.zeros((_FIRST_CAPACITY, granules), np.int64)
         self._latest = np.zeros((_FIRST_CAPACITY, self._num_pages), np.int64)
-        self._groups: list[Group] = []
+        self.groups: list[Group] = []
         self._planes: dict[tuple[str, bytes], int] = {}
         self._single: dict[tuple[str, int], int] = {}
         self._plane_of: dict[str, NDArray[np.int64]] = {}
@@ -160,7 +161,7 @@ class Readers:
             epochs: When, by the agents' clocks [m].
         """
         plane = self._plane(kind, agents)
-        stamp = self._groups[plane].number(epochs) << AT_BITS | at
+        stamp = self.groups[plane].number(epochs) << AT_BITS | at
         self._stamps[plane, granules] = stamp
         if not isinstance(granules, slice):
             granules = slice(int(granules[0]), int(granules[-1]) + 1)
@@ -185,9 +186,9 @@ class Readers:
         key = (kind, agents.tobytes())
         plane = self._planes.get(key)
         if plane is None:
-            plane = self._planes[key] = len(self._groups)
-            self._groups.append(Group(kind, agents, int(agents[0]) if len(agents) == 1 else -1))
-            if len(self._groups) > len(self._stamps):
+            plane = self._planes[key] = len(self.groups)
+            self.groups.append(Group(kind, agents, int(agents[0]) if len(agents) == 1 else -1))
+            if len(self.groups) > len(self._stamps):
                 more = ((0, len(self._stamps)), (0, 0))
                 self._stamps = np.pad(self._stamps, more)
                 self._latest = np.pad(self._latest, more)
@@ -209,12 +210,12 @@ class Readers:
 
     def on(self, granules: Granules) -> Bounds:
         """Return the planes with accesses near `granules`, and a bound of the stamps of each."""
-        if not self._groups:
+        if not self.groups:
             return {}
         if not isinstance(granules, slice):
             low, high = np.minimum.reduce(granules), np.maximum.reduce(granules)
             granules = slice(int(low), int(high) + 1)
-        latest = np.maximum.reduce(self._latest[: len(self._groups), _pages(granules)], axis=1)
+        latest = np.maximum.reduce(self._latest[: len(self.groups), _pages(granules)], axis=1)
         return {plane: stamp for plane, stamp in enumerate(latest.tolist()) if stamp}
 
     def find(
@@ -236,12 +237,17 @@ class Readers:
             lowest: What all of them know.
         """
         for plane, latest in bounds.items():
-            group = self._groups[plane]
+            group = self.groups[plane]
             if group.kind in kinds and group.stranger(lowest, latest) >= 0:
                 found = self._search(plane, granules, rows)
                 if found is not None:
                     return found
         return None
+
+    def stamps(self, plane: int, granules: Granules) -> NDArray[np.int64]:
+        """Return the stamps of a plane; 0 where there was no access."""
+        found: NDArray[np.int64] = self._stamps[plane, granules]
+        return found
 
     def clear(self, granules: Granules, bounds: Bounds) -> None:
         """Forget all accesses to `granules`, as who comes after their next write knows them."""
@@ -249,11 +255,11 @@ class Readers:
             self._stamps[plane, granules] = 0
         if bounds and isinstance(granules, slice):
             whole = slice(-(-granules.start >> _PAGE_SHIFT), granules.stop >> _PAGE_SHIFT)
-            self._latest[: len(self._groups), whole] = 0
+            self._latest[: len(self.groups), whole] = 0
 
     def move(self, granule: int, to: Readers, granules: slice) -> None:
         """Take one granule's accesses over to another memory, to `granules` there."""
-        for plane, group in enumerate(self._groups):
+        for plane, group in enumerate(self.groups):
             stamp = int(self._stamps[plane, granule])
             if stamp:
                 for agent, epoch in group.members(stamp):
@@ -263,7 +269,7 @@ class Readers:
     def _search(self, plane: int, granules: Granules, rows: Agents) -> Earlier | None:
         """Look at each granule of one plane."""
         stamps = self._stamps[plane, granules]
-        group, vector = self._groups[plane], self._clocks.vector
+        group, vector = self.groups[plane], self._clocks.vector
         if group.agent >= 0:
             unknown = vector[rows, group.agent] < stamps >> AT_BITS
             position = int(unknown.argmax())

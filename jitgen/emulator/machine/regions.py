@@ -8,6 +8,7 @@ again and again, so that what was found out about an array that cannot be writte
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -66,3 +67,114 @@ def _as_slice(words: NDArray[np.int64]) -> Granules:
     """Return ascending numbers as a slice where they are adjacent."""
     first, last = int(words[0]), int(words[-1])
     return slice(first, last + 1) if last - first + 1 == len(words) else words
+
+
+@dataclass(frozen=True, slots=True)
+class Scattered:
+    """
+    Granules of global memory, or accesses of a few bytes each at `addresses` [k].
+
+    Attributes:
+        addresses: Where each access begins; after `within`, numbers of granules.
+        width: Bytes of each access; after `within`, those of a granule.
+    """
+
+    addresses: NDArray[np.int64]
+    width: int
+
+    @property
+    def number(self) -> int:
+        """How many accesses, or granules."""
+        return len(self.addresses)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether words are accessed as a whole."""
+        return self.width % WORD == 0
+
+    def within(self, start: int, unit: int) -> Scattered:
+        """Return the granules of `unit` bytes behind `start`."""
+        first = (self.addresses - start) // unit
+        count = self.width // unit
+        if count == 1:
+            return Scattered(first, unit)
+        return Scattered((first[:, None] + np.arange(count)).reshape(-1), unit)
+
+    def in_bytes(self) -> Scattered:
+        """Return the bytes of these granules."""
+        if self.width == 1:
+            return self
+        spread = self.addresses[:, None] * self.width + np.arange(self.width)
+        return Scattered(spread.reshape(-1), 1)
+
+    def get(self, plane: NDArray[Any]) -> NDArray[Any]:
+        """Return what a plane holds there [granules]."""
+        found: NDArray[Any] = plane[self.addresses]
+        return found
+
+    def put(self, plane: NDArray[Any], values: Any) -> None:
+        """Put values [granules], or one, there."""
+        plane[self.addresses] = values
+
+    def offset(self, position: int, unit: int) -> int:
+        """Return the byte at which one of the granules begins."""
+        return int(self.addresses[position]) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """
+    A part of a tensor: rows of adjacent bytes, at regular distances.
+
+    Attributes:
+        address: Where it begins; after `within`, its first granule.
+        shape: How many in each dimension; the last one in bytes; after `within`, in granules.
+        strides: From one to the next, in bytes; after `within`, in granules.
+        unit: Bytes of a granule.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    unit: int = 1
+
+    @property
+    def number(self) -> int:
+        """How many granules."""
+        return math.prod(self.shape)
+
+    @property
+    def is_whole(self) -> bool:
+        """True: what a row lacks at its end to a whole word is nobody's."""
+        return True
+
+    def within(self, start: int, unit: int) -> Box:
+        """Return the granules of `unit` bytes behind `start`."""
+        *outer, inner = self.shape
+        strides = tuple(stride // unit for stride in self.strides[:-1])
+        return Box((self.address - start) // unit, (*outer, -(-inner // unit)), (*strides, 1), unit)
+
+    def in_bytes(self) -> Box:
+        """Return the bytes of these granules."""
+        *outer, inner = self.shape
+        strides = tuple(stride * self.unit for stride in self.strides[:-1])
+        return Box(self.address * self.unit, (*outer, inner * self.unit), (*strides, 1), 1)
+
+    def get(self, plane: NDArray[Any]) -> NDArray[Any]:
+        """Return a view of what a plane holds there [shape]."""
+        return self._view(plane)
+
+    def put(self, plane: NDArray[Any], values: Any) -> None:
+        """Put values [shape], or one, there."""
+        self._view(plane)[...] = values
+
+    def _view(self, plane: NDArray[Any]) -> NDArray[Any]:
+        size = plane.itemsize
+        strides = tuple(stride * size for stride in self.strides)
+        return np.ndarray(self.shape, plane.dtype, plane, self.address * size, strides)
+
+    def offset(self, position: int, unit: int) -> int:
+        """Return the byte at which one of the granules, in their order, begins."""
+        where = np.unravel_index(position, self.shape)
+        steps = sum(int(i) * step for i, step in zip(where, self.strides, strict=True))
+        return (self.address + steps) * unit

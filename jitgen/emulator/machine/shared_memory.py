@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.machine.clocks import Agents
 from jitgen.emulator.machine.history import READ, RELAXED_WRITE, WRITE, Access
+from jitgen.emulator.machine.lane_history import LaneNumbers
+from jitgen.emulator.machine.lanes import EVERYONE
 from jitgen.emulator.machine.live_barriers import MBARRIER_BYTES
 from jitgen.emulator.machine.regions import region_of
 from jitgen.emulator.machine.shared_history import WORD, SharedHistory
@@ -123,6 +125,7 @@ class SharedMemory:
         width: int,
         threads: NDArray[np.int64] | slice,
         kind: str = READ,
+        lanes: LaneNumbers | None = None,
     ) -> NDArray[np.uint8]:
         """
         Return what threads read, uint8 [k, width].
@@ -134,8 +137,9 @@ class SharedMemory:
             width: Bytes that each reads: a power of 2, or a multiple of 4.
             threads: The threads [k], as indices 0..n-1 of the fragment's.
             kind: READ or RELAXED_READ.
+            lanes: Which lanes access; by default those of `threads`.
         """
-        self._note(f, at, offsets, width, threads, kind)
+        self._note(f, at, offsets, width, threads, kind, lanes)
         unit, index = _units(offsets, width)
         is_missing = self._flags[unit][index] != _WRITTEN[unit]
         if np.count_nonzero(is_missing):
@@ -153,6 +157,7 @@ class SharedMemory:
         data: NDArray[np.uint8],
         threads: NDArray[np.int64] | slice,
         kind: str = WRITE,
+        lanes: LaneNumbers | None = None,
     ) -> None:
         """
         Write uint8 `data` [k, width] of threads.
@@ -161,7 +166,7 @@ class SharedMemory:
         """
         self.cta.guarded.check(f, at, offsets, width)
         self._clocks.give_shadow(f.agents)
-        self._note(f, at, offsets, width, threads, kind)
+        self._note(f, at, offsets, width, threads, kind, lanes)
         unit, index = _units(offsets, width)
         self.views[unit][index] = data.view(f"u{unit}")
         self._flags[unit][index] = _WRITTEN[unit]
@@ -170,7 +175,7 @@ class SharedMemory:
         self, f: Fragment, at: int, offsets: NDArray[np.int64], threads: NDArray[np.int64]
     ) -> None:
         """Note that threads [k] make barriers of bytes at `offsets` [k], or bytes of barriers."""
-        self._note(f, at, offsets, MBARRIER_BYTES, threads, WRITE)
+        self._note(f, at, offsets, MBARRIER_BYTES, threads, WRITE, lanes=None)
         for offset in offsets.tolist():
             self.initialised[offset : offset + MBARRIER_BYTES] = False
 
@@ -182,6 +187,7 @@ class SharedMemory:
         width: int,
         threads: NDArray[np.int64] | slice,
         kind: str,
+        lanes: LaneNumbers | None,
     ) -> None:
         """Note accesses of threads."""
         agents: Agents
@@ -192,8 +198,12 @@ class SharedMemory:
         else:
             agents = f.agent_of[threads]
             epochs = self._clocks.vector.diagonal()[agents]
-        self.history.access(f, at, offsets, width, Access(kind, agents, epochs, agents))
-        if self.cta is not f.cta:
+        is_remote = self.cta is not f.cta
+        if lanes is None and not is_remote:
+            lanes = f.threads.lane_ids[threads]
+        access = Access(kind, agents, epochs, agents, lanes=lanes)
+        self.history.access(f, at, offsets, width, access)
+        if is_remote:
             self.cta.note_remote(np.unique(agents), at)
 
     # --- accesses of asynchronous work ------------------------------------------------------------
@@ -208,6 +218,7 @@ class SharedMemory:
         row: int | None = None,
         *,
         is_atomic: bool = False,
+        lane: int | None = None,
     ) -> None:
         """
         Note that an asynchronous unit writes bytes; call it when the instruction is executed.
@@ -220,6 +231,7 @@ class SharedMemory:
             epoch: That of the unit; for such copies the barrier's completed phases + 1.
             row: Agent who must know earlier accesses; by default the first warp of `f`.
             is_atomic: It is a reduction, which may run beside others.
+            lane: The lane of that warp that issues it, if one does.
 
         Raises:
             MachineFault: Out of bounds.
@@ -228,7 +240,8 @@ class SharedMemory:
         self.check_bounds(f, at, region.start, region.stop)
         self.cta.guarded.check_region(f, at, where)
         row = int(f.agents[0]) if row is None else row
-        access = Access(RELAXED_WRITE if is_atomic else WRITE, agent, epoch, row)
+        lane = lane if self.cta is f.cta else None  # only a CTA's own lanes are written down
+        access = Access(RELAXED_WRITE if is_atomic else WRITE, agent, epoch, row, lanes=lane)
         self.history.access_words(f, at, region.words, access)
 
     def put(self, where: Where, data: NDArray[np.uint8]) -> None:
@@ -237,7 +250,15 @@ class SharedMemory:
         self.initialised[where] = True
 
     def note_async_read(
-        self, f: Fragment, at: int, where: Where, agents: Agents, epochs: Agents, rows: Agents
+        self,
+        f: Fragment,
+        at: int,
+        where: Where,
+        agents: Agents,
+        epochs: Agents,
+        rows: Agents,
+        *,
+        lane: int | None = None,
     ) -> None:
         """
         Note that asynchronous units read bytes; call it when the instruction is executed.
@@ -252,6 +273,7 @@ class SharedMemory:
             epochs: Those of the units; as `agents`.
             rows: Who must know earlier writes: the warps, or units with knowledge of their own; as
                 `agents`.
+            lane: The lane of that warp that issues it, if one does.
 
         Raises:
             MachineFault: Out of bounds.
@@ -260,7 +282,7 @@ class SharedMemory:
         self.check_bounds(f, at, region.start, region.stop)
         self.cta.guarded.check_region(f, at, where)
         is_joint = isinstance(agents, np.ndarray)
-        access = Access(READ, agents, epochs, rows, is_joint=is_joint, is_async=True)
+        access = Access(READ, agents, epochs, rows, is_joint=is_joint, is_async=True, lanes=lane)
         self.history.access_words(f, at, region.words, access)
 
     def take(self, f: Fragment, at: int, where: Where) -> NDArray[np.uint8]:
@@ -272,8 +294,17 @@ class SharedMemory:
 
     def fence_async(self, threads: NDArray[np.int64]) -> None:
         """Execute fence.proxy.async in threads of this CTA, by their numbers in it."""
-        if len(threads):
-            self._clocks.fence_proxy(np.unique(threads // _WARP) + self.cta.agent0)
+        if not len(threads):
+            return
+        warps, counts = np.unique(threads // _WARP, return_counts=True)
+        members = None
+        if np.count_nonzero(counts != self.cta.live[warps]):
+            bits = np.left_shift(1, threads % _WARP)
+            members = [int(bits[threads // _WARP == warp].sum()) for warp in warps]
+            is_whole = (counts == self.cta.live[warps]).tolist()
+            pairs = zip(members, is_whole, strict=True)
+            members = [EVERYONE if whole else some for some, whole in pairs]
+        self._clocks.fence_proxy(warps + self.cta.agent0, members)
 
     # --- inside -----------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from jitgen.emulator.formats import fragments
 from jitgen.emulator.machine.accumulators import POISON, Accumulators
 from jitgen.emulator.machine.clocks import AsyncUnit
 from jitgen.emulator.machine.fragment import WARP
+from jitgen.emulator.machine.lanes import ALL_LANES
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.cta import Cta
@@ -168,7 +169,7 @@ class Warpgroup:
 
     def _unit(self, cta: Cta, warp: int) -> WarpUnit:
         agent = cta.cluster.clocks.agent(f"{cta.name} warp {warp} wgmma")
-        unit = cta.units["wgmma", warp] = WarpUnit(agent, self)
+        unit = cta.units["wgmma", warp, ALL_LANES] = WarpUnit(agent, self)
         return unit
 
     def open_group(self, share: Share) -> int:
@@ -296,5 +297,5 @@ class WarpUnit(AsyncUnit):
 
 def warpgroup(cta: Cta, number: int) -> Warpgroup:
     """Return what a warpgroup of a CTA has in flight; made on first use."""
-    unit = cta.units.get(("wgmma", WARPS * number))
+    unit = cta.units.get(("wgmma", WARPS * number, ALL_LANES))
     return unit.group if isinstance(unit, WarpUnit) else Warpgroup(cta, number)

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The accesses of global memory by all clusters of a launch: finds those that nothing orders.
+
+Every access of one agent by one instruction in one epoch is a stamp with a number. Beside each
+range of memory lie planes of such numbers: who wrote each word last, by an ordinary write and by a
+relaxed one, and which two agents read it last. Words have 4 bytes; a range of which
+single bytes are accessed is kept by bytes from then on. Memory that nobody touches costs nothing.
+
+Memory that the host calls unknown holds nothing until the kernel has written it.
+
+PTX ISA, sections "Memory Consistency Model" (data races, proxies), "ld" (.nc: the memory is read
+only), "cp.async.bulk.wait_group" (.read: the sources have been read, no more).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine.clocks import Clocks
+from jitgen.emulator.machine.history import (
+    READ,
+    RELAXED_READ,
+    RELAXED_WRITE,
+    WRITE,
+    Access,
+)
+from jitgen.emulator.machine.regions import Box, Scattered
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.fragment import Fragment
+    from jitgen.emulator.machine.global_memory import Range
+
+CONSTANT_READ = "non-coherent read"
+"""A read by ld.global.nc, which nobody may write beside."""
+
+UPDATE = "update"
+"""A relaxed write that reads what was there: an atomic operation, a reduction."""
+
+Plane = NDArray[np.int32]
+Place = Box | Scattered
+
+_PLANES = {
+    READ: "read", CONSTANT_READ: "read", WRITE: "wrote", RELAXED_READ: "polled",
+    RELAXED_WRITE: "updated", UPDATE: "updated",
+}  # fmt: skip
+_READ_BY_ANOTHER = "read by another"
+_ALL_READS = ("read", _READ_BY_ANOTHER)
+_EXCLUDES = {
+    READ: ("wrote", "updated"),
+    CONSTANT_READ: ("wrote", "updated"),
+    RELAXED_READ: ("wrote",),
+    RELAXED_WRITE: ("wrote", *_ALL_READS),
+    UPDATE: ("wrote", *_ALL_READS),
+    WRITE: ("wrote", "updated", "polled", *_ALL_READS),
+}
+"""The planes of accesses that each kind must know of."""
+
+_MAX_KEPT = 1 << 20
+"""Granules of reads that are kept: 8 MiB of their numbers."""
+
+WRITES = frozenset({WRITE, RELAXED_WRITE, UPDATE})
+_PLAIN_READS = frozenset({READ, CONSTANT_READ})
+
+_WORD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """
+    One access.
+
+    Attributes:
+        kind: How.
+        clocks: Those of the cluster.
+        agent, epoch: Who and when.
+        at: The instruction.
+        is_async: Through the async proxy.
+    """
+
+    kind: str
+    clocks: Clocks
+    agent: int
+    epoch: int
+    at: int
+    is_async: bool
+
+    def __hash__(self) -> int:
+        return hash((self.agent, self.epoch, self.at, id(self.clocks)))
+
+
+class Track:
+    """
+    The planes of one range.
+
+    Attributes:
+        unit: Bytes of a granule: 4, or 1.
+        is_only_read: Nobody has written here yet, nor read in another way than plainly.
+        kept: Until then the places of the reads and their numbers, as most inputs stay like that.
+    """
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start, self.stop = start & -_WORD, stop
+        self.unit = _WORD
+        self.is_only_read = True
+        self.kept: list[tuple[Place, int | Plane]] = []
+        self._num_kept = 0
+        self._planes: dict[str, Plane] = {}
+
+    def plane(self, name: str) -> Plane:
+        """Return a plane, made on first use: a number for each granule."""
+        found = self._planes.get(name)
+        if found is None:
+            size = -(-(self.stop - self.start) // _WORD) * _WORD // self.unit
+            found = self._planes[name] = np.zeros(size, np.int32)
+        return found
+
+    def known(self, name: str) -> Plane | None:
+        """Return a plane, if there is one."""
+        return self._planes.get(name)
+
+    def keep(self, where: Place, numbers: int | Plane) -> None:
+        """Keep a read for later."""
+        self.kept.append((where, numbers))
+        self._num_kept += where.number if isinstance(where, Scattered) else 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more reads were kept than are worth it."""
+        return self._num_kept > _MAX_KEPT
+
+    def split(self) -> None:
+        """Keep single bytes from now on."""
+        if self.unit == _WORD:
+            self.kept = [_split(where, numbers) for where, numbers in self.kept]
+            self._planes = {name: np.repeat(x, _WORD) for name, x in self._planes.items()}
+            self.unit = 1
+
+
+def _split(where: Place, numbers: int | Plane) -> tuple[Place, int | Plane]:
+    """Return a place of words, and numbers for them, by bytes."""
+    if isinstance(numbers, np.ndarray):
+        numbers = np.repeat(numbers, _WORD)
+    return where.in_bytes(), numbers
+
+
+class GlobalHistory:
+    """
+    What was accessed in one launch.
+
+    Attributes:
+        is_checked: Off: nothing is noted and nothing found.
+    """
+
+    def __init__(self) -> None:
+        self.is_checked = True
+        self._stamps: list[Stamp | None] = [None]
+        self._numbers: dict[Stamp, int] = {}
+        self._agent_of: NDArray[np.int32] = np.zeros(1024, np.int32)
+        self._agents: dict[tuple[int, int], int] = {}
+        self._tracks: dict[int, Track] = {}
+
+    def access(self, f: Fragment, at: int, found: Range, place: Place, access: Access) -> None:
+        """
+        Note an access, and report what it is not ordered after.
+
+        Args:
+            f: Who executes the instruction.
+            at: The instruction.
+            found: The range.
+            place: Which bytes of it.
+            access: Who and how; not joint. Arrays in it are one for each of a scattered place.
+        """
+        if not self.is_checked:
+            return
+        track = self._track(found)
+        if not place.is_whole:
+            track.split()
+        where = place.within(track.start, track.unit)
+        if isinstance(access.agents, np.ndarray):
+            number = len(access.agents)
+            access = access.part(np.repeat(np.arange(number), where.number // number))
+        if found.is_set is not None:
+            self._check_set(f, at, found, where, access)
+        if track.is_only_read and access.kind in _PLAIN_READS:
+            track.keep(where, self._numbers_of(at, f.cluster.clocks, access))
+            if not track.is_full:
+                return
+        self._catch_up(track)
+        self._check(f, at, found, track, where, access)
+        self._record(at, track, where, f.cluster.clocks, access)
+
+    def _track(self, found: Range) -> Track:
+        """Return the planes of a range, made on first use."""
+        track = self._tracks.get(found.start)
+        if track is None:
+            track = self._tracks[found.start] = Track(found.start, found.stop)
+        return track
+
+    def _catch_up(self, track: Track) -> None:
+        """Put the reads of a range that nobody had written into its planes."""
+        track.is_only_read = False
+        for where, numbers in track.kept:
+            self._put_read(track, where, numbers)
+        track.kept.clear()
+
+    def last_writes(self, found: Range, place: Place) -> list[Stamp]:
+        """Return the last writes of the bytes of a range, each once."""
+        track = self._tracks.get(found.start)
+        if track is None:
+            return []
+        where = place.within(track.start, track.unit)
+        planes = (track.known(name) for name in ("wrote", "updated"))
+        numbers = {
+            number
+            for plane in planes
+            if plane is not None
+            for number in np.unique(where.get(plane)).tolist()
+        }
+        stamps = (self._stamps[number] for number in sorted(numbers))
+        return [stamp for stamp in stamps if stamp is not None]
+
+    # --- finding ----------------------------------------------------------------------------------
+
+    def _check(
+        self, f: Fragment, at: int, found: Range, track: Track, where: Place, access: Access
+    ) -> None:
+        """Report an earlier access that is excluded and not known."""
+        for name in _EXCLUDES[access.kind]:
+            plane = track.known(name)
+            if plane is not None:
+                ids = where.get(plane)
+                if np.count_nonzero(ids) and self._find(f, at, found, track, where, ids, access):
+                    return
+
+    def _find(
+        self,
+        f: Fragment,
+        at: int,
+        found: Range,
+        track: Track,
+        where: Place,
+        ids: Plane,
+        access: Access,
+    ) -> bool:
+        """Report one of earlier accesses that is not known; return whether there is one."""
+        flat = ids.reshape(-1)
+        first = int(flat[0])
+        numbers = [first] if not np.count_nonzero(flat != first) else np.unique(flat).tolist()
+        for number in numbers:
+            stamp = self._stamps[number]
+            if stamp is None:
+                continue
+            for row in _rows(access, flat, number):
+                fault = _grade(f.cluster.clocks, row, stamp, access)
+                if fault:
+                    position = int((flat == number).argmax())
+                    address = track.start + where.offset(position, track.unit)
+                    _report(f, at, fault, f"{address:#x} of {found.name}", row, stamp, access)
+                    return True
+        return False
+
+    def _check_set(self, f: Fragment, at: int, found: Range, where: Place, access: Access) -> None:
+        """Find bytes that are read and hold nothing yet, and remember what is written."""
+        assert found.is_set is not None  # noqa: S101
+        bytes_ = where.in_bytes()
+        if access.kind not in {WRITE, RELAXED_WRITE}:
+            is_set = bytes_.get(found.is_set).reshape(-1)
+            if np.count_nonzero(is_set) < is_set.size:
+                address = (found.start & -_WORD) + bytes_.offset(int(is_set.argmin()), 1)
+                f.warn(
+                    at,
+                    "uninitialised",
+                    f"global memory {address:#x} of {found.name} is read; its contents were "
+                    "declared unknown and nobody wrote them",
+                )
+        if access.kind in WRITES:
+            bytes_.put(found.is_set, True)
+
+    # --- recording --------------------------------------------------------------------------------
+
+    def _record(self, at: int, track: Track, where: Place, clocks: Clocks, access: Access) -> None:
+        numbers = self._numbers_of(at, clocks, access)
+        if access.kind in _PLAIN_READS:
+            self._put_read(track, where, numbers)
+            return
+        where.put(track.plane(_PLANES[access.kind]), numbers)
+        if access.kind == WRITE:
+            for name in ("updated", "polled", *_ALL_READS):
+                old = track.known(name)
+                if old is not None:
+                    where.put(old, 0)
+
+    def _put_read(self, track: Track, where: Place, numbers: int | Plane) -> None:
+        """Note the numbers of a read; those of another agent that it replaces are kept, too."""
+        plane = track.plane("read")
+        before = where.get(plane)
+        is_other = (self._agent_of[before] != self._agent_of[numbers]) & (before > 0)
+        if np.count_nonzero(is_other):
+            others = track.plane(_READ_BY_ANOTHER)
+            where.put(others, np.where(is_other, before, where.get(others)))
+        where.put(plane, numbers)
+
+    def _numbers_of(self, at: int, clocks: Clocks, access: Access) -> int | Plane:
+        """Return the numbers of the stamps of an access: one, or one for each granule."""
+        agents, epochs = access.agents, access.epochs
+        if not isinstance(agents, np.ndarray):
+            return self._number(
+                Stamp(access.kind, clocks, agents, int(epochs), at, access.is_async)
+            )
+        assert isinstance(epochs, np.ndarray)  # noqa: S101
+        numbers = np.zeros(len(agents), np.int32)
+        for agent in sorted(set(agents.tolist())):
+            mine = agents == agent
+            epoch = int(epochs[mine.argmax()])
+            stamp = Stamp(access.kind, clocks, agent, epoch, at, access.is_async)
+            numbers[mine] = self._number(stamp)
+        return numbers
+
+    def _number(self, stamp: Stamp) -> int:
+        """Return the number of a stamp."""
+        number = self._numbers.get(stamp)
+        if number is None:
+            number = self._numbers[stamp] = len(self._stamps)
+            self._stamps.append(stamp)
+            if number == len(self._agent_of):
+                self._agent_of = np.pad(self._agent_of, (0, number))
+            who = (id(stamp.clocks), stamp.agent)
+            self._agent_of[number] = self._agents.setdefault(who, len(self._agents) + 1)
+        return number
+
+
+def _rows(access: Access, flat: NDArray[Any], number: int) -> list[int]:
+    """Return the agents that must know of the accesses with a number."""
+    if isinstance(access.rows, np.ndarray):
+        return sorted(set(access.rows[flat == number].tolist()))
+    return [access.rows]
+
+
+def _grade(own: Clocks, row: int, stamp: Stamp, access: Access) -> str:
+    """Return what is wrong with an earlier access: "race", "proxy", "constant" or nothing."""
+    if CONSTANT_READ in {access.kind, stamp.kind}:
+        return "constant"
+    other, agent, epoch = stamp.clocks, stamp.agent, stamp.epoch
+    is_own = other is own
+    if is_own:
+        is_known = bool(own.vector[row, agent] >= epoch)
+    else:
+        is_known = own.foreign.knows(own, row, other, agent, epoch)
+    if not is_known:
+        return "race"
+    shadow = int(other.global_shadow_of[agent])
+    if not access.is_async or stamp.is_async or not shadow or stamp.kind not in WRITES:
+        return ""
+    if is_own:
+        is_fenced = bool(own.vector[row, shadow] >= epoch)
+    else:
+        is_fenced = own.foreign.is_fenced(own, row, other, agent, epoch, shadow)
+    return "" if is_fenced else "proxy"
+
+
+def _report(
+    f: Fragment, at: int, fault: str, place: str, row: int, stamp: Stamp, access: Access
+) -> None:
+    who, earlier = f.cluster.clocks.name(row), stamp.clocks.name(stamp.agent)
+    where = f"\n  at {f.machine.program.place(stamp.at)}"
+    if fault == "proxy":
+        message = (
+            f"no fence.proxy.async between the write of global memory {place} by {earlier} and its "
+            f"asynchronous read"
+        )
+    elif fault == "constant":
+        message = (
+            f"{access.kind} of global memory {place} by {who}, and a {stamp.kind} by {earlier}: "
+            "what ld.global.nc reads must not change while the kernel runs"
+        )
+    else:
+        message = (
+            f"{access.kind} of global memory {place} by {who} is not ordered after the "
+            f"{stamp.kind} by {earlier}"
+        )
+    kind = "proxy" if fault == "proxy" else "race"
+    f.warn(at, kind, message + where)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which lanes accessed each granule: finds two lanes of one warp that nothing orders.
+
+For each granule the lane of the last ordinary write is kept, and for each warp the lane of its last
+read. They are looked at only where the history says that this warp was the last, and that its lanes
+have not been brought together since; so a kernel pays for writing lanes down, and little else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine.clocks import NOBODY, Agents, Clocks
+from jitgen.emulator.machine.lanes import APART, MANY, ORDERED
+from jitgen.emulator.machine.readers import AT_BITS, AT_MASK, Bounds, Granules, Readers
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.fragment import Fragment
+
+LaneNumbers = int | NDArray[np.int64]
+"""A lane 0..31, or `MANY`; one for all granules, or for each [k]."""
+
+_TOGETHER = MANY + 1
+"""The lane of a granule that several lanes wrote in one instruction: each reads its own value."""
+
+_WARPS = 32
+_EPOCH_BITS = 32
+_AGENT_SHIFT = AT_BITS + _EPOCH_BITS
+_EPOCH_MASK = (1 << _EPOCH_BITS) - 1
+
+_APART = "nothing orders the two"
+_CONVERGED = (
+    "only waiting for each other lies between, and the PTX ISA does not say that it orders memory: "
+    "bar.warp.sync does"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """
+    Two lanes that access one granule.
+
+    Attributes:
+        kind: How the earlier one accessed it.
+        position: Index of the granule among those of the later access.
+        at: The instruction of the earlier access.
+        warp: The agent of both lanes.
+        lanes: The earlier and the later one.
+        is_apart: Nothing lies between the two; else they waited for each other.
+    """
+
+    kind: str
+    position: int
+    at: int
+    warp: int
+    lanes: tuple[int, int]
+    is_apart: bool
+
+
+class LaneHistory:
+    """The lanes that accessed one memory; its readers and last writes are the history's."""
+
+    def __init__(self, clocks: Clocks, granules: int, readers: Readers) -> None:
+        self._clocks, self._size = clocks, granules
+        self._readers = readers
+        # Zeros cost nothing until they are written.
+        self._wrote: NDArray[np.uint8] = np.zeros(granules, np.uint8)
+        self._read: NDArray[np.uint8] = np.zeros((_WARPS, granules), np.uint8)
+
+    # --- recording --------------------------------------------------------------------------------
+
+    def note_write(self, granules: Granules, lanes: LaneNumbers) -> None:
+        """Note the lanes of a write: one, or for each granule."""
+        self._wrote[granules] = lanes
+        if isinstance(lanes, np.ndarray) and not isinstance(granules, slice):
+            others = self._wrote[granules] != lanes
+            if np.count_nonzero(others):
+                self._wrote[granules[others]] = _TOGETHER
+
+    def note_read(self, granules: Granules, agents: Agents, lanes: LaneNumbers) -> None:
+        """Note the lanes of a read by the warps of `agents`; both one, or for each granule."""
+        rows = agents & (_WARPS - 1)
+        if isinstance(granules, slice):
+            self._read[rows, granules] = lanes
+            return
+        where = rows * self._size + granules
+        read = self._read.reshape(-1)
+        read[where] = lanes
+        others = read[where] != lanes
+        if np.count_nonzero(others):
+            read[where[others]] = MANY
+
+    def move(self, granule: int, to: LaneHistory, granules: slice) -> None:
+        """Take one granule's lanes over to another memory, to `granules` there."""
+        to._wrote[granules] = self._wrote[granule]
+        to._read[:, granules] = self._read[:, granule, None]
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def after_write(
+        self, last: NDArray[np.int64], granules: Granules, rows: Agents, lanes: LaneNumbers
+    ) -> Clash | None:
+        """
+        Return a last write by another lane of the same warp that is not ordered before now.
+
+        Args:
+            last: Last writes of the granules, packed as in the history [k], or one for all [1].
+            granules: Where.
+            rows: The warps of the lanes, by their agents.
+            lanes: Who accesses.
+        """
+        known = self._clocks.lanes.known
+        if len(last) == 1:  # as nearly always
+            unit, epoch = int(last[0]) >> _AGENT_SHIFT, int(last[0]) >> AT_BITS & _EPOCH_MASK
+            if known[unit] >= epoch or unit == NOBODY:
+                return None
+        units, epochs = last >> _AGENT_SHIFT, (last >> AT_BITS) & _EPOCH_MASK
+        is_own = self._clocks.lanes.writers_of(units) == rows
+        if not np.count_nonzero(is_own):
+            return None
+        is_fresh = is_own & (epochs > known[units])
+        if not np.count_nonzero(is_fresh):
+            return None
+        wrote = self._wrote[granules]
+        is_other = is_fresh & (wrote != _TOGETHER) & ((wrote != lanes) | (wrote == MANY))
+        return self._first("write", is_other, wrote, np.broadcast_to(last, is_other.shape), lanes)
+
+    def after_reads(
+        self,
+        kinds: frozenset[str],
+        granules: Granules,
+        bounds: Bounds,
+        rows: Agents,
+        lanes: LaneNumbers,
+    ) -> Clash | None:
+        """Return a read of `kinds` by another lane of the same warp since the last write, so."""
+        known, owner = self._clocks.lanes.known, self._clocks.lanes.owner
+        groups = self._readers.groups
+        for plane, latest in bounds.items():
+            group = groups[plane]
+            unit = group.agent
+            if unit < 0 or known[unit] >= latest >> AT_BITS or group.kind not in kinds:
+                continue
+            warp, lane = owner.get(unit, (unit, -1))
+            is_own = np.asarray(rows) == warp
+            if not np.count_nonzero(is_own):
+                continue
+            stamps = self._readers.stamps(plane, granules)
+            read = self._read[warp & (_WARPS - 1), granules] if lane < 0 else np.array(lane)
+            is_other = is_own & (stamps >> AT_BITS > known[unit])
+            is_other = is_other & ((read != lanes) | (read == MANY))
+            read = np.broadcast_to(read, is_other.shape)
+            packed = unit << _AGENT_SHIFT | stamps
+            found = self._first(group.kind, is_other, read, packed, lanes)
+            if found is not None:
+                return found
+        return None
+
+    def writer(self, granules: Granules, position: int) -> int:
+        """Return the lane of the last ordinary write of one of the granules."""
+        return int(self._wrote[granules][position])
+
+    def _first(
+        self,
+        kind: str,
+        is_other: NDArray[np.bool_],
+        earlier: NDArray[np.uint8],
+        packed: NDArray[np.int64],
+        lanes: LaneNumbers,
+    ) -> Clash | None:
+        """Return the worst clash of accesses [k] by two lanes."""
+        found: Clash | None = None
+        settled = set()
+        for position in np.flatnonzero(is_other).tolist():
+            number = int(packed[position])
+            unit, epoch = number >> _AGENT_SHIFT, number >> AT_BITS & _EPOCH_MASK
+            lane = int(lanes[position] if isinstance(lanes, np.ndarray) else lanes)
+            key = (unit, epoch, int(earlier[position]), lane)
+            if key in settled:
+                continue
+            settled.add(key)
+            warp = self._clocks.lanes.owner.get(unit, (unit,))[0]
+            order = self._order(unit, warp, epoch, (key[2], lane))
+            if order == ORDERED:
+                continue
+            clash = Clash(kind, position, number & AT_MASK, warp, (key[2], lane), order == APART)
+            if clash.is_apart:
+                return clash
+            found = found or clash
+        return found
+
+    def _order(self, unit: int, warp: int, epoch: int, lanes: tuple[int, int]) -> str:
+        """Return how two lanes stand; what a unit did counts from when its lane waited for it."""
+        if unit != warp:
+            epoch = self._clocks.lanes.waited_for(unit, epoch)
+        return self._clocks.lanes.order(warp, epoch, *lanes)
+
+
+def report(f: Fragment, at: int, what: str, place: str, clash: Clash) -> None:
+    """Report a clash; `what` the later lane does with `place`."""
+    earlier, later = ("several lanes" if x == MANY else f"lane {x}" for x in clash.lanes)
+    kind, lacks = ("race", _APART) if clash.is_apart else ("convergence", _CONVERGED)
+    warp = f.cluster.clocks.name(clash.warp)
+    f.warn(
+        at,
+        kind,
+        f"{what} of {place} by {later} of {warp} comes after the {clash.kind} by {earlier} of the "
+        f"same warp: {lacks}\n  at {f.machine.program.place(clash.at)}",
+    )

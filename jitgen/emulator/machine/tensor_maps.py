@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Tensor maps that a kernel changes: which version of a map the tensor map proxy may see.
+
+A map in global memory is written by ordinary accesses and read, by every copy through it, by a
+proxy of its own. Between the two there must be a release, by somebody who knows of the write, and
+then an acquire of that address, by somebody who knows of it too and whom the copy comes after.
+
+PTX ISA, sections "membar, fence": ``fence.proxy.tensormap::generic``, a release and an acquire of
+one direction; "tensormap.cp_fenceproxy", a copy with such a release; "Proxies".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.clocks import Clock, Clocks
+    from jitgen.emulator.machine.foreign import Acquired
+    from jitgen.emulator.machine.global_history import Stamp
+
+_KEPT = 256
+"""Fences that are remembered, of all releases and of each address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """
+    A release, or an acquire.
+
+    Attributes:
+        clocks: Those of the cluster.
+        agent, epoch: Who executed it and when.
+        known: What that agent knew of its cluster.
+        acquired: What it knew of others.
+    """
+
+    clocks: Clocks
+    agent: int
+    epoch: int
+    known: Clock
+    acquired: tuple[Acquired, ...]
+
+    def knows(self, write: Stamp) -> bool:
+        """Return whether who executed the fence knew of a write."""
+        if write.clocks is self.clocks:
+            return bool(self.known[write.agent] >= write.epoch)
+        return any(x.covers(write.clocks, write.agent, write.epoch) for x in self.acquired)
+
+
+class TensorMaps:
+    """The fences of the tensor map proxy in one launch."""
+
+    def __init__(self) -> None:
+        self._releases: deque[Fence] = deque(maxlen=_KEPT)
+        self._acquires: dict[int, deque[Fence]] = {}
+
+    def release(self, clocks: Clocks, agent: int) -> None:
+        """Execute a release by an agent."""
+        self._releases.append(_fence(clocks, agent))
+
+    def acquire(self, clocks: Clocks, agent: int, address: int) -> None:
+        """Execute an acquire of the map at an address by an agent."""
+        self._acquires.setdefault(address, deque(maxlen=_KEPT)).append(_fence(clocks, agent))
+
+    def lacking(self, write: Stamp, clocks: Clocks, row: int, address: int) -> str:
+        """
+        Return which fence lacks before a copy through a map: "release", "acquire" or none.
+
+        Args:
+            write: A write of the map that the copy is ordered after.
+            clocks: Those of the cluster of the copy.
+            row: The agent that issues it.
+            address: That of the map.
+        """
+        if not any(fence.knows(write) for fence in self._releases):
+            return "release"
+        is_acquired = any(
+            fence.clocks is clocks
+            and clocks.vector[row, fence.agent] >= fence.epoch
+            and fence.knows(write)
+            for fence in self._acquires.get(address, ())
+        )
+        return "" if is_acquired else "acquire"
+
+
+def _fence(clocks: Clocks, agent: int) -> Fence:
+    """Return a fence that an agent executes now; a new epoch of it begins."""
+    known = clocks.vector[agent].copy()
+    acquired = tuple(clocks.foreign.known(clocks, agent))
+    clocks.vector[agent, agent] += 1
+    return Fence(clocks, agent, int(known[agent]), known, acquired)
