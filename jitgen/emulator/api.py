@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from jitgen.emulator.artifact import Artifact
 from jitgen.emulator.host.launch import Device, launches
 from jitgen.emulator.host.native import STANDALONE, Host
@@ -18,8 +20,9 @@ from jitgen.emulator.host.tensors import Tensor, read_bytes, span, tensor_of, wr
 from jitgen.emulator.machine.global_memory import GlobalMemory
 from jitgen.emulator.machine.machine import NUM_SMS, Launch, Machine
 from jitgen.emulator.modes import Mode, parse
+from jitgen.emulator.program.coverage import Coverage
 from jitgen.emulator.program.translate import Program, translate
-from jitgen.emulator.report import RESULT, Finding, Report, Run
+from jitgen.emulator.report import RESULT, Finding, Report, Run, united
 from jitgen.emulator.threads import one_thread
 from jitgen.errors import MachineFault
 
@@ -81,11 +84,13 @@ class _Call:
     What a call launches, and the tensors that it may touch.
 
     Attributes:
+        programs: Every kernel of the artifact, launched or not.
         launches: Programs and launches, in order.
         tensors: Tensors by the name that messages call them.
         num_sms: SMs of the GPU.
     """
 
+    programs: list[Program]
     launches: list[tuple[Program, Launch]]
     tensors: dict[str, Tensor]
     num_sms: int
@@ -116,7 +121,7 @@ class _Call:
                 before = "".join(f"\nbefore that, {x}" for x in machine.findings.values())
                 raise type(fault)(f"{fault}\n  in mode {mode.name}{before}") from fault
             machines.append(machine)
-        return _run(mode, time.perf_counter() - start, machines)
+        return _run(mode, time.perf_counter() - start, machines, self.programs)
 
 
 def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int, host: Host) -> _Call:
@@ -138,13 +143,14 @@ def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int, host: H
             known = index < len(artifact.names)
             tensors[artifact.names[index] if known else f"argument {index}"] = tensor
     return _Call(
+        programs=list(programs.values()),
         launches=[(programs[entry], launch) for entry, launch in found],
         tensors=tensors,
         num_sms=num_sms,
     )
 
 
-def _run(mode: Mode, seconds: float, machines: list[Machine]) -> Run:
+def _run(mode: Mode, seconds: float, machines: list[Machine], programs: list[Program]) -> Run:
     counts: Counter[str] = Counter()
     of_roles: Counter[str] = Counter()
     findings = []
@@ -161,7 +167,19 @@ def _run(mode: Mode, seconds: float, machines: list[Machine]) -> Run:
         findings=tuple(findings),
         counts=dict(sorted(counts.items())),
         warp_instructions=dict(of_roles.most_common()),
+        coverage=united([*map(_nothing, programs), *map(_coverage, machines)]),
     )
+
+
+def _nothing(program: Program) -> dict[str, Coverage]:
+    """Return the coverage of a kernel that may never be launched."""
+    none = np.zeros(len(program.blocks), np.int64)
+    return {program.module.entry: Coverage.of(program, none, set())}
+
+
+def _coverage(machine: Machine) -> dict[str, Coverage]:
+    program = machine.program
+    return {program.module.entry: Coverage.of(program, machine.block_counts, machine.held)}
 
 
 def _warp_instructions(machine: Machine) -> Counter[str]:

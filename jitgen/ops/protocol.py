@@ -28,9 +28,9 @@ class Operation(NamedTuple):
         problem: ``MODULE:CLASS`` of its problem: a `jitgen.config.part.Part` with ``op``,
             ``groups``, ``m``, ``rows_per_group``, ``types``, ``slug``, ``kind`` and ``with_mean``,
             as `jitgen.ops.grouped_gemm.problem.Problem` has them.
-        samples: Module with what a kernel is verified with: ``Sizes``, with `of` and `parse`, and
-            ``make``, which returns a call with its answer; see `jitgen.verify.problem`. Empty where
-            kernels cannot be verified.
+        samples: Module with what a kernel is verified with: ``Sizes``, with `of` and `parse`,
+            ``make``, which returns a call with its answer, and ``unreachable``, which says what no
+            call can reach; see `jitgen.verify.problem`. Empty where kernels cannot be verified.
     """
 
     name: str

@@ -246,6 +246,10 @@ class Builder:
         """Let `emitter` translate `instruction`."""
         self._at = instruction.index
         self.do(f"# {instruction.line}: {instruction.text}")
+        if instruction.index in self.program.guarded:
+            at = instruction.index
+            has_any = f"{self.mask(instruction)}.any()"
+            self.do(f"if {at} not in f.machine.held and {has_any}: f.machine.held.add({at})")
         emitter(self, instruction)
 
     def source(self) -> str:

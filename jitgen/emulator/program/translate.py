@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.emulator.program.blocks import cut
 from jitgen.emulator.program.builder import Builder
+from jitgen.emulator.program.coverage import purpose_of
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.lines import functions_of
 from jitgen.emulator.program.parse import parse
@@ -38,12 +39,14 @@ class Program:
 
     Attributes:
         text: The PTX.
+        source: The generated kernel that its line information speaks of; may be empty.
         module: What was parsed: parameters, symbols, registers.
         code: The instructions.
         params: Name and bytes of each parameter.
         shared_end: Offset at which dynamic shared memory begins.
         blocks: The basic blocks.
         whole_warp: For each block whether only whole warps enter it.
+        guarded: Instructions that a test must execute and whose block may do without them.
         register_counts: Rows of each register file: r, q, h and p.
         functions: What executes each block; see `jitgen.emulator.machine.schedule`.
         python: Their text.
@@ -63,7 +66,7 @@ class Program:
         """
         import jitgen.emulator.isa  # noqa: F401  # fills the table of emitters
 
-        self.text, self._source = text, source
+        self.text, self.source = text, source
         self.module = module = parse(text, entry)
         self.code, self.params, self.shared_end = module.code, module.params, module.shared_end
         self._rows: dict[str, tuple[str, int]] = {}
@@ -71,6 +74,9 @@ class Program:
         rules = [rule_of(instruction) or _UNKNOWN for instruction in self.code]
         self.blocks = cut(self.code, module.labels, rules)
         self.whole_warp = [block.whole_warp for block in self.blocks]
+        self.guarded = frozenset(
+            x.index for x in self.code if x.guard is not None and purpose_of(x)
+        )
         self._starts = [block.start for block in self.blocks]
         self._private = self._private_registers()
         self.python = ""
@@ -124,7 +130,7 @@ class Program:
 
     @cached_property
     def _functions_of_source(self) -> list[tuple[int, int, str]]:
-        return functions_of(self._source)
+        return functions_of(self.source)
 
     def _private_registers(self) -> set[str]:
         """Return the registers that one block only names."""

@@ -8,6 +8,7 @@ result may be from float32 arithmetic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
@@ -101,6 +102,7 @@ def random_call(
     *,
     is_exact: bool = False,
     has_spare: bool = False,
+    spoils_idle: bool = False,
     max_rows: int | None = None,
     device: str = "cpu",
     seed: int = 0,
@@ -118,6 +120,8 @@ def random_call(
             sum is exact in float32, whatever its order.
         has_spare: Let there be rows that no group owns: behind the last group, in each group of the
             masked layout, and in whole tiles between and behind those of the contiguous layout.
+        spoils_idle: Let b be NaN for groups without rows: who takes it shows, and it need not be
+            drawn.
         max_rows: Rows that a has for each group of the masked layout; None: as many as the largest
             group has, and the spare ones. Other layouts have none.
         device: Where the tensors are made.
@@ -135,10 +139,17 @@ def random_call(
     draw = _Draw(torch.Generator(device).manual_seed(seed), is_exact=is_exact)
     a_scale, b_scale = _scales(problem, lead, draw)
     dtype, out_dtype = TORCH[problem.a_dtype], TORCH[problem.out_dtype]
+    a = draw.values((*lead, problem.k), dtype)
+    if spoils_idle and not all(counts):
+        b = torch.full((problem.groups, problem.n, problem.k), math.nan, device=device, dtype=dtype)
+        for group in (group for group, count in enumerate(counts) if count):
+            b[group] = draw.values((problem.n, problem.k), dtype)
+    else:
+        b = draw.values((problem.groups, problem.n, problem.k), dtype)
     return Call(
         layout=problem.layout,
-        a=draw.values((*lead, problem.k), dtype),
-        b=draw.values((problem.groups, problem.n, problem.k), dtype),
+        a=a,
+        b=b,
         a_scale=a_scale,
         b_scale=b_scale,
         groups=torch.tensor(groups, dtype=torch.int32, device=device),
@@ -216,15 +227,14 @@ class Solved:
     Attributes:
         call: The arguments; results go into its out.
         is_exact: Whether every sum is exact, whatever its order.
-        expected: Shape of out, float32: the sums, which were computed in float64.
-        magnitude: The same sums over absolute values: what rounding errors are relative to.
+        expected: Shape of out, float32: the sums, which were computed in float64 unless they are
+            exact in float32, too.
         is_owned: Shape of out, bool: false in rows that no group owns.
     """
 
     call: Call
     is_exact: bool
     expected: Tensor
-    magnitude: Tensor
     is_owned: Tensor
 
     @classmethod
@@ -236,15 +246,17 @@ class Solved:
         that `allowed` allows for a float32 result.
         """
         given: dict[str, Any] = {**call.arguments, "out": None, "out_dtype": torch.float32}
-        wide = {name: given[name].double() for name in ("a_scale", "b_scale")}
+        if not is_exact:
+            given |= {name: given[name].double() for name in ("a_scale", "b_scale")}
+        expected = reference.grouped_gemm(**given)
+        return cls(call=call, is_exact=is_exact, expected=expected, is_owned=call.is_owned)
+
+    @property
+    def magnitude(self) -> Tensor:
+        """The same sums over absolute values, computed now: rounding errors are relative to it."""
+        given: dict[str, Any] = {**self.arguments, "out": None, "out_dtype": torch.float32}
         absolute = {name: given[name].float().abs().to(given[name].dtype) for name in ("a", "b")}
-        return cls(
-            call=call,
-            is_exact=is_exact,
-            expected=reference.grouped_gemm(**{**given, **wide}),
-            magnitude=reference.grouped_gemm(**{**given, **absolute}),
-            is_owned=call.is_owned,
-        )
+        return reference.grouped_gemm(**{**given, **absolute})
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.layouts import ARGUMENT
 from jitgen.ops.silu_mul_quantize import reference
@@ -46,7 +47,7 @@ class Sizes:
     num_sms: int = 1
 
     @classmethod
-    def of(cls, config: SiluMulQuantizeConfig, arch: Arch) -> Self:  # noqa: ARG003  # any GPU
+    def of(cls, config: SiluMulQuantizeConfig, arch: Arch) -> tuple[Self, ...]:  # noqa: ARG003
         """
         Return sizes that test `config`: more groups than lanes, which are empty, tiny, one row
         short of a tile and one row beyond it, and more columns than the threads of a CTA hold, with
@@ -54,10 +55,11 @@ class Sizes:
         """
         tiling = config.tiling
         columns = _VECTOR * tiling.threads * tiling.held
-        return cls(
+        wide = cls(
             rows=(3, 0, tiling.rows + 1, *[0] * _WARP, tiling.rows - 1, 2 * tiling.rows),
             n=columns + 128 + _VECTOR if config.scale_granularity is Scales.ROW else 520,
         )
+        return (wide,)
 
     @classmethod
     def parse(cls, text: str, config: SiluMulQuantizeConfig) -> Self:  # noqa: ARG003  # any serves
@@ -128,6 +130,11 @@ class Solved:
         frobenius = (found - expected).norm() / expected.norm().clamp_min(tiny)
         largest = (found - expected).abs().max() / expected.abs().max().clamp_min(tiny)
         return float(frobenius), float(largest)
+
+
+def unreachable(config: SiluMulQuantizeConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
+    """Return what no problem can reach in kernels of `config`: nothing."""
+    return ()
 
 
 def make(config: SiluMulQuantizeConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0) -> Solved:
