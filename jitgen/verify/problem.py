@@ -120,7 +120,9 @@ class Sizes:
 
 def unreachable(config: KernelConfig) -> tuple[Excuse, ...]:
     """Return what no problem can reach in kernels of `config`."""
-    if config.tile.m != WAVE_ROWS or config.cluster.size > 1 or config.layout is Layout.CONTIGUOUS:
+    # The other CTA of a cluster may have none, and a tile beyond N counts as one without rows.
+    others = config.cluster.m if config.layout is Layout.CONTIGUOUS else config.cluster.size
+    if config.tile.m != WAVE_ROWS or others > 1:
         return ()
     return (Excuse("waves == 0", "a tile of 64 rows is one warpgroup's, and never without rows"),)
 
