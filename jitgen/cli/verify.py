@@ -318,6 +318,8 @@ def _print_failure(output: Output, row: _Row) -> None:
     for trial in row.trials:
         if trial["wrong"]:
             output.line(f"  {trial['values']}: {counted(trial['wrong'], 'wrong value')}")
+            for place in trial["places"]:
+                output.line(f"    {place}")
     found = list(_findings(row))
     for where, finding in found[:_SHOWN_FINDINGS]:
         times = f" ({finding['count']} times)" if finding["count"] > 1 else ""

@@ -74,7 +74,7 @@ class Sizes:
         sms = _NUM_CLUSTERS * cluster.size * split_k
         wide = cls(
             rows=(3, 0, height + 1, *[0] * WARP, height - 1),
-            n=2 * tile.n * cluster.n + VECTOR_BITS // types.out_dtype.bits,
+            n=tile.n * cluster.n + VECTOR_BITS // types.out_dtype.bits,
             k=(stages + 1) * tile.k + vector,
             num_sms=sms,
         )
@@ -125,6 +125,11 @@ def unreachable(config: KernelConfig) -> tuple[Excuse, ...]:
     if config.tile.m != WAVE_ROWS or others > 1:
         return ()
     return (Excuse("waves == 0", "a tile of 64 rows is one warpgroup's, and never without rows"),)
+
+
+def tile(config: KernelConfig) -> tuple[int, int]:
+    """Return rows and columns of the result that one CTA computes."""
+    return config.tile.m, config.tile.n
 
 
 def make(config: KernelConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0) -> Solved:

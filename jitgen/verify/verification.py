@@ -22,6 +22,7 @@ from jitgen.emulator.report import Finding, Report, united
 from jitgen.errors import ConfigError, Deadlock, JitgenError, MachineFault
 from jitgen.ops.protocol import operation
 from jitgen.targets.legality import require
+from jitgen.verify import places
 from jitgen.verify.artifacts import compiled, of_entry
 from jitgen.verify.emulation import emulate
 
@@ -35,6 +36,7 @@ class Trial:
         sizes: Of the problem.
         values: ``integers``, whose sums are exact, or ``random``.
         wrong: Values of the result that are wrong.
+        places: Where, in words, and what they have in common.
         frobenius: Error relative to the right result, in the Frobenius norm.
         largest: Largest error over the largest value.
         report: What was found, mode by mode; None if the kernel did not come to its end.
@@ -44,6 +46,7 @@ class Trial:
     sizes: Any
     values: str
     wrong: int = 0
+    places: tuple[str, ...] = ()
     frobenius: float = 0.0
     largest: float = 0.0
     report: Report | None = None
@@ -69,6 +72,7 @@ class Trial:
             "values": self.values,
             "right": self.is_right,
             "wrong": self.wrong,
+            "places": list(self.places),
             "frobenius": self.frobenius,
             "largest": self.largest,
             "fault": None if self.fault is None else self.fault.to_json(),
@@ -124,9 +128,10 @@ def verify(
     """
     Run `config` in the emulator and compare its results with float64 sums.
 
-    Small integers in every mode, and random numbers in the first, for a schedule is right or wrong
-    whatever the numbers are. The problems together must execute every synchronisation, copy, matrix
-    and store instruction of the kernel, unless there is a reason why nothing can.
+    Small integers in every mode, but random ones, which are slow, with the first problem only; and
+    random numbers in the first mode, for a schedule is right or wrong whatever the numbers are. The
+    problems together must execute every synchronisation, copy, matrix and store instruction of the
+    kernel, unless there is a reason why nothing can.
 
     Args:
         config: What to verify.
@@ -152,9 +157,21 @@ def verify(
     given = samples.Sizes.parse(problem, config) if isinstance(problem, str) else problem
     all_sizes, chosen = (given,) if given else samples.Sizes.of(config, target), parse(modes)
     kernel = artifact or compiled(render(config, target))
-    plans = [*((sizes, True, chosen) for sizes in all_sizes), (all_sizes[-1], False, chosen[:1])]
+    steady = tuple(mode for mode in chosen if mode.seed is None) or chosen[:1]
+    plans = [
+        (all_sizes[0], True, chosen),
+        *((sizes, True, steady) for sizes in all_sizes[1:]),
+        (all_sizes[min(1, len(all_sizes) - 1)], False, chosen[:1]),
+    ]
     trials = tuple(
-        _trial(kernel, samples.make(config, sizes, is_exact=is_exact), sizes, some, time_limit_s)
+        _trial(
+            kernel,
+            samples.make(config, sizes, is_exact=is_exact),
+            sizes,
+            samples.tile(config),
+            some,
+            time_limit_s,
+        )
         for sizes, is_exact, some in plans
     )
     coverage = _coverage(trials, samples.unreachable(config))
@@ -199,6 +216,7 @@ def _trial(
     kernel: Artifact,
     case: Any,
     sizes: Any,
+    tile: tuple[int, int],
     modes: tuple[Mode, ...],
     time_limit_s: float,
 ) -> Trial:
@@ -220,6 +238,7 @@ def _trial(
         sizes=sizes,
         values=values,
         wrong=case.wrong(),
+        places=tuple(places.of_case(case, tile)),
         frobenius=frobenius,
         largest=largest,
         report=report,

@@ -49,6 +49,7 @@ def trial(**changed: Any) -> dict[str, Any]:
         "values": "random",
         "right": True,
         "wrong": 0,
+        "places": [],
         "frobenius": 0.00166,
         "largest": 0.0023,
         "fault": None,
@@ -105,15 +106,18 @@ def test_a_right_kernel(jitgen: Jitgen, processes: Processes) -> None:
         assert words in done.out
     for words in ("900 of 1,000", "41 of 41", "3 of 4; not 77", "4 instructions never executed"):
         assert words in done.out
-    assert "1 kernel in 2 modes (eager, deferred): all right" in done.err
-    assert processes.tasks[0]["modes"] == ["eager", "deferred"]
+    assert "1 kernel in 3 modes (eager, deferred, random-3): all right" in done.err
+    assert processes.tasks[0]["modes"] == ["eager", "deferred", "random-3"]
     assert processes.tasks[0]["key"] == ""
 
 
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        (verification(NAME, is_right=False, wrong=3), ["WRONG", "random: 3 wrong values"]),
+        (
+            verification(NAME, is_right=False, wrong=3, places=["group 2"]),
+            ["WRONG", "random: 3 wrong values", "group 2"],
+        ),
         (
             verification(NAME, is_right=False, findings=[RACE]),
             ["random, mode eager: race: a and b (2 times)", "at ptx:9: st", "by CTA 0"],

@@ -24,6 +24,7 @@ from jitgen.formats.dtypes import TORCH
 from jitgen.layouts import ARGUMENT, GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm import reference
 from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.protocol import Result
 
 ACCUMULATOR_BITS = 22
 """Bits that sums keep: float32's 24, less its roundings."""
@@ -83,6 +84,23 @@ class Call:
             counts = self.groups.unsqueeze(-1) if is_masked else self.groups[-1]
             owned = torch.arange(self.out.shape[-2], device=self.out.device) < counts
         return owned.unsqueeze(-1).expand(self.out.shape)
+
+    @property
+    def owners(self) -> tuple[Tensor, Tensor]:
+        """The group of each row of out, -1 for nobody's, and the row's number in its group."""
+        is_owned = self.is_owned[..., 0]
+        rows = torch.arange(self.out.shape[-2], device=self.out.device).expand(is_owned.shape)
+        if self.layout is Layout.MASKED:
+            groups = torch.arange(len(self.groups), device=self.out.device)[:, None]
+            first = torch.zeros_like(rows)
+        elif self.layout is Layout.RAGGED:
+            groups = torch.searchsorted(self.groups.long(), rows.contiguous(), right=True)
+            starts = torch.cat([self.groups.new_zeros(1), self.groups]).long()
+            first = starts[groups]
+        else:
+            groups = self.groups.long()
+            first = (groups[:, None] == groups).int().argmax(1)
+        return groups.where(is_owned, -1), (rows - first).where(is_owned, rows)
 
     def copy(self, device: str | torch.device | None = None) -> Self:
         """Return the same values, as they lie, in memory of their own, there or on `device`."""
@@ -292,13 +310,34 @@ class Solved:
         Exact problems want the rounded sum, bit for bit, others what `allowed` allows. Rows that no
         group owns stay as they were.
         """
+        return int(self._is_wrong.sum())
+
+    @property
+    def _is_wrong(self) -> Tensor:
+        """Shape of out, bool."""
         out, owned = self.out, self.is_owned
         touched = ~out.isnan() & ~owned
         if self.is_exact:
             differ = out != self.expected.to(out.dtype)
         else:
             differ = ~((out.float() - self.expected).abs() <= self.allowed())  # a NaN is wrong
-        return int((touched | differ & owned).sum())
+        return touched | differ & owned
+
+    def results(self) -> list[Result]:
+        """Return the result, value by value."""
+        group, row = self.call.owners
+        values = (self.out, self.expected, self._is_wrong)
+        found, expected, is_wrong = (x.flatten(0, -2).cpu() for x in values)
+        return [
+            Result(
+                name="out",
+                found=found.float().numpy(),
+                expected=expected.numpy(),
+                is_wrong=is_wrong.numpy(),
+                group=group.flatten().cpu().numpy(),
+                row=row.flatten().cpu().numpy(),
+            )
+        ]
 
     def errors(self) -> tuple[float, float]:
         """Return how far the result is from what is expected; see `distance`."""

@@ -16,6 +16,7 @@ from jitgen.config import Arch, Layout
 from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.layouts import ARGUMENT
+from jitgen.ops.protocol import Result
 from jitgen.ops.silu_mul_quantize import reference
 from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.dispatch import new_q, new_scale
@@ -111,15 +112,34 @@ class Solved:
 
     def wrong(self) -> int:
         """Return how many values are wrong: rows that nobody owns, scales, more than a step."""
-        others = ~self.is_owned
-        count = int((self.q[others].view(torch.uint8) != _UNTOUCHED).sum())
+        return sum(int(result.is_wrong.sum()) for result in self.results())
+
+    def results(self) -> list[Result]:
+        """Return the results, value by value."""
+        q, bits = self.q, self.q.view(torch.uint8)
+        touched = (bits != _UNTOUCHED).unflatten(-1, (q.shape[-1], -1)).any(-1)
+        steps = (_ordered(q) - _ordered(self.expected_q)).abs()
+        found = [self._result("q", q, self.expected_q, touched, steps > (not self.is_exact))]
         if self.scale is not None and self.expected_scale is not None:
-            count += int((self.scale[others] != _POISON).sum())
-            found, expected = self.scale[self.is_owned], self.expected_scale[self.is_owned]
+            scale, expected = self.scale, self.expected_scale
             allowed = 0.0 if self.is_exact else 2.0**-20
-            count += int(((found - expected).abs() > allowed * expected).sum())
-        steps = (_ordered(self.q[self.is_owned]) - _ordered(self.expected_q[self.is_owned])).abs()
-        return count + int((steps > (0 if self.is_exact else 1)).sum())
+            differ = (scale - expected).abs() > allowed * expected
+            found.append(self._result("scale", scale, expected, scale != _POISON, differ))
+        return found
+
+    def _result(
+        self, name: str, found: Tensor, expected: Tensor, touched: Tensor, differ: Tensor
+    ) -> Result:
+        """Return a result; rows of nobody's are wrong where they were touched."""
+        owned = self.is_owned.reshape(
+            *self.is_owned.shape, *[1] * (found.ndim - self.is_owned.ndim)
+        )
+        is_wrong = differ.where(owned, touched)
+        group = torch.where(self.is_owned, 0, -1).flatten()
+        values = (found.float(), expected.float(), is_wrong)
+        columns = [x.reshape(len(group), -1).numpy() for x in values]
+        row = torch.arange(len(group)).numpy()
+        return Result(name, *columns, group=group.numpy(), row=row)
 
     def errors(self) -> tuple[float, float]:
         """Return the error of q in the Frobenius norm, and the largest one, relative."""
@@ -135,6 +155,11 @@ class Solved:
 def unreachable(config: SiluMulQuantizeConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
     """Return what no problem can reach in kernels of `config`: nothing."""
     return ()
+
+
+def tile(config: SiluMulQuantizeConfig) -> tuple[int, int]:
+    """Return rows and columns of what is told of wrong results together."""
+    return config.tiling.rows, _VECTOR * config.tiling.threads
 
 
 def make(config: SiluMulQuantizeConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0) -> Solved:
