@@ -33,8 +33,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jitgen.cache.entry import Entry, Meta
+from jitgen.cache.folder import Damaged, Untrusted
 from jitgen.cache.store import Store
-from jitgen.cache.trust import Damaged, Untrusted
 
 if TYPE_CHECKING:
     from jitgen.cache.failures import Failure

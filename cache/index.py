@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jitgen.cache.entry import is_key
-from jitgen.cache.folder import Folder
+from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.journal import Journal
 from jitgen.cache.root import Root
-from jitgen.cache.trust import Damaged
 from jitgen.errors import CacheError
 from jitgen.events import Event, EventKind, events, warn_once
 

@@ -23,11 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jitgen.cache.disk import cause
-from jitgen.cache.entry import LIMITS, META, Entry, Meta
-from jitgen.cache.files import read_entry, read_meta
-from jitgen.cache.folder import Folder
+from jitgen.cache.entry import LIMITS, META, Entry, Meta, read_entry, read_meta
+from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.root import Root
-from jitgen.cache.trust import Damaged
 from jitgen.errors import CacheError, UnsafeCacheRoot
 from jitgen.events import Event, EventKind, events, warn_once
 

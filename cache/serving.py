@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, cast
 
 from jitgen.cache.disk import cause, remedy
-from jitgen.cache.entry import Entry, Meta, check_key
-from jitgen.cache.files import disk_bytes, entry_path, read_entry
-from jitgen.cache.folder import Folder
+from jitgen.cache.entry import Entry, Meta, check_key, disk_bytes, entry_path, read_entry
+from jitgen.cache.folder import Damaged, Folder, Untrusted
 from jitgen.cache.root import Root
-from jitgen.cache.trust import Damaged, Untrusted
 from jitgen.errors import CacheError, UnsafeCacheRoot
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.settings import NoHomeFolder, settings
@@ -297,7 +295,7 @@ class Serving:
 
     def _make_index(self) -> NullIndex:
         from jitgen.cache.index import Index, NullIndex
-        from jitgen.cache.mounts import filesystem_type, is_network
+        from jitgen.cache.root import filesystem_type, is_network
 
         if self.mode != "rw":
             return NullIndex(f"the cache is {self.mode}")

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.cache.disk import cause
 from jitgen.cache.entry import Meta, check_key
-from jitgen.cache.folder import Folder
+from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.serving import Serving
-from jitgen.cache.trust import Damaged
 from jitgen.errors import CacheError
 from jitgen.settings import settings
 
@@ -271,7 +270,7 @@ class Store(Serving):
         Where locks cannot be trusted, only its age tells.
         """
         from jitgen.cache import prune
-        from jitgen.cache.mounts import filesystem_type, is_network
+        from jitgen.cache.root import filesystem_type, is_network
 
         kind = filesystem_type(self._root.base)
         return prune.STALE_S if is_network(kind) else prune.SETTLING_S

@@ -12,15 +12,14 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from jitgen.cache.entry import Meta, is_key
-from jitgen.cache.files import disk_bytes, read_entry, read_meta
-from jitgen.cache.folder import Folder
+from jitgen.cache.entry import Meta, disk_bytes, is_key, read_entry, read_meta
+from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.index import NullIndex
 from jitgen.cache.rows import MAX_NAME, Row
-from jitgen.cache.trust import Damaged
+from jitgen.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.cache.layers import Layers
@@ -29,7 +28,7 @@ ABSENT = "(absent)"
 """Stands for the value of a field that one of two key documents does not have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EntryInfo:
     """
     One line of a list of entries.
@@ -57,7 +56,7 @@ class EntryInfo:
     base: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Stats:
     """
     Totals of a store.
@@ -87,7 +86,7 @@ class Stats:
     by_arch: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Difference:
     """One field in which two key documents differ; `ABSENT` where one of them lacks it."""
 
@@ -96,7 +95,7 @@ class Difference:
     found: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Verification:
     """
     Whether the bytes of one entry are those that were published.

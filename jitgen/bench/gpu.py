@@ -7,12 +7,14 @@ import shutil
 import statistics
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import fields
+
+from jitgen.frozen import frozen
 
 _FIELDS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class State:
     """
     One look at a GPU.
@@ -61,8 +63,8 @@ def words(states: Sequence[State]) -> str:
     if not states:
         return ""
     middle = {
-        name: statistics.median(getattr(state, name) for state in states)
-        for name in State.__slots__
+        spec.name: statistics.median(getattr(state, spec.name) for state in states)
+        for spec in fields(State)
     }
     return str(State(**middle))
 

@@ -10,7 +10,6 @@ behind a read of 512 MB that empties L2, between two events; sides in turn; medi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -23,6 +22,7 @@ from jitgen.bench.report import OURS, PADDING, Accuracy, Measured, Report, Secti
 from jitgen.bench.sides import Ours, Sides, attempt, chosen, prepare, workload
 from jitgen.bench.targets import PEER, PREFILL_ROWS
 from jitgen.config import Layout
+from jitgen.frozen import frozen
 from jitgen.tuning.device import driver_version
 from jitgen.tuning.measure.clock import (
     compete,
@@ -47,7 +47,7 @@ _ACCURACY = (
 _HOST = Case(layout=Layout.MASKED, groups=8, rows_per_group=16, n=4096, k=7168, max_rows=64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Step:
     """
     One thing to measure.

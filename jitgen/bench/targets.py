@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from jitgen.bench.cases import DOWN, UP, Case
 from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS, Measured, Report, Section
 from jitgen.config import Layout
+from jitgen.frozen import frozen
 
 PEER = "deep_gemm"
 """The peer that targets speak of: same numerics, and the fastest."""
@@ -22,7 +22,7 @@ ACCURACY = 1.001
 """Error over the peer's; both round to bfloat16, so equal sums differ by less."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Target:
     """
     The least that the worst of some cases must reach.

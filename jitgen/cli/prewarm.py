@@ -16,7 +16,7 @@ from jitgen.config import Arch, Config
 from jitgen.errors import CacheError
 from jitgen.settings import settings
 from jitgen.targets import devices
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 
 if TYPE_CHECKING:
     from jitgen.cache import Store

@@ -12,7 +12,7 @@ from jitgen.cli.output import Column, Output
 from jitgen.config import Arch
 from jitgen.runtime.session import select as choose
 from jitgen.targets import devices
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 from jitgen.tuning.choice import Choice
 
 

@@ -19,7 +19,7 @@ from jitgen.config import Arch
 from jitgen.documents import BadDocument, parse_json, read_bounded, read_stream
 from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.problem import Problem
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 from jitgen.text import shown
 from jitgen.tuning.record import MAX_TABLE_BYTES
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,15 +19,14 @@ from jitgen import plans
 from jitgen.cache import Store
 from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
+from jitgen.frozen import frozen
 from jitgen.plans import Plan
-from jitgen.runtime.entries import readable
-from jitgen.runtime.key import key
 from jitgen.runtime.session import current
-from jitgen.runtime.spec import spec_of
+from jitgen.runtime.spec import key, spec_of
 from jitgen.runtime.task import TASK, compile_task
-from jitgen.runtime.tiers import Tiers
+from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import named, require
 from jitgen.tuning.choice import Chooser
 
@@ -44,7 +43,7 @@ class State(StrEnum):
     WOULD_COMPILE = "would compile"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Row:
     """
     What became of one kernel.
@@ -68,7 +67,7 @@ class Row:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Report:
     """
     What a prewarm did.

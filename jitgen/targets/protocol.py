@@ -10,10 +10,12 @@ the others, which few may be chosen, how long each would take, and which sizes i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+from jitgen.frozen import frozen
 
 
 class Refusal(Exception):
@@ -54,7 +56,7 @@ class Template(NamedTuple):
     parameters: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Device:
     """
     A device that kernels are chosen for, as far as its cost model asks.

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgen.config import Arch
-from jitgen.config.part import canonical_json
+from jitgen.config.config import canonical_json
 from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ToolchainError
 from jitgen.events import warn_once

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Self
 
 from jitgen.config import Arch
 from jitgen.errors import ConfigError
+from jitgen.frozen import frozen
 from jitgen.ops.protocol import operation
 from jitgen.text import shown
 
@@ -30,7 +31,7 @@ class BadRecord(ConfigError):
     """A document is no record, or no table of them; the message says where it is wrong."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Record:
     """
     The kernels of one problem, measured.
@@ -104,7 +105,7 @@ class Record:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Table:
     """
     Records of one device.

@@ -13,9 +13,8 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from jitgen.cache.folder import Folder
+from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.root import Root
-from jitgen.cache.trust import Damaged
 from jitgen.errors import CacheError, SettingError
 from jitgen.settings import settings
 

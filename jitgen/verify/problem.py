@@ -6,13 +6,14 @@ Problems that put a kernel to the test: large enough to wrap every ring, with ev
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Self
 
 from jitgen.config import Arch, DType, Layout
 from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
@@ -33,7 +34,7 @@ WARP = 32
 """Lanes that look at groups together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sizes:
     """
     The sizes of a call.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from jitgen.emulator.program.coverage import Coverage
 from jitgen.emulator.program.unreached import Excuse
 from jitgen.emulator.report import Finding, Report, united
 from jitgen.errors import ConfigError, Deadlock, JitgenError, MachineFault
+from jitgen.frozen import frozen
 from jitgen.ops.protocol import operation
 from jitgen.targets.legality import require
 from jitgen.verify import places
@@ -27,7 +28,7 @@ from jitgen.verify.artifacts import compiled, of_entry
 from jitgen.verify.emulation import emulate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Trial:
     """
     One problem.
@@ -80,7 +81,7 @@ class Trial:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Verification:
     """
     What became of one kernel.

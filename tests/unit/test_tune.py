@@ -22,8 +22,8 @@ from jitgen.errors import CacheError, UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime import prewarm as compiling
-from jitgen.runtime.key import key
 from jitgen.runtime.session import current, select
+from jitgen.runtime.spec import key
 from jitgen.tuning import device
 from jitgen.tuning.measure.errors import NoDevice
 from jitgen.tuning.search import State, tune

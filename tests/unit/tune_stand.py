@@ -15,8 +15,8 @@ from jitgen.config import Arch, Layout
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime import prewarm as compiling
-from jitgen.runtime.key import key
 from jitgen.runtime.session import select
+from jitgen.runtime.spec import key
 from jitgen.tuning import known as tuned
 from jitgen.tuning.search import Report, bench, tune
 from tests.unit.fake_trials import VARIABLE

@@ -15,7 +15,7 @@ from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime.session import current, select
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
-from jitgen.tuning.bucket import bucket
+from jitgen.tuning.choice import bucket
 from jitgen.tuning.record import Record, Table
 
 GPU = Arch.SM_90A

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from jitgen.config import Arch
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.tuning.record import Record
 
@@ -20,7 +21,7 @@ class State(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Row:
     """
     What became of one problem.
@@ -54,7 +55,7 @@ class Row:
         return times[self.by_model] / times[self.record.winner] - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Report:
     """
     What a run of the tuner did.

@@ -15,10 +15,10 @@ from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime import prewarm as compiling
 from jitgen.runtime.session import current, select
 from jitgen.settings import settings
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
-from jitgen.tuning.bucket import bucket
+from jitgen.tuning.choice import bucket
 from jitgen.tuning.measure.errors import NoDevice
 from jitgen.tuning.record import Record
 from jitgen.tuning.search.bench import Bench, Measurements, NotMeasured
