@@ -106,7 +106,7 @@ class _Call:
 
     def run(self, mode: Mode, time_limit_s: float) -> Run:
         """Run the launches one after the other."""
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         machines = []
         for program, launch in self.launches:
             memory = GlobalMemory()
@@ -121,7 +121,8 @@ class _Call:
                 before = "".join(f"\nbefore that, {x}" for x in machine.findings.values())
                 raise type(fault)(f"{fault}\n  in mode {mode.name}{before}") from fault
             machines.append(machine)
-        return _run(mode, time.perf_counter() - start, machines, self.programs)
+        run = _run(mode, time.perf_counter() - start, machines, self.programs)
+        return replace(run, cpu_seconds=time.process_time() - cpu_start)
 
 
 def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int, host: Host) -> _Call:

@@ -65,6 +65,7 @@ class Run:
     Attributes:
         mode: Name of the mode; `jitgen.emulator.modes.parse` takes it.
         seconds: Of the machine, without translation.
+        cpu_seconds: The same as the process counted them, however busy the computer was.
         findings: Mistakes.
         counts: What was executed: bulk copies, their bytes, matrix instructions, ...
         warp_instructions: Instructions times warps that executed them, for each function of the
@@ -74,6 +75,7 @@ class Run:
 
     mode: str
     seconds: float
+    cpu_seconds: float = 0.0
     findings: tuple[Finding, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     warp_instructions: Mapping[str, int] = field(default_factory=dict)
@@ -127,6 +129,7 @@ class Report:
                 {
                     "mode": run.mode,
                     "seconds": round(run.seconds, 4),
+                    "cpu_seconds": round(run.cpu_seconds, 4),
                     "findings": [finding.to_json() for finding in run.findings],
                     "counts": dict(run.counts),
                     "warp_instructions": dict(run.warp_instructions),
