@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 
-from jitgen.cache import publishing, survey
+from jitgen.cache import inventory, publishing
 from jitgen.cache.entry import disk_bytes, is_key
 from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.index import NullIndex
@@ -60,7 +60,7 @@ class Pruned:
         is_dry_run: Whether nothing was changed.
     """
 
-    removed: tuple[survey.EntryInfo, ...]
+    removed: tuple[inventory.EntryInfo, ...]
     freed_bytes: int
     kept_bytes: int
     swept: tuple[str, ...]
@@ -90,19 +90,19 @@ def prune(
     """
     found = [
         (age(os.fstat(folder.descriptor).st_mtime), key, disk_bytes(folder))
-        for key, folder in survey.each(base)
+        for key, folder in inventory.each(base)
     ]
     kept = total = sum(size for _, _, size in found)
     removed = []
     if 0 < limit_bytes < total:
-        spared = survey.pinned(base)
+        spared = inventory.pinned(base)
         rows = index.rows()
         for unused_s, key, size in sorted(found, key=lambda item: (-item[0], item[1])):
             if kept <= target_bytes or unused_s < GRACE_S:
                 break  # all that follow were used later
             if key in spared or _is_locked(base, key):
                 continue
-            info = survey.entry_info(base, key, rows.get(key))
+            info = inventory.entry_info(base, key, rows.get(key))
             if info is not None and (dry_run or remove(base, index, key)):
                 removed.append(info)
                 kept -= size

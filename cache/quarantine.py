@@ -18,9 +18,9 @@ from dataclasses import replace
 
 from jitgen.cache.entry import disk_bytes, is_key, read_meta
 from jitgen.cache.folder import Damaged, Folder
+from jitgen.cache.inventory import verification
 from jitgen.cache.prune import ALL_S
 from jitgen.cache.publishing import sweep
-from jitgen.cache.survey import verification
 from jitgen.frozen import frozen
 
 _NAME = re.compile(r"(.+)-[0-9a-f]{8}")

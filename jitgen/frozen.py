@@ -34,7 +34,7 @@ def frozen(cls: _Class) -> _Class:
             setattr(cls, name, method)
     made: Any = dataclass(eq=False, repr=False, slots=True, kw_only=True)(cls)
     names = [spec.name for spec in fields(made) if spec.compare]
-    made._compared = staticmethod(attrgetter(*names) if names else _nothing)
+    made.__compared__ = staticmethod(attrgetter(*names) if names else _nothing)
     return made  # type: ignore[no-any-return]
 
 
@@ -56,11 +56,11 @@ def _delete(self: Any, name: str) -> None:  # noqa: ARG001
 def _equal(self: Any, other: Any) -> Any:
     if other.__class__ is not self.__class__:
         return NotImplemented
-    return self._compared(self) == self._compared(other)
+    return self.__compared__(self) == self.__compared__(other)
 
 
 def _hash(self: Any) -> int:
-    return hash(self._compared(self))
+    return hash(self.__compared__(self))
 
 
 def _repr(self: Any) -> str:

@@ -18,7 +18,7 @@ from jitgen.bench import gpu
 from jitgen.bench.cases import ONE_TOKEN, Case
 from jitgen.bench.peers import Peer
 from jitgen.bench.protocol import conditions
-from jitgen.bench.report import OURS, PADDING, Accuracy, Measured, Report, Section
+from jitgen.bench.report import OURS, PADDING, Accuracy, BenchReport, Measured, Section
 from jitgen.bench.sides import Ours, Sides, attempt, chosen, prepare, workload
 from jitgen.bench.targets import PEER, PREFILL_ROWS
 from jitgen.config import Layout
@@ -78,7 +78,7 @@ def plan(cases: Sequence[Case], only: Sequence[str] = ()) -> list[Step]:
     return [step for step in steps if all(text in str(step) for text in only)]
 
 
-def run(report: Report, steps: Sequence[Step], peers: Sequence[Peer]) -> Iterator[Step]:
+def run(report: BenchReport, steps: Sequence[Step], peers: Sequence[Peer]) -> Iterator[Step]:
     """
     Measure `steps` and add what was found to `report`; yields each step once it is done.
 
@@ -135,7 +135,7 @@ def sustained(case: Case, peers: Sequence[Peer]) -> Measured:
     """Time a case in loops of about a second, jitgen and the peer of the targets in turn."""
     operands = [workload(case)]
     sides = _rivals(case, peers, operands)
-    states: list[gpu.State] = []
+    states: list[gpu.GpuState] = []
 
     def look() -> None:
         if state := gpu.look():

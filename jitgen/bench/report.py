@@ -176,7 +176,7 @@ class Accuracy:
 
 
 @dataclass(slots=True, kw_only=True)
-class Report:
+class BenchReport:
     """
     A run of the suite, which grows while it runs.
 
@@ -235,7 +235,7 @@ class Report:
         }
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Report:
+    def from_json(cls, document: Mapping[str, Any]) -> BenchReport:
         """
         Return what `to_json` wrote.
 
@@ -270,7 +270,7 @@ class Report:
             raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
 
     @classmethod
-    def read(cls, path: Path) -> Report:
+    def read(cls, path: Path) -> BenchReport:
         """
         Return the report that `save`, or the command's ``--json``, wrote to `path`.
 

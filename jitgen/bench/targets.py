@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from jitgen.bench.cases import DOWN, UP, Case
 from jitgen.bench.protocol import Row
-from jitgen.bench.report import OURS, Measured, Report, Section
+from jitgen.bench.report import OURS, BenchReport, Measured, Section
 from jitgen.config import Layout
 from jitgen.frozen import frozen
 
@@ -96,7 +96,7 @@ TARGETS = (
 )
 
 
-def rows(report: Report) -> Iterator[Row]:
+def rows(report: BenchReport) -> Iterator[Row]:
     """Yield every target that `report` has a figure for, and that figure."""
     mean = report.geometric_mean(PEER)
     if mean is not None:
@@ -136,7 +136,7 @@ def rows(report: Report) -> Iterator[Row]:
             )
 
 
-def _worst(report: Report, target: Target) -> Iterator[Row]:
+def _worst(report: BenchReport, target: Target) -> Iterator[Row]:
     """Yield the target's row, if any of its cases was measured."""
     found = [
         (figure, each)
@@ -151,7 +151,7 @@ def _worst(report: Report, target: Target) -> Iterator[Row]:
     yield _row(target.what, figure, target.least, unit, cases)
 
 
-def _figure(report: Report, target: Target, each: Measured) -> float | None:
+def _figure(report: BenchReport, target: Target, each: Measured) -> float | None:
     if not target.is_copy_share:
         return each.ratio(PEER)
     rate = each.rate(each.num_bytes)

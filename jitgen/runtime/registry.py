@@ -199,7 +199,7 @@ class Registry:
         Return the kernel of a legal `config` if it is compiled; waits for nobody.
 
         While a CUDA graph is captured only kernels that were served before count: the first launch
-        of any other would allocate. With `tells_miss`, None is told as an event.
+        of any other would allocate. With `tells_miss`, None emits an event.
         """
         kernel = self._kernels.get((config, arch))
         if kernel is None and not is_capturing(arch):

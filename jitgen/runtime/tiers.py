@@ -134,8 +134,8 @@ def readable(
     tiers: Tiers, spec: KernelSpec, *, tells_miss: bool = True
 ) -> tuple[Entry, str] | None:
     """
-    Return the verified entry that this CPU can run, and its tier; None, told as a miss, if there is
-    none.
+    Return the verified entry that this CPU can run, and its tier; None, and a miss is reported, if
+    there is none.
     """
     found = tiers.get(spec)
     if not isinstance(found, str):

@@ -86,18 +86,18 @@ class Candidate(NamedTuple):
     Attributes:
         config: The config.
         cost: Predicted time of the call in microseconds.
-        waste: Padding: work done over work needed; 1.0 pads nothing.
+        padding_ratio: Padding: work done over work needed; 1.0 pads nothing.
         waves: Tiles that the busiest CTA computes.
         traffic_bytes: Bytes that cross DRAM.
-        bound: The slower of ``multiply`` and ``stream``.
+        limiter: The slower of ``multiply`` and ``stream``.
     """
 
     config: Any
     cost: float
-    waste: float
+    padding_ratio: float
     waves: int
     traffic_bytes: int
-    bound: str
+    limiter: str
 
 
 class Rules(Protocol):

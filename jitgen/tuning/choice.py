@@ -217,7 +217,7 @@ def _combine(by_model: Choice, known: Known, doubt: str) -> Choice:
             code="E_EXCLUDED",
         )
     times = {name: time for name, time in known.times_us.items() if name in usable}
-    # What the menu has no longer, or what failed since, decides nothing.
+    # What is no candidate any more, or what failed since, decides nothing.
     believed, winner = None, next(iter(usable))
     for measured in known.measured:
         if fastest := measured.record.fastest(usable.keys()):
@@ -264,8 +264,8 @@ def _prediction(candidates: tuple[Candidate, ...], doubt: str) -> str:
     """Return the reason where the model decides."""
     best, *others = candidates
     text = (
-        f"{_shape(best)} is predicted at {best.cost:.1f} us, bound by {best.bound}: {best.waves} "
-        f"wave{'s' * (best.waves != 1)}, {best.waste:.2f}x the work needed"
+        f"{_shape(best)} is predicted at {best.cost:.1f} us, limited by {best.limiter}: "
+        f"{best.waves} wave{'s' * (best.waves != 1)}, {best.padding_ratio:.2f}x the work needed"
     )
     if others:
         text += f"; next is {_shape(others[0])} at {others[0].cost:.1f} us"

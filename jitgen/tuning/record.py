@@ -32,7 +32,7 @@ class BadRecord(ConfigError):
 
 
 @frozen
-class Record:
+class TuningRecord:
     """
     The kernels of one problem, measured.
 
@@ -120,7 +120,7 @@ class Table:
     device: str
     arch: Arch
     conditions: Mapping[str, Any] = field(hash=False)
-    records: tuple[Record, ...]
+    records: tuple[TuningRecord, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the exact JSON form."""
@@ -159,11 +159,11 @@ class Table:
         )
 
 
-def _numbered(records: list[Any]) -> list[Record]:
+def _numbered(records: list[Any]) -> list[TuningRecord]:
     found = []
     for number, record in enumerate(records, start=1):
         try:
-            found.append(Record.from_json(record))
+            found.append(TuningRecord.from_json(record))
         except BadRecord as error:
             raise BadRecord(f"record {number}: {error}") from None
     return found

@@ -124,8 +124,10 @@ def test_candidates_come_best_first_and_explain_themselves() -> None:
 
     assert costs == sorted(costs)
     assert choice.candidates[0].config == choice.config
-    assert all(candidate.waste >= 1 and candidate.waves >= 1 for candidate in choice.candidates)
-    assert {candidate.bound for candidate in choice.candidates} <= {"multiply", "stream"}
+    assert all(
+        candidate.padding_ratio >= 1 and candidate.waves >= 1 for candidate in choice.candidates
+    )
+    assert {candidate.limiter for candidate in choice.candidates} <= {"multiply", "stream"}
     assert "us" in choice.why
     assert "wave" in choice.why
     assert choice.arch is Arch.SM_90A

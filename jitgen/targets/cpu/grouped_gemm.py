@@ -155,10 +155,10 @@ class GroupedGemm:
         return Candidate(
             config=config,
             cost=decoded * _DECODE_US + multiplied * _MULTIPLY_US,
-            waste=4 * blocks / max(1, problem.m),
+            padding_ratio=4 * blocks / max(1, problem.m),
             waves=max(1, int(tiles * columns)),
             traffic_bytes=traffic(problem),
-            bound="multiply",
+            limiter="multiply",
         )
 
     def doubt(self, problem: Problem, device: Device) -> str:  # noqa: ARG002

@@ -84,10 +84,10 @@ class SiluMulQuantize:
         return Candidate(
             config=config,
             cost=problem.m * problem.n * _VALUE_US * passes,
-            waste=float(passes),
+            padding_ratio=float(passes),
             waves=max(1, problem.m),
             traffic_bytes=problem.traffic_bytes,
-            bound="multiply",
+            limiter="multiply",
         )
 
     def doubt(self, problem: SiluMulQuantizeProblem, device: Device) -> str:  # noqa: ARG002

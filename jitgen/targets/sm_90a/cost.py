@@ -75,10 +75,10 @@ def predict(problem: Problem, config: KernelConfig, fit: Fit, num_sms: int) -> C
     return Candidate(
         config=config,
         cost=cost,
-        waste=computed / (max(1, problem.m) * problem.n),
+        padding_ratio=computed / (max(1, problem.m) * problem.n),
         waves=waves,
         traffic_bytes=crossing,
-        bound="multiply" if waves * tile_us > clusters * stream_us else "stream",
+        limiter="multiply" if waves * tile_us > clusters * stream_us else "stream",
     )
 
 

@@ -103,7 +103,7 @@ _SPEEDS = {
 """
 Fitted to 3,480 times of an H200 (2026-11-21; 300 random problems, three times the public suite and
 single tokens; FP8 with block scales, L2 cold) so that choices are good, and predictions near for
-kernels near the best. What choices lose to the best kernel of the menu is 1.2 % on average, 1.8 %
+kernels near the best. What choices lose to the best candidate is 1.2 % on average, 1.8 %
 on problems that a fit had not seen.
 """
 

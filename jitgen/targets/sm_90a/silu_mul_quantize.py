@@ -198,10 +198,10 @@ class SiluMulQuantize:
         return Candidate(
             config=config,
             cost=call_us + problem.traffic_bytes / (rate * share),
-            waste=tiles * height / max(1, problem.m),
+            padding_ratio=tiles * height / max(1, problem.m),
             waves=-(-tiles * (1 if is_row else widths) // slots),
             traffic_bytes=problem.traffic_bytes,
-            bound="stream",
+            limiter="stream",
         )
 
     def doubt(self, problem: SiluMulQuantizeProblem, device: Device) -> str:

@@ -95,7 +95,7 @@ class Bench:
         found = Measurements(times_us={}, faulty={}, unfit={}, missing={})
         right = []
         for name in names:
-            failure = self._failure("prove", name)
+            failure = self._failure("verify", name)
             if failure is None:
                 right.append(name)
             else:

@@ -10,10 +10,10 @@ from enum import StrEnum
 from jitgen.config import Arch
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.problem import Problem
-from jitgen.tuning.record import Record
+from jitgen.tuning.record import TuningRecord
 
 
-class State(StrEnum):
+class TuningState(StrEnum):
     """What tuning did about a problem."""
 
     RECORDED = "recorded"
@@ -22,7 +22,7 @@ class State(StrEnum):
 
 
 @frozen
-class Row:
+class TuningRow:
     """
     What became of one problem.
 
@@ -39,8 +39,8 @@ class Row:
 
     problem: Problem
     arch: Arch
-    state: State
-    record: Record | None
+    state: TuningState
+    record: TuningRecord | None
     by_model: str
     missing: Mapping[str, str] = field(default_factory=dict, hash=False)
     seconds: float = 0.0
@@ -56,7 +56,7 @@ class Row:
 
 
 @frozen
-class Report:
+class TuningReport:
     """
     What a run of the tuner did.
 
@@ -69,7 +69,7 @@ class Report:
 
     arch: Arch
     device: str
-    rows: tuple[Row, ...]
+    rows: tuple[TuningRow, ...]
     wall_s: float
 
     @property
@@ -77,6 +77,6 @@ class Report:
         """Whether every problem is recorded now."""
         return all(row.record is not None for row in self.rows)
 
-    def count(self, state: State) -> int:
+    def count(self, state: TuningState) -> int:
         """Return how many problems are in `state`."""
         return sum(row.state is state for row in self.rows)

@@ -22,7 +22,7 @@ from jitgen.targets import legality
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.choice import bucket
-from jitgen.tuning.record import Record, Table
+from jitgen.tuning.record import Table, TuningRecord
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -106,7 +106,7 @@ def import_table(store: Store, document: Any) -> Imported:
     return Imported(table=table, taken=tuple(taken), skipped=skipped, differences=differences)
 
 
-def _obstacle(record: Record, arch: Arch) -> str:
+def _obstacle(record: TuningRecord, arch: Arch) -> str:
     """Return why `record` cannot decide anything here; an empty reason if it can."""
     if bucket(record.problem, arch) != record.problem:
         return "this version of jitgen chooses for other numbers of rows"
