@@ -198,16 +198,22 @@ def _compared(run: Run, call: _Call, after: list[bytes], first: list[bytes], oth
     """Return `run` with a finding for each tensor whose bytes are not those of the first mode."""
     found = [
         Finding(
-            kind=RESULT, message=f"{name} differs from that of mode {other} {_where(ours, theirs)}"
+            kind=RESULT,
+            message=f"{name} differs from that of mode {other} in {_where(tensor, ours, theirs)}",
         )
-        for name, ours, theirs in zip(call.tensors, after, first, strict=True)
+        for (name, tensor), ours, theirs in zip(call.tensors.items(), after, first, strict=True)
         if ours != theirs
     ]
     return replace(run, findings=(*run.findings, *found)) if found else run
 
 
-def _where(ours: bytes, theirs: bytes) -> str:
-    differing = [
-        index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]
-    ]
-    return f"in {len(differing):,} bytes, the first at byte {differing[0]:,}"
+def _where(tensor: Tensor, ours: bytes, theirs: bytes) -> str:
+    """Return how many values differ, and where they are."""
+    one, other = (np.frombuffer(content, np.uint8) for content in (ours, theirs))
+    values = np.unique(np.flatnonzero(one != other) // tensor.element_size())
+    if not tensor.is_contiguous():
+        return f"{len(values):,} values, the first {values[0]:,} values behind the first of all"
+    places = np.unravel_index(values, tensor.shape)
+    first = ", ".join(f"{index[0]}" for index in places)
+    box = ", ".join(f"{index.min()}..{index.max()}" for index in places)
+    return f"{len(values):,} values, the first at [{first}], all within [{box}]"
