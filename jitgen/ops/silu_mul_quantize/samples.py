@@ -117,7 +117,7 @@ class Solved:
     def results(self) -> list[Result]:
         """Return the results, value by value."""
         q, bits = self.q, self.q.view(torch.uint8)
-        touched = (bits != _UNTOUCHED).unflatten(-1, (q.shape[-1], -1)).any(-1)
+        touched = (bits != _UNTOUCHED).reshape(*q.shape, -1).any(-1)
         steps = (_ordered(q) - _ordered(self.expected_q)).abs()
         found = [self._result("q", q, self.expected_q, touched, steps > (not self.is_exact))]
         if self.scale is not None and self.expected_scale is not None:
@@ -136,10 +136,17 @@ class Solved:
         )
         is_wrong = differ.where(owned, touched)
         group = torch.where(self.is_owned, 0, -1).flatten()
-        values = (found.float(), expected.float(), is_wrong)
-        columns = [x.reshape(len(group), -1).numpy() for x in values]
-        row = torch.arange(len(group)).numpy()
-        return Result(name, *columns, group=group.numpy(), row=row)
+        found, expected, is_wrong = (
+            x.reshape(len(group), -1) for x in (found.float(), expected.float(), is_wrong)
+        )
+        return Result(
+            name=name,
+            found=found.numpy(),
+            expected=expected.numpy(),
+            is_wrong=is_wrong.numpy(),
+            group=group.numpy(),
+            row=torch.arange(len(group)).numpy(),
+        )
 
     def errors(self) -> tuple[float, float]:
         """Return the error of q in the Frobenius norm, and the largest one, relative."""
