@@ -123,14 +123,13 @@ class Program:
     def role(self, at: int) -> str:
         """Return the function of the generated kernel that instruction `at` comes from."""
         line = self.code[at].source
-        if line is None:
-            return _NO_ROLE
-        around = [span for span in self._functions_of_source if span[0] <= line <= span[1]]
-        return max(around)[2] if around else _NO_ROLE
+        return _NO_ROLE if line is None else self._roles.get(line, _NO_ROLE)
 
     @cached_property
-    def _functions_of_source(self) -> list[tuple[int, int, str]]:
-        return functions_of(self.source)
+    def _roles(self) -> dict[int, str]:
+        """The function of each line of the source: the one that begins last."""
+        spans = sorted(functions_of(self.source))
+        return {line: name for first, last, name in spans for line in range(first, last + 1)}
 
     def _private_registers(self) -> set[str]:
         """Return the registers that one block only names."""
