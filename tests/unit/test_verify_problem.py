@@ -11,7 +11,7 @@ from jitgen.config import Arch, Layout
 from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.targets.sm_90a.rules import SCALE_CHUNK
-from jitgen.verify.problem import Sizes, make
+from jitgen.verify.problem import Sizes, make, unreachable
 
 NAME = "grouped_gemm_{}_e4m3_e4m3_{}_bf16_t64x64x128_c1x2_acc1_sm_90a"
 CONFIG = KernelConfig.parse(NAME.format("ragged", "block128"))[0]
@@ -100,3 +100,21 @@ def test_a_row_that_nobody_owns_must_not_be_written() -> None:
 
     problem.out[-1, 0] = 0
     assert problem.wrong() == 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "is_excused"),
+    [
+        ("ragged", "t64x64x128_c1x1", True),
+        ("masked", "t64x64x128_c1x2", False),  # a tile beyond N is one without rows
+        ("contiguous", "t64x64x128_c1x2", True),
+        ("contiguous", "t64x64x128_c2x1", False),  # one of a pair may be padding
+        ("ragged", "t128x64x128_c1x1", False),  # the second warpgroup may have no rows
+    ],
+)
+def test_which_kernels_have_no_tiles_without_rows(
+    layout: str, shape: str, is_excused: bool
+) -> None:
+    name = NAME.replace("t64x64x128_c1x2", shape).format(layout, "block128")
+
+    assert bool(unreachable(KernelConfig.parse(name)[0])) == is_excused
