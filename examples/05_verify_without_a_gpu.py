@@ -14,7 +14,7 @@ from jitgen import Cluster, KernelConfig, Layout, Tile
 
 
 def main() -> None:
-    """Run an sm_90a kernel in two modes, look at what was found, and check the result."""
+    """Run an sm_90a kernel in three modes, look at what was found, and check the result."""
     torch.manual_seed(0)
     config = KernelConfig(
         layout=Layout.MASKED, tile=Tile(m=64, n=64, k=128), cluster=Cluster(m=1, n=2)

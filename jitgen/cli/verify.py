@@ -51,6 +51,17 @@ class _Row:
     def trials(self) -> list[dict[str, Any]]:
         return self.document.get("trials", [])  # type: ignore[no-any-return]
 
+    @property
+    def executed(self) -> tuple[int, int]:
+        """Instructions that must be executed, and those that were or that nothing can reach."""
+        counts = [n for each in self.coverage for n in each["purposes"].values()]
+        excused = sum(bool(x["reason"]) for each in self.coverage for x in each["never_executed"])
+        return sum(done for done, _ in counts) + excused, sum(total for _, total in counts)
+
+    @property
+    def coverage(self) -> list[dict[str, Any]]:
+        return self.document.get("coverage", [])  # type: ignore[no-any-return]
+
     def largest(self, field: str) -> float:
         return max((trial[field] for trial in self.trials), default=0.0)
 
@@ -94,9 +105,10 @@ def verify(
 
     Each is compiled (a KEY is taken from the cache) and runs in an emulator, which checks every
     access for bounds, initialisation and races. Small integers run in each of the modes, which do
-    asynchronous work and order warps differently, random numbers in the first. A plan stands for
-    every kernel that the selector can choose for it. The exit code is 1 on any wrong value or
-    finding.
+    asynchronous work and order warps differently, random numbers in the first. The problems
+    together must execute every synchronisation, copy, matrix and store instruction; with a
+    --problem of yours this is shown and not judged. A plan stands for every kernel that the
+    selector can choose for it. The exit code is 1 on any wrong value or error.
     """
     from jitgen.emulator.modes import parse
     from jitgen.verify import require_numpy
@@ -217,6 +229,7 @@ def _print(output: Output, rows: list[_Row], modes: list[str], wall_s: float) ->
         Column("LARGEST", is_number=True),
         Column("WRONG", is_number=True),
         Column("FINDINGS", is_number=True),
+        Column("EXECUTED", is_number=True),
         Column("NAME"),
     ]
     table = [
@@ -227,6 +240,7 @@ def _print(output: Output, rows: list[_Row], modes: list[str], wall_s: float) ->
             f"{row.largest('largest'):.2e}",
             str(sum(trial["wrong"] for trial in row.trials)),
             str(sum(1 for _ in _findings(row))),
+            "{} of {}".format(*row.executed),
             row.name,
         )
         for row in rows
@@ -234,6 +248,7 @@ def _print(output: Output, rows: list[_Row], modes: list[str], wall_s: float) ->
     output.table(columns, table)
     if len(rows) == 1:
         _print_counts(output, rows[0])
+        _print_coverage(output, rows[0])
     for row in rows:
         if not row.is_right:
             _print_failure(output, row)
@@ -250,22 +265,40 @@ def _print_counts(output: Output, row: _Row) -> None:
     runs = [run for trial in row.trials for run in trial["runs"]]
     if not runs:
         return
-    from jitgen.verify.verification import samples_of
-
-    sizes = samples_of(Config.parse(row.name)[0]).Sizes(**row.document["sizes"])
     output.line()
-    output.line(str(sizes), style="bold")
+    output.line(row.trials[0]["problem"], style="bold")
     facts = [(name.replace("_", " "), f"{count:,}") for name, count in runs[0]["counts"].items()]
     roles = Counter(runs[0]["warp_instructions"])
     facts += [(f"warp instructions in {role}", f"{n:,}") for role, n in roles.most_common()]
     output.fields(facts)
     output.line()
     seconds = [
-        (f"{run['mode']} ({trial['values']})", human_time(run["seconds"]))
+        (f"{run['mode']} ({trial['values']}; {trial['problem']})", human_time(run["seconds"]))
         for trial in row.trials
         for run in trial["runs"]
     ]
     output.fields(seconds)
+
+
+def _print_coverage(output: Output, row: _Row) -> None:
+    """Print what all problems together executed, and why some of it cannot be."""
+    for kernel in row.coverage:
+        output.line()
+        output.line("executed by all problems together", style="bold")
+        done, total = kernel["instructions"]
+        facts = [("instructions", f"{done:,} of {total:,}")]
+        for purpose, (done, total) in kernel["purposes"].items():
+            facts.append((f"{purpose} instructions", f"{done:,} of {total:,}"))
+        for name, function in kernel["functions"].items():
+            done, total = function["lines"]
+            left = ", ".join(map(str, function["never"]))
+            facts.append(
+                (f"lines of {name}", f"{done} of {total}" + (f"; not {left}" if left else ""))
+            )
+        output.fields(facts)
+        reasons = Counter(x["reason"] for x in kernel["never_executed"] if x["reason"])
+        for reason, number in reasons.items():
+            output.line(f"  {counted(number, 'instruction')} never executed: {reason}")
 
 
 def _findings(row: _Row) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -276,6 +309,8 @@ def _findings(row: _Row) -> Iterator[tuple[str, dict[str, Any]]]:
         for run in trial["runs"]:
             for finding in run["findings"]:
                 yield f"{trial['values']}, mode {run['mode']}", finding
+    for gap in row.document.get("gaps", []):
+        yield "all problems", gap
 
 
 def _print_failure(output: Output, row: _Row) -> None:
@@ -286,6 +321,8 @@ def _print_failure(output: Output, row: _Row) -> None:
     for trial in row.trials:
         if trial["wrong"]:
             output.line(f"  {trial['values']}: {counted(trial['wrong'], 'wrong value')}")
+            for place in trial["places"]:
+                output.line(f"    {place}")
     found = list(_findings(row))
     for where, finding in found[:_SHOWN_FINDINGS]:
         times = f" ({finding['count']} times)" if finding["count"] > 1 else ""

@@ -11,6 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from jitgen.emulator.artifact import Artifact
 from jitgen.emulator.host.cubin import registers
 from jitgen.emulator.host.launch import Device, launches
@@ -20,8 +22,9 @@ from jitgen.emulator.machine.global_memory import GlobalMemory
 from jitgen.emulator.machine.launch_rules import Kernel, as_launched
 from jitgen.emulator.machine.machine import NUM_SMS, Launch, Machine
 from jitgen.emulator.modes import Mode, parse
+from jitgen.emulator.program.coverage import Coverage
 from jitgen.emulator.program.translate import Program, translate
-from jitgen.emulator.report import RESULT, Finding, Report, Run
+from jitgen.emulator.report import RESULT, Finding, Report, Run, united
 from jitgen.emulator.threads import one_thread
 from jitgen.errors import InputError, MachineFault
 
@@ -90,12 +93,14 @@ class _Call:
     What a call launches, and the tensors that it may touch.
 
     Attributes:
+        programs: Every kernel of the artifact, launched or not.
         launches: Programs and launches, in order.
         tensors: Tensors by the name that messages call them.
         num_sms: SMs of the GPU.
         unknown: Names of those whose contents mean nothing until they are written.
     """
 
+    programs: list[Program]
     launches: list[tuple[Program, Launch]]
     tensors: dict[str, Tensor]
     num_sms: int
@@ -112,7 +117,7 @@ class _Call:
 
     def run(self, mode: Mode, time_limit_s: float) -> Run:
         """Run the launches one after the other."""
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         machines = []
         memory = GlobalMemory()
         for name, tensor in self.tensors.items():
@@ -129,7 +134,8 @@ class _Call:
                 before = "".join(f"\nbefore that, {x}" for x in machine.findings.values())
                 raise type(fault)(f"{fault}\n  in mode {mode.name}{before}") from fault
             machines.append(machine)
-        return _run(mode, time.perf_counter() - start, machines)
+        run = _run(mode, time.perf_counter() - start, machines, self.programs)
+        return replace(run, cpu_seconds=time.process_time() - cpu_start)
 
 
 def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int, host: Host) -> _Call:
@@ -152,6 +158,7 @@ def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int, host: H
             tensors[artifact.names[index] if known else f"argument {index}"] = tensor
     counts = registers(artifact.library)
     return _Call(
+        programs=list(programs.values()),
         launches=[
             (programs[entry], _launched(programs[entry], launch, counts.get(entry, 0)))
             for entry, launch in found
@@ -173,7 +180,7 @@ def _launched(program: Program, launch: Launch, count: int) -> Launch:
     return as_launched(kernel, launch)
 
 
-def _run(mode: Mode, seconds: float, machines: list[Machine]) -> Run:
+def _run(mode: Mode, seconds: float, machines: list[Machine], programs: list[Program]) -> Run:
     counts: Counter[str] = Counter()
     of_roles: Counter[str] = Counter()
     findings = []
@@ -190,7 +197,19 @@ def _run(mode: Mode, seconds: float, machines: list[Machine]) -> Run:
         findings=tuple(findings),
         counts=dict(sorted(counts.items())),
         warp_instructions=dict(of_roles.most_common()),
+        coverage=united([*map(_nothing, programs), *map(_coverage, machines)]),
     )
+
+
+def _nothing(program: Program) -> dict[str, Coverage]:
+    """Return the coverage of a kernel that may never be launched."""
+    none = np.zeros(len(program.blocks), np.int64)
+    return {program.module.entry: Coverage.of(program, none, set())}
+
+
+def _coverage(machine: Machine) -> dict[str, Coverage]:
+    program = machine.program
+    return {program.module.entry: Coverage.of(program, machine.block_counts, machine.held)}
 
 
 def _warp_instructions(machine: Machine) -> Counter[str]:
@@ -208,16 +227,22 @@ def _compared(run: Run, call: _Call, after: list[bytes], first: list[bytes], oth
     """Return `run` with a finding for each tensor whose bytes are not those of the first mode."""
     found = [
         Finding(
-            kind=RESULT, message=f"{name} differs from that of mode {other} {_where(ours, theirs)}"
+            kind=RESULT,
+            message=f"{name} differs from that of mode {other} in {_where(tensor, ours, theirs)}",
         )
-        for name, ours, theirs in zip(call.tensors, after, first, strict=True)
+        for (name, tensor), ours, theirs in zip(call.tensors.items(), after, first, strict=True)
         if ours != theirs
     ]
     return replace(run, findings=(*run.findings, *found)) if found else run
 
 
-def _where(ours: bytes, theirs: bytes) -> str:
-    differing = [
-        index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]
-    ]
-    return f"in {len(differing):,} bytes, the first at byte {differing[0]:,}"
+def _where(tensor: Tensor, ours: bytes, theirs: bytes) -> str:
+    """Return how many values differ, and where they are."""
+    one, other = (np.frombuffer(content, np.uint8) for content in (ours, theirs))
+    values = np.unique(np.flatnonzero(one != other) // tensor.element_size())
+    if not tensor.is_contiguous():
+        return f"{len(values):,} values, the first {values[0]:,} values behind the first of all"
+    places = np.unravel_index(values, tensor.shape)
+    first = ", ".join(f"{index[0]}" for index in places)
+    box = ", ".join(f"{index.min()}..{index.max()}" for index in places)
+    return f"{len(values):,} values, the first at [{first}], all within [{box}]"

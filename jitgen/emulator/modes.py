@@ -74,7 +74,9 @@ def random_mode(seed: int) -> Mode:
     )
 
 
-QUICK = (EAGER, DEFERRED)
+QUICK = (EAGER, DEFERRED, random_mode(3))
+"""One of each kind: the seed defers everything and lets two clusters run at once."""
+
 ALL = (EAGER, DEFERRED, LATE_READERS, *(random_mode(seed) for seed in range(NUM_SEEDS)))
 
 _RANDOM = re.compile(r"random-(\d+)(?:\.\.(\d+))?")

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from jitgen.emulator.findings import Severity, severity_of
+from jitgen.emulator.program.coverage import Coverage
 
 RESULT = "result"
 """Kind of the finding that modes disagree about the result."""
@@ -64,17 +65,21 @@ class Run:
     Attributes:
         mode: Name of the mode; `jitgen.emulator.modes.parse` takes it.
         seconds: Of the machine, without translation.
+        cpu_seconds: The same as the process counted them, however busy the computer was.
         findings: Mistakes.
         counts: What was executed: bulk copies, their bytes, matrix instructions, ...
         warp_instructions: Instructions times warps that executed them, for each function of the
             generated source.
+        coverage: What was executed of each kernel, by its name in the PTX.
     """
 
     mode: str
     seconds: float
+    cpu_seconds: float = 0.0
     findings: tuple[Finding, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     warp_instructions: Mapping[str, int] = field(default_factory=dict)
+    coverage: Mapping[str, Coverage] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def is_clean(self) -> bool:
@@ -109,6 +114,11 @@ class Report:
             for finding in run.findings:
                 yield run.mode, finding
 
+    @property
+    def coverage(self) -> dict[str, Coverage]:
+        """What all modes together executed of each kernel, by its name in the PTX."""
+        return united(run.coverage for run in self.runs)
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         return {
@@ -119,12 +129,14 @@ class Report:
                 {
                     "mode": run.mode,
                     "seconds": round(run.seconds, 4),
+                    "cpu_seconds": round(run.cpu_seconds, 4),
                     "findings": [finding.to_json() for finding in run.findings],
                     "counts": dict(run.counts),
                     "warp_instructions": dict(run.warp_instructions),
                 }
                 for run in self.runs
             ],
+            "coverage": [each.to_json() for each in self.coverage.values()],
         }
 
     def __str__(self) -> str:
@@ -135,3 +147,12 @@ class Report:
             lines.append(f"{run.mode}: {run.seconds:.2f} s; {counts}".replace("_", " "))
             lines += [f"{finding}".replace("\n", "\n  ") for finding in run.findings]
         return "\n  ".join(lines)
+
+
+def united(parts: Iterable[Mapping[str, Coverage]]) -> dict[str, Coverage]:
+    """Return what several runs executed together of each kernel, by its name in the PTX."""
+    found: dict[str, Coverage] = {}
+    for part in parts:
+        for name, each in part.items():
+            found[name] = found[name] | each if name in found else each
+    return found

@@ -18,6 +18,26 @@ if TYPE_CHECKING:
     from jitgen.config import Config
 
 
+class Result(NamedTuple):
+    """
+    What a kernel wrote, value by value, next to what it should have written: rows by columns.
+
+    Attributes:
+        name: Of the argument.
+        found, expected: Values, numpy, float32 [rows, columns].
+        is_wrong: Which are, bool [rows, columns].
+        group: Whose row it is, -1 for nobody's [rows].
+        row: Its number in the group [rows].
+    """
+
+    name: str
+    found: Any
+    expected: Any
+    is_wrong: Any
+    group: Any
+    row: Any
+
+
 class Operation(NamedTuple):
     """
     One operation.
@@ -28,9 +48,10 @@ class Operation(NamedTuple):
         problem: ``MODULE:CLASS`` of its problem: a `jitgen.config.config.Part` with ``op``,
             ``groups``, ``m``, ``rows_per_group``, ``types``, ``slug``, ``kind`` and ``with_mean``,
             as `jitgen.ops.grouped_gemm.problem.Problem` has them.
-        samples: Module with what a kernel is verified with: ``Sizes``, with `of` and `parse`, and
-            ``make``, which returns a call with its answer; see `jitgen.verify.problem`. Empty where
-            kernels cannot be verified.
+        samples: Module with what a kernel is verified with: ``Sizes``, with `of` and `parse`;
+            ``make``, which returns a call with its answer; ``unreachable``, which says what no call
+            can reach; and ``tile``, rows and columns of a CTA's work. See `jitgen.verify.problem`.
+            Empty where kernels cannot be verified.
     """
 
     name: str

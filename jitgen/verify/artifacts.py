@@ -3,16 +3,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from jitgen._version import __version__
 from jitgen.codegen.render import Source
+from jitgen.compile import toolchain
+from jitgen.config.config import canonical_json
 from jitgen.emulator.artifact import Artifact
 from jitgen.errors import EmulationError
 from jitgen.runtime.kernel import Kernel
+from jitgen.verify import kept
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry
+
+_SCHEMA = 1
+"""Of what is kept; another number leaves alone what was kept before."""
 
 _NAMES = {
     "grouped_gemm": ("a", "b", "a_scale", "b_scale", "groups", "out"),
@@ -32,7 +40,8 @@ def of_kernel(kernel: Kernel) -> Artifact:
 
 def of_entry(entry: Entry, source: Source) -> Artifact:
     """
-    Return the artifact of a cache entry; its PTX comes from compiling its source once more.
+    Return the artifact of a cache entry; its PTX comes from compiling its source once more, or from
+    an earlier time.
 
     Raises:
         ArtifactError: It is an entry for the cpu.
@@ -51,20 +60,29 @@ def of_entry(entry: Entry, source: Source) -> Artifact:
 
 def compiled(source: Source) -> Artifact:
     """
-    Return the artifact of `source`, compiled now and kept nowhere.
+    Return the artifact of `source`: compiled before and kept, or compiled now.
+
+    It is no entry of the cache, since its PTX has line information; see `jitgen.verify.kept`.
 
     Raises:
         EmulationError: There is no linker.
         ToolchainError: The compiler is not installed.
         CompileError: The compiler refused the source.
     """
-    from jitgen.compile import compiler
+    name = _name(source)
+    library, ptx = kept.find(f"{name}.so"), kept.find(f"{name}.ptx")
+    if library is None or ptx is None:
+        from jitgen.compile import compiler
 
-    made = compiler.compile_source(source, wants_ptx=True, line_info=True)
+        made = compiler.compile_source(source, wants_ptx=True, line_info=True)
+        library, ptx = _linked(made.library, made.files[made.library]), made.ptx.encode()
+        if not made.doubt:
+            kept.keep(f"{name}.so", library)
+            kept.keep(f"{name}.ptx", ptx)
     return Artifact(
-        library=_linked(made.library, made.files[made.library]),
-        symbol=made.symbol,
-        ptx=made.ptx,
+        library=library,
+        symbol=source.name,
+        ptx=ptx.decode(),
         source=source.text,
         names=_NAMES.get(source.config.op, ()),
     )
@@ -72,9 +90,34 @@ def compiled(source: Source) -> Artifact:
 
 @lru_cache(maxsize=64)
 def _ptx(source: Source) -> str:
-    from jitgen.compile import inspect
+    name = f"{_name(source)}.ptx"
+    found = kept.find(name)
+    if found is None:
+        from jitgen.compile import inspect
 
-    return inspect.ptx(source, line_info=True)
+        found = inspect.ptx(source, line_info=True).encode()
+        kept.keep(name, found)
+    return found.decode()
+
+
+def _name(source: Source) -> str:
+    """
+    Return what artifact and PTX of `source` are kept as: a digest of all that they depend on.
+
+    Raises:
+        ToolchainError: The compiler is not installed.
+    """
+    document = {
+        "schema": _SCHEMA,
+        "name": source.name,
+        "entry": source.entry,
+        "text": source.text,
+        "toolchain": dict(toolchain.versions()),
+        "options": list(toolchain.options(source.arch)),
+        "host": toolchain.host(source.arch),
+        "jitgen": __version__,
+    }
+    return f"kernel-{hashlib.sha256(canonical_json(document).encode('ascii')).hexdigest()}"
 
 
 def _linked(name: str, library: bytes) -> bytes:

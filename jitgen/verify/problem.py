@@ -6,10 +6,12 @@ Problems that put a kernel to the test: large enough to wrap every ring, with ev
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import groupby
 from typing import Self
 
-from jitgen.config import Arch
+from jitgen.config import Arch, DType, Layout
+from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
@@ -24,6 +26,9 @@ _UNROLLED = 8
 
 VECTOR_BITS = 128
 """What rows of operands and results have in multiples."""
+
+WAVE_ROWS = 64
+"""Rows that a warpgroup multiplies at once."""
 
 WARP = 32
 """Lanes that look at groups together."""
@@ -47,21 +52,46 @@ class Sizes:
     num_sms: int
 
     @classmethod
-    def of(cls, config: KernelConfig, arch: Arch) -> Self:
+    def of(cls, config: KernelConfig, arch: Arch) -> tuple[Self, ...]:
         """
-        Return sizes that test `config`: two clusters share a dozen tiles, each deeper than the ring
-        of operands and than an unrolled loop over K; more groups than lanes, which are empty, tiny,
-        one row short of a tile and one row beyond it; and tails of N and K, of 16 bytes each.
+        Return the sizes that test `config`, which together execute all of a kernel.
+
+        The first is wide: two clusters share a dozen tiles, each deeper than the ring of operands
+        and than an unrolled loop over K; more groups than lanes, which are empty, tiny, one row
+        short of a tile and one row beyond it; and tails of N and K, of 16 bytes each.
+
+        The second is deep: few tiles, with more k-blocks than are handed over scales for at once,
+        in each part of K; their number is no multiple of any of these; and the last part of the
+        tile's rows has none of the group's.
+
+        The third is flat, for kernels that split K: less than a k-block, so that parts are empty.
         """
         tile, cluster, types = config.tile, config.cluster, config.operands
-        stages = getattr(require(config, arch).derived, "num_ab_stage", 1)
+        split_k = config.schedule.split_k
+        derived = require(config, arch).derived
+        stages = getattr(derived, "num_ab_stage", 1)
         height = tile.m * cluster.m
-        return cls(
+        vector = VECTOR_BITS // types.a_dtype.bits
+        sms = _NUM_CLUSTERS * cluster.size * split_k
+        wide = cls(
             rows=(3, 0, height + 1, *[0] * WARP, height - 1),
-            n=2 * tile.n * cluster.n + VECTOR_BITS // types.out_dtype.bits,
-            k=max(stages, _UNROLLED) * tile.k + tile.k + VECTOR_BITS // types.a_dtype.bits,
-            num_sms=_NUM_CLUSTERS * cluster.size * config.schedule.split_k,
+            n=tile.n * cluster.n + VECTOR_BITS // types.out_dtype.bits,
+            k=(stages + 1) * tile.k + vector,
+            num_sms=sms,
         )
+        part = getattr(derived, "part_m", 0)
+        chunk = getattr(derived, "scale_chunk", 0)
+        peeled = int(types.a_dtype is not DType.E4M3)  # sums in registers begin with a block
+        blocks = max(chunk, _UNROLLED) + _UNROLLED - 1 + peeled
+        deep = cls(
+            rows=(tile.m - (part if part and cluster.m == 1 else 1), 2, 0),
+            n=tile.n,
+            k=(blocks * split_k - 1) * tile.k + vector,
+            num_sms=cluster.size * split_k,
+        )
+        if split_k == 1:
+            return wide, deep
+        return wide, deep, replace(deep, n=2 * tile.n, k=vector)
 
     @classmethod
     def parse(cls, text: str, config: KernelConfig) -> Self:
@@ -89,10 +119,24 @@ class Sizes:
         return f"rows {rows}, N {self.n}, K {self.k}, {self.num_sms} SMs"
 
 
+def unreachable(config: KernelConfig) -> tuple[Excuse, ...]:
+    """Return what no problem can reach in kernels of `config`."""
+    # The other CTA of a cluster may have none, and a tile beyond N counts as one without rows.
+    others = config.cluster.m if config.layout is Layout.CONTIGUOUS else config.cluster.size
+    if config.tile.m != WAVE_ROWS or others > 1:
+        return ()
+    return (Excuse("waves == 0", "a tile of 64 rows is one warpgroup's, and never without rows"),)
+
+
+def tile(config: KernelConfig) -> tuple[int, int]:
+    """Return rows and columns of the result that one CTA computes."""
+    return config.tile.m, config.tile.n
+
+
 def make(config: KernelConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0) -> Solved:
     """
     Return a call of `config` with `sizes`, the same for the same `seed`. Every layout gets rows
-    that nobody owns.
+    that nobody owns, and what belongs to groups without rows is NaN.
     """
     types = config.operands
     problem = Problem(
@@ -105,5 +149,7 @@ def make(config: KernelConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0) -
         out_dtype=types.out_dtype,
         scale_granularity=types.scale_granularity,
     )
-    call = random_call(problem, sizes.rows, is_exact=is_exact, has_spare=True, seed=seed)
+    call = random_call(
+        problem, sizes.rows, is_exact=is_exact, has_spare=True, spoils_idle=True, seed=seed
+    )
     return Solved.of(call, is_exact=is_exact)

@@ -6,7 +6,7 @@ One config put to the test: compiled, emulated in several modes, compared with f
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,14 @@ from jitgen.config import Arch, Config
 from jitgen.emulator.api import TIME_LIMIT_S
 from jitgen.emulator.artifact import Artifact
 from jitgen.emulator.modes import Mode, parse
-from jitgen.emulator.report import Finding, Report
+from jitgen.emulator.program.coverage import Coverage
+from jitgen.emulator.program.unreached import Excuse
+from jitgen.emulator.report import Finding, Report, united
 from jitgen.errors import ConfigError, Deadlock, JitgenError, MachineFault
 from jitgen.frozen import frozen
 from jitgen.ops.protocol import operation
 from jitgen.targets.legality import require
+from jitgen.verify import places
 from jitgen.verify.artifacts import compiled, of_entry
 from jitgen.verify.emulation import emulate
 
@@ -31,16 +34,20 @@ class Trial:
     One problem.
 
     Attributes:
+        sizes: Of the problem.
         values: ``integers``, whose sums are exact, or ``random``.
         wrong: Values of the result that are wrong.
+        places: Where, in words, and what they have in common.
         frobenius: Error relative to the right result, in the Frobenius norm.
         largest: Largest error over the largest value.
         report: What was found, mode by mode; None if the kernel did not come to its end.
         fault: Why not.
     """
 
+    sizes: Any
     values: str
     wrong: int = 0
+    places: tuple[str, ...] = ()
     frobenius: float = 0.0
     largest: float = 0.0
     report: Report | None = None
@@ -61,9 +68,12 @@ class Trial:
     def to_json(self) -> dict[str, Any]:
         """Return the trial as JSON values."""
         return {
+            "problem": str(self.sizes),
+            "sizes": asdict(self.sizes),
             "values": self.values,
             "right": self.is_right,
             "wrong": self.wrong,
+            "places": list(self.places),
             "frobenius": self.frobenius,
             "largest": self.largest,
             "fault": None if self.fault is None else self.fault.to_json(),
@@ -79,19 +89,21 @@ class Verification:
     Attributes:
         name: Its name.
         arch: Its target.
-        sizes: Of the problems.
-        trials: Small integers, then random numbers.
+        trials: Each problem with small integers, then the last with random numbers.
+        coverage: What they executed together, of each kernel.
+        gaps: What must be executed and never was; empty where somebody else chose the problem.
     """
 
     name: str
     arch: str
-    sizes: Any
     trials: tuple[Trial, ...]
+    coverage: tuple[Coverage, ...] = ()
+    gaps: tuple[Finding, ...] = ()
 
     @property
     def is_right(self) -> bool:
-        """Whether every trial is."""
-        return all(trial.is_right for trial in self.trials)
+        """Whether every trial is, and nothing that matters was left out."""
+        return not self.gaps and all(trial.is_right for trial in self.trials)
 
     def to_json(self) -> dict[str, Any]:
         """Return the verification as JSON values."""
@@ -99,8 +111,9 @@ class Verification:
             "name": self.name,
             "arch": self.arch,
             "right": self.is_right,
-            "sizes": asdict(self.sizes),
             "trials": [trial.to_json() for trial in self.trials],
+            "gaps": [gap.to_json() for gap in self.gaps],
+            "coverage": [each.to_json() for each in self.coverage],
         }
 
 
@@ -116,15 +129,17 @@ def verify(
     """
     Run `config` in the emulator and compare its results with float64 sums.
 
-    Two problems: small integers in every mode, and random numbers in the first, for a schedule is
-    right or wrong whatever the numbers are.
+    Small integers in every mode, but random ones, which are slow, with the first problem only; and
+    random numbers in the first mode, for a schedule is right or wrong whatever the numbers are. The
+    problems together must execute every synchronisation, copy, matrix and store instruction of the
+    kernel, unless there is a reason why nothing can.
 
     Args:
         config: What to verify.
         arch: A GPU target.
         problem: Sizes, or ``G:M:N:K`` for M rows in G groups (``G:M:I`` for
-            `silu_mul_quantize`); None for sizes that wrap every ring
-            and have every kind of edge.
+            `silu_mul_quantize`), and then nothing is said of what it does not reach; None for sizes
+            that wrap every ring, have every kind of edge and reach everything.
         modes: See `jitgen.emulate`.
         artifact: The compiled kernel; None compiles it, into a folder that is removed again.
         time_limit_s: Seconds that one mode of one problem may take.
@@ -140,16 +155,49 @@ def verify(
         raise ConfigError(f"{target} kernels run on this machine as they are: name a GPU target")
     require(config, target)
     samples = samples_of(config)
-    sizes = samples.Sizes.parse(problem, config) if isinstance(problem, str) else problem
-    sizes, chosen = sizes or samples.Sizes.of(config, target), parse(modes)
+    given = samples.Sizes.parse(problem, config) if isinstance(problem, str) else problem
+    all_sizes, chosen = (given,) if given else samples.Sizes.of(config, target), parse(modes)
     kernel = artifact or compiled(render(config, target))
-    trials = (
-        _trial(kernel, samples.make(config, sizes, is_exact=True), sizes, chosen, time_limit_s),
+    steady = tuple(mode for mode in chosen if mode.seed is None) or chosen[:1]
+    plans = [
+        (all_sizes[0], True, chosen),
+        *((sizes, True, steady) for sizes in all_sizes[1:]),
+        (all_sizes[min(1, len(all_sizes) - 1)], False, chosen[:1]),
+    ]
+    trials = tuple(
         _trial(
-            kernel, samples.make(config, sizes, is_exact=False), sizes, chosen[:1], time_limit_s
-        ),
+            kernel,
+            samples.make(config, sizes, is_exact=is_exact),
+            sizes,
+            samples.tile(config),
+            some,
+            time_limit_s,
+        )
+        for sizes, is_exact, some in plans
     )
-    return Verification(name=config.name(target), arch=str(target), sizes=sizes, trials=trials)
+    coverage = _coverage(trials, samples.unreachable(config))
+    came_to_end = all(trial.report is not None for trial in trials)
+    return Verification(
+        name=config.name(target),
+        arch=str(target),
+        trials=trials,
+        coverage=coverage,
+        gaps=tuple(_gaps(coverage)) if given is None and came_to_end else (),
+    )
+
+
+def _coverage(trials: Sequence[Trial], excuses: tuple[Excuse, ...]) -> tuple[Coverage, ...]:
+    """Return what trials executed together."""
+    found = united(trial.report.coverage for trial in trials if trial.report is not None)
+    return tuple(each.excused(excuses) for each in found.values())
+
+
+def _gaps(coverage: Sequence[Coverage]) -> Iterator[Finding]:
+    """Yield a finding for each instruction that some problem should have executed."""
+    for each in coverage:
+        for missed in each.lacking:
+            message = f"no problem reaches this {missed.purpose} instruction"
+            yield Finding(kind="never executed", message=message, place=missed.place)
 
 
 def samples_of(config: Config) -> Any:
@@ -169,6 +217,7 @@ def _trial(
     kernel: Artifact,
     case: Any,
     sizes: Any,
+    tile: tuple[int, int],
     modes: tuple[Mode, ...],
     time_limit_s: float,
 ) -> Trial:
@@ -184,11 +233,13 @@ def _trial(
         )
     except MachineFault as error:
         kind = "deadlock" if isinstance(error, Deadlock) else "fault"
-        return Trial(values=values, fault=Finding(kind=kind, message=str(error)))
+        return Trial(sizes=sizes, values=values, fault=Finding(kind=kind, message=str(error)))
     frobenius, largest = case.errors()
     return Trial(
+        sizes=sizes,
         values=values,
         wrong=case.wrong(),
+        places=tuple(places.of_case(case, tile)),
         frobenius=frobenius,
         largest=largest,
         report=report,

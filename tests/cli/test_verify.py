@@ -17,6 +17,21 @@ from tests.cli.conftest import Jitgen
 
 NAME = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
 ON_CPU = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t32x64x128_c1x1_acc1_cpu"
+COVERAGE = {
+    "entry": "kernel",
+    "instructions": [900, 1000],
+    "purposes": {"matrix": [32, 36], "copy": [5, 5]},
+    "functions": {"promote": {"lines": [3, 4], "never": [77]}},
+    "blocks": [[1, 9, 12]],
+    "never_executed": [{"purpose": "matrix", "place": "ptx:3", "reason": "no way"}] * 4,
+}
+GAP = {
+    "kind": "never executed",
+    "message": "no problem reaches this matrix instruction",
+    "place": "ptx:3: wgmma",
+    "who": "",
+    "count": 1,
+}
 RACE = {"kind": "race", "message": "a and b", "place": "ptx:9: st", "who": "CTA 0", "count": 2}
 
 
@@ -29,9 +44,12 @@ def trial(**changed: Any) -> dict[str, Any]:
         "warp_instructions": {"load": 55, "math": 99},
     }
     return {
+        "problem": "rows 5 + 0, N 72, K 272, 4 SMs",
+        "sizes": {"rows": [5, 0], "n": 72, "k": 272, "num_sms": 4},
         "values": "random",
         "right": True,
         "wrong": 0,
+        "places": [],
         "frobenius": 0.00166,
         "largest": 0.0023,
         "fault": None,
@@ -41,12 +59,12 @@ def trial(**changed: Any) -> dict[str, Any]:
 
 
 def verification(name: str, *, is_right: bool = True, **changed: Any) -> dict[str, Any]:
-    sizes = {"rows": [5, 0], "n": 72, "k": 272, "num_sms": 4}
     return {
         "name": name,
         "arch": "sm_90a",
         "right": is_right,
-        "sizes": sizes,
+        "gaps": changed.pop("gaps", []),
+        "coverage": [COVERAGE],
         "trials": [trial(**changed)],
     }
 
@@ -86,20 +104,29 @@ def test_a_right_kernel(jitgen: Jitgen, processes: Processes) -> None:
     assert done.code == 0
     for words in ("right", "1.66e-03", NAME, "bulk loads", "1,234", "warp instructions in math"):
         assert words in done.out
-    assert "1 kernel in 2 modes (eager, deferred): all right" in done.err
-    assert processes.tasks[0]["modes"] == ["eager", "deferred"]
+    for words in ("900 of 1,000", "41 of 41", "3 of 4; not 77", "4 instructions never executed"):
+        assert words in done.out
+    assert "1 kernel in 3 modes (eager, deferred, random-3): all right" in done.err
+    assert processes.tasks[0]["modes"] == ["eager", "deferred", "random-3"]
     assert processes.tasks[0]["key"] == ""
 
 
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        (verification(NAME, is_right=False, wrong=3), ["WRONG", "random: 3 wrong values"]),
+        (
+            verification(NAME, is_right=False, wrong=3, places=["group 2"]),
+            ["WRONG", "random: 3 wrong values", "group 2"],
+        ),
         (
             verification(NAME, is_right=False, findings=[RACE]),
             ["random, mode eager: race: a and b (2 times)", "at ptx:9: st", "by CTA 0"],
         ),
         (verification(NAME, is_right=False, fault=RACE), ["WRONG", "random: race"]),
+        (
+            verification(NAME, is_right=False, gaps=[GAP]),
+            ["all problems: never executed: no problem reaches", "at ptx:3: wgmma"],
+        ),
         ({"error": "the host part calls what the emulator does not know"}, ["failed", "host part"]),
         ("killed by signal 11", ["failed", "killed by signal 11"]),
     ],

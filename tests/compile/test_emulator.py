@@ -41,6 +41,8 @@ def test_a_kernel_is_right_in_every_mode() -> None:
 
     assert found.is_right, found.to_json()
     integers, random = found.trials
+    assert found.coverage[0].lacking  # the problem is too small, which is shown and not judged
+    assert not found.gaps
     assert random.report is not None
     assert integers.wrong == 0
     assert 0 < random.frobenius < 2e-3
@@ -121,10 +123,34 @@ def test_a_wait_that_is_missing_is_found(
     assert any(x.startswith(kind) and all(place in x for place in places) for x in text), text
 
 
+def test_waits_in_a_loop_that_shallow_problems_never_enter() -> None:
+    """
+    With K of 11 blocks, two CTAs have five or six each, and a loop of eight is never entered: its
+    waits could go. Now they are missed, and a problem that does not enter it is no proof.
+    """
+    config, arch = KernelConfig.parse(SPLIT_K)
+    artifact = compiled(render(config, arch))
+    waits = re.compile(r"wgmma\.wait_group[^;]*;")
+    *before, rest = (match.start() for match in waits.finditer(artifact.ptx))
+    assert len(before) == 8  # the main loop, then the one for what is left
+    head, tail = artifact.ptx[:rest], artifact.ptx[rest:]
+    worse = replace(artifact, ptx=waits.sub("", head) + tail)
+    wide, deep, flat = Sizes.of(config, arch)
+
+    found = verify(config, arch, deep, modes="eager", artifact=worse)
+
+    assert {x.kind for trial in found.trials for _, x in trial.findings} & {"race", "register"}
+    for sizes in (wide, flat):
+        found = verify(config, arch, sizes, modes="eager", artifact=worse)
+        assert found.is_right
+        assert any("wgmma" in missed.place for missed in found.coverage[0].lacking)
+
+
 def test_the_command(jitgen_command: Jitgen) -> None:  # noqa: F811
     done = jitgen_command("verify", NAME, "--problem 2:200:136:272 --json")
 
     assert done.code == 0, done.err
     (kernel,) = done.document["kernels"]
     assert kernel["right"]
-    assert kernel["sizes"]["n"] == 136
+    assert kernel["trials"][0]["sizes"]["n"] == 136
+    assert kernel["coverage"][0]["never_executed"]

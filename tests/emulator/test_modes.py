@@ -15,7 +15,7 @@ from jitgen.errors import InputError
 
 
 def test_names_stand_for_modes() -> None:
-    assert parse("quick") == QUICK == (EAGER, DEFERRED)
+    assert parse("quick") == QUICK == (EAGER, DEFERRED, random_mode(3))
     assert parse("all") == ALL
     assert parse("deferred, eager,deferred") == (DEFERRED, EAGER)
     assert parse(["quick", random_mode(4)]) == (*QUICK, random_mode(4))

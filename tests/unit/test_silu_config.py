@@ -91,7 +91,7 @@ def test_sizes_that_no_vector_covers_are_refused() -> None:
 def test_samples_tell_right_from_wrong(layout: str) -> None:
     """The answer itself is right; one step, a scale or a row of nobody's is not."""
     config = replace(BLOCKS, layout=layout)
-    sizes = Sizes.of(config, Arch.SM_90A)
+    (sizes,) = Sizes.of(config, Arch.SM_90A)
 
     def solved() -> Any:
         case = make(config, sizes, is_exact=True)

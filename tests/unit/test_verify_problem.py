@@ -10,7 +10,8 @@ from jitgen import reference
 from jitgen.config import Arch, Layout
 from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.verify.problem import Sizes, make
+from jitgen.targets.sm_90a.rules import SCALE_CHUNK
+from jitgen.verify.problem import Sizes, make, unreachable
 
 NAME = "grouped_gemm_{}_e4m3_e4m3_{}_bf16_t64x64x128_c1x2_acc1_sm_90a"
 CONFIG = KernelConfig.parse(NAME.format("ragged", "block128"))[0]
@@ -22,12 +23,35 @@ def config(layout: str, scales: str) -> KernelConfig:
 
 
 def test_sizes_wrap_the_rings() -> None:
-    sizes = Sizes.of(CONFIG, Arch.SM_90A)
+    wide, deep = Sizes.of(CONFIG, Arch.SM_90A)
 
-    assert sizes.k > 10 * 128
-    assert sizes.n > 2 * 64 * 2
-    assert min(sizes.rows) == 0
-    assert sizes.num_sms == 4
+    assert wide.k > 10 * 128
+    assert wide.n > 64 * 2  # a second tile of the cluster, and only its first CTA's
+    assert min(wide.rows) == 0
+    assert wide.num_sms == 4
+    assert deep.k > (SCALE_CHUNK + 1) * 128
+
+
+@pytest.mark.parametrize("split_k", [1, 2, 4])
+def test_sizes_reach_the_loops_of_each_part_of_k(split_k: int) -> None:
+    """The main loop of 8 k-blocks and what is left of it, and a second chunk of scales."""
+    split = f"_splitk{split_k}" if split_k > 1 else ""
+    name = NAME.replace("_c1x2_acc1", f"_c1x1_acc1{split}").format("ragged", "block128")
+    sizes = Sizes.of(KernelConfig.parse(name)[0], Arch.SM_90A)
+
+    blocks = -(-sizes[1].k // 128)
+    parts = [blocks * (i + 1) // split_k - blocks * i // split_k for i in range(split_k)]
+    assert all(part > SCALE_CHUNK and (part - SCALE_CHUNK) % 8 for part in parts)
+    assert sizes[1].k % 128
+    assert (len(sizes) == 3) == (split_k > 1)
+    assert sizes[-1].k < 128 or split_k == 1
+
+
+def test_weights_of_groups_without_rows_are_no_numbers() -> None:
+    b, empty = make(CONFIG, SIZES, is_exact=True).tensors[1].float(), 1
+
+    assert b[empty].isnan().all()
+    assert not b[[0, 2]].isnan().any()
 
 
 def test_sizes_of_a_text() -> None:
@@ -76,3 +100,21 @@ def test_a_row_that_nobody_owns_must_not_be_written() -> None:
 
     problem.out[-1, 0] = 0
     assert problem.wrong() == 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "is_excused"),
+    [
+        ("ragged", "t64x64x128_c1x1", True),
+        ("masked", "t64x64x128_c1x2", False),  # a tile beyond N is one without rows
+        ("contiguous", "t64x64x128_c1x2", True),
+        ("contiguous", "t64x64x128_c2x1", False),  # one of a pair may be padding
+        ("ragged", "t128x64x128_c1x1", False),  # the second warpgroup may have no rows
+    ],
+)
+def test_which_kernels_have_no_tiles_without_rows(
+    layout: str, shape: str, is_excused: bool
+) -> None:
+    name = NAME.replace("t64x64x128_c1x2", shape).format(layout, "block128")
+
+    assert bool(unreachable(KernelConfig.parse(name)[0])) == is_excused

@@ -108,6 +108,7 @@ class Machine:
         chance: The source of every random choice; None in modes without.
         counts: What was executed, by name ("bulk_loads", "bulk_load_bytes", ...).
         block_counts: Executions of each basic block, times the warps that took part [blocks].
+        held: Instructions with a guard that held for some thread; see `program.coverage`.
         findings: Mistakes, by kind and instruction.
         global_events: Bumped by every write to global memory.
         num_sms: SMs of the device.
@@ -134,6 +135,7 @@ class Machine:
         self.chance = None if mode.seed is None else random.Random(mode.seed)  # noqa: S311
         self.counts: Counter[str] = Counter()
         self.block_counts: NDArray[np.int64] = np.zeros(len(program.blocks), np.int64)
+        self.held: set[int] = set()
         self.findings: dict[tuple[str, int], Finding] = {}
         self.global_events = 0
         self.num_sms: int = num_sms

@@ -263,6 +263,10 @@ class Builder:
         self._at = instruction.index
         self.accesses = Accesses()
         self.do(f"# {instruction.line}: {instruction.text}")
+        if instruction.index in self.program.guarded:
+            at = instruction.index
+            has_any = f"{self.mask(instruction)}.any()"
+            self.do(f"if {at} not in f.machine.held and {has_any}: f.machine.held.add({at})")
         if doubts and self._at in doubts.reads:
             names = {doubts.rows[name]: name for name in doubts.reads[self._at]}
             guard = str(doubts.rows.get(instruction.guard or ""))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.emulator.program.blocks import cut
 from jitgen.emulator.program.builder import Builder
+from jitgen.emulator.program.coverage import purpose_of
 from jitgen.emulator.program.definitions import Accesses, Doubts, find_doubts
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.lines import functions_of
@@ -39,12 +40,14 @@ class Program:
 
     Attributes:
         text: The PTX.
+        source: The generated kernel that its line information speaks of; may be empty.
         module: What was parsed: parameters, symbols, registers.
         code: The instructions.
         params: Name and bytes of each parameter.
         shared_end: Offset at which dynamic shared memory begins.
         blocks: The basic blocks.
         whole_warp: For each block whether only whole warps enter it.
+        guarded: Instructions that a test must execute and whose block may do without them.
         register_counts: Rows of each register file: r, q, h and p; and as "unwritten" registers
             that may be read before they are written.
         functions: What executes each block; see `jitgen.emulator.machine.schedule`.
@@ -66,7 +69,7 @@ class Program:
         """
         import jitgen.emulator.isa  # noqa: F401  # fills the table of emitters
 
-        self.text, self._source = text, source
+        self.text, self.source = text, source
         self.module = module = parse(text, entry)
         self.code, self.params, self.shared_end = module.code, module.params, module.shared_end
         self._rows: dict[str, tuple[str, int]] = {}
@@ -74,6 +77,9 @@ class Program:
         rules = [rule_of(instruction) or _UNKNOWN for instruction in self.code]
         self.blocks = cut(self.code, module.labels, rules)
         self.whole_warp = [block.whole_warp for block in self.blocks]
+        self.guarded = frozenset(
+            x.index for x in self.code if x.guard is not None and purpose_of(x)
+        )
         self._starts = [block.start for block in self.blocks]
         self._private = self._private_registers()
         self.python = ""
@@ -120,14 +126,13 @@ class Program:
     def role(self, at: int) -> str:
         """Return the function of the generated kernel that instruction `at` comes from."""
         line = self.code[at].source
-        if line is None:
-            return _NO_ROLE
-        around = [span for span in self._functions_of_source if span[0] <= line <= span[1]]
-        return max(around)[2] if around else _NO_ROLE
+        return _NO_ROLE if line is None else self._roles.get(line, _NO_ROLE)
 
     @cached_property
-    def _functions_of_source(self) -> list[tuple[int, int, str]]:
-        return functions_of(self._source)
+    def _roles(self) -> dict[int, str]:
+        """The function of each line of the source: the one that begins last."""
+        spans = sorted(functions_of(self.source))
+        return {line: name for first, last, name in spans for line in range(first, last + 1)}
 
     def _private_registers(self) -> set[str]:
         """Return the registers that one block only names."""

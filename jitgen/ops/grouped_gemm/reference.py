@@ -53,6 +53,8 @@ def grouped_gemm(  # noqa: PLR0913  # the arguments of the real one
     if out is None:
         out = a.new_zeros((*a.shape[:-1], b.shape[1]), dtype=out_dtype or torch.bfloat16)
     for group, rows in _rows(offs, m_indices, masked_m):
+        if not len(a32[rows]):
+            continue
         b32 = b[group].float()
         if form is not None and b_scale is not None:
             b32 = b32 * form.repeated_b(b_scale[group], *b32.shape)

@@ -8,6 +8,7 @@ result may be from float32 arithmetic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import accumulate
@@ -24,6 +25,7 @@ from jitgen.frozen import frozen
 from jitgen.layouts import ARGUMENT, GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm import reference
 from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.protocol import Result
 
 ACCUMULATOR_BITS = 22
 """Bits that sums keep: float32's 24, less its roundings."""
@@ -84,6 +86,23 @@ class Call:
             owned = torch.arange(self.out.shape[-2], device=self.out.device) < counts
         return owned.unsqueeze(-1).expand(self.out.shape)
 
+    @property
+    def owners(self) -> tuple[Tensor, Tensor]:
+        """The group of each row of out, -1 for nobody's, and the row's number in its group."""
+        is_owned = self.is_owned[..., 0]
+        rows = torch.arange(self.out.shape[-2], device=self.out.device).expand(is_owned.shape)
+        if self.layout is Layout.MASKED:
+            groups = torch.arange(len(self.groups), device=self.out.device)[:, None]
+            first = torch.zeros_like(rows)
+        elif self.layout is Layout.RAGGED:
+            groups = torch.searchsorted(self.groups.long(), rows.contiguous(), right=True)
+            starts = torch.cat([self.groups.new_zeros(1), self.groups]).long()
+            first = starts[groups]
+        else:
+            groups = self.groups.long()
+            first = (groups[:, None] == groups).int().argmax(1)
+        return groups.where(is_owned, -1), (rows - first).where(is_owned, rows)
+
     def copy(self, device: str | torch.device | None = None) -> Self:
         """Return the same values, as they lie, in memory of their own, there or on `device`."""
         tensors: dict[str, Any] = {
@@ -102,6 +121,7 @@ def random_call(
     *,
     is_exact: bool = False,
     has_spare: bool = False,
+    spoils_idle: bool = False,
     max_rows: int | None = None,
     device: str = "cpu",
     seed: int = 0,
@@ -119,6 +139,8 @@ def random_call(
             sum is exact in float32, whatever its order.
         has_spare: Let there be rows that no group owns: behind the last group, in each group of the
             masked layout, and in whole tiles between and behind those of the contiguous layout.
+        spoils_idle: Let b be NaN for groups without rows: who takes it shows, and it need not be
+            drawn.
         max_rows: Rows that a has for each group of the masked layout; None: as many as the largest
             group has, and the spare ones. Other layouts have none.
         device: Where the tensors are made.
@@ -136,10 +158,17 @@ def random_call(
     draw = _Draw(torch.Generator(device).manual_seed(seed), is_exact=is_exact)
     a_scale, b_scale = _scales(problem, lead, draw)
     dtype, out_dtype = TORCH[problem.a_dtype], TORCH[problem.out_dtype]
+    a = draw.values((*lead, problem.k), dtype)
+    if spoils_idle and not all(counts):
+        b = torch.full((problem.groups, problem.n, problem.k), math.nan, device=device, dtype=dtype)
+        for group in (group for group, count in enumerate(counts) if count):
+            b[group] = draw.values((problem.n, problem.k), dtype)
+    else:
+        b = draw.values((problem.groups, problem.n, problem.k), dtype)
     return Call(
         layout=problem.layout,
-        a=draw.values((*lead, problem.k), dtype),
-        b=draw.values((problem.groups, problem.n, problem.k), dtype),
+        a=a,
+        b=b,
         a_scale=a_scale,
         b_scale=b_scale,
         groups=torch.tensor(groups, dtype=torch.int32, device=device),
@@ -217,15 +246,14 @@ class Solved:
     Attributes:
         call: The arguments; results go into its out.
         is_exact: Whether every sum is exact, whatever its order.
-        expected: Shape of out, float32: the sums, which were computed in float64.
-        magnitude: The same sums over absolute values: what rounding errors are relative to.
+        expected: Shape of out, float32: the sums, which were computed in float64 unless they are
+            exact in float32, too.
         is_owned: Shape of out, bool: false in rows that no group owns.
     """
 
     call: Call
     is_exact: bool
     expected: Tensor
-    magnitude: Tensor
     is_owned: Tensor
 
     @classmethod
@@ -237,15 +265,17 @@ class Solved:
         that `allowed` allows for a float32 result.
         """
         given: dict[str, Any] = {**call.arguments, "out": None, "out_dtype": torch.float32}
-        wide = {name: given[name].double() for name in ("a_scale", "b_scale")}
+        if not is_exact:
+            given |= {name: given[name].double() for name in ("a_scale", "b_scale")}
+        expected = reference.grouped_gemm(**given)
+        return cls(call=call, is_exact=is_exact, expected=expected, is_owned=call.is_owned)
+
+    @property
+    def magnitude(self) -> Tensor:
+        """The same sums over absolute values, computed now: rounding errors are relative to it."""
+        given: dict[str, Any] = {**self.arguments, "out": None, "out_dtype": torch.float32}
         absolute = {name: given[name].float().abs().to(given[name].dtype) for name in ("a", "b")}
-        return cls(
-            call=call,
-            is_exact=is_exact,
-            expected=reference.grouped_gemm(**{**given, **wide}),
-            magnitude=reference.grouped_gemm(**{**given, **absolute}),
-            is_owned=call.is_owned,
-        )
+        return reference.grouped_gemm(**{**given, **absolute})
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -281,13 +311,34 @@ class Solved:
         Exact problems want the rounded sum, bit for bit, others what `allowed` allows. Rows that no
         group owns stay as they were.
         """
+        return int(self._is_wrong.sum())
+
+    @property
+    def _is_wrong(self) -> Tensor:
+        """Shape of out, bool."""
         out, owned = self.out, self.is_owned
         touched = ~out.isnan() & ~owned
         if self.is_exact:
             differ = out != self.expected.to(out.dtype)
         else:
             differ = ~((out.float() - self.expected).abs() <= self.allowed())  # a NaN is wrong
-        return int((touched | differ & owned).sum())
+        return touched | differ & owned
+
+    def results(self) -> list[Result]:
+        """Return the result, value by value."""
+        group, row = self.call.owners
+        values = (self.out, self.expected, self._is_wrong)
+        found, expected, is_wrong = (x.flatten(0, -2).cpu() for x in values)
+        return [
+            Result(
+                name="out",
+                found=found.float().numpy(),
+                expected=expected.numpy(),
+                is_wrong=is_wrong.numpy(),
+                group=group.flatten().cpu().numpy(),
+                row=row.flatten().cpu().numpy(),
+            )
+        ]
 
     def errors(self) -> tuple[float, float]:
         """Return how far the result is from what is expected; see `distance`."""

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.layouts import ARGUMENT
+from jitgen.ops.protocol import Result
 from jitgen.ops.silu_mul_quantize import reference
 from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.dispatch import new_q, new_scale
@@ -46,7 +48,7 @@ class Sizes:
     num_sms: int = 1
 
     @classmethod
-    def of(cls, config: SiluMulQuantizeConfig, arch: Arch) -> Self:  # noqa: ARG003  # any GPU
+    def of(cls, config: SiluMulQuantizeConfig, arch: Arch) -> tuple[Self, ...]:  # noqa: ARG003
         """
         Return sizes that test `config`: more groups than lanes, which are empty, tiny, one row
         short of a tile and one row beyond it, and more columns than the threads of a CTA hold, with
@@ -54,10 +56,11 @@ class Sizes:
         """
         tiling = config.tiling
         columns = _VECTOR * tiling.threads * tiling.held
-        return cls(
+        wide = cls(
             rows=(3, 0, tiling.rows + 1, *[0] * _WARP, tiling.rows - 1, 2 * tiling.rows),
             n=columns + 128 + _VECTOR if config.scale_granularity is Scales.ROW else 520,
         )
+        return (wide,)
 
     @classmethod
     def parse(cls, text: str, config: SiluMulQuantizeConfig) -> Self:  # noqa: ARG003  # any serves
@@ -118,15 +121,41 @@ class Solved:
 
     def wrong(self) -> int:
         """Return how many values are wrong: rows that nobody owns, scales, more than a step."""
-        others = ~self.is_owned
-        count = int((self.q[others].view(torch.uint8) != _UNTOUCHED).sum())
+        return sum(int(result.is_wrong.sum()) for result in self.results())
+
+    def results(self) -> list[Result]:
+        """Return the results, value by value."""
+        q, bits = self.q, self.q.view(torch.uint8)
+        touched = (bits != _UNTOUCHED).reshape(*q.shape, -1).any(-1)
+        steps = (_ordered(q) - _ordered(self.expected_q)).abs()
+        found = [self._result("q", q, self.expected_q, touched, steps > (not self.is_exact))]
         if self.scale is not None and self.expected_scale is not None:
-            count += int((self.scale[others] != _POISON).sum())
-            found, expected = self.scale[self.is_owned], self.expected_scale[self.is_owned]
+            scale, expected = self.scale, self.expected_scale
             allowed = 0.0 if self.is_exact else 2.0**-20
-            count += int(((found - expected).abs() > allowed * expected).sum())
-        steps = (_ordered(self.q[self.is_owned]) - _ordered(self.expected_q[self.is_owned])).abs()
-        return count + int((steps > (0 if self.is_exact else 1)).sum())
+            differ = (scale - expected).abs() > allowed * expected
+            found.append(self._result("scale", scale, expected, scale != _POISON, differ))
+        return found
+
+    def _result(
+        self, name: str, found: Tensor, expected: Tensor, touched: Tensor, differ: Tensor
+    ) -> Result:
+        """Return a result; rows of nobody's are wrong where they were touched."""
+        owned = self.is_owned.reshape(
+            *self.is_owned.shape, *[1] * (found.ndim - self.is_owned.ndim)
+        )
+        is_wrong = differ.where(owned, touched)
+        group = torch.where(self.is_owned, 0, -1).flatten().cpu()
+        found, expected, is_wrong = (
+            x.reshape(len(group), -1).cpu() for x in (found.float(), expected.float(), is_wrong)
+        )
+        return Result(
+            name=name,
+            found=found.numpy(),
+            expected=expected.numpy(),
+            is_wrong=is_wrong.numpy(),
+            group=group.numpy(),
+            row=torch.arange(len(group)).numpy(),
+        )
 
     def errors(self) -> tuple[float, float]:
         """Return the error of q in the Frobenius norm, and the largest one, relative."""
@@ -137,6 +166,16 @@ class Solved:
         frobenius = (found - expected).norm() / expected.norm().clamp_min(tiny)
         largest = (found - expected).abs().max() / expected.abs().max().clamp_min(tiny)
         return float(frobenius), float(largest)
+
+
+def unreachable(config: SiluMulQuantizeConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
+    """Return what no problem can reach in kernels of `config`: nothing."""
+    return ()
+
+
+def tile(config: SiluMulQuantizeConfig) -> tuple[int, int]:
+    """Return rows and columns of what is told of wrong results together."""
+    return config.tiling.rows, _VECTOR * config.tiling.threads
 
 
 def make(
