@@ -269,10 +269,13 @@ MISTAKES = [
     ("handed over", Mutation("a relaxed flag", "st.release.gpu", "st.relaxed.gpu", READ)),
     ("handed over", Mutation("a volatile poll", ACQUIRE, "ld.volatile", READ)),
     ("handed over", Mutation("a relaxed poll", ACQUIRE, "ld.relaxed.gpu", READ)),
+    ("handed over", Mutation("a flag for the CTA", "st.release.gpu", "st.release.cta", READ)),
+    ("handed over", Mutation("a poll of the CTA", ACQUIRE, "ld.acquire.cta", READ)),
     ("handed over", Mutation(
         "the flag is raised too early", f"bar.sync 0;\n@%p1 {RELEASE}", f"@%p1 {RELEASE}", READ)),
     ("handed over", Mutation(
         "only one warp waits", "$TAKEN:\nbar.sync 0;", "$TAKEN:", READ)),
+    ("fenced", Mutation("a fence of the CTA", "fence.acq_rel.gpu", "fence.acq_rel.cta", READ)),
     ("fenced", Mutation(
         "no fence before the flag", "bar.sync 0;\nfence.acq_rel.gpu;", "bar.sync 0;", READ)),
     ("fenced", Mutation(

@@ -168,6 +168,7 @@ def run_grid(
     shared_bytes: int = 0x8000,
     mode: Mode = EAGER,
     cluster: int = 1,
+    registers: int = 0,
 ) -> Machine:
     own = "mov.u32 %r8, %cluster_ctarank;\nmapa.shared::cluster.u32 %r9, %r9, %r8;\n"
     text = f"mov.b32 %r9, 0x400;\n{own}{body}\nret;"
@@ -177,6 +178,7 @@ def run_grid(
         block=(32, 1, 1),
         cluster=(cluster, 1, 1),
         shared_bytes=shared_bytes,
+        registers=registers,
     )
     machine = Machine(Program(text), None, launch, mode, num_sms=num_sms)  # type: ignore[arg-type]
     machine.run()
@@ -200,7 +202,9 @@ def test_columns_that_nobody_frees_stop_the_next_cta_of_the_sm() -> None:
 
 
 def test_ctas_that_fill_their_sm_are_alone() -> None:
-    assert run_grid(WHOLE + DEALLOC.format("%r100", 512), 2, 2, 0x30000).sms.resident == 2
+    body = WHOLE + DEALLOC.format("%r100", 512)
+    assert run_grid(body, 2, 2, 0x30000).sms.resident == 2
+    assert run_grid(body, 2, 1, registers=248).sms.resident == 2  # of 31744 registers each
 
 
 # --- pairs ---------------------------------------------------------------------------------------
