@@ -27,7 +27,7 @@ class Operation(NamedTuple):
         config: ``MODULE:CLASS`` of its config, a `jitgen.config.Config`.
         problem: ``MODULE:CLASS`` of its problem: a `jitgen.config.config.Part` with ``op``,
             ``groups``, ``m``, ``rows_per_group``, ``types``, ``slug``, ``kind`` and ``with_mean``,
-            as `jitgen.ops.grouped_gemm.problem.Problem` has them.
+            as `jitgen.ops.grouped_gemm.config.Problem` has them.
         samples: Module with what a kernel is verified with: ``Sizes``, with `of` and `parse`, and
             ``make``, which returns a call with its answer; see `jitgen.verify.problem`. Empty where
             kernels cannot be verified.

@@ -17,8 +17,8 @@ LAYERS = [
     {"config", "layouts"},
     {"formats", "quantize"},
     {
-        *("ops.protocol", "ops.grouped_gemm.config", "ops.grouped_gemm.problem"),
-        *("ops.silu_mul_quantize.config", "ops.silu_mul_quantize.problem"),
+        *("ops.protocol", "ops.grouped_gemm.config"),
+        "ops.silu_mul_quantize.config",
     },
     {"cache", "targets", "templates"},
     {"codegen"},
