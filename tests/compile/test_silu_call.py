@@ -19,7 +19,7 @@ from jitgen.verify.gpu import device
 from tests import needs
 from tests.silu_cases import Kernel, make
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 CASES = [
     Kernel(),
