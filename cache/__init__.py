@@ -33,15 +33,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jitgen.cache.entry import Entry, Meta
+from jitgen.cache.folder import Damaged, Untrusted
 from jitgen.cache.store import Store
-from jitgen.cache.trust import Damaged, Untrusted
 
 if TYPE_CHECKING:
     from jitgen.cache.failures import Failure
     from jitgen.cache.index import Index, NullIndex
+    from jitgen.cache.inventory import Difference, EntryInfo, Stats, Verification
     from jitgen.cache.prune import Pruned
     from jitgen.cache.quarantine import Damage
-    from jitgen.cache.survey import Difference, EntryInfo, Stats, Verification
 
 __all__ = [
     "Damage",
@@ -62,14 +62,14 @@ __all__ = [
 
 _LAZY = {
     "Damage": "quarantine",
-    "Difference": "survey",
-    "EntryInfo": "survey",
+    "Difference": "inventory",
+    "EntryInfo": "inventory",
     "Failure": "failures",
     "Index": "index",
     "NullIndex": "index",
     "Pruned": "prune",
-    "Stats": "survey",
-    "Verification": "survey",
+    "Stats": "inventory",
+    "Verification": "inventory",
 }
 
 

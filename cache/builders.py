@@ -23,10 +23,9 @@ from contextlib import suppress
 from typing import Any
 
 from jitgen.cache.entry import is_key
-from jitgen.cache.folder import Folder, unique_name
+from jitgen.cache.folder import Damaged, Folder, unique_name
 from jitgen.cache.root import Root
-from jitgen.cache.trust import Damaged
-from jitgen.config.part import canonical_json
+from jitgen.config.config import canonical_json
 from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import CacheError
 

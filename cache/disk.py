@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from jitgen.cache.files import draft
+from jitgen.cache.entry import draft
 from jitgen.cache.root import Root
 from jitgen.errors import CacheError
 

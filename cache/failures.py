@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from jitgen.documents import BadDocument, parse_json
+from jitgen.frozen import frozen
 from jitgen.text import printable
 
 _MAX_REASON = 4000  # characters
@@ -20,7 +21,7 @@ _MAX_BYTES = 2**16
 _SKEW_S = 60.0  # by which the clocks of two hosts may differ
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Failure:
     """
     A compile that failed.

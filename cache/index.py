@@ -24,16 +24,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jitgen.cache.entry import is_key
-from jitgen.cache.folder import Folder
+from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.journal import Journal
 from jitgen.cache.root import Root
-from jitgen.cache.trust import Damaged
 from jitgen.errors import CacheError
 from jitgen.events import Event, EventKind, events, warn_once
 
 if TYPE_CHECKING:
     from jitgen.cache.failures import Failure
-    from jitgen.cache.rows import Change, Row
+    from jitgen.cache.rows import Change, IndexRow
     from jitgen.cache.textdisk import Table
 
 T = TypeVar("T")
@@ -55,16 +54,16 @@ class NullIndex:
     def record_use(self, key: str, tier: str = "disk") -> None:
         """Note that `key` was loaded from `tier`."""
 
-    def record_entry(self, key: str, row: Row) -> None:
+    def record_entry(self, key: str, row: IndexRow) -> None:
         """Note that `key` was published."""
 
     def forget(self, keys: Iterable[str]) -> None:
         """Note that entries are gone."""
 
-    def learn(self, rows: Mapping[str, Row]) -> None:
+    def learn(self, rows: Mapping[str, IndexRow]) -> None:
         """Take over what was read from the entries; uses that are known are kept."""
 
-    def rows(self) -> dict[str, Row]:
+    def rows(self) -> dict[str, IndexRow]:
         """Return what is known of each entry; it may lack some, and hold some that are gone."""
         return {}
 
@@ -133,7 +132,7 @@ class Index(NullIndex):
         """Note that `key` was loaded from `tier`. Costs one append; the database stays closed."""
         self._journal.append(("use", key, tier, round(time.time())))
 
-    def record_entry(self, key: str, row: Row) -> None:
+    def record_entry(self, key: str, row: IndexRow) -> None:
         """Note that `key` was published. Costs one append."""
         self._journal.append(("new", key, row.name, row.arch, row.size_bytes, row.disk_bytes))
 
@@ -142,7 +141,7 @@ class Index(NullIndex):
         if records := [("gone", key) for key in keys]:
             self._journal.append(*records)
 
-    def learn(self, rows: Mapping[str, Row]) -> None:
+    def learn(self, rows: Mapping[str, IndexRow]) -> None:
         """Take over what was read from the entries; uses that are known are kept."""
         from jitgen.cache.rows import change_rows, merged
 
@@ -152,7 +151,7 @@ class Index(NullIndex):
                 None,
             )
 
-    def rows(self) -> dict[str, Row]:
+    def rows(self) -> dict[str, IndexRow]:
         """Return what is known of each entry; it may lack some, and hold some that are gone."""
         if not _exists(self._database) and self._journal.is_empty():
             return {}
@@ -226,7 +225,7 @@ class Index(NullIndex):
         with suppress(OSError):
             (self._hints / key).unlink()
 
-    def _rows(self, table: Table) -> dict[str, Row]:
+    def _rows(self, table: Table) -> dict[str, IndexRow]:
         from jitgen.cache.rows import SHARDS, change_rows, load_rows, parse_record
 
         records = [] if self._journal.is_empty() else self._journal.take()

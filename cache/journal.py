@@ -14,9 +14,8 @@ import stat
 from contextlib import suppress
 from typing import Any
 
-from jitgen.cache.folder import Folder, unique_name
+from jitgen.cache.folder import Damaged, Folder, unique_name
 from jitgen.cache.root import Root
-from jitgen.cache.trust import Damaged
 from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import CacheError
 

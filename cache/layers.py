@@ -23,17 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jitgen.cache.disk import cause
-from jitgen.cache.entry import LIMITS, META, Entry, Meta
-from jitgen.cache.files import read_entry, read_meta
-from jitgen.cache.folder import Folder
+from jitgen.cache.entry import LIMITS, META, Entry, Meta, read_entry, read_meta
+from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.root import Root
-from jitgen.cache.trust import Damaged
 from jitgen.errors import CacheError, UnsafeCacheRoot
 from jitgen.events import Event, EventKind, events, warn_once
 
 if TYPE_CHECKING:
+    from jitgen.cache.inventory import Verification
     from jitgen.cache.quarantine import Damage
-    from jitgen.cache.survey import Verification
 
 WHITEOUTS = "whiteouts"
 _HIDDEN = "it is hidden: by jitgen cache rm, or because a process could not load it"
@@ -75,7 +73,7 @@ class Layers:
 
     def each(self) -> Iterator[tuple[str, Folder, Root]]:
         """Yield key, folder (open until the next one) and root of every entry in sight."""
-        from jitgen.cache.survey import keys_in
+        from jitgen.cache.inventory import keys_in
 
         seen: set[str] = set()
         for root, entries in self._opened():
@@ -94,7 +92,7 @@ class Layers:
 
     def verify(self, *, hides: bool) -> list[Verification]:
         """Return for each entry in sight whether it is good; `hides` those that are not."""
-        from jitgen.cache.survey import verification
+        from jitgen.cache.inventory import verification
 
         results = []
         for key, folder, root in self.each():

@@ -14,16 +14,14 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
-from jitgen.cache import removal, survey
-from jitgen.cache.entry import is_key
-from jitgen.cache.files import disk_bytes
-from jitgen.cache.folder import Folder
+from jitgen.cache import inventory, publishing
+from jitgen.cache.entry import disk_bytes, is_key
+from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.index import NullIndex
-from jitgen.cache.removal import age, is_held, sweep, sweep_beside
-from jitgen.cache.trust import Damaged
+from jitgen.cache.publishing import age, is_held, sweep, sweep_beside
 from jitgen.events import Event, EventKind, events
+from jitgen.frozen import frozen
 
 LOW_WATER = 0.8
 """A publish that finds the store over its limit prunes it to this part of the limit."""
@@ -49,7 +47,7 @@ _RESCAN = 512  # publishes after which the ledger is compared with the disk
 _MAX_LEDGER = 2**16  # bytes of it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Pruned:
     """
     What pruning removed, or would remove.
@@ -62,7 +60,7 @@ class Pruned:
         is_dry_run: Whether nothing was changed.
     """
 
-    removed: tuple[survey.EntryInfo, ...]
+    removed: tuple[inventory.EntryInfo, ...]
     freed_bytes: int
     kept_bytes: int
     swept: tuple[str, ...]
@@ -92,19 +90,19 @@ def prune(
     """
     found = [
         (age(os.fstat(folder.descriptor).st_mtime), key, disk_bytes(folder))
-        for key, folder in survey.each(base)
+        for key, folder in inventory.each(base)
     ]
     kept = total = sum(size for _, _, size in found)
     removed = []
     if 0 < limit_bytes < total:
-        spared = survey.pinned(base)
+        spared = inventory.pinned(base)
         rows = index.rows()
         for unused_s, key, size in sorted(found, key=lambda item: (-item[0], item[1])):
             if kept <= target_bytes or unused_s < GRACE_S:
                 break  # all that follow were used later
             if key in spared or _is_locked(base, key):
                 continue
-            info = survey.entry_info(base, key, rows.get(key))
+            info = inventory.entry_info(base, key, rows.get(key))
             if info is not None and (dry_run or remove(base, index, key)):
                 removed.append(info)
                 kept -= size
@@ -141,7 +139,7 @@ def remove(base: Folder, index: NullIndex, key: str) -> bool:
         base.below("entries", key[:2]) as shard,
         base.service("tmp") as drafts,
     ):
-        if removal.remove(shard, key, drafts):
+        if publishing.remove(shard, key, drafts):
             index.forget([key])
             return True
     return False

@@ -1,22 +1,123 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Put an entry into the store, past whatever stands in its place.
+Put entries into the store, past whatever stands in their place, and take things out of it.
 
 A finished folder is renamed into place, which one of several processes wins; the others find a good
 entry there and are content. What is no good entry is set aside first: a damaged one, a file in the
 place of a folder, a shard that somebody else could have written.
+
+A rename takes an entry away in one step, too, so that no reader sees half of it. Not every file
+system can do that. On the lower layer of an overlay, where the files of a container's image lie, a
+folder cannot be renamed: there the files are removed one by one, which leaves whiteouts in the
+layer above. And what belongs to somebody else can only be renamed beside itself. Whether something
+is gone is looked at afterwards, never assumed.
 """
 
 from __future__ import annotations
 
 import errno
+import math
+import os
+import time
 from contextlib import suppress
 
-from jitgen.cache.entry import Entry
-from jitgen.cache.files import read_entry, write_entry
-from jitgen.cache.folder import Folder, unique_name
-from jitgen.cache.removal import set_aside
-from jitgen.cache.trust import Damaged
+from jitgen.cache.entry import META, Entry, read_entry, write_entry
+from jitgen.cache.folder import ASIDE, Damaged, Folder, unique_name
+
+_SKEW_S = 60.0
+_CANNOT_RENAME = frozenset({errno.EXDEV, errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS})
+
+
+def set_aside(parent: Folder, name: str, quarantine: Folder, new_name: str) -> str:
+    """
+    Make `name` vanish from `parent`; returns how: ``moved``, ``removed``, or nothing if it is still
+    there.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    try:
+        parent.move(name, quarantine, new_name)
+    except OSError as error:
+        if error.errno not in _CANNOT_RENAME:
+            raise
+    else:
+        with suppress(OSError):  # sweeps count from now; a link's own time, not its target's
+            os.utime(new_name, dir_fd=quarantine.descriptor, follow_symlinks=False)
+        return "moved"
+    with suppress(OSError):
+        parent.move(name, parent, f"{ASIDE}{unique_name()}")
+        return "moved"
+    return "removed" if _remove_in_place(parent, name) else ""
+
+
+def remove(parent: Folder, name: str, drafts: Folder) -> bool:
+    """Remove the folder `name` from `parent`; returns whether it was there and is gone."""
+    grave = unique_name()
+    try:
+        parent.move(name, drafts, grave)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return _remove_in_place(parent, name)
+    drafts.discard(grave)
+    return True
+
+
+def _remove_in_place(parent: Folder, name: str) -> bool:
+    """Remove `name` file by file, the record first: without it, the rest is no entry any more."""
+    with suppress(OSError, Damaged), parent.folder(name) as folder:
+        folder.discard(META)
+    return parent.discard(name)
+
+
+def sweep(folder: Folder, older_than_s: float, *, dry_run: bool = False) -> list[str]:
+    """
+    Remove what lies in `folder`, is older than `older_than_s` seconds and is held by no process.
+
+    Returns the names of what was removed, or would be in a dry run.
+    """
+    swept = []
+    for name in sorted(folder.names()):
+        with suppress(OSError):
+            found = folder.stat(name)
+            if found is None or age(found.st_mtime) <= older_than_s or is_held(folder, name):
+                continue
+            if dry_run or folder.discard(name):
+                swept.append(name)
+    return swept
+
+
+def sweep_beside(folder: Folder, *, dry_run: bool = False) -> list[str]:
+    """Remove what `set_aside` could only rename within `folder`; returns the names."""
+    names = [name for name in sorted(folder.names()) if name.startswith(ASIDE)]
+    return [name for name in names if dry_run or folder.discard(name)]
+
+
+def is_held(folder: Folder, name: str) -> bool:
+    """Return whether a process holds the lock of the file or folder `name` now."""
+    try:
+        descriptor = os.open(
+            name,
+            os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK,
+            dir_fd=folder.descriptor,
+        )
+    except OSError:
+        return False
+    with Folder(descriptor, folder.path / name, is_shared=folder.is_shared) as opened:
+        return not opened.lock(exclusive=False)
+
+
+def age(mtime: float) -> float:
+    """
+    Return the seconds since `mtime`.
+
+    A time in the future, as a clock that was set back leaves behind, is infinitely long ago: else
+    what has it would stay for ever.
+    """
+    seconds = time.time() - mtime
+    return seconds if seconds > -_SKEW_S else math.inf
+
 
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR})
 

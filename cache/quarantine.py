@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from jitgen.cache.entry import is_key
-from jitgen.cache.files import disk_bytes, read_meta
-from jitgen.cache.folder import Folder
+from jitgen.cache.entry import disk_bytes, is_key, read_meta
+from jitgen.cache.folder import Damaged, Folder
+from jitgen.cache.inventory import verification
 from jitgen.cache.prune import ALL_S
-from jitgen.cache.removal import sweep
-from jitgen.cache.survey import verification
-from jitgen.cache.trust import Damaged
+from jitgen.cache.publishing import sweep
+from jitgen.frozen import frozen
 
 _NAME = re.compile(r"(.+)-[0-9a-f]{8}")
 
@@ -30,7 +29,7 @@ UNLOADABLE = "every byte is right, but a process could not load it"
 """Why an entry is here that has no damage."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Damage:
     """
     What is wrong with one entry, or with what was found in the place of one.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The root of a cache: where it is, and the way to it.
+The root of a cache: where it is, the way to it, and what file system it lies on.
 
 Native code is loaded from the root, so it must belong to this user (or to the superuser) and nobody
 else may write to it, nor put another folder in its place. So the way there is walked from ``/``,
@@ -16,9 +16,9 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from jitgen.cache.folder import Folder
-from jitgen.cache.trust import (
+from jitgen.cache.folder import (
     Damaged,
+    Folder,
     Untrusted,
     distrust,
     distrust_parent,
@@ -26,6 +26,68 @@ from jitgen.cache.trust import (
     shared_folders,
 )
 from jitgen.errors import UnsafeCacheRoot
+
+_NETWORK = frozenset(
+    [
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "gfs2",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "panfs",
+        "prl_fs",
+        "pvfs2",
+        "smb",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "vboxsf",
+        "virtiofs",
+        "wekafs",
+    ]
+)
+
+
+def filesystem_type(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """Return the type of the file system that holds `path`, such as ``ext4``; empty: unknown."""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    target = f"{os.path.realpath(path)}/"
+    best, answer = 0, ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        columns = left.split()
+        if len(columns) < 5 or not right:
+            continue
+        point = _unescape(columns[4]).rstrip("/") + "/"
+        # A later mount on the same point covers the earlier one.
+        if target.startswith(point) and len(point) >= best:
+            best, answer = len(point), right.split()[0]
+    return answer
+
+
+def is_network(kind: str) -> bool:
+    """Return whether file locks of SQLite cannot be trusted on a file system of type `kind`."""
+    return kind in _NETWORK or kind.startswith("fuse.") or kind == "fuse"
+
+
+def _unescape(text: str) -> str:
+    """Undo the kernel's octal escapes of blanks in mountinfo."""
+    for code, blank in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
+        text = text.replace(f"\\{code}", blank)
+    return text
+
 
 VERSION = "v1"
 FOLDERS = ("entries", "locks", "tmp", "quarantine", "pins", "index")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SHARDS = tuple(f"{number:02x}" for number in range(256))
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """
     What the index knows of an entry.
 
@@ -49,11 +49,11 @@ MAX_NAME = 256
 _TYPES = [str, str, int, int, int, float]
 _MOST = 2**62  # of any number: what is larger is neither a size nor a time
 
-Change = Callable[[Row], Row | None]
+Change = Callable[[IndexRow], IndexRow | None]
 """What happens to a row: from what was known, or nothing, to what is known; None removes it."""
 
 
-def merged(new: Row) -> Change:
+def merged(new: IndexRow) -> Change:
     """Return the change that takes `new` over and keeps the uses that are known."""
     return lambda row: new._replace(
         hits=row.hits + new.hits, last_use=max(row.last_use, new.last_use)
@@ -70,7 +70,7 @@ def parse_record(record: list[Any]) -> tuple[str, Change]:
         case ["new", str(key), str(name), str(arch), int(size_bytes), int(disk_bytes)] if (
             0 <= size_bytes < _MOST and 0 <= disk_bytes < _MOST
         ):
-            row = Row(name=name, arch=arch, size_bytes=size_bytes, disk_bytes=disk_bytes)
+            row = IndexRow(name=name, arch=arch, size_bytes=size_bytes, disk_bytes=disk_bytes)
             return key, merged(row)
         case ["gone", str(key)]:
             return key, lambda _: None
@@ -86,25 +86,25 @@ def change_rows(table: Table, changes: Mapping[str, Iterable[Change]]) -> None:
         for shard, keys in shards.items():
             rows = load_rows(table, shard)
             for key in keys:
-                row: Row | None = rows.pop(key, None)
+                row: IndexRow | None = rows.pop(key, None)
                 for change in changes[key]:
-                    row = change(row or Row())
+                    row = change(row or IndexRow())
                 if row is not None:
                     rows[key] = row
             table.set(shard, json.dumps({key: list(row) for key, row in rows.items()}))
 
 
-def load_rows(table: Table, shard: str) -> dict[str, Row]:
+def load_rows(table: Table, shard: str) -> dict[str, IndexRow]:
     """Return the rows of the keys that begin with `shard`; what is malformed is left out."""
     from jitgen.cache.textdisk import MAX_BYTES
 
     text = table.get(shard)
-    rows: dict[str, Row] = {}
+    rows: dict[str, IndexRow] = {}
     with suppress(BadDocument, AttributeError):
         data = (text or "{}").encode("utf-8", "replace")
         for key, values in parse_json(data, max_bytes=MAX_BYTES).items():
             if _is_row(values) and key[:2] == shard and is_key(key):
-                rows[key] = Row(*values)
+                rows[key] = IndexRow(*values)
     return rows
 
 

@@ -20,8 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from jitgen.cache.folder import Folder
-from jitgen.cache.trust import distrust_parent
+from jitgen.cache.folder import Folder, distrust_parent
 from jitgen.errors import ResourceError
 
 PREFIX = "jitgen-scratch-"

@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, cast
 
 from jitgen.cache.disk import cause, remedy
-from jitgen.cache.entry import Entry, Meta, check_key
-from jitgen.cache.files import disk_bytes, entry_path, read_entry
-from jitgen.cache.folder import Folder
+from jitgen.cache.entry import Entry, Meta, check_key, disk_bytes, entry_path, read_entry
+from jitgen.cache.folder import Damaged, Folder, Untrusted
 from jitgen.cache.root import Root
-from jitgen.cache.trust import Damaged, Untrusted
 from jitgen.errors import CacheError, UnsafeCacheRoot
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.settings import NoHomeFolder, settings
@@ -125,8 +123,8 @@ class Serving:
         """
         Return entry `key` of the own root, every byte of it verified; None where there is none.
 
-        A damaged entry, and one that somebody else could have written, is set aside, told as an
-        event, and missing from then on.
+        A damaged entry, and one that somebody else could have written, is set aside, reported by
+        an event, and missing from then on.
 
         Raises:
             ValueError: `key` is no key.
@@ -297,7 +295,7 @@ class Serving:
 
     def _make_index(self) -> NullIndex:
         from jitgen.cache.index import Index, NullIndex
-        from jitgen.cache.mounts import filesystem_type, is_network
+        from jitgen.cache.root import filesystem_type, is_network
 
         if self.mode != "rw":
             return NullIndex(f"the cache is {self.mode}")
@@ -311,14 +309,14 @@ class Serving:
     def _account(self, base: Folder, entry: Entry) -> None:
         """After a publish: tell the index, and prune where the limit is passed."""
         from jitgen.cache import prune
-        from jitgen.cache.rows import Row
+        from jitgen.cache.rows import IndexRow
 
         meta, size = entry.meta, 0
         with suppress(OSError, Damaged), base.below("entries", meta.key[:2], meta.key) as folder:
             size = disk_bytes(folder)
         self.index.record_entry(
             meta.key,
-            Row(name=meta.name, arch=meta.arch, size_bytes=meta.size_bytes, disk_bytes=size),
+            IndexRow(name=meta.name, arch=meta.arch, size_bytes=meta.size_bytes, disk_bytes=size),
         )
         self.index.forget_failure(meta.key)
         with suppress(OSError, CacheError):

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.cache.disk import cause
 from jitgen.cache.entry import Meta, check_key
-from jitgen.cache.folder import Folder
+from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.serving import Serving
-from jitgen.cache.trust import Damaged
 from jitgen.errors import CacheError
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
+    from jitgen.cache.inventory import Difference, EntryInfo, Stats, Verification
     from jitgen.cache.prune import Pruned
     from jitgen.cache.quarantine import Damage
-    from jitgen.cache.survey import Difference, EntryInfo, Stats, Verification
 
 
 class Store(Serving):
@@ -32,21 +31,21 @@ class Store(Serving):
 
     def entries(self) -> Iterator[EntryInfo]:
         """Yield every entry, by key, without verifying it; then those of roots only read."""
-        from jitgen.cache import survey
+        from jitgen.cache import inventory
 
         with self._opened() as base:
-            found = survey.entries(base, self.index) if base is not None else []
+            found = inventory.entries(base, self.index) if base is not None else []
         yield from found
         if self.bases:
             known = {info.key for info in found}
-            yield from survey.entries_below(self.layers, known)
+            yield from inventory.entries_below(self.layers, known)
 
     def stats(self) -> Stats:
         """Return the totals of what can be written; some 0.3 s for 10,000 entries."""
-        from jitgen.cache import survey
+        from jitgen.cache import inventory
 
         with self._opened() as base:
-            return survey.stats(
+            return inventory.stats(
                 base, self.index, settings.cache_size, tuned=self.tuned.count("buckets")
             )
 
@@ -54,11 +53,11 @@ class Store(Serving):
         self, document: Mapping[str, Any], limit: int = 3
     ) -> list[tuple[Meta, tuple[Difference, ...]]]:
         """Return the entries closest to a key document, and field by field in what they differ."""
-        from jitgen.cache import survey
+        from jitgen.cache import inventory
 
         with self._opened() as base:
-            metas = [] if base is None else list(survey.metas(base))
-        return survey.nearest([*metas, *self.layers.metas()], document, limit)
+            metas = [] if base is None else list(inventory.metas(base))
+        return inventory.nearest([*metas, *self.layers.metas()], document, limit)
 
     def verify(self, *, rebuild: bool = False, dry_run: bool = False) -> list[Verification]:
         """
@@ -67,14 +66,14 @@ class Store(Serving):
 
         With `rebuild`, the index is started anew from the entries.
         """
-        from jitgen.cache import survey
+        from jitgen.cache import inventory
 
         results = []
         with self._opened() as base:
-            for result in survey.verify(base) if base is not None else ():
+            for result in inventory.verify(base) if base is not None else ():
                 if base is not None and not result.is_good and not dry_run:
                     self.read(result.key)  # which sets aside what is really damaged
-                    results.append(replace(result, fate=survey.fate(base, result.key)))
+                    results.append(replace(result, fate=inventory.fate(base, result.key)))
                 else:
                     results.append(result)
         if self.bases:
@@ -83,7 +82,7 @@ class Store(Serving):
             self.index.reset()
             with self._opened() as base:
                 if base is not None:
-                    survey.known_rows(base, self.index)
+                    inventory.known_rows(base, self.index)
         return results
 
     def quarantined(self) -> list[Damage]:
@@ -135,7 +134,7 @@ class Store(Serving):
         Raises:
             CacheError: That cannot be written down.
         """
-        from jitgen.cache import prune, survey
+        from jitgen.cache import inventory, prune
 
         check_key(key)
         if self.mode != "rw":
@@ -143,7 +142,7 @@ class Store(Serving):
         info = None
         with self._opened() as base:
             if base is not None:
-                found = survey.entry_info(base, key)
+                found = inventory.entry_info(base, key)
                 self.index.forget_failure(key)
                 self.unpin(key)
                 info = found if prune.remove(base, self.index, key) else None
@@ -152,9 +151,9 @@ class Store(Serving):
         return info
 
     def _hide(self, key: str) -> EntryInfo | None:
-        from jitgen.cache import survey
+        from jitgen.cache import inventory
 
-        found = next((i for i in survey.entries_below(self.layers, set()) if i.key == key), None)
+        found = next((i for i in inventory.entries_below(self.layers, set()) if i.key == key), None)
         try:
             return found if found is not None and self.layers.hide(key) else None
         except OSError as error:
@@ -271,7 +270,7 @@ class Store(Serving):
         Where locks cannot be trusted, only its age tells.
         """
         from jitgen.cache import prune
-        from jitgen.cache.mounts import filesystem_type, is_network
+        from jitgen.cache.root import filesystem_type, is_network
 
         kind = filesystem_type(self._root.base)
         return prune.STALE_S if is_network(kind) else prune.SETTLING_S

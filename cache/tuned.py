@@ -23,9 +23,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from jitgen.cache.disk import cause
-from jitgen.cache.folder import Folder
+from jitgen.cache.folder import Folder, Untrusted
 from jitgen.cache.root import Root
-from jitgen.cache.trust import Untrusted
 from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import CacheError
 from jitgen.events import warn_once

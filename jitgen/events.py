@@ -16,9 +16,9 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 
+from jitgen.frozen import frozen
 from jitgen.text import printable
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class EventKind(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Event:
     """
     One thing that happened.

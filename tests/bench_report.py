@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jitgen.bench.cases import Case
-from jitgen.bench.report import Accuracy, Measured, Report, Section
+from jitgen.bench.report import Accuracy, BenchReport, Measured, Section
 from jitgen.config import Layout
 from jitgen.tuning.measure.times import Times
 
@@ -39,8 +39,8 @@ def measured(case: Case, ours: float, theirs: float, **changes: object) -> Measu
     return replace(found, **changes)  # type: ignore[arg-type]
 
 
-def report() -> Report:
-    return Report(
+def report() -> BenchReport:
+    return BenchReport(
         conditions={"gpu": "NVIDIA H200", "driver": "580"},
         copy_rate=4.0e12,
         measured=[

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from jitgen.compile import installed
-from jitgen.runtime.loader import runtime_library
+from jitgen.compile import toolchain
+from jitgen.runtime.kernel import runtime_library
 
 ROOT = Path(__file__).parents[1]
 COMPILE_ONLY = {"nvidia-cutlass-dsl", "jinja2"}
@@ -40,7 +40,7 @@ def make(folder: Path) -> Path:
         for top in _top_level(metadata.distribution(name)):
             if not (site / top.name).exists():
                 (site / top.name).symlink_to(top)
-    part = metadata.distribution(installed.FLAVOURS[installed.flavour() or 12])
+    part = metadata.distribution(toolchain.FLAVOURS[toolchain.flavour() or 12])
     record = next(path for path in part.files or () if path.name == "METADATA")
     folder_of_part = Path(str(part.locate_file(record))).parent
     (site / folder_of_part.name).symlink_to(folder_of_part)
@@ -76,7 +76,7 @@ def _closure(names: list[str]) -> set[str]:
     waiting = list(names)
     while waiting:
         name = waiting.pop().lower()
-        if name in found or installed.version(name) is None:
+        if name in found or toolchain.version(name) is None:
             continue
         found.add(name)
         for text in metadata.requires(name) or ():

@@ -23,7 +23,7 @@ from jitgen.ops.grouped_gemm.config import (
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import Tiling as SiluTiling
 from jitgen.targets import silu_space
-from jitgen.targets.gemm_space import spanned
+from jitgen.targets.gemm import spanned
 from jitgen.targets.legality import check, rules
 
 positive = st.integers(min_value=1, max_value=4096)

@@ -66,8 +66,7 @@ def rows() -> Iterator[Row]:
 def fabricate(root: Path, count: int) -> None:
     """Write `count` well-formed entries with small files: what a store looks like that is full."""
     from jitgen.cache import Meta
-    from jitgen.cache.entry import META, key_of
-    from jitgen.cache.files import entry_path
+    from jitgen.cache.entry import META, entry_path, key_of
     from jitgen.cache.root import Root
     from jitgen.config import Arch, Layout
     from jitgen.ops.grouped_gemm.config import KernelConfig, Tile

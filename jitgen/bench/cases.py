@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from jitgen.config import Layout
 from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ConfigError
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.text import shown
 
@@ -30,7 +31,7 @@ _HEADER = {"dtype": "e4m3", "scale_granularity": "block128", "out_dtype": "bf16"
 _SEED = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Case:
     """
     Sizes of one measurement: FP8 operands, block128 scales, bfloat16 results.

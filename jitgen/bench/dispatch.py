@@ -22,8 +22,8 @@ from jitgen.bench.protocol import Row
 from jitgen.config import Arch, Layout
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime.session import current
-from jitgen.targets.default import default_arch
-from jitgen.tuning.bucket import edges_of
+from jitgen.targets.devices import default_arch
+from jitgen.tuning.choice import edges_of
 from jitgen.tuning.measure.clock import compete_on_host, has_gpu
 from jitgen.tuning.measure.times import Times
 from jitgen.tuning.measure.workload import Workload

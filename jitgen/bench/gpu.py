@@ -7,13 +7,15 @@ import shutil
 import statistics
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import fields
+
+from jitgen.frozen import frozen
 
 _FIELDS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+@frozen
+class GpuState:
     """
     One look at a GPU.
 
@@ -30,7 +32,7 @@ class State:
     celsius: float
 
     @classmethod
-    def parse(cls, line: str) -> State | None:
+    def parse(cls, line: str) -> GpuState | None:
         """Return what a line of numbers with commas says; None where one is not known."""
         try:
             sm_mhz, memory_mhz, watts, celsius = map(float, line.split(","))
@@ -46,25 +48,25 @@ class State:
         )
 
 
-def look() -> State | None:
+def look() -> GpuState | None:
     """
     Return the state of torch's current GPU, as nvidia-smi has it; None where that cannot tell.
 
     Costs some 50 ms on the host and nothing on the device.
     """
     text = _ask(",".join(_FIELDS))
-    return None if text is None else State.parse(text)
+    return None if text is None else GpuState.parse(text)
 
 
-def words(states: Sequence[State]) -> str:
+def words(states: Sequence[GpuState]) -> str:
     """Return the medians of several looks in words; empty for none."""
     if not states:
         return ""
     middle = {
-        name: statistics.median(getattr(state, name) for state in states)
-        for name in State.__slots__
+        spec.name: statistics.median(getattr(state, spec.name) for state in states)
+        for spec in fields(GpuState)
     }
-    return str(State(**middle))
+    return str(GpuState(**middle))
 
 
 def _ask(fields: str) -> str | None:

@@ -10,7 +10,6 @@ behind a read of 512 MB that empties L2, between two events; sides in turn; medi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -19,10 +18,11 @@ from jitgen.bench import gpu
 from jitgen.bench.cases import ONE_TOKEN, Case
 from jitgen.bench.peers import Peer
 from jitgen.bench.protocol import conditions
-from jitgen.bench.report import OURS, PADDING, Accuracy, Measured, Report, Section
+from jitgen.bench.report import OURS, PADDING, Accuracy, BenchReport, Measured, Section
 from jitgen.bench.sides import Ours, Sides, attempt, chosen, prepare, workload
 from jitgen.bench.targets import PEER, PREFILL_ROWS
 from jitgen.config import Layout
+from jitgen.frozen import frozen
 from jitgen.tuning.device import driver_version
 from jitgen.tuning.measure.clock import (
     compete,
@@ -47,7 +47,7 @@ _ACCURACY = (
 _HOST = Case(layout=Layout.MASKED, groups=8, rows_per_group=16, n=4096, k=7168, max_rows=64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Step:
     """
     One thing to measure.
@@ -78,7 +78,7 @@ def plan(cases: Sequence[Case], only: Sequence[str] = ()) -> list[Step]:
     return [step for step in steps if all(text in str(step) for text in only)]
 
 
-def run(report: Report, steps: Sequence[Step], peers: Sequence[Peer]) -> Iterator[Step]:
+def run(report: BenchReport, steps: Sequence[Step], peers: Sequence[Peer]) -> Iterator[Step]:
     """
     Measure `steps` and add what was found to `report`; yields each step once it is done.
 
@@ -135,7 +135,7 @@ def sustained(case: Case, peers: Sequence[Peer]) -> Measured:
     """Time a case in loops of about a second, jitgen and the peer of the targets in turn."""
     operands = [workload(case)]
     sides = _rivals(case, peers, operands)
-    states: list[gpu.State] = []
+    states: list[gpu.GpuState] = []
 
     def look() -> None:
         if state := gpu.look():

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from jitgen import quantize
+from jitgen.frozen import frozen
 
 Gemm = Callable[..., Tensor]
 """`jitgen.grouped_gemm`, or anything that takes the same arguments."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sizes:
     """
     Sizes of a layer.
@@ -47,7 +47,7 @@ class Sizes:
         return self.tokens * self.top
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Projection:
     """
     One linear layer of every expert, quantised.
@@ -61,7 +61,7 @@ class Projection:
     scales: Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Routing:
     """
     Which token goes where.
@@ -77,7 +77,7 @@ class Routing:
     offs: Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Layer:
     """A layer with random weights, a batch of tokens and its routing."""
 

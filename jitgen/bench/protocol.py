@@ -10,11 +10,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from jitgen.frozen import frozen
 from jitgen.runtime.session import current
 from jitgen.settings import settings
 from jitgen.tuning.device import cpu_name
@@ -23,7 +23,7 @@ from jitgen.tuning.measure.errors import WrongResult
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Row:
     """
     One measured figure.

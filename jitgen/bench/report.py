@@ -21,6 +21,7 @@ from typing import Any
 from jitgen.bench.cases import Case
 from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ConfigError
+from jitgen.frozen import frozen
 from jitgen.text import shown
 from jitgen.tuning.measure.times import Times
 
@@ -47,7 +48,7 @@ class Section(StrEnum):
     """The host's time to enqueue one call on an idle GPU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Measured:
     """
     One case, and how long every side took.
@@ -144,7 +145,7 @@ class Measured:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Accuracy:
     """
     Errors of one product against sums in float64.
@@ -175,7 +176,7 @@ class Accuracy:
 
 
 @dataclass(slots=True, kw_only=True)
-class Report:
+class BenchReport:
     """
     A run of the suite, which grows while it runs.
 
@@ -234,7 +235,7 @@ class Report:
         }
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Report:
+    def from_json(cls, document: Mapping[str, Any]) -> BenchReport:
         """
         Return what `to_json` wrote.
 
@@ -269,7 +270,7 @@ class Report:
             raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
 
     @classmethod
-    def read(cls, path: Path) -> Report:
+    def read(cls, path: Path) -> BenchReport:
         """
         Return the report that `save`, or the command's ``--json``, wrote to `path`.
 

@@ -13,7 +13,7 @@ from jitgen.bench.cases import Case
 from jitgen.bench.peers import Peer, Prepared
 from jitgen.bench.report import OURS, PADDING
 from jitgen.config import Layout
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 from jitgen.tuning.measure.clock import Batch, Call
 from jitgen.tuning.measure.workload import Workload
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from jitgen.bench.cases import DOWN, UP, Case
 from jitgen.bench.protocol import Row
-from jitgen.bench.report import OURS, Measured, Report, Section
+from jitgen.bench.report import OURS, BenchReport, Measured, Section
 from jitgen.config import Layout
+from jitgen.frozen import frozen
 
 PEER = "deep_gemm"
 """The peer that targets speak of: same numerics, and the fastest."""
@@ -22,7 +22,7 @@ ACCURACY = 1.001
 """Error over the peer's; both round to bfloat16, so equal sums differ by less."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Target:
     """
     The least that the worst of some cases must reach.
@@ -96,7 +96,7 @@ TARGETS = (
 )
 
 
-def rows(report: Report) -> Iterator[Row]:
+def rows(report: BenchReport) -> Iterator[Row]:
     """Yield every target that `report` has a figure for, and that figure."""
     mean = report.geometric_mean(PEER)
     if mean is not None:
@@ -136,7 +136,7 @@ def rows(report: Report) -> Iterator[Row]:
             )
 
 
-def _worst(report: Report, target: Target) -> Iterator[Row]:
+def _worst(report: BenchReport, target: Target) -> Iterator[Row]:
     """Yield the target's row, if any of its cases was measured."""
     found = [
         (figure, each)
@@ -151,7 +151,7 @@ def _worst(report: Report, target: Target) -> Iterator[Row]:
     yield _row(target.what, figure, target.least, unit, cases)
 
 
-def _figure(report: Report, target: Target, each: Measured) -> float | None:
+def _figure(report: BenchReport, target: Target, each: Measured) -> float | None:
     if not target.is_copy_share:
         return each.ratio(PEER)
     rate = each.rate(each.num_bytes)

@@ -12,7 +12,7 @@ from jitgen.bench import cases as sizes
 from jitgen.bench import peers as others
 from jitgen.bench import targets
 from jitgen.bench.protocol import Row
-from jitgen.bench.report import OURS, PADDING, Measured, Report, Section
+from jitgen.bench.report import OURS, PADDING, BenchReport, Measured, Section
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted
 
@@ -54,7 +54,7 @@ def hopper(
             "--from measures nothing: leave out --peers, --cases, --only, --save"
         )
     else:
-        report = Report.read(read_at)
+        report = BenchReport.read(read_at)
     if plot_at is not None:
         from jitgen.bench.plots import draw
 
@@ -82,7 +82,7 @@ def _measure(
     save_at: Path | None,
     *,
     use_peers: bool,
-) -> Report:
+) -> BenchReport:
     from jitgen.bench import hopper as suite
     from jitgen.tuning.measure.clock import require_gpu
 
@@ -94,7 +94,7 @@ def _measure(
     found, missing = others.find_all() if use_peers else ([], {})
     for name, reason in missing.items():
         output.note(f"without {name}: {reason}")
-    report = Report(notes=dict(missing))
+    report = BenchReport(notes=dict(missing))
 
     def save() -> None:
         if save_at is not None:
@@ -109,7 +109,7 @@ def _measure(
     return report
 
 
-def _show(output: Output, report: Report, rows: list[Row]) -> None:
+def _show(output: Output, report: BenchReport, rows: list[Row]) -> None:
     """Print every section, then the targets."""
     for section in Section:
         if found := report.of(section):
@@ -135,7 +135,7 @@ def _show(output: Output, report: Report, rows: list[Row]) -> None:
     _show_notes(output, report)
 
 
-def _show_notes(output: Output, report: Report) -> None:
+def _show_notes(output: Output, report: BenchReport) -> None:
     """Say what figures depend on, and which are not there."""
     if report.peers:
         output.note("under a peer's name: its time over jitgen's, so above 1 jitgen is faster")
@@ -146,7 +146,7 @@ def _show_notes(output: Output, report: Report) -> None:
     output.note(", ".join(f"{name} {value}" for name, value in report.conditions.items() if value))
 
 
-def _left_out(report: Report) -> Counter[tuple[str, str]]:
+def _left_out(report: BenchReport) -> Counter[tuple[str, str]]:
     """Count the cases that a peer did not compute for the same reason."""
     return Counter(
         (side, reason)
@@ -156,7 +156,7 @@ def _left_out(report: Report) -> Counter[tuple[str, str]]:
     )
 
 
-def _show_section(output: Output, report: Report, found: list[Measured]) -> None:
+def _show_section(output: Output, report: BenchReport, found: list[Measured]) -> None:
     peers = [peer for peer in report.peers if any(peer in each.times for each in found)]
     has_padding = any(PADDING in each.times for each in found)
     columns = [
@@ -179,7 +179,7 @@ def _show_section(output: Output, report: Report, found: list[Measured]) -> None
 
 
 def _cells(
-    report: Report, each: Measured, peers: list[str], *, has_padding: bool
+    report: BenchReport, each: Measured, peers: list[str], *, has_padding: bool
 ) -> tuple[str, ...]:
     """Return the cells of one case."""
     is_host = each.section is Section.HOST

@@ -13,7 +13,7 @@ from jitgen.cli.cache import KEY_DIGITS, iso, when
 from jitgen.cli.lookup import Named, Nameless, find
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted
-from jitgen.compile.installed import COMPILER, flavour
+from jitgen.compile.toolchain import COMPILER, flavour
 from jitgen.errors import CacheError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
     that is damaged: what is wrong with it.
     """
     from jitgen.cache import Store
-    from jitgen.runtime import key as keys
+    from jitgen.runtime import spec as keys
 
     store = Store.open()
     try:
@@ -110,7 +110,7 @@ def _meanings(differences: Sequence[Difference]) -> list[str]:
 
 def _state(store: Store, named: Named, wanted: str) -> tuple[str, str]:
     """Return ``hit``, ``miss``, ``failed`` or ``refused``, and the reason."""
-    from jitgen.runtime.loader import unsupported_isa
+    from jitgen.runtime.kernel import unsupported_isa
     from jitgen.targets.legality import check
 
     verdict = check(named.config, named.arch)

@@ -13,7 +13,7 @@ from jitgen.cli.options import ARCH, Word, with_fields, with_output
 from jitgen.cli.output import Column, Output, counted
 from jitgen.config import Arch, Config, DType, Layout, ScaleGranularity
 from jitgen.errors import ConfigError
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import check, rules
 from jitgen.text import shown
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, hum
 from jitgen.config import Arch, Layout
 from jitgen.errors import JitgenError
 from jitgen.events import Event, EventKind, on_event
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime.session import current
 from jitgen.settings import settings
@@ -37,7 +38,7 @@ _CROSS = Problem(layout=Layout.RAGGED, groups=8, m=8 * 256, n=4096, k=7168)
 """What the cross-compiled kernel is chosen for: an expert layer of DeepSeek-V3."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Call:
     """
     One timed call.
@@ -51,7 +52,7 @@ class Call:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Step:
     """
     One of the layer's two GEMMs.
@@ -88,7 +89,7 @@ def demo(output: Output) -> int:
 
     import jitgen
     from jitgen.bench.moe import Layer, Sizes, relative_error
-    from jitgen.targets.default import default_arch
+    from jitgen.targets.devices import default_arch
     from jitgen.tuning.device import cpu_name
 
     arch = default_arch()
@@ -230,9 +231,10 @@ def _try_cross_compile(output: Output) -> tuple[dict[str, Any] | None, str]:
 def _cross_compile(output: Output) -> dict[str, Any]:
     """Compile one sm_90a kernel, unless it is in the cache, and return what it takes."""
     from jitgen.compile import inspect
-    from jitgen.runtime.entries import build, readable
+    from jitgen.runtime.entries import build
     from jitgen.runtime.session import select
     from jitgen.runtime.spec import spec_of
+    from jitgen.runtime.tiers import readable
     from jitgen.targets.legality import require
 
     config = select(_CROSS, Arch.SM_90A).config

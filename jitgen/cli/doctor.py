@@ -122,7 +122,7 @@ def _devices() -> Iterator[Finding]:
             advice=f"torch {torch.__version__} was built without CUDA" if is_blind else "",
         )
     try:
-        from jitgen.targets.default import default_arch
+        from jitgen.targets.devices import default_arch
 
         yield Finding(section=section, name="arch", value=str(default_arch()))
     except JitgenError as error:

@@ -24,7 +24,7 @@ def cache_findings() -> Iterator[Finding]:
     section = "cache"
     try:
         from jitgen.cache import Store
-        from jitgen.cache.mounts import filesystem_type
+        from jitgen.cache.root import filesystem_type
 
         store = Store.open()
         yield Finding(section=section, name="root", value=f"{store.root}{_access(store.root)}")
@@ -89,7 +89,7 @@ def _base(section: str, path: Path) -> Finding:
 
 def _tuned(count: int) -> str:
     """Return how many problems were measured, here and for the shipped table."""
-    from jitgen.targets.default import default_arch
+    from jitgen.targets.devices import default_arch
     from jitgen.tuning import known as tuned
 
     text = f"{counted(count, 'problem')} measured here"

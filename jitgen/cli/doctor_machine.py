@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from jitgen._version import __version__
 from jitgen.cli.findings import Finding, Health
-from jitgen.compile import installed, toolchain
+from jitgen.compile import toolchain
 from jitgen.compile.linker import driver
 from jitgen.config import Arch
 from jitgen.config.rooms import OPERATIONS, TARGETS
@@ -28,8 +28,8 @@ def version_findings() -> Iterator[Finding]:
     yield Finding(section=section, name="jitgen", value=__version__)
     yield Finding(section=section, name="python", value=platform.python_version())
     yield Finding(section=section, name="system", value=platform.platform())
-    for name in ("torch", installed.CALLS, "diskcache", "filelock"):
-        found = installed.version(name)
+    for name in ("torch", toolchain.CALLS, "diskcache", "filelock"):
+        found = toolchain.version(name)
         yield Finding(
             section=section,
             name=name,
@@ -37,8 +37,8 @@ def version_findings() -> Iterator[Finding]:
             health=Health.OK if found else Health.FAIL,
             advice="" if found else "install it: pip install jitgen",
         )
-    for name in ("jinja2", installed.COMPILER, *installed.FLAVOURS.values()):
-        found = installed.version(name)  # who needs which of them: see `ability_findings`
+    for name in ("jinja2", toolchain.COMPILER, *toolchain.FLAVOURS.values()):
+        found = toolchain.version(name)  # who needs which of them: see `ability_findings`
         yield Finding(section=section, name=name, value=found or "not installed")
 
 
@@ -49,7 +49,7 @@ def toolchain_findings() -> Iterator[Finding]:
     yield _generator(section)
     yield _runtime_library(section)
     linker = driver()
-    wants_linker = not linker and not installed.why_not_compiling()
+    wants_linker = not linker and not toolchain.why_not_compiling()
     yield Finding(
         section=section,
         name="linker",
@@ -62,7 +62,7 @@ def toolchain_findings() -> Iterator[Finding]:
         ("nvidia-cuda-cuobjdump", "cuobjdump"),
         ("nvidia-cuda-nvdisasm", "nvdisasm"),
     ):
-        value = installed.version(package) or shutil.which(what)
+        value = toolchain.version(package) or shutil.which(what)
         advice = "" if value else "for SASS and registers: pip install 'jitgen[inspect]'"
         health = Health.NOTE if advice else Health.OK
         value = value or "not installed"
@@ -72,7 +72,7 @@ def toolchain_findings() -> Iterator[Finding]:
 def ability_findings() -> Iterator[Finding]:
     """Yield whether this machine can compile, load and run kernels, and why not."""
     section = "this machine can"
-    reason = installed.why_not_compiling()
+    reason = toolchain.why_not_compiling()
     yield Finding(
         section=section,
         name="compile",
@@ -135,16 +135,16 @@ def _release(section: str) -> Finding:
         versions = toolchain.versions()
     except ToolchainError as error:
         return Finding(section=section, name="release", value=str(error), health=Health.FAIL)
-    names = (installed.COMPILER, installed.CALLS)
+    names = (toolchain.COMPILER, toolchain.CALLS)
     value = ", ".join(f"{name} {versions[name]}" for name in names)
-    if installed.version(installed.COMPILER) is None:
-        value += f" (told by {installed.FLAVOURS[installed.flavour() or 12]})"
+    if toolchain.version(toolchain.COMPILER) is None:
+        value += f" (told by {toolchain.FLAVOURS[toolchain.flavour() or 12]})"
     return Finding(section=section, name="release", value=value)
 
 
 def _generator(section: str) -> Finding:
     """Say which of the two code generators keys name: entries of the other are misses."""
-    used, found, supported = installed.flavour(), installed.flavours(), installed.driver_cuda()
+    used, found, supported = toolchain.flavour(), toolchain.flavours(), toolchain.driver_cuda()
     if used is None:
         return Finding(section=section, name="flavour", value="none")
     value = f"cu{used}"
@@ -162,7 +162,7 @@ def _generator(section: str) -> Finding:
 
 
 def _runtime_library(section: str) -> Finding:
-    from jitgen.runtime.loader import runtime_library
+    from jitgen.runtime.kernel import runtime_library
 
     found = runtime_library()
     return Finding(
@@ -176,7 +176,7 @@ def _runtime_library(section: str) -> Finding:
 
 def _why_not_loading() -> str:
     """Return why no kernel can be loaded here; empty if kernels can be."""
-    from jitgen.runtime.loader import load_runtime_library
+    from jitgen.runtime.kernel import load_runtime_library
 
     try:
         toolchain.versions()

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from jitgen.frozen import frozen
 
 
 class Health(StrEnum):
@@ -16,7 +17,7 @@ class Health(StrEnum):
     FAIL = "fail"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Finding:
     """
     One line of the report.

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
-from jitgen.runtime import key as keys
+from jitgen.frozen import frozen
+from jitgen.runtime import spec as keys
 from jitgen.text import shown
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ MIN_PREFIX = 4
 _HEX = re.compile(r"[0-9a-f]{1,64}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Named:
     """
     A kernel that the user named.

@@ -16,11 +16,11 @@ from jitgen.config import Arch, Config
 from jitgen.errors import CacheError
 from jitgen.settings import settings
 from jitgen.targets import devices
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
-    from jitgen.runtime.prewarm import Report, Row
+    from jitgen.runtime.prewarm import PrewarmReport, PrewarmRow
 
 
 class _ArchList(ArchType):
@@ -137,18 +137,18 @@ def _run(
     *,
     jobs: int | None,
     is_dry: bool,
-) -> list[Report]:
-    from jitgen.runtime.prewarm import State
+) -> list[PrewarmReport]:
+    from jitgen.runtime.prewarm import PrewarmState
     from jitgen.runtime.prewarm import prewarm as run
 
     total = sum(len(configs) for configs in wanted.values())
     reports = []
     with output.progress(total, "checking" if is_dry else "compiling") as progress:
 
-        def on_progress(row: Row, _done: int, _total: int) -> None:
-            if row.state is State.FAILED:
+        def on_progress(row: PrewarmRow, _done: int, _total: int) -> None:
+            if row.state is PrewarmState.FAILED:
                 progress.note(f"failed: {row.name}: {row.error}")
-            is_news = row.state is State.COMPILED
+            is_news = row.state is PrewarmState.COMPILED
             progress.advance(f"{human_time(row.seconds)} {row.name}" if is_news else "")
 
         for arch, configs in wanted.items():
@@ -165,7 +165,7 @@ def _run(
     return reports
 
 
-def _print(output: Output, rows: list[Row], *, is_dry: bool) -> None:
+def _print(output: Output, rows: list[PrewarmRow], *, is_dry: bool) -> None:
     if is_dry:
         output.table(
             [Column("STATE"), Column("NAME")], [(str(row.state), row.name) for row in rows]
@@ -190,7 +190,7 @@ def _print(output: Output, rows: list[Row], *, is_dry: bool) -> None:
     )
 
 
-def _summary(rows: list[Row], wall_s: float, jobs: int) -> str:
+def _summary(rows: list[PrewarmRow], wall_s: float, jobs: int) -> str:
     """Return one line: counts, time, rate, size."""
     parts = [
         f"{count} {state}"

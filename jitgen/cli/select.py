@@ -12,7 +12,7 @@ from jitgen.cli.output import Column, Output
 from jitgen.config import Arch
 from jitgen.runtime.session import select as choose
 from jitgen.targets import devices
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 from jitgen.tuning.choice import Choice
 
 
@@ -51,10 +51,10 @@ def select(
                 "name": candidate.config.name(choice.arch),
                 "cost_us": candidate.cost,
                 "time_us": choice.times_us.get(candidate.config),
-                "waste": candidate.waste,
+                "padding_ratio": candidate.padding_ratio,
                 "waves": candidate.waves,
                 "traffic_bytes": candidate.traffic_bytes,
-                "bound": candidate.bound,
+                "limiter": candidate.limiter,
             }
             for candidate in choice.candidates
         ],
@@ -80,9 +80,9 @@ def _print(output: Output, choice: Choice) -> None:
         (
             f"{candidate.cost:.1f}",
             *([times.get(candidate.config, "")] if times else []),
-            f"{candidate.waste:.2f}x",
+            f"{candidate.padding_ratio:.2f}x",
             str(candidate.waves),
-            candidate.bound,
+            candidate.limiter,
             candidate.config.name(choice.arch),
         )
         for candidate in choice.candidates

@@ -131,7 +131,7 @@ def _resources(store: Store, named: Named, output: Output) -> tuple[dict[str, An
 
 
 def _key(_: Store, named: Named, __: Output) -> tuple[dict[str, Any], str]:
-    from jitgen.runtime.key import document
+    from jitgen.runtime.spec import document
 
     return {"key_document": document(named.config, named.arch)}, named.key
 

@@ -19,7 +19,7 @@ from jitgen.config import Arch
 from jitgen.documents import BadDocument, parse_json, read_bounded, read_stream
 from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.problem import Problem
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 from jitgen.text import shown
 from jitgen.tuning.record import MAX_TABLE_BYTES
 
@@ -28,8 +28,8 @@ _MOST_SKIPPED = 20  # records of an imported table that are named on a terminal
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
-    from jitgen.runtime.prewarm import Row as CompiledRow
-    from jitgen.tuning.search import Report, Row
+    from jitgen.runtime.prewarm import PrewarmRow
+    from jitgen.tuning.search import TuningReport, TuningRow
 
 _SIZES = ("groups", "m", "n", "k")
 _WORDS = ("layout", "scale_granularity", "a_dtype", "out_dtype")
@@ -80,7 +80,7 @@ def tune(
     Measure the kernels that the selector may choose, and let the fastest decide from now on.
 
     A problem is given by a plan, or by its sizes as for `jitgen select`, and stands for all that
-    are chosen alike. Kernels are compiled if need be, proved, then timed in turn, in a process of
+    are chosen alike. Kernels are compiled if need be, verified, then timed in turn, in a process of
     their own: one that hangs, fails or is wrong is excluded and not tried again. What was measured
     is kept in the cache for this device and compiler, problem by problem, so that a run that was
     broken off goes on where it was.
@@ -136,21 +136,21 @@ def _run(
     *,
     again: bool,
     time_limit_s: float,
-) -> Report:
-    from jitgen.tuning.search import State
+) -> TuningReport:
+    from jitgen.tuning.search import TuningState
     from jitgen.tuning.search import tune as run
     from jitgen.tuning.search.tuner import buckets_of
 
     with output.progress(len(buckets_of(problems, arch)), "measuring") as progress:
 
-        def on_compile(row: CompiledRow, done: int, total: int) -> None:
+        def on_compile(row: PrewarmRow, done: int, total: int) -> None:
             if row.error:
                 progress.note(f"failed: {row.name}: {row.error}")
             elif row.seconds:
                 progress.note(f"compiled {done}/{total}: {human_time(row.seconds)} {row.name}")
 
-        def on_progress(row: Row, _done: int, _total: int) -> None:
-            is_news = row.state is not State.RECORDED
+        def on_progress(row: TuningRow, _done: int, _total: int) -> None:
+            is_news = row.state is not TuningState.RECORDED
             for name, reason in _bad(row) if is_news else ():
                 progress.note(f"excluded for {_sizes(row.problem)}: {name}: {reason}")
             for name, reason in row.missing.items():
@@ -168,7 +168,9 @@ def _run(
         )
 
 
-def _export(output: Output, store: Store, arch: Arch, path: Path, report: Report | None) -> None:
+def _export(
+    output: Output, store: Store, arch: Arch, path: Path, report: TuningReport | None
+) -> None:
     from jitgen.tuning.search import export_table
 
     problems = None if report is None else [row.problem for row in report.rows]
@@ -228,7 +230,7 @@ def _import(output: Output, path: Path, arch: Arch | None) -> int:
     return ExitCode.OK
 
 
-def _tell(output: Output, arch: Arch, report: Report | None, export_to: Path | None) -> None:
+def _tell(output: Output, arch: Arch, report: TuningReport | None, export_to: Path | None) -> None:
     """Print the result, unless a table went to standard output in its place."""
     rows = () if report is None else report.rows
 
@@ -271,7 +273,7 @@ def _tell(output: Output, arch: Arch, report: Report | None, export_to: Path | N
     output.result("tune", document, human)
 
 
-def _cells(row: Row) -> Iterator[str]:
+def _cells(row: TuningRow) -> Iterator[str]:
     yield str(row.state)
     yield "" if row.record is None else f"{row.record.times_us[row.record.winner]:.1f}"
     yield _ahead(row)
@@ -279,7 +281,7 @@ def _cells(row: Row) -> Iterator[str]:
     yield row.error if row.record is None else row.record.winner
 
 
-def _line(row: Row) -> str:
+def _line(row: TuningRow) -> str:
     """Return what is worth a line about a problem that was measured."""
     if row.record is None:
         return f"failed: {_sizes(row.problem)}: {row.error}"
@@ -289,14 +291,14 @@ def _line(row: Row) -> str:
     return f"{text} ({ahead} ahead of the model's choice)" if ahead else text
 
 
-def _ahead(row: Row) -> str:
+def _ahead(row: TuningRow) -> str:
     """Return how far ahead of the model's choice the winner is; empty where it is the same."""
     if row.record is None or row.ahead is None or row.record.winner == row.by_model:
         return ""
     return f"{row.ahead * 100:.1f} %"
 
 
-def _bad(row: Row) -> Iterator[tuple[str, str]]:
+def _bad(row: TuningRow) -> Iterator[tuple[str, str]]:
     if row.record is not None:
         yield from row.record.excluded.items()
 
@@ -307,10 +309,10 @@ def _sizes(problem: Problem) -> str:
     return f"{problem.layout} {problem.groups} x ({rows} x {problem.n} x {problem.k})"
 
 
-def _summary(report: Report) -> str:
+def _summary(report: TuningReport) -> str:
     """Return one line: counts, time, device."""
-    from jitgen.tuning.search import State
+    from jitgen.tuning.search import TuningState
 
-    parts = [f"{count} {state}" for state in State if (count := report.count(state))]
+    parts = [f"{count} {state}" for state in TuningState if (count := report.count(state))]
     text = f"{counted(len(report.rows), 'problem')} on {report.device}: {', '.join(parts)}"
     return f"{text} in {human_time(report.wall_s)}"

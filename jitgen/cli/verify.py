@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -17,9 +16,10 @@ from jitgen.cli.options import ARCH, SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
 from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
+from jitgen.frozen import frozen
 from jitgen.ops.protocol import operation
 from jitgen.settings import settings
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import require
 
 TASK = "jitgen.verify.verification:verify_task"
@@ -30,7 +30,7 @@ _PRELOAD = ("torch", "numpy", "jitgen.verify.verification", "jitgen.emulator.isa
 _SHOWN_FINDINGS = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Row:
     """What became of one kernel: the JSON form of its verification, or why there is none."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from jitgen.codegen.parameters import parameters, template_of
 from jitgen.config import Arch, Config
 from jitgen.errors import RenderError, ToolchainError
 from jitgen.events import Event, EventKind, events
+from jitgen.frozen import frozen
 from jitgen.targets.protocol import Template
 
 try:
@@ -32,7 +32,7 @@ _SAFE_JSON = re.compile(r"[A-Za-z0-9_{}:,\"]+")
 """What a config's canonical JSON has: nothing that could end the comment that it is written in."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Source:
     """
     A rendered kernel.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from jitgen import forks
 from jitgen.boundary import is_from_handler, words
-from jitgen.compile.installed import require_compiler
+from jitgen.compile.toolchain import require_compiler
 from jitgen.errors import CompileError, JitgenError, ResourceError, ToolchainError
 from jitgen.settings import settings
 

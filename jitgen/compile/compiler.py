@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -27,9 +27,10 @@ from jitgen.boundary import is_from_handler
 from jitgen.cache.entry import LIBRARY, OBJECT, SOURCE
 from jitgen.cache.scratch import scratch
 from jitgen.compile import toolchain
-from jitgen.compile.installed import flavour, require_compiler
 from jitgen.compile.linker import LinkError, link
+from jitgen.compile.toolchain import flavour, require_compiler
 from jitgen.errors import CompileError, ToolchainError
+from jitgen.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.codegen.render import Source
@@ -53,7 +54,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Artifact:
     """
     What came out of one compile, in memory.

@@ -18,12 +18,12 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jitgen.compile import elf, elf_sections
+from jitgen.compile import elf
 from jitgen.errors import ArtifactError, ToolchainError
+from jitgen.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.codegen.render import Source
@@ -44,7 +44,7 @@ _INSTRUCTION = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Resources:
     """
     What a GPU kernel occupies on a multiprocessor.
@@ -101,7 +101,7 @@ def resources(library: bytes) -> Resources:
     Raises:
         ArtifactError: There is no GPU code.
     """
-    sections = {section.name: section for section in elf_sections.sections(cubin(library))}
+    sections = {section.name: section for section in elf.sections(cubin(library))}
     kernel = next((name[6:] for name in sections if name.startswith(".text.")), None)
     if kernel is None:
         raise ArtifactError("the GPU code in the library holds no kernel")
@@ -132,7 +132,7 @@ def _spills_if_known(library: bytes) -> int | None:
     return None if _nvdisasm() is None else spills(sass(library))
 
 
-def _size(sections: dict[str, elf_sections.Section], name: str) -> int:
+def _size(sections: dict[str, elf.Section], name: str) -> int:
     return sections[name].size if name in sections else 0
 
 

@@ -1,27 +1,144 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is compiled with, what it is told, and what the host is: inputs of every key."""
+"""
+What is compiled with, what it is told, and what the host is: inputs of every key.
+
+The compiler comes in parts, with two code generators, one of which is in use.
+
+::
+
+    nvidia-cutlass-dsl               names the release
+    nvidia-cutlass-dsl-libs-base     its Python code
+    nvidia-cutlass-dsl-libs-core
+    nvidia-cutlass-dsl-libs-cu12     a code generator and the runtime library, for CUDA 12
+    nvidia-cutlass-dsl-libs-cu13     the same for CUDA 13
+    apache-tvm-ffi                   how kernels are called
+
+Each part of a release requires the others in exactly its own version. So a machine that only loads
+kernels needs the runtime library's part and no other: its version names the release, and the keys
+that follow are those of a machine that has all of it.
+
+The two code generators make different code, and where both are installed the compiler takes the
+newest that the driver supports, without a driver the newest. So a key names the one in use and
+never both.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
 from functools import cache
 from pathlib import Path
 
-from jitgen.compile.installed import versions
-from jitgen.config.arch import Arch
-from jitgen.config.rooms import TARGETS
+from jitgen.config.rooms import TARGETS, Arch
 from jitgen.errors import ToolchainError
 
-__all__ = [
-    "LEVELS",
-    "cpu_level",
-    "cpuinfo",
-    "host",
-    "host_level",
-    "options",
-    "runs_level",
-    "versions",
-]
+COMPILER = "nvidia-cutlass-dsl"
+CALLS = "apache-tvm-ffi"
+PARTS = (COMPILER, f"{COMPILER}-libs-base", f"{COMPILER}-libs-core")
+FLAVOURS = {12: f"{COMPILER}-libs-cu12", 13: f"{COMPILER}-libs-cu13"}
+"""Major version of CUDA, and the part with the code generator and the runtime library for it."""
+
+
+@cache
+def versions() -> dict[str, str]:
+    """
+    Return the version of everything that decides the bytes of an artifact.
+
+    Raises:
+        ToolchainError: There is no runtime library, or nothing to call kernels with.
+    """
+    cuda, calls = flavour(), version(CALLS)
+    if cuda is None or calls is None:
+        missing = f"{FLAVOURS[12]} (or -cu13)" if cuda is None else CALLS
+        raise ToolchainError(
+            f"{missing} is not installed, so kernels can be neither found nor compiled; run: pip "
+            "install jitgen, or see docs/install.md for a machine that only runs them"
+        )
+    release = version(FLAVOURS[cuda])
+    found = {part: version(part) for part in PARTS}
+    if found[COMPILER] is None:  # a part of a release names the rest of it
+        found = dict.fromkeys(PARTS, release)
+    found |= {FLAVOURS[cuda]: release, CALLS: calls}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+@cache
+def flavour() -> int | None:
+    """Return the major version of CUDA of the code generator in use; None where there is none."""
+    found = flavours()
+    if len(found) < 2:
+        return found[0] if found else None
+    supported = driver_cuda()
+    usable = [cuda for cuda in found if supported is None or cuda <= supported]
+    return (usable or found)[-1]
+
+
+def flavours() -> list[int]:
+    """Return the major versions of CUDA for which there is a code generator, in order."""
+    return [cuda for cuda, name in FLAVOURS.items() if version(name) is not None]
+
+
+def driver_cuda() -> int | None:
+    """Return the major version of CUDA that the driver supports; None where there is no driver."""
+    import ctypes
+
+    number = ctypes.c_int()
+    try:  # as the compiler asks; this starts nothing on the GPU
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)):
+            return None
+    except (OSError, AttributeError):
+        return None
+    return number.value // 1000
+
+
+def why_not_compiling() -> str:
+    """Return what is missing to compile kernels, and what to do; empty where nothing is."""
+    missing = [COMPILER] if version(COMPILER) is None else _missing_parts()
+    if version("jinja2") is None:
+        missing.append("jinja2")
+    if not missing:
+        return ""
+    verb = "is" if len(missing) == 1 else "are"
+    return (
+        f"{', '.join(missing)} {verb} not installed; run: pip install jitgen, or prewarm the cache "
+        "on a machine that compiles"
+    )
+
+
+def _missing_parts() -> list[str]:
+    """Return what is missing of a compiler that was installed."""
+    missing = [name for name in PARTS if version(name) is None]
+    return missing if flavour() else [*missing, f"{FLAVOURS[12]} (or -cu13)"]
+
+
+def require_compiler() -> None:
+    """
+    Raise unless kernels can be compiled here.
+
+    Raises:
+        ToolchainError: Something is missing; the message says what.
+    """
+    if reason := why_not_compiling():
+        raise ToolchainError(f"kernels cannot be compiled here: {reason}")
+
+
+def version(name: str) -> str | None:
+    """
+    Return the version of the distribution `name`; None if it is not installed.
+
+    It stands in the head of a file that goes on with a whole manual: to parse that for each of the
+    packages, as importlib.metadata does, takes a fifth of what a start takes without its imports.
+    """
+    try:
+        found = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    head = (found.read_text("METADATA") or "").partition("\n\n")[0]
+    lines = (line.partition(":") for line in head.splitlines())
+    return next((value.strip() for title, _, value in lines if title == "Version"), "") or (
+        found.version
+    )
+
 
 _V2 = ("cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3")
 _V3 = ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave")
@@ -119,3 +236,15 @@ def _head(path: Path) -> str:
 
 def _cpu_flags() -> frozenset[str]:
     return frozenset(cpuinfo("flags").split())
+
+
+__all__ = [
+    "LEVELS",
+    "cpu_level",
+    "cpuinfo",
+    "host",
+    "host_level",
+    "options",
+    "runs_level",
+    "versions",
+]

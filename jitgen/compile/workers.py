@@ -22,12 +22,12 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import IO, Any, Self
 
 from jitgen.compile import children
 from jitgen.compile.processes import descendants_of
+from jitgen.frozen import frozen
 from jitgen.settings import MAX_WAIT_S
 
 PRELOAD = (
@@ -78,7 +78,7 @@ class OutcomeKind(StrEnum):
     CRASH = "crash"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Outcome:
     """
     What became of one task.

@@ -3,19 +3,195 @@
 The config of a kernel: everything that changes the generated source, and nothing else.
 
 Sizes (rows, columns, the number of groups, the number of SMs) are never part of it: one kernel
-serves every shape. Which fields there are, each operation says for itself.
+serves every shape. Here are its words (element types, scale granularities, layouts), the parts that
+it is made of, checked when they are made, and its one exact JSON form. Which fields there are, each
+operation says for itself.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from abc import abstractmethod
+from dataclasses import field
+from enum import StrEnum
 from typing import Any, ClassVar, Self
 
-from jitgen.config.arch import Arch
-from jitgen.config.part import Part
-from jitgen.config.rooms import OPERATIONS, TARGETS
+from jitgen.config.rooms import OPERATIONS, TARGETS, Arch
 from jitgen.errors import ConfigError
 from jitgen.text import shown
+
+
+class DType(StrEnum):
+    """An element type, under the name that configs, kernel names and the command line use."""
+
+    E4M3 = "e4m3"
+    BF16 = "bf16"
+    F16 = "f16"
+    F32 = "f32"
+
+    @property
+    def bits(self) -> int:
+        """Bits of one element."""
+        return _BITS[self]
+
+    @property
+    def torch_name(self) -> str:
+        """Attribute of the torch module that holds the same type, for example ``float8_e4m3fn``."""
+        return _TORCH[self]
+
+
+_BITS = {DType.E4M3: 8, DType.BF16: 16, DType.F16: 16, DType.F32: 32}
+_TORCH = {
+    DType.E4M3: "float8_e4m3fn",
+    DType.BF16: "bfloat16",
+    DType.F16: "float16",
+    DType.F32: "float32",
+}
+
+
+class ScaleGranularity(StrEnum):
+    """How many values share one scale."""
+
+    TENSOR = "tensor"
+    """One float32 for all of a, one for each group's b."""
+
+    ROW = "row"
+    """One float32 for each row of a, one for each row (output column) of b."""
+
+    BLOCK128 = "block128"
+    """One float32 for each 1x128 of a and each 128x128 of b."""
+
+
+class Layout(StrEnum):
+    """How the rows of a belong to groups."""
+
+    RAGGED = "ragged"
+    """Groups lie one after the other without padding; ``offs`` holds their cumulative ends."""
+
+    CONTIGUOUS = "contiguous"
+    """One group id for each row; a group starts at a multiple of 128 rows, -1 marks padding."""
+
+    MASKED = "masked"
+    """Every group owns M_max rows, of which the first ``masked_m[g]`` are valid."""
+
+
+class BLayout(StrEnum):
+    """How b lies in memory."""
+
+    PLAIN = "plain"
+    """(G, N, K), as it was quantised."""
+
+    PREPARED1 = "prepared1"
+    """Reordered once, when it was loaded, for the way in which kernels read it; version 1."""
+
+
+SCALE_BLOCK = 128
+"""Values along K (and, for b, along N) that share one scale in ``block128``."""
+
+
+class Part:
+    """What all parts of a config share: type checks at construction and an exact JSON form."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for spec in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, spec.name)
+            if value is not None or not spec.metadata["is_optional"]:
+                object.__setattr__(self, spec.name, _checked(spec.name, spec.metadata, value))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the exact JSON form: only objects, strings, ints, booleans and null."""
+        document: dict[str, Any] = {}
+        for spec in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, spec.name)
+            document[spec.name] = value.to_json() if isinstance(value, Part) else _plain(value)
+        return document
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """
+        Return the part that `to_json` wrote; a field with a default may be left out.
+
+        Raises:
+            ConfigError: `document` is no object, or has an unknown, missing or bad field.
+        """
+        specs = {spec.name: spec for spec in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        if not isinstance(document, dict):
+            raise ConfigError(f"{cls.__name__} must be a JSON object with {', '.join(specs)}")
+        if unknown := sorted(set(document) - set(specs)):
+            raise ConfigError(
+                f"{cls.__name__} has no field {shown(unknown[0])}; allowed: {', '.join(specs)}"
+            )
+        values = {
+            name: specs[name].metadata["type"].from_json(value)
+            if _is_part(specs[name].metadata["type"])
+            else value
+            for name, value in document.items()
+        }
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ConfigError(f"{cls.__name__}: {error}") from None
+
+
+def _is_part(kind: type) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Part)
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, StrEnum) else value
+
+
+def _checked(name: str, rules: Any, value: Any) -> Any:
+    """Return `value` as what `rules` ask for, or raise the ConfigError that names the field."""
+    kind = rules["type"]
+    if kind is int:
+        return _size(name, value, rules["least"], rules["most"])
+    if kind is bool or _is_part(kind):
+        if type(value) is not kind:
+            raise ConfigError(f"{name} must be a {kind.__name__} (got {shown(value)})")
+        return value
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigError(f"{name} must be one of {', '.join(kind)} (got {shown(value)})") from None
+
+
+def _size(name: str, value: Any, least: int, most: int | None) -> int:
+    if type(value) is not int or value < least:
+        raise ConfigError(f"{name} must be an integer of at least {least} (got {shown(value)})")
+    if most is not None and value > most:
+        limit = f"{most:,}" if most >= 10_000 else most
+        raise ConfigError(f"{name} must be at most {limit} (got {value})")
+    return value
+
+
+def of(
+    kind: type,
+    *,
+    is_optional: bool = False,
+    least: int = 1,
+    most: int | None = None,
+    **options: Any,
+) -> Any:
+    """
+    A dataclass field whose value is checked to be a `kind` (or None where `is_optional`); an
+    integer lies between `least` and `most`.
+    """
+    rules = {"type": kind, "is_optional": is_optional, "least": least, "most": most}
+    return field(metadata=rules, **options)
+
+
+def canonical_json(document: Any) -> str:
+    """
+    Return the one JSON text of `document`: sorted keys, no spaces, ASCII. Digests are taken of it.
+    """
+    return json.dumps(
+        document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
+
 
 EXAMPLE = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a"
 
@@ -23,7 +199,7 @@ EXAMPLE = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm
 class Config(Part):
     """
     One kernel, before its target is known. The config of an operation is a subclass: a frozen,
-    keyword-only dataclass with slots, whose fields are made by `jitgen.config.part.of`.
+    keyword-only dataclass with slots, whose fields are made by `jitgen.config.config.of`.
 
     Attributes:
         op: Name of the operation.

@@ -5,7 +5,7 @@ The rooms that grow: targets and operations, each found by its name and loaded w
 A built-in one is a folder of `jitgen.targets` or `jitgen.ops` whose package holds an object under a
 fixed name. One of somebody else's is an entry point of an installed distribution, and is looked for
 only in those that JITGEN_PLUGINS names: loading it runs its code, and reading the entry points of
-everything that is installed takes a start 30 ms.
+everything that is installed takes a start 30 ms. `Arch` is the name of a target, whoever brings it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from jitgen.errors import ConfigError
 from jitgen.settings import settings
@@ -23,6 +24,7 @@ from jitgen.text import shown
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
+
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -182,3 +184,82 @@ def _has(found: Any, name: str) -> bool:
 
 TARGETS = Room("arch", "targets", "TARGET", "Target")
 OPERATIONS = Room("operation", "ops", "OPERATION", "Operation")
+
+
+_made: dict[str, Arch] = {}
+
+
+class _Names(type):
+    """What makes ``for arch in Arch`` walk over every target there is."""
+
+    def __iter__(cls) -> Iterator[Arch]:
+        return map(Arch, TARGETS.names())
+
+    def __contains__(cls, name: object) -> bool:
+        return name in TARGETS
+
+    def __len__(cls) -> int:
+        return len(TARGETS.names())
+
+
+class Arch(str, metaclass=_Names):
+    """
+    A target, spelled as the compiler spells it; there is one object for each name.
+
+    The suffix ``a`` belongs to the name: WGMMA and setmaxnreg exist in ``sm_90a`` and not in
+    ``sm_90``. What a target is and can, its folder in `jitgen.targets` says.
+    """
+
+    __slots__ = ()
+
+    CPU: ClassVar[Arch]
+    SM_90A: ClassVar[Arch]
+
+    def __new__(cls, name: str) -> Self:  # noqa: D102  # see the class
+        known = _made.get(name)
+        if known is None:
+            if name not in TARGETS:
+                raise ValueError(name)
+            known = _made[name] = super().__new__(cls, name)
+        return known  # type: ignore[return-value]
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    @property
+    def family(self) -> str:
+        """The folder of templates that serves this target: ``cpu`` or ``sm90``."""
+        return str(TARGETS.get(self).family)
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether kernels of this target run on a GPU."""
+        return bool(TARGETS.get(self).is_gpu)
+
+    @classmethod
+    def parse(cls, text: str) -> Arch:
+        """
+        Return the target that `text` names.
+
+        Raises:
+            ConfigError: `text` is no target; the message lists all of them.
+        """
+        try:
+            return cls(text)
+        except (ValueError, TypeError):
+            TARGETS.get(text if isinstance(text, str) else repr(text))  # tells which there are
+            raise ConfigError(f"arch {text!r} is no text") from None
+
+    @classmethod
+    def of_capability(cls, major: int, minor: int) -> Arch | None:
+        """
+        Return the target of a CUDA compute capability, or None where jitgen has no kernels for it.
+        """
+        return next((arch for arch in Arch if TARGETS.get(arch).runs_on(major, minor)), None)
+
+
+Arch.CPU = Arch("cpu")
+Arch.SM_90A = Arch("sm_90a")

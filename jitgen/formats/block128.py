@@ -8,10 +8,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from jitgen.config import ScaleGranularity
-from jitgen.config.dtypes import SCALE_BLOCK
-from jitgen.formats.dtypes import ceil_div
+from jitgen.config.config import SCALE_BLOCK
 from jitgen.formats.e4m3 import check, check_block, rounded, scale_of
-from jitgen.formats.protocol import Shape
+from jitgen.formats.protocol import Shape, ceil_div
 
 _ROWS_OF_STRIDE = 4
 """Scales in 16 bytes: what the TMA unit asks of strides."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 What a scale format is: one object in a file of `jitgen.formats`, which alone knows the shapes, the
-memory layout and the arithmetic of one way of scaling an operand.
+memory layout and the arithmetic of one way of scaling an operand; and torch's element types.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from jitgen.config import ScaleGranularity
+from jitgen.config import DType, ScaleGranularity
+
+TORCH: dict[DType, torch.dtype] = {dtype: getattr(torch, dtype.torch_name) for dtype in DType}
+OF_TORCH: dict[torch.dtype, DType] = {value: key for key, value in TORCH.items()}
+
+
+def ceil_div(size: int, by: int) -> int:
+    """Return how many parts of `by` cover `size`."""
+    return -(-size // by)
+
 
 Shape = tuple[int, ...]
 

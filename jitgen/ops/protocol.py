@@ -25,7 +25,7 @@ class Operation(NamedTuple):
     Attributes:
         name: Its name, which is also that of its template and of the function that is compiled.
         config: ``MODULE:CLASS`` of its config, a `jitgen.config.Config`.
-        problem: ``MODULE:CLASS`` of its problem: a `jitgen.config.part.Part` with ``op``,
+        problem: ``MODULE:CLASS`` of its problem: a `jitgen.config.config.Part` with ``op``,
             ``groups``, ``m``, ``rows_per_group``, ``types``, ``slug``, ``kind`` and ``with_mean``,
             as `jitgen.ops.grouped_gemm.problem.Problem` has them.
         samples: Module with what a kernel is verified with: ``Sizes``, with `of` and `parse`, and

@@ -4,26 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from jitgen.config import Arch, Config
 from jitgen.documents import BadDocument, parse_toml, read_bounded
 from jitgen.errors import PlanError
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.plans.read import read_sweeps
 from jitgen.plans.sweep import Sweep
 from jitgen.runtime.session import select
 from jitgen.text import shown
-from jitgen.tuning.bucket import buckets
-from jitgen.tuning.choice import Chooser
+from jitgen.tuning.choice import Chooser, buckets
 
 _SHIPPED = Path(__file__).resolve().parent
 _KEYS = {"description", "problems"}
 _MAX_BYTES = 2**18  # of a plan file; shipped ones have under a thousand
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Plan:
     """
     The problems that a service will meet.

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.problem import Problem
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sweep:
     """
     Problems that differ in their rows only.

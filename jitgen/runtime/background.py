@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -24,11 +23,11 @@ from jitgen import forks
 from jitgen.config import Arch, Config
 from jitgen.errors import CompileError, JitgenError, ResourceError
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.runtime.backoff import Backoff
-from jitgen.runtime.entries import build, readable
-from jitgen.runtime.key import key
-from jitgen.runtime.spec import spec_of
-from jitgen.runtime.tiers import Tiers
+from jitgen.frozen import frozen
+from jitgen.runtime.entries import build
+from jitgen.runtime.registry import Backoff
+from jitgen.runtime.spec import key, spec_of
+from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ _JOIN_S = 2.0
 """How long the end of the program waits for the thread, which ends its worker within half of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Want:
     """
     A kernel to compile, with the settings of when it was asked for.

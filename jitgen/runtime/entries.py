@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Config to entry: read a usable one from the store, or compile and publish one."""
+"""Config to entry: compile one and publish it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jitgen.compile import toolchain
 from jitgen.errors import CompileError, RememberedFailure
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.runtime.spec import KernelSpec
-from jitgen.runtime.tiers import Tiers
+from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
@@ -20,21 +20,6 @@ if TYPE_CHECKING:
     from jitgen.compile.compile import Where
     from jitgen.compile.compiler import Artifact
     from jitgen.compile.workers import Stop
-
-
-def readable(
-    tiers: Tiers, spec: KernelSpec, *, tells_miss: bool = True
-) -> tuple[Entry, str] | None:
-    """
-    Return the verified entry that this CPU can run, and its tier; None, told as a miss, if there is
-    none.
-    """
-    found = tiers.get(spec)
-    if not isinstance(found, str):
-        return found
-    if tells_miss:
-        events.emit(Event(kind=EventKind.MISS, kernel=spec.name, key=spec.key, detail=found))
-    return None
 
 
 def build(

@@ -1,20 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loaded kernel: something to call, and everything one may ask about it."""
+"""
+Verified native code to a kernel: something to call, and everything one may ask about it.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jitgen.boundary import words
+from jitgen.compile import toolchain
 from jitgen.config import Arch, Config
+from jitgen.errors import ArtifactError, ResourceError, ToolchainError
+from jitgen.frozen import frozen
+from jitgen.runtime import native
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry
     from jitgen.compile.inspect import Resources
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Kernel:
     """
     A compiled kernel in this process.
@@ -82,3 +93,90 @@ class Kernel:
         from jitgen.compile import inspect
 
         return inspect.resources(self.entry.library)
+
+
+RUNTIME_LIBRARY = "libcute_dsl_runtime.so"
+
+
+def unsupported_isa(entry: Entry) -> str:
+    """
+    Return why this CPU cannot run the host part of `entry`; empty when it can.
+
+    A level that this version does not know counts as one that the CPU does not have.
+    """
+    missing = [level for level in entry.meta.host_isa if not toolchain.runs_level(level)]
+    return f"its host code may use {', '.join(missing)}, which this CPU lacks" if missing else ""
+
+
+def load(entry: Entry) -> Callable[..., Any]:
+    """
+    Return the function of a verified entry: this runs its code, the very bytes that were checked.
+
+    Raises:
+        ArtifactError: They are no library, or do not export their symbol.
+        ResourceError: The system's loader refused them: a good library that this host, or this
+            process with its limits, cannot map.
+        ToolchainError: The runtime library, or for an unlinked object the compiler, is not
+            installed.
+    """
+    load_runtime_library()
+    try:
+        if entry.meta.library.endswith(".o"):
+            module = _load_object(entry.library)
+        else:
+            module = native.load(entry.library, entry.meta.name)
+        function: Callable[..., Any] = module[entry.meta.symbol]
+    except (AttributeError, KeyError, ValueError) as error:
+        raise ArtifactError(f"{entry.meta.name} cannot be loaded: {words(error)}") from error
+    except (OSError, RuntimeError) as error:
+        raise ResourceError(f"{entry.meta.name} cannot be loaded here: {words(error)}") from error
+    return function
+
+
+def _load_object(content: bytes) -> Any:
+    """Load an object that could not be linked: the compiler's own loader can."""
+    try:
+        from cutlass.cute.runtime import load_module
+    except ImportError as error:
+        raise ToolchainError(
+            f"the kernel was kept unlinked, and loading it needs nvidia-cutlass-dsl ({error}); "
+            "install gcc and compile it again"
+        ) from error
+    from jitgen.cache.scratch import scratch
+
+    with scratch() as folder:
+        path = folder / "kernel.o"
+        path.write_bytes(content)
+        return load_module(str(path), enable_tvm_ffi=True)
+
+
+@cache
+def load_runtime_library() -> ctypes.CDLL:
+    """
+    Load the compiler's runtime library, whose symbols every kernel refers to, for the whole
+    process.
+    """
+    found = runtime_library()
+    if found is None:
+        raise ToolchainError(
+            f"{RUNTIME_LIBRARY} was not found; run: pip install 'nvidia-cutlass-dsl>=4.8,<4.9', or "
+            "see docs/install.md for a machine that only runs kernels"
+        )
+    try:
+        return ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise ToolchainError(f"{found.name} cannot be loaded: {error}") from error
+
+
+def runtime_library() -> Path | None:
+    """Return where the runtime library is: of the code generator in use, else of any."""
+    from jitgen.compile.toolchain import flavour
+
+    spec = importlib.util.find_spec("nvidia_cutlass_dsl")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    own = f"cu{flavour()}"
+    found = sorted(
+        (path for folder in folders for path in Path(folder).glob(f"cu*/lib/{RUNTIME_LIBRARY}")),
+        key=lambda path: (path.parts[-3] != own, path),
+    )
+    return found[0] if found else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,15 +19,14 @@ from jitgen import plans
 from jitgen.cache import Store
 from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
+from jitgen.frozen import frozen
 from jitgen.plans import Plan
-from jitgen.runtime.entries import readable
-from jitgen.runtime.key import key
 from jitgen.runtime.session import current
-from jitgen.runtime.spec import spec_of
+from jitgen.runtime.spec import key, spec_of
 from jitgen.runtime.task import TASK, compile_task
-from jitgen.runtime.tiers import Tiers
+from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import named, require
 from jitgen.tuning.choice import Chooser
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from jitgen.compile.workers import Outcome
 
 
-class State(StrEnum):
+class PrewarmState(StrEnum):
     """What prewarming did about a kernel."""
 
     CACHED = "cached"
@@ -44,8 +43,8 @@ class State(StrEnum):
     WOULD_COMPILE = "would compile"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+@frozen
+class PrewarmRow:
     """
     What became of one kernel.
 
@@ -62,14 +61,14 @@ class Row:
     config: Config
     name: str
     key: str
-    state: State
+    state: PrewarmState
     seconds: float = 0.0
     bytes: int = 0
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+@frozen
+class PrewarmReport:
     """
     What a prewarm did.
 
@@ -81,21 +80,21 @@ class Report:
     """
 
     arch: Arch
-    rows: tuple[Row, ...]
+    rows: tuple[PrewarmRow, ...]
     wall_s: float
     jobs: int
 
     @property
     def ok(self) -> bool:
         """Whether every kernel is in the store now."""
-        return all(row.state in (State.CACHED, State.COMPILED) for row in self.rows)
+        return all(row.state in (PrewarmState.CACHED, PrewarmState.COMPILED) for row in self.rows)
 
-    def count(self, state: State | str) -> int:
+    def count(self, state: PrewarmState | str) -> int:
         """Return how many kernels are in `state`."""
         return sum(row.state == state for row in self.rows)
 
 
-Progress = Callable[[Row, int, int], None]
+Progress = Callable[[PrewarmRow, int, int], None]
 """Called with a kernel that is done, how many are, and how many there are in all."""
 
 
@@ -108,7 +107,7 @@ def prewarm(
     on_progress: Progress | None = None,
     timeout_s: float | None = None,
     store: Store | None = None,
-) -> Report:
+) -> PrewarmReport:
     """
     Bring every kernel that `what` can ask for into the store.
 
@@ -135,17 +134,17 @@ def prewarm(
     target = default_arch() if arch is None else Arch.parse(arch)
     where = current.get().store if store is None else store
     waiting = _examine(_configs(what, target, where), target, where)
-    rows: dict[str, Row] = {}
+    rows: dict[str, PrewarmRow] = {}
     running = 0
 
-    def done(row: Row) -> None:
+    def done(row: PrewarmRow) -> None:
         rows[row.key] = row
         if on_progress is not None:
             on_progress(row, len(rows), len(waiting))
 
     missing = []
     for row in waiting:
-        if row.state is State.CACHED or dry_run:
+        if row.state is PrewarmState.CACHED or dry_run:
             done(row)
         else:
             missing.append(row)
@@ -156,7 +155,7 @@ def prewarm(
         limit = settings.compile_timeout if timeout_s is None else timeout_s
         for row in _compile(missing, target, where, running, limit):
             done(row)
-    return Report(
+    return PrewarmReport(
         arch=target,
         rows=tuple(rows[row.key] for row in waiting),
         wall_s=time.perf_counter() - start,
@@ -182,17 +181,17 @@ def _configs(
     return tuple(found)
 
 
-def _examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[Row]:
+def _examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[PrewarmRow]:
     """Return a row for each config: ``cached``, or ``would compile``."""
     rows, tiers = [], Tiers(store)
     for config in configs:
         found = readable(tiers, spec_of(config, arch))
         rows.append(
-            Row(
+            PrewarmRow(
                 config=config,
                 name=config.name(arch),
                 key=key(config, arch),
-                state=State.WOULD_COMPILE if found is None else State.CACHED,
+                state=PrewarmState.WOULD_COMPILE if found is None else PrewarmState.CACHED,
                 bytes=0 if found is None else found[0].meta.size_bytes,
             )
         )
@@ -200,8 +199,8 @@ def _examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[Row]
 
 
 def _compile(
-    rows: list[Row], arch: Arch, store: Store, jobs: int, timeout_s: float
-) -> Iterator[Row]:
+    rows: list[PrewarmRow], arch: Arch, store: Store, jobs: int, timeout_s: float
+) -> Iterator[PrewarmRow]:
     """Compile `rows` in processes, and yield them as they are done."""
     from jitgen.compile import workers
 
@@ -213,18 +212,20 @@ def _compile(
             yield _done(waiting.pop(outcome.index), outcome, arch, store)
     except OSError as error:
         for row in waiting.values():
-            yield replace(row, state=State.FAILED, error=f"no process can be started: {error}")
+            yield replace(
+                row, state=PrewarmState.FAILED, error=f"no process can be started: {error}"
+            )
 
 
-def _done(row: Row, outcome: Outcome, arch: Arch, store: Store) -> Row:
+def _done(row: PrewarmRow, outcome: Outcome, arch: Arch, store: Store) -> PrewarmRow:
     """Return what became of `row`: what counts is not what the process says, but what is found."""
     row = replace(row, seconds=outcome.seconds)
     answer = outcome.result or {}
     error = outcome.error or answer.get("error", "")
     found = None if error else readable(Tiers(store), spec_of(row.config, arch))
     if found is not None:
-        return replace(row, state=State.COMPILED, bytes=found[0].meta.size_bytes)
+        return replace(row, state=PrewarmState.COMPILED, bytes=found[0].meta.size_bytes)
     why = answer.get("why_private")
     lost = f"it was compiled, but {store.root} cannot be written (mode {store.mode})"
     lost = f"it was compiled, but is not kept: {why}" if why else lost
-    return replace(row, state=State.FAILED, error=error or lost)
+    return replace(row, state=PrewarmState.FAILED, error=error or lost)

@@ -6,6 +6,10 @@ One thread of one process compiles a missing kernel while every other that wants
 on a lock per key in memory, processes on a file lock per key. The file lock only avoids duplicate
 work: one that cannot be had in time means compiling privately, never failing. Serving a kernel from
 memory is one dictionary lookup.
+
+What failed for lack of something is tried again seconds later, and each time after twice as many.
+This is private to one process: what this machine is short of says nothing to another one, and a
+minute later it may say nothing here.
 """
 
 from __future__ import annotations
@@ -32,20 +36,51 @@ from jitgen.errors import (
     SettingError,
 )
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.runtime import loader
-from jitgen.runtime.backoff import Backoff
-from jitgen.runtime.entries import build, readable
+from jitgen.runtime import kernel
+from jitgen.runtime.entries import build
 from jitgen.runtime.kernel import Kernel
-from jitgen.runtime.key import key
-from jitgen.runtime.spec import spec_of
-from jitgen.runtime.tiers import Tiers
+from jitgen.runtime.spec import key, spec_of
+from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import named, require
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Store
     from jitgen.runtime.background import Background
+
+
+RETRY_FIRST_S = 1.0
+RETRY_MOST_S = 60.0
+
+
+class Backoff:
+    """The failures of one process, by key. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._tries: dict[str, int] = {}
+        self._until: dict[str, tuple[float, str]] = {}
+
+    def failed(self, key: str, reason: str) -> float:
+        """Note that `key` failed for `reason`; returns in how many seconds to try again."""
+        with self._guard:
+            tries = self._tries[key] = self._tries.get(key, 0) + 1
+            seconds = min(RETRY_MOST_S, RETRY_FIRST_S * float(1 << min(tries - 1, 10)))
+            self._until[key] = (time.monotonic() + seconds, reason)
+            return seconds
+
+    def succeeded(self, key: str) -> None:
+        """Forget that `key` ever failed."""
+        with self._guard:
+            self._tries.pop(key, None)
+            self._until.pop(key, None)
+
+    def waits(self, key: str) -> str:
+        """Return why `key` failed if it is too early to try again; else an empty reason."""
+        with self._guard:
+            until, reason = self._until.get(key, (0.0, ""))
+        return reason if time.monotonic() < until else ""
 
 
 _registries: WeakSet[Registry] = WeakSet()
@@ -164,7 +199,7 @@ class Registry:
         Return the kernel of a legal `config` if it is compiled; waits for nobody.
 
         While a CUDA graph is captured only kernels that were served before count: the first launch
-        of any other would allocate. With `tells_miss`, None is told as an event.
+        of any other would allocate. With `tells_miss`, None emits an event.
         """
         kernel = self._kernels.get((config, arch))
         if kernel is None and not is_capturing(arch):
@@ -248,7 +283,7 @@ class Registry:
 
 def _kernel(config: Config, arch: Arch, entry: Entry, tier: str) -> Kernel:
     start = time.perf_counter()
-    function = loader.load(entry)
+    function = kernel.load(entry)
     seconds = time.perf_counter() - start
     events.emit(
         Event(

@@ -1,17 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel is, with all that follows from it: made once and passed on."""
+"""
+What a kernel is, with all that follows from it, its key above all: made once and passed on.
+
+The key is the digest of a document that holds everything the kernel's bytes depend on. Never in it:
+sizes, paths, times, device names, user names, versions of Python or torch. The document is stored
+beside the artifact, so that a miss can be explained field by field.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from functools import lru_cache
 from typing import Any
 
-from jitgen.codegen.parameters import derived
+from jitgen import templates
+from jitgen.codegen.parameters import derived, rendering, template_of
+from jitgen.compile import toolchain
 from jitgen.config import Arch, Config
-from jitgen.runtime import key as keys
+from jitgen.config.config import canonical_json
+from jitgen.config.rooms import OPERATIONS, TARGETS
+from jitgen.frozen import frozen
+from jitgen.targets.legality import check
+
+SCHEMA = 2
+"""2: host parts are compiled for a named level, not for whatever CPU compiled them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def document(config: Config, arch: Arch) -> dict[str, Any]:
+    """
+    Return the key document of `config` on `arch`: only JSON values, in no particular order.
+
+    One that the target refuses has no derived numbers, and is never compiled.
+    """
+    document = {
+        "schema": SCHEMA,
+        "config": config.to_json(),
+        "arch": str(arch),
+        "derived": derived(config, arch) if check(config, arch) else None,
+        "templates": templates.digest(template_of(config, arch)),
+        "rendering": rendering(),
+        "toolchain": dict(toolchain.versions()),
+        "options": list(toolchain.options(arch)),
+        "host": toolchain.host(arch),
+    }
+    plugins = {
+        room.package: origin
+        for room, name in ((TARGETS, arch), (OPERATIONS, config.op))
+        if (origin := room.origin(name)) is not None
+    }
+    return document | {"plugins": plugins} if plugins else document
+
+
+def digest(key_document: dict[str, Any]) -> str:
+    """Return the SHA-256 of the canonical JSON of `key_document`, in hexadecimal."""
+    return hashlib.sha256(canonical_json(key_document).encode("ascii")).hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def key(config: Config, arch: Arch) -> str:
+    """Return the key under which the artifact of `config` for `arch` is stored."""
+    return digest(document(config, arch))
+
+
+@frozen
 class KernelSpec:
     """
     One kernel of one target.
@@ -36,7 +87,7 @@ class KernelSpec:
     @property
     def document(self) -> dict[str, Any]:
         """The key document."""
-        return keys.document(self.config, self.arch)
+        return document(self.config, self.arch)
 
 
 def spec_of(config: Config, arch: Arch) -> KernelSpec:
@@ -47,4 +98,4 @@ def spec_of(config: Config, arch: Arch) -> KernelSpec:
         UnsupportedConfig: `arch` cannot run it.
         ToolchainError: The compiler's versions, which the key holds, are not known here.
     """
-    return KernelSpec(config=config, arch=arch, name=config.name(arch), key=keys.key(config, arch))
+    return KernelSpec(config=config, arch=arch, name=config.name(arch), key=key(config, arch))

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from jitgen.runtime import loader
+from jitgen.events import Event, EventKind, events
+from jitgen.runtime import kernel
 from jitgen.runtime.spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Tiers:
         for tier in self._tiers:
             entry = tier.get(spec)
             if entry is not None:
-                reason = loader.unsupported_isa(entry)
+                reason = kernel.unsupported_isa(entry)
                 if not reason:
                     return entry, tier.name
                 obstacle = reason
@@ -127,3 +128,18 @@ class Tiers:
     def keep(self, entry: Entry) -> None:
         """Keep an entry for this process alone."""
         self._memory.keep(entry)
+
+
+def readable(
+    tiers: Tiers, spec: KernelSpec, *, tells_miss: bool = True
+) -> tuple[Entry, str] | None:
+    """
+    Return the verified entry that this CPU can run, and its tier; None, and a miss is reported, if
+    there is none.
+    """
+    found = tiers.get(spec)
+    if not isinstance(found, str):
+        return found
+    if tells_miss:
+        events.emit(Event(kind=EventKind.MISS, kernel=spec.name, key=spec.key, detail=found))
+    return None

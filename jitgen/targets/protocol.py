@@ -10,10 +10,12 @@ the others, which few may be chosen, how long each would take, and which sizes i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+from jitgen.frozen import frozen
 
 
 class Refusal(Exception):
@@ -54,7 +56,7 @@ class Template(NamedTuple):
     parameters: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Device:
     """
     A device that kernels are chosen for, as far as its cost model asks.
@@ -84,18 +86,18 @@ class Candidate(NamedTuple):
     Attributes:
         config: The config.
         cost: Predicted time of the call in microseconds.
-        waste: Padding: work done over work needed; 1.0 pads nothing.
+        padding_ratio: Padding: work done over work needed; 1.0 pads nothing.
         waves: Tiles that the busiest CTA computes.
         traffic_bytes: Bytes that cross DRAM.
-        bound: The slower of ``multiply`` and ``stream``.
+        limiter: The slower of ``multiply`` and ``stream``.
     """
 
     config: Any
     cost: float
-    waste: float
+    padding_ratio: float
     waves: int
     traffic_bytes: int
-    bound: str
+    limiter: str
 
 
 class Rules(Protocol):

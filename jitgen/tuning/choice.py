@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One answer for a problem: the config, the reason, and what else was considered."""
+"""
+One answer for a problem: the config, the reason, and what else was considered.
+
+A choice is made once for all row counts of a bucket, so a thousand batch sizes take one decision
+each for a handful of buckets, and the kernels that a range of sizes can choose are found by walking
+over its buckets. Where the buckets end, each target says for each operation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,15 +19,50 @@ from jitgen.errors import InputError, UnsafeCacheRoot, UnsupportedConfig
 from jitgen.events import warn_once
 from jitgen.settings import settings
 from jitgen.targets import devices
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import require_sizes, rules
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.tuning import known as tuned
-from jitgen.tuning.bucket import bucket
 from jitgen.tuning.known import Known, Measured, Source
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
+
+
+def bucket(problem: Any, arch: Arch) -> Any:
+    """
+    Return the problem that stands for all that are chosen alike: the same sizes at its bucket's
+    edge of rows.
+    """
+    return problem.with_mean(edge(rules(arch, problem.op).row_edges, problem.rows_per_group))
+
+
+def edge(edges: tuple[int, ...], rows: int) -> int:
+    """Return the edge of the bucket that a mean of `rows` rows a group falls into."""
+    return edges[min(bisect_left(edges, rows), len(edges) - 1)]
+
+
+def buckets(problem: Any, arch: Arch, rows: tuple[int, int]) -> Iterator[Any]:
+    """
+    Yield every bucket that problems like `problem` fall into.
+
+    Args:
+        problem: All sizes but the rows.
+        arch: The target.
+        rows: Smallest and largest mean of rows a group, rounded up to whole rows; every mean
+            between occurs.
+    """
+    edges = edges_of(problem, arch)
+    first, last = (edge(edges, mean) for mean in rows)
+    for each in edges:
+        if first <= each <= last:
+            yield problem.with_mean(each)
+
+
+def edges_of(problem: Any, arch: Arch) -> tuple[int, ...]:
+    """Return where the buckets of problems like `problem` end."""
+    return rules(arch, problem.op).row_edges
+
 
 _MOST_CHOICES = 4096
 
@@ -175,7 +217,7 @@ def _combine(by_model: Choice, known: Known, doubt: str) -> Choice:
             code="E_EXCLUDED",
         )
     times = {name: time for name, time in known.times_us.items() if name in usable}
-    # What the menu has no longer, or what failed since, decides nothing.
+    # What is no candidate any more, or what failed since, decides nothing.
     believed, winner = None, next(iter(usable))
     for measured in known.measured:
         if fastest := measured.record.fastest(usable.keys()):
@@ -222,8 +264,8 @@ def _prediction(candidates: tuple[Candidate, ...], doubt: str) -> str:
     """Return the reason where the model decides."""
     best, *others = candidates
     text = (
-        f"{_shape(best)} is predicted at {best.cost:.1f} us, bound by {best.bound}: {best.waves} "
-        f"wave{'s' * (best.waves != 1)}, {best.waste:.2f}x the work needed"
+        f"{_shape(best)} is predicted at {best.cost:.1f} us, limited by {best.limiter}: "
+        f"{best.waves} wave{'s' * (best.waves != 1)}, {best.padding_ratio:.2f}x the work needed"
     )
     if others:
         text += f"; next is {_shape(others[0])} at {others[0].cost:.1f} us"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from jitgen.config import Arch
-from jitgen.config.part import canonical_json
-from jitgen.targets import default as target
+from jitgen.config.config import canonical_json
+from jitgen.targets import devices as target
 from jitgen.targets import legality
 
 _DIGITS = 12

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgen.config import Arch
-from jitgen.config.part import canonical_json
+from jitgen.config.config import canonical_json
 from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ToolchainError
 from jitgen.events import warn_once
@@ -28,7 +28,7 @@ from jitgen.tuning import device
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
-    from jitgen.tuning.record import Record, Table
+    from jitgen.tuning.record import Table, TuningRecord
 
 TARGETS = Path(__file__).resolve().parents[1] / "targets"
 """Folder of the targets; each has a folder of shipped tables, ``tables/DEVICE.json``."""
@@ -56,7 +56,7 @@ class Measured(NamedTuple):
 
     source: Source
     device: str
-    record: Record
+    record: TuningRecord
 
 
 class Known(NamedTuple):
@@ -135,7 +135,7 @@ def _local(problem: Any, arch: Arch, opened: Callable[[], Store | None]) -> Know
     )
 
 
-def recorded(store: Store, problem: Any, arch: Arch) -> Record | None:
+def recorded(store: Store, problem: Any, arch: Arch) -> TuningRecord | None:
     """
     Return what was measured for `problem` on this device; None if nothing was.
 
@@ -145,7 +145,7 @@ def recorded(store: Store, problem: Any, arch: Arch) -> Record | None:
     return _record(store, problem.slug, arch, problem)
 
 
-def all_recorded(store: Store, arch: Arch) -> list[Record]:
+def all_recorded(store: Store, arch: Arch) -> list[TuningRecord]:
     """Return everything that was measured on this device, sorted; raises as `recorded`."""
     names = store.tuned.names(device.folder(arch), _BUCKETS)
     found = (_record(store, name, arch) for name in names)
@@ -153,14 +153,14 @@ def all_recorded(store: Store, arch: Arch) -> list[Record]:
     return sorted(records, key=lambda record: record.problem.kind)
 
 
-def _record(store: Store, name: str, arch: Arch, problem: Any | None = None) -> Record | None:
+def _record(store: Store, name: str, arch: Arch, problem: Any | None = None) -> TuningRecord | None:
     document = store.tuned.read(device.folder(arch), _BUCKETS, name)
     if document is None:
         return None
-    from jitgen.tuning.record import BadRecord, Record
+    from jitgen.tuning.record import BadRecord, TuningRecord
 
     try:
-        record = Record.from_json(document)
+        record = TuningRecord.from_json(document)
         if name != record.problem.slug or problem not in (None, record.problem):
             raise BadRecord("it belongs to another problem")
     except BadRecord as error:
@@ -179,7 +179,7 @@ def exclusions(store: Store, arch: Arch) -> dict[str, str]:
     return found
 
 
-def record(store: Store, arch: Arch, found: Record) -> None:
+def record(store: Store, arch: Arch, found: TuningRecord) -> None:
     """
     Keep `found` for this device; from the next choice on it decides.
 
@@ -255,7 +255,7 @@ def shipped_table(arch: Arch, name: str) -> Table | None:
 
 
 @cache
-def shipped(arch: Arch, name: str) -> Mapping[str, Record]:
+def shipped(arch: Arch, name: str) -> Mapping[str, TuningRecord]:
     """Return the records of the shipped table of device `name`, by the slugs of their problems."""
     table = shipped_table(arch, name)
     return {record.problem.slug: record for record in table.records} if table else {}

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Self
 
 from jitgen.config import Arch
 from jitgen.errors import ConfigError
+from jitgen.frozen import frozen
 from jitgen.ops.protocol import operation
 from jitgen.text import shown
 
@@ -30,8 +31,8 @@ class BadRecord(ConfigError):
     """A document is no record, or no table of them; the message says where it is wrong."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+@frozen
+class TuningRecord:
     """
     The kernels of one problem, measured.
 
@@ -104,7 +105,7 @@ class Record:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Table:
     """
     Records of one device.
@@ -119,7 +120,7 @@ class Table:
     device: str
     arch: Arch
     conditions: Mapping[str, Any] = field(hash=False)
-    records: tuple[Record, ...]
+    records: tuple[TuningRecord, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the exact JSON form."""
@@ -158,11 +159,11 @@ class Table:
         )
 
 
-def _numbered(records: list[Any]) -> list[Record]:
+def _numbered(records: list[Any]) -> list[TuningRecord]:
     found = []
     for number, record in enumerate(records, start=1):
         try:
-            found.append(Record.from_json(record))
+            found.append(TuningRecord.from_json(record))
         except BadRecord as error:
             raise BadRecord(f"record {number}: {error}") from None
     return found

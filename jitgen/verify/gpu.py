@@ -19,9 +19,9 @@ from jitgen.emulator.report import Report
 from jitgen.errors import ConfigError, EmulationError
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.devices import Emulated
-from jitgen.runtime.entries import readable
 from jitgen.runtime.session import Session, current
 from jitgen.runtime.spec import spec_of
+from jitgen.runtime.tiers import readable
 from jitgen.verify.artifacts import compiled_once, of_entry
 from jitgen.verify.emulation import emulate
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 
+from jitgen.cache.folder import Damaged
 from jitgen.cache.root import Root
-from jitgen.cache.trust import Damaged
 from jitgen.compile.linker import driver
 from jitgen.emulator.host.native import Host
 from jitgen.errors import CacheError, SettingError

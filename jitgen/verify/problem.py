@@ -6,12 +6,12 @@ Problems that put a kernel to the test: large enough to wrap every ring, with ev
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Self
 
 from jitgen.config import Arch
 from jitgen.errors import ConfigError
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
@@ -29,7 +29,7 @@ WARP = 32
 """Lanes that look at groups together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sizes:
     """
     The sizes of a call.

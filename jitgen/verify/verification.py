@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ from jitgen.emulator.artifact import Artifact
 from jitgen.emulator.modes import Mode, parse
 from jitgen.emulator.report import Finding, Report
 from jitgen.errors import ConfigError, Deadlock, JitgenError, MachineFault
+from jitgen.frozen import frozen
 from jitgen.ops.protocol import operation
 from jitgen.targets.legality import require
 from jitgen.verify.artifacts import compiled, of_entry
 from jitgen.verify.emulation import emulate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Trial:
     """
     One problem.
@@ -70,7 +71,7 @@ class Trial:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Verification:
     """
     What became of one kernel.

@@ -145,7 +145,7 @@ def command(*words: str) -> Work:
 
 def _key(root: Path) -> str:
     """Return the key of the first kernel: no file call, for it is computed."""
-    from jitgen.runtime.key import key
+    from jitgen.runtime.spec import key
 
     return key(CONFIGS[0], ARCH)
 

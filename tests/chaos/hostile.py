@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitgen.runtime.key import key
+from jitgen.runtime.spec import key
 from tests.chaos.kernels import ARCH, CONFIGS, IMPORTS, fill, warm_up
 from tests.chaos.report import Stage
 from tests.chaos.texts import TEXTS, Text

@@ -56,7 +56,7 @@ def command(root: Path, *words: str) -> str:
 
 
 def entry_path(root: Path, config: object = CONFIG) -> Path:
-    from jitgen.runtime.key import key
+    from jitgen.runtime.spec import key
 
     name = key(config, ARCH)  # type: ignore[arg-type]
     return root / "v1" / "entries" / name[:2] / name

@@ -335,6 +335,6 @@ def _check(root: Path, counts: Counter[str]) -> str:
 
 def registry_key(config: object) -> str:
     """Return the key of `config`."""
-    from jitgen.runtime.key import key
+    from jitgen.runtime.spec import key
 
     return key(config, ARCH)  # type: ignore[arg-type]

@@ -218,7 +218,7 @@ def _ask(board: Board, slot: int, root: Path) -> None:
 
 
 def _remove(chance: random.Random, root: Path) -> None:
-    from jitgen.runtime.key import key
+    from jitgen.runtime.spec import key
 
     Store.open(root).remove(key(chance.choice(CONFIGS), ARCH))
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jitgen.cache import Entry, Store
-from jitgen.cache import files as files_module
-from jitgen.runtime import loader, native
+from jitgen.cache import entry as files_module
+from jitgen.runtime import kernel, native
 from jitgen.runtime.registry import Registry
 from tests.chaos.kernels import (
     ARCH,
@@ -244,7 +244,7 @@ def _no_memory_files(root: Path) -> str:
     assert entry is not None
     os.memfd_create = _refuse  # type: ignore[assignment]
     replace(entry.directory / "kernel.so", foreign())
-    got = int(loader.load(entry)())
+    got = int(kernel.load(entry)())
     return "the checked bytes ran" if got == answer_of(CONFIG) else f"BAD got {got}"
 
 
@@ -254,7 +254,7 @@ def _refuse(*_: object) -> int:
 
 def _reused_descriptors(_: Path) -> str:
     """Two libraries under one descriptor's number, one after the other."""
-    loader.load_runtime_library()
+    kernel.load_runtime_library()
     libraries = prebuilt().good
     got = [
         int(native.load(libraries[name_of(config)], "kernel")[name_of(config)]())

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitgen.runtime.key import key
+from jitgen.runtime.spec import key
 from tests.chaos.kernels import ARCH, CONFIGS, name_of, registry
 
 ESCAPES = "\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e"
@@ -114,7 +114,7 @@ def _tuned(data: bytes) -> Callable[[Path, Path], None]:
         from jitgen.config import Layout
         from jitgen.ops.grouped_gemm.problem import Problem
         from jitgen.tuning import device
-        from jitgen.tuning.bucket import bucket
+        from jitgen.tuning.choice import bucket
 
         problem = bucket(Problem(layout=Layout.RAGGED, groups=2, m=64, n=64, k=128), ARCH)
         folder = root / "v1" / "tuned" / device.folder(ARCH) / "buckets"
@@ -150,7 +150,7 @@ _IMPORT = ("tune", "--import", "FILE", "--arch", "cpu")
 _SELECT = ("select", "-g", "2", "-m", "64", "-n", "64", "-k", "128", "--arch", "cpu")
 _MANY = "[" + ", ".join(map(str, range(1, 301))) + "]"
 _CASES = "from jitgen.bench.cases import load; load(Path('FILE'))"
-_REPORT = "from jitgen.bench.report import Report; Report.read(Path('FILE'))"
+_REPORT = "from jitgen.bench.report import BenchReport; BenchReport.read(Path('FILE'))"
 
 TEXTS = (
     # the record of an entry

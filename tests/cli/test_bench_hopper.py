@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from jitgen.bench.hopper import Step
-from jitgen.bench.report import Report
+from jitgen.bench.report import BenchReport
 from tests.bench_report import SMALL, measured, report
 from tests.cli.conftest import Jitgen
 
@@ -68,14 +68,16 @@ def test_the_json_document_is_a_report(jitgen: Jitgen, saved: Path, tmp_path: Pa
 
     assert document["ok"]
     assert document["geometric_mean"]["deep_gemm"] == pytest.approx(1.216, abs=1e-3)
-    assert Report.read(again) == report()
+    assert BenchReport.read(again) == report()
 
 
 def test_a_missed_target_and_a_wrong_result_fail(jitgen: Jitgen, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    Report(measured=[measured(SMALL, 60, 50)]).save(path)
+    BenchReport(measured=[measured(SMALL, 60, 50)]).save(path)
     missed = jitgen("bench hopper --from", str(path))
-    Report(measured=[measured(SMALL, 1, 1, times={}, missing={"jitgen": "it is wrong"})]).save(path)
+    BenchReport(measured=[measured(SMALL, 1, 1, times={}, missing={"jitgen": "it is wrong"})]).save(
+        path
+    )
     wrong = jitgen("bench hopper --from", str(path))
 
     assert missed.code == 1
@@ -112,9 +114,9 @@ def test_a_run_is_saved_step_by_step(
     path = tmp_path / "report.json"
     seen: list[int] = []
 
-    def run(found: Report, steps: Sequence[Step], _: object) -> Iterator[Step]:
+    def run(found: BenchReport, steps: Sequence[Step], _: object) -> Iterator[Step]:
         for step in steps:
-            seen.append(len(Report.read(path).measured))
+            seen.append(len(BenchReport.read(path).measured))
             found.measured.append(measured(step.case, 10, 12))
             yield step
         found.conditions["warm"] = "SM 1400 MHz"
@@ -125,8 +127,8 @@ def test_a_run_is_saved_step_by_step(
 
     assert done.code == 0, done.err
     assert seen == list(range(17))
-    assert len(Report.read(path).measured) == 17
-    assert Report.read(path).conditions == {"warm": "SM 1400 MHz"}
+    assert len(BenchReport.read(path).measured) == 17
+    assert BenchReport.read(path).conditions == {"warm": "SM 1400 MHz"}
     lost = jitgen("bench hopper --save", str(tmp_path / "none" / "report.json"))
     assert lost.code == 2
     assert "cannot be written: No such file" in lost.err

@@ -16,8 +16,8 @@ from jitgen.bench.cache import fabricate
 from jitgen.cache import Store
 from jitgen.config import Arch, Layout
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
-from jitgen.runtime.key import document as key_document
-from jitgen.runtime.key import key
+from jitgen.runtime.spec import document as key_document
+from jitgen.runtime.spec import key
 from tests.cli.conftest import Jitgen
 from tests.unit.store_fakes import publish
 

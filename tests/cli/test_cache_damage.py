@@ -14,7 +14,7 @@ from jitgen.cache import Entry, Store
 from jitgen.cache.quarantine import UNLOADABLE
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
-from jitgen.runtime import key
+from jitgen.runtime import spec
 from tests.cli.conftest import Jitgen
 from tests.unit.store_fakes import fake_files, fake_meta, folder_of, publish
 
@@ -28,7 +28,7 @@ def entry(cache_root: Path) -> Entry:
     """The entry that serves `CONFIG`, as the installed toolchain would look for it."""
     meta = fake_meta(
         1,
-        key_document=key.document(CONFIG, Arch.SM_90A),
+        key_document=spec.document(CONFIG, Arch.SM_90A),
         name=NAME,
         host_isa=("x86-64",),
         builder={"linker": "ab"},

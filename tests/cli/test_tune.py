@@ -79,7 +79,7 @@ def test_a_plan(jitgen: Jitgen, tmp_path: Path) -> None:
 
 
 def test_failures_are_told(jitgen: Jitgen, stand: Stand) -> None:
-    stand.script(prove_0="wrong", prove_1="miss")
+    stand.script(verify_0="wrong", verify_1="miss")
     done = jitgen(TUNE)
 
     assert done.code == 0
@@ -98,7 +98,7 @@ def test_a_problem_that_cannot_be_measured(jitgen: Jitgen, stand: Stand) -> None
 
 
 def test_select_shows_what_was_measured(jitgen: Jitgen, stand: Stand) -> None:
-    stand.script(us_2=40.0, prove_0="wrong")
+    stand.script(us_2=40.0, verify_0="wrong")
     assert "TIME" not in jitgen(f"select {SIZES}").out
     jitgen(TUNE)
     done, document = jitgen(f"select {SIZES}"), jitgen(f"select {SIZES} --json").document

@@ -20,9 +20,9 @@ from jitgen.compile import compile as compiling
 from jitgen.compile import isolated
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
-from jitgen.runtime.key import key
-from jitgen.runtime.prewarm import State, prewarm
+from jitgen.runtime.prewarm import PrewarmState, prewarm
 from jitgen.runtime.registry import Registry
+from jitgen.runtime.spec import key
 from tests.compile.test_registry import CONFIG, check
 
 REPOSITORY = Path(__file__).parents[2]
@@ -185,7 +185,7 @@ class TestNoLinker:
         (row,) = report.rows
 
         assert not report.ok
-        assert row.state is State.FAILED
+        assert row.state is PrewarmState.FAILED
         assert row.bytes == 0
         assert "not kept" in row.error
         assert expected in row.error

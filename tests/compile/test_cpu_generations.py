@@ -15,7 +15,7 @@ from jitgen.compile import toolchain
 from jitgen.config import Arch
 from jitgen.events import Event
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
-from jitgen.runtime import key
+from jitgen.runtime import spec
 from jitgen.runtime.registry import Registry
 from tests.compile.test_registry import CONFIG, check
 from tests.unit.test_toolchain import FLAGS, LEVELS, cpuinfo
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not OLDER, reason="no CPU is older than this one
 
 def forget() -> None:
     toolchain.cpu_level.cache_clear()
-    key.key.cache_clear()
+    spec.key.cache_clear()
 
 
 @pytest.fixture

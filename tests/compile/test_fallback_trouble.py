@@ -17,9 +17,9 @@ from jitgen.cache import Store
 from jitgen.cache.folder import Folder
 from jitgen.compile import isolated
 from jitgen.events import Event, EventKind
-from jitgen.runtime import backoff
-from jitgen.runtime.key import key
+from jitgen.runtime import registry
 from jitgen.runtime.session import current
+from jitgen.runtime.spec import key
 from tests.compile.fallback_calls import (
     FEW,
     MANY,
@@ -37,7 +37,7 @@ class TestTrouble:
     @pytest.fixture(autouse=True)
     def no_second_try(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What is tried again some seconds later is tried after these tests."""
-        monkeypatch.setattr(backoff, "FIRST_S", 60.0)
+        monkeypatch.setattr(registry, "RETRY_FIRST_S", 60.0)
 
     def check_stays(self, caplog: pytest.LogCaptureFixture, reason: str) -> None:
         """Assert that the neighbour keeps serving, and that the reason was told once."""
@@ -66,7 +66,7 @@ class TestTrouble:
         self, fallback_root: Path, patient: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A signal says nothing about the kernel: it used to mean a day with the neighbour."""
-        monkeypatch.setattr(backoff, "FIRST_S", 0.1)
+        monkeypatch.setattr(registry, "RETRY_FIRST_S", 0.1)
         call(MANY)
         await_true(lambda: any(children(pid) for pid in children(os.getpid())))
         for server in children(os.getpid()):
@@ -238,7 +238,7 @@ class TestEnding:
         self, fallback_root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The neighbour was remembered before the fork; the child has a worker of its own."""
-        monkeypatch.setattr(backoff, "FIRST_S", 60.0)
+        monkeypatch.setattr(registry, "RETRY_FIRST_S", 60.0)
         with jitgen.settings.scope(compile_timeout=0):
             call(MANY)
             settle()
@@ -246,7 +246,7 @@ class TestEnding:
         if child == 0:
             code = 1
             try:
-                current.get().registry.background._backoff = backoff.Backoff()
+                current.get().registry.background._backoff = registry.Backoff()
                 call(MANY)
                 settle()
                 call(MANY)

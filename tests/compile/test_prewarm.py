@@ -10,7 +10,7 @@ import jitgen
 from jitgen.cache import Store
 from jitgen.config import Layout
 from jitgen.ops.grouped_gemm.config import KernelConfig, Schedule, Tile
-from jitgen.runtime.prewarm import State, prewarm
+from jitgen.runtime.prewarm import PrewarmState, prewarm
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.task import build_task
 
@@ -22,8 +22,8 @@ def test_what_was_prewarmed_is_served_without_a_compiler(tmp_path: Path) -> None
     first = prewarm([CONFIG], arch="cpu", store=store, jobs=1)
     second = prewarm([CONFIG], arch="cpu", store=store, jobs=1)
 
-    assert [row.state for row in first.rows] == [State.COMPILED]
-    assert [row.state for row in second.rows] == [State.CACHED]
+    assert [row.state for row in first.rows] == [PrewarmState.COMPILED]
+    assert [row.state for row in second.rows] == [PrewarmState.CACHED]
     assert first.ok
     assert first.rows[0].bytes == second.rows[0].bytes > 0
     assert first.rows[0].seconds > 0

@@ -16,8 +16,8 @@ import pytest
 from jitgen.cache import Store
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
-from jitgen.runtime.key import key
 from jitgen.runtime.registry import Registry
+from jitgen.runtime.spec import key
 from tests.compile.test_registry import CONFIG, check
 
 ROOT = Path(__file__).parents[2]

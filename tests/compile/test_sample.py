@@ -17,8 +17,8 @@ from jitgen.cache import Store
 from jitgen.compile import inspect
 from jitgen.config import Arch, DType, Layout
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Schedule, Tile
-from jitgen.runtime.key import key
 from jitgen.runtime.prewarm import prewarm
+from jitgen.runtime.spec import key
 from jitgen.targets.legality import check
 from tests.covering import covering, pairs_and_numbers, structure_and_switches
 from tests.strategies import legal_sweep

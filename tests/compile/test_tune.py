@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tuning with kernels that are compiled, proved and timed: those of the CPU."""
+"""Tuning with kernels that are compiled, verified and timed: those of the CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jitgen.tuning.measure.clock import Call
 from jitgen.tuning.measure.errors import WrongResult
 from jitgen.tuning.measure.workload import Workload
 from jitgen.tuning.record import problem_json
-from jitgen.tuning.search import State, bench, tune
+from jitgen.tuning.search import TuningState, bench, tune
 from jitgen.tuning.search.trials import Trials, row_counts
 from tests.candidates import candidates
 
@@ -45,7 +45,7 @@ def test_the_whole_way() -> None:
     workload.call(grouped_gemm)
     workload.check("the chosen kernel")
 
-    assert row.state is State.MEASURED
+    assert row.state is TuningState.MEASURED
     assert row.record is not None
     assert row.record.times_us.keys() == {name(rows) for rows in (8, 16, 32, 64)}
     assert all(0.1 < time < 1e6 for time in row.record.times_us.values())
@@ -73,7 +73,7 @@ def test_every_layout(layout: Layout) -> None:
     problem = replace(PROBLEM, layout=layout)
     config, *_ = candidates(Arch.CPU, layout, Operands())
     trials.open(problem_json(problem), "cpu")
-    trials.prove(config.name("cpu"))
+    trials.verify(config.name("cpu"))
 
     assert trials.time([config.name("cpu")])[0] > 0
 
@@ -90,7 +90,7 @@ def test_an_equal_result_needs_no_reference(monkeypatch: pytest.MonkeyPatch) -> 
     trials = Trials()
     trials.open(problem_json(PROBLEM), "cpu")
     for _ in range(3):
-        trials.prove(name(8))
+        trials.verify(name(8))
 
     assert len(checked) == 1
 
@@ -98,7 +98,7 @@ def test_an_equal_result_needs_no_reference(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_different_result_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     trials = Trials()
     trials.open(problem_json(PROBLEM), "cpu")
-    trials.prove(name(8))
+    trials.verify(name(8))
     real = trials._call
 
     def off(kernel: str, workload: Workload) -> Call:
@@ -110,7 +110,7 @@ def test_a_different_result_is_compared(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(trials, "_call", off)
     with pytest.raises(WrongResult, match="its result is wrong"):
-        trials.prove(name(8))
+        trials.verify(name(8))
 
 
 @pytest.mark.parametrize("layout", Layout)
@@ -145,4 +145,4 @@ def test_few_groups_have_the_rows_of_the_problem(layout: Layout, groups: int) ->
 
 def test_nothing_is_open() -> None:
     with pytest.raises(RuntimeError, match="no problem is open"):
-        Trials().prove(name(8))
+        Trials().verify(name(8))

@@ -14,7 +14,7 @@ from tests.third_party import installing
 NAME = "scale_rows_v4_acme_cpu"
 KEY = f"""
 from jitgen.config import Config
-from jitgen.runtime.key import key
+from jitgen.runtime.spec import key
 print(key(*Config.parse({NAME!r})))
 """
 ALONE = """
@@ -29,7 +29,7 @@ import jitgen
 from jitgen.cli import main
 from jitgen.config import Arch, Config
 from jitgen.config.rooms import OPERATIONS
-from jitgen.runtime.key import key
+from jitgen.runtime.spec import key
 
 key(*Config.parse("grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t16x64x128_c1x1_acc1_cpu"))
 assert "acme_cpu" not in list(Arch) and "scale_rows" not in OPERATIONS.names()

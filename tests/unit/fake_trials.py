@@ -30,8 +30,8 @@ class Trials:
     def open(self, problem: dict[str, Any], arch: str) -> None:
         self._do("open", str(problem["m"]))
 
-    def prove(self, name: str) -> None:
-        self._do("prove", name)
+    def verify(self, name: str) -> None:
+        self._do("verify", name)
 
     def time(self, names: list[str]) -> list[float]:
         if len(names) > 1:

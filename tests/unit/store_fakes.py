@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jitgen.cache import Entry, Meta, Store
-from jitgen.cache.entry import key_of
-from jitgen.cache.files import disk_bytes
+from jitgen.cache.entry import disk_bytes, key_of
 from jitgen.cache.folder import Folder
 
 STRANGER = 12345

@@ -19,9 +19,9 @@ from jitgen.config import Arch, Layout
 from jitgen.events import Event, EventKind
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import background as module
-from jitgen.runtime import backoff
+from jitgen.runtime import registry
 from jitgen.runtime.background import Background
-from jitgen.runtime.key import key
+from jitgen.runtime.spec import key
 from jitgen.runtime.tiers import Tiers
 
 CONFIG = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))
@@ -143,7 +143,7 @@ def test_no_process_can_be_started(
     What is lacking now may be there in some seconds: it is tried again, after the others. EAGAIN
     used to mean a day without that kernel.
     """
-    monkeypatch.setattr(backoff, "FIRST_S", 0.2)
+    monkeypatch.setattr(registry, "RETRY_FIRST_S", 0.2)
     fake.answers = [BlockingIOError(11, "Resource temporarily unavailable"), NO, NO]
     fake.gate.clear()
     subject.want(CONFIG, Arch.CPU)

@@ -21,7 +21,7 @@ from jitgen.bench.peers import Peer, Prepared, Unavailable
 from jitgen.bench.peers.deep_gemm import _places
 from jitgen.bench.peers.torch_grouped import _ends
 from jitgen.bench.peers.triton import suited, tile_table
-from jitgen.bench.report import Report, Section, geometric_mean
+from jitgen.bench.report import BenchReport, Section, geometric_mean
 from jitgen.config import Layout
 from jitgen.errors import ConfigError
 from jitgen.tuning.measure import clock
@@ -146,7 +146,7 @@ def test_a_report_survives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     report().save(path)
 
-    assert Report.read(path) == report()
+    assert BenchReport.read(path) == report()
     assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
 
 
@@ -172,7 +172,7 @@ def test_bad_reports_are_refused(tmp_path: Path) -> None:
     ):
         path.write_text(json.dumps(document))
         with pytest.raises(ConfigError, match=message):
-            Report.read(path)
+            BenchReport.read(path)
 
 
 def test_targets_take_the_worst_case() -> None:
@@ -190,7 +190,7 @@ def test_targets_take_the_worst_case() -> None:
     assert rows["error over DeepGEMM's, ragged"].ok
     assert rows["host time of a warm grouped_gemm(..., out=out)"].value == pytest.approx(7)
     assert "contiguous, 8 groups of 128" not in rows
-    assert not list(targets.rows(Report()))
+    assert not list(targets.rows(BenchReport()))
 
 
 def test_every_target_has_public_cases() -> None:
@@ -204,10 +204,10 @@ def test_every_target_has_public_cases() -> None:
 
 
 def test_clocks_are_read_from_a_line() -> None:
-    state = gpu.State.parse("1395, 3201, 698.12, 61")
+    state = gpu.GpuState.parse("1395, 3201, 698.12, 61")
 
     assert str(state) == "SM 1395 MHz, memory 3201 MHz, 698 W, 61 C"
-    assert gpu.State.parse("[N/A], 3201, 698.12, 61") is None
+    assert gpu.GpuState.parse("[N/A], 3201, 698.12, 61") is None
     assert gpu.words([]) == ""
     assert state is not None
     assert gpu.words([state, replace(state, sm_mhz=1405), state]).startswith("SM 1395 MHz")
@@ -371,7 +371,7 @@ def test_a_kernel_that_is_wrong_is_told_and_the_run_goes_on(
 
     assert {*found.times} == {"deep_gemm", "padding"}
     assert (found.kernel, found.seconds) == ("", None)
-    [failure] = Report(measured=[found]).failures
+    [failure] = BenchReport(measured=[found]).failures
     assert "ragged 3 x 6 N128 K256: WrongResult" in failure
 
 

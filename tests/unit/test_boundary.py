@@ -22,8 +22,8 @@ from jitgen.errors import (
     ResourceError,
     UnsafeCacheRoot,
 )
-from jitgen.runtime import backoff, registry
-from jitgen.runtime.backoff import Backoff
+from jitgen.runtime import registry
+from jitgen.runtime.registry import Backoff
 from jitgen.runtime.session import current
 from jitgen.text import printable
 
@@ -210,7 +210,7 @@ class TestBackoff:
     def clock(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         """A clock that stands."""
         clock = SimpleNamespace(now=1000.0)
-        monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=lambda: clock.now))
+        monkeypatch.setattr(registry, "time", SimpleNamespace(monotonic=lambda: clock.now))
         return clock
 
     def test_it_doubles_up_to_a_limit(self, clock: SimpleNamespace) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from jitgen.config import Arch
-from jitgen.config.part import canonical_json
+from jitgen.config.config import canonical_json
 from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
 from tests.strategies import configs, legal_sweep

@@ -18,7 +18,7 @@ from jitgen.cli.main import cli
 from jitgen.codegen import render as rendering
 from jitgen.codegen.render import render
 from jitgen.config import Arch, Config
-from jitgen.config.part import canonical_json
+from jitgen.config.config import canonical_json
 from jitgen.errors import RenderError
 from tests.strategies import legal_sweep, silu_sweep
 from tests.templates import TEMPLATES

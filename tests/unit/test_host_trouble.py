@@ -25,12 +25,12 @@ from jitgen.cache.lock import key_lock
 from jitgen.config import Arch
 from jitgen.errors import ArtifactError, JitgenError, ResourceError
 from jitgen.events import Event, EventBus, EventKind
-from jitgen.runtime import loader, native
+from jitgen.runtime import kernel, native
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.session import get_kernel
 from jitgen.runtime.task import compile_task
 from jitgen.settings import settings
-from jitgen.targets import default as target
+from jitgen.targets import devices as target
 from tests.chaos.kernels import CONFIGS, fill, prebuilt
 
 LIMIT_S = 20
@@ -75,7 +75,7 @@ class TestLoading:
         monkeypatch.setitem(entry.files, "kernel.so", b"")  # type: ignore[arg-type]
 
         with pytest.raises(ArtifactError, match="is cut off"):
-            loader.load(entry)
+            kernel.load(entry)
 
 
 class TestProgram:

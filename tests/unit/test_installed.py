@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from jitgen.compile import installed
-from jitgen.compile.installed import CALLS, COMPILER, FLAVOURS, PARTS
+from jitgen.compile import toolchain
+from jitgen.compile.toolchain import CALLS, COMPILER, FLAVOURS, PARTS
 from jitgen.config import Arch
 from jitgen.errors import ToolchainError
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
-from jitgen.runtime import key, loader
+from jitgen.runtime import kernel, spec
 
 CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
 RELEASE = dict.fromkeys(PARTS, "4.8.1")
@@ -27,7 +27,7 @@ Host = Callable[..., None]
 
 
 def forget() -> None:
-    for function in (installed.versions, installed.flavour, key.key):
+    for function in (toolchain.versions, toolchain.flavour, spec.key):
         function.cache_clear()
 
 
@@ -37,8 +37,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
 
     def become(distributions: dict[str, str], driver: int | None = None) -> None:
         forget()
-        monkeypatch.setattr(installed, "version", distributions.get)
-        monkeypatch.setattr(installed, "driver_cuda", lambda: driver)
+        monkeypatch.setattr(toolchain, "version", distributions.get)
+        monkeypatch.setattr(toolchain, "driver_cuda", lambda: driver)
 
     yield become
     forget()
@@ -46,7 +46,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
 
 def key_here() -> str:
     forget()
-    return key.key(CONFIG, Arch.SM_90A)
+    return spec.key(CONFIG, Arch.SM_90A)
 
 
 class TestRelease:
@@ -55,8 +55,8 @@ class TestRelease:
     def test_a_machine_that_compiles(self, host: Host) -> None:
         host(RELEASE | {CU12: "4.8.1"} | FFI)
 
-        assert installed.versions() == RELEASE | {CU12: "4.8.1", CALLS: "0.1.15"}
-        assert installed.why_not_compiling() == ""
+        assert toolchain.versions() == RELEASE | {CU12: "4.8.1", CALLS: "0.1.15"}
+        assert toolchain.why_not_compiling() == ""
 
     @pytest.mark.parametrize("flavour", [CU12, CU13])
     def test_a_machine_that_only_loads_has_the_same_keys(self, host: Host, flavour: str) -> None:
@@ -67,7 +67,7 @@ class TestRelease:
 
         assert key_here() == wanted
         with pytest.raises(ToolchainError, match=rf"compiled here: {COMPILER}, jinja2 are not"):
-            installed.require_compiler()
+            toolchain.require_compiler()
 
     def test_every_version_counts(self, host: Host) -> None:
         """Another release, and another way to call kernels, is another key."""
@@ -84,7 +84,7 @@ class TestRelease:
         wanted = key_here()
         host(RELEASE | {CU12: "4.8.1", PARTS[1]: "4.8.0"} | FFI)
 
-        assert installed.versions()[PARTS[1]] == "4.8.0"
+        assert toolchain.versions()[PARTS[1]] == "4.8.0"
         assert key_here() != wanted
 
     @pytest.mark.parametrize(
@@ -102,26 +102,26 @@ class TestRelease:
         host(distributions)
 
         with pytest.raises(ToolchainError, match=rf"^{missing} .*not installed.*docs/install\.md"):
-            installed.versions()
+            toolchain.versions()
 
     @pytest.mark.parametrize("missing", [*PARTS, "jinja2"])
     def test_what_compiling_takes(self, host: Host, missing: str) -> None:
         host({n: v for n, v in (RELEASE | {CU12: "4.8.1"} | FFI).items() if n != missing})
 
-        assert installed.why_not_compiling().startswith(f"{missing} is not installed")
+        assert toolchain.why_not_compiling().startswith(f"{missing} is not installed")
 
     def test_the_parts_require_each_other(self) -> None:
         """What the completion rests on, of the release that is installed."""
         required = {
             text.partition(";")[0].strip()
-            for part in (COMPILER, *(name for name in FLAVOURS.values() if installed.version(name)))
+            for part in (COMPILER, *(name for name in FLAVOURS.values() if toolchain.version(name)))
             for text in importlib.metadata.requires(part) or ()
         }
-        release = installed.version(COMPILER)
+        release = toolchain.version(COMPILER)
 
         assert {f"{PARTS[1]}=={release}", f"{CU12}=={release}"} <= required
         assert f"{PARTS[2]}=={release}" in (importlib.metadata.requires(PARTS[1]) or ())
-        assert {installed.version(part) for part in (*PARTS, CU12)} == {release}
+        assert {toolchain.version(part) for part in (*PARTS, CU12)} == {release}
 
 
 class TestFlavour:
@@ -136,15 +136,15 @@ class TestFlavour:
         """As the compiler chooses; what no driver supports is left for it to refuse."""
         host(self.BOTH, driver)
 
-        assert installed.flavour() == expected
-        named = [name for name in FLAVOURS.values() if name in installed.versions()]
+        assert toolchain.flavour() == expected
+        named = [name for name in FLAVOURS.values() if name in toolchain.versions()]
         assert named == [FLAVOURS[expected]]
 
     @pytest.mark.parametrize("cuda", [12, 13])
     def test_one_needs_no_driver(self, host: Host, cuda: int) -> None:
         host({FLAVOURS[cuda]: "4.8.1"} | FFI, 12)
 
-        assert installed.flavour() == cuda
+        assert toolchain.flavour() == cuda
 
     def test_keys(self, host: Host) -> None:
         """A key used to list both, whichever of them had made the code."""
@@ -164,14 +164,14 @@ class TestFlavour:
         self, host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for cuda in FLAVOURS:
-            path = tmp_path / f"cu{cuda}" / "lib" / loader.RUNTIME_LIBRARY
+            path = tmp_path / f"cu{cuda}" / "lib" / kernel.RUNTIME_LIBRARY
             path.parent.mkdir(parents=True)
             path.touch()
         spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
         monkeypatch.setattr("importlib.util.find_spec", lambda _: spec)
         for driver, expected in ((12, "cu12"), (13, "cu13"), (None, "cu13")):
             host(self.BOTH, driver)
-            found = loader.runtime_library()
+            found = kernel.runtime_library()
             assert found is not None
             assert found.parts[-3] == expected
 
@@ -202,7 +202,7 @@ class TestDriver:
         library = SimpleNamespace(cuDriverGetVersion=answer)
         monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
 
-        assert installed.driver_cuda() == expected
+        assert toolchain.driver_cuda() == expected
 
     @pytest.mark.parametrize("trouble", [OSError, AttributeError, None])
     def test_none(self, monkeypatch: pytest.MonkeyPatch, trouble: type[Exception] | None) -> None:
@@ -213,4 +213,4 @@ class TestDriver:
 
         monkeypatch.setattr(ctypes, "CDLL", load)
 
-        assert installed.driver_cuda() is None
+        assert toolchain.driver_cuda() is None

@@ -16,7 +16,7 @@ from jitgen import templates
 from jitgen.compile import toolchain
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
-from jitgen.runtime import key
+from jitgen.runtime import spec
 from jitgen.targets.legality import rules, target
 
 CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
@@ -24,15 +24,15 @@ CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
 
 def test_digest_is_that_of_the_canonical_json() -> None:
     """Anybody can recompute a key from the stored document with a JSON library and SHA-256."""
-    document = key.document(CONFIG, Arch.SM_90A)
+    document = spec.document(CONFIG, Arch.SM_90A)
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
 
-    assert key.key(CONFIG, Arch.SM_90A) == hashlib.sha256(text.encode()).hexdigest()
+    assert spec.key(CONFIG, Arch.SM_90A) == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_the_document_holds_exactly_the_designed_fields() -> None:
     """A new input needs a decision, and a new schema number."""
-    document = key.document(CONFIG, Arch.SM_90A)
+    document = spec.document(CONFIG, Arch.SM_90A)
 
     assert set(document) == {
         "schema",
@@ -63,7 +63,7 @@ def test_the_document_holds_exactly_the_designed_fields() -> None:
 )
 def test_every_config_field_changes_the_key(change: dict[str, Any]) -> None:
     """A different kernel never shares a key."""
-    assert key.key(dataclasses.replace(CONFIG, **change), Arch.SM_90A) != key.key(
+    assert spec.key(dataclasses.replace(CONFIG, **change), Arch.SM_90A) != spec.key(
         CONFIG, Arch.SM_90A
     )
 
@@ -81,9 +81,9 @@ def test_every_config_field_changes_the_key(change: dict[str, Any]) -> None:
 )
 def test_every_document_field_changes_the_key(name: str, value: object) -> None:
     """Another template, compiler, option, host or schema is another key."""
-    document = key.document(CONFIG, Arch.SM_90A)
+    document = spec.document(CONFIG, Arch.SM_90A)
 
-    assert key.digest({**document, name: value}) != key.digest(document)
+    assert spec.digest({**document, name: value}) != spec.digest(document)
 
 
 def test_every_file_of_a_template_is_in_its_digest() -> None:
@@ -100,7 +100,7 @@ def test_every_file_of_a_template_is_in_its_digest() -> None:
 def test_a_key_is_the_same_in_every_process() -> None:
     """Hash seeds and folders do not get into a key."""
     code = (
-        "from jitgen import Arch, KernelConfig; from jitgen.runtime.key import key;"
+        "from jitgen import Arch, KernelConfig; from jitgen.runtime.spec import key;"
         f"print(key(KernelConfig.parse({CONFIG.name('sm_90a')!r})[0], Arch.SM_90A))"
     )
     digests = {
@@ -115,7 +115,7 @@ def test_a_key_is_the_same_in_every_process() -> None:
         for seed, zone, folder in [("1", "UTC", "/"), ("2", "Asia/Tokyo", "/tmp")]
     }
 
-    assert digests == {key.key(CONFIG, Arch.SM_90A)}
+    assert digests == {spec.key(CONFIG, Arch.SM_90A)}
 
 
 def test_the_host_is_named_without_its_cpu() -> None:

@@ -13,17 +13,17 @@ from jitgen.codegen import parameters
 from jitgen.codegen.render import render
 from jitgen.config import Arch, Config
 from jitgen.errors import UnsupportedConfig
-from jitgen.runtime.key import document
-from jitgen.targets import gemm_space, legality
+from jitgen.runtime.spec import document
+from jitgen.targets import gemm, legality
 from tests.unit.test_goldens import NAMES
 
 MODULES = [
-    "jitgen.config.dtypes",
-    "jitgen.targets.gemm_sizes",
-    "jitgen.targets.gemm_space",
-    "jitgen.targets.gemm_types",
+    "jitgen.config.config",
+    "jitgen.targets.gemm",
+    "jitgen.targets.gemm",
+    "jitgen.targets.gemm",
     "jitgen.targets.silu_space",
-    "jitgen.targets.cpu.rules",
+    "jitgen.targets.cpu.grouped_gemm",
     "jitgen.targets.cpu.grouped_gemm",
     "jitgen.targets.cpu.silu_mul_quantize",
     "jitgen.targets.sm_90a.rules",
@@ -57,7 +57,7 @@ def constants() -> Iterator[Any]:
 
 def forget() -> None:
     legality._check.cache_clear()
-    gemm_space._legal.cache_clear()
+    gemm._legal.cache_clear()
 
 
 def made(config: Config, arch: Arch) -> tuple[str, dict[str, Any]] | None:

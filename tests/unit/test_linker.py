@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from jitgen.compile import linker
-from jitgen.compile.elf_sections import exported
+from jitgen.compile.elf import exported
 from jitgen.compile.linker import LinkError, driver, link
 
 SYMBOL = "__tvm_ffi_kernel"

@@ -17,7 +17,7 @@ from jitgen.config import Layout
 from jitgen.errors import ConfigError, PlanError, UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import prewarm as module
-from jitgen.runtime.prewarm import Row, State, prewarm
+from jitgen.runtime.prewarm import PrewarmRow, PrewarmState, prewarm
 
 
 def config(rows: int = 8) -> KernelConfig:
@@ -57,7 +57,7 @@ def test_a_dry_run_compiles_nothing(asked: list[dict[str, Any]], cache_root: Pat
 
 
 def test_failures_cost_their_config_only(asked: list[dict[str, Any]]) -> None:
-    seen: list[tuple[Row, int, int]] = []
+    seen: list[tuple[PrewarmRow, int, int]] = []
     report = prewarm(
         [config(8), config(16), config(32)],
         arch="cpu",
@@ -68,7 +68,7 @@ def test_failures_cost_their_config_only(asked: list[dict[str, Any]]) -> None:
 
     assert [row.config.tile.m for row in report.rows] == [8, 16, 32]
     assert [row.error for row in report.rows] == ["error!", "timeout!", "crash!"]
-    assert {row.state for row in report.rows} == {State.FAILED}
+    assert {row.state for row in report.rows} == {PrewarmState.FAILED}
     assert [(row.config.tile.m, done, total) for row, done, total in seen] == [
         (32, 1, 3),
         (16, 2, 3),
@@ -121,5 +121,5 @@ def test_a_compile_that_nobody_finds_has_failed(
     monkeypatch.setattr(workers, "run", run)
     (row,) = prewarm([config()], arch="cpu", store=Store.open(cache_root, mode="ro")).rows
 
-    assert row.state is State.FAILED
+    assert row.state is PrewarmState.FAILED
     assert "cannot be written (mode ro)" in row.error

@@ -16,8 +16,7 @@ from jitgen.runtime.session import select
 from jitgen.settings import settings
 from jitgen.targets.legality import check, rules
 from jitgen.tuning import known as tuned
-from jitgen.tuning.bucket import bucket, buckets
-from jitgen.tuning.choice import Choice
+from jitgen.tuning.choice import Choice, bucket, buckets
 from tests.candidates import candidates
 
 MATRICES = [(4096, 7168), (7168, 2048)]
@@ -125,8 +124,10 @@ def test_candidates_come_best_first_and_explain_themselves() -> None:
 
     assert costs == sorted(costs)
     assert choice.candidates[0].config == choice.config
-    assert all(candidate.waste >= 1 and candidate.waves >= 1 for candidate in choice.candidates)
-    assert {candidate.bound for candidate in choice.candidates} <= {"multiply", "stream"}
+    assert all(
+        candidate.padding_ratio >= 1 and candidate.waves >= 1 for candidate in choice.candidates
+    )
+    assert {candidate.limiter for candidate in choice.candidates} <= {"multiply", "stream"}
     assert "us" in choice.why
     assert "wave" in choice.why
     assert choice.arch is Arch.SM_90A
@@ -202,7 +203,7 @@ def test_types_without_a_kernel_are_refused() -> None:
 
 
 def test_without_a_gpu_the_default_arch_is_cpu_unless_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jitgen.targets import default as target
+    from jitgen.targets import devices as target
 
     monkeypatch.setattr(target, "_GPU_DEVICES", ())
     problem = Problem(layout=Layout.RAGGED, groups=2, m=64, n=64, k=64)
@@ -219,7 +220,7 @@ def test_the_default_arch_is_that_of_the_gpu(
     """A GPU without kernels counts as none."""
     import torch
 
-    from jitgen.targets import default as target
+    from jitgen.targets import devices as target
 
     monkeypatch.setattr(target, "_GPU_DEVICES", (Path("/"),))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.cache import Entry, Store, files
+from jitgen.cache import Entry, Store
+from jitgen.cache import entry as entries
 from jitgen.cache.folder import ASIDE, Folder
 from jitgen.settings import settings
 from tests.unit.store_fakes import age, du, fake_meta, folder_of, publish, tree
@@ -24,7 +25,7 @@ YEAR = 365 * 86400.0
 DRAFT = """
 import os, sys
 from pathlib import Path
-from jitgen.cache.files import draft
+from jitgen.cache.entry import draft
 from jitgen.cache.folder import Folder
 path = Path(sys.argv[1])
 with draft(Folder(os.open(path, os.O_RDONLY), path, is_shared=False)) as (made, name):
@@ -307,7 +308,7 @@ class TestRemoval:
         by then; where the new folder had got the old one's number, it was even set aside.
         """
         first = publish(store, 1)
-        real, rounds = files.read_entry, []
+        real, rounds = entries.read_entry, []
 
         def read_entry(folder: Folder, key: str, **options: bool) -> Entry:
             rounds.append(key)

@@ -14,7 +14,7 @@ import pytest
 
 from jitgen.cache import Entry, Store
 from jitgen.cache import prune as prune_module
-from jitgen.cache.files import draft
+from jitgen.cache.entry import draft
 from jitgen.cache.folder import Folder
 from jitgen.events import Event, EventKind, events
 from jitgen.settings import settings

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.cache import Store, mounts
+from jitgen.cache import Store
+from jitgen.cache import root as roots
 from jitgen.cache.folder import Folder
 from jitgen.cache.lock import key_lock
-from jitgen.cache.mounts import filesystem_type, is_network
-from jitgen.cache.removal import is_held
+from jitgen.cache.publishing import is_held
+from jitgen.cache.root import filesystem_type, is_network
 from jitgen.errors import UnsafeCacheRoot
 from tests.unit.store_fakes import fake_meta, publish
 
@@ -305,7 +306,7 @@ class TestFileSystem:
         self, cache_root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Everything works without the index, and that is said once."""
-        monkeypatch.setattr(mounts, "filesystem_type", lambda _: "nfs4")
+        monkeypatch.setattr(roots, "filesystem_type", lambda _: "nfs4")
         store = Store.open()
         with caplog.at_level(logging.INFO):
             entry = publish(store, 1)

@@ -14,7 +14,7 @@ from jitgen.runtime.session import select
 from jitgen.targets.legality import target
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
-from jitgen.tuning.bucket import bucket
+from jitgen.tuning.choice import bucket
 from jitgen.tuning.record import Table
 from tests.candidates import candidates
 

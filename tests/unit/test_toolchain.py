@@ -16,10 +16,9 @@ from jitgen.config import Arch
 from jitgen.errors import ToolchainError
 from jitgen.events import Event
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
-from jitgen.runtime import key, loader
-from jitgen.runtime.entries import readable
+from jitgen.runtime import kernel, spec
 from jitgen.runtime.spec import spec_of
-from jitgen.runtime.tiers import Tiers
+from jitgen.runtime.tiers import Tiers, readable
 from tests.unit.store_fakes import publish
 
 CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
@@ -60,7 +59,7 @@ def cpuinfo(*flags: str) -> str:
 
 def key_on(arch: Arch) -> str:
     """Return the key as a process computes it that has not done so before."""
-    return key.digest(key.document(CONFIG, arch))
+    return spec.digest(spec.document(CONFIG, arch))
 
 
 class TestLevels:
@@ -185,7 +184,7 @@ class TestEntries:
     ) -> None:
         cpu(cpuinfo(*V2))
         entry = publish(Store.open(cache_root), 1, host_isa=needs)
-        said = loader.unsupported_isa(entry)
+        said = kernel.unsupported_isa(entry)
 
         assert said.endswith(expected)
         assert bool(said) == bool(expected)
@@ -194,23 +193,23 @@ class TestEntries:
         """The entry stays for whoever can run it; this process hears why it is none for it."""
         cpu(cpuinfo(*V2))
         store = Store.open(cache_root)
-        wanted = key.document(SMALL, Arch.CPU)
+        wanted = spec.document(SMALL, Arch.CPU)
         assert (
-            key.digest(wanted)
+            spec.digest(wanted)
             == publish(store, 8, key_document=wanted, host_isa=("x86-64-v4",)).key
         )
         heard: list[Event] = []
         stop = jitgen.on_event(heard.append)
-        key.key.cache_clear()
+        spec.key.cache_clear()
         found = readable(Tiers(store), spec_of(SMALL, Arch.CPU))
         cpu(cpuinfo(*V4))
-        key_here = key.digest(wanted)
+        key_here = spec.digest(wanted)
         stop()
-        key.key.cache_clear()
+        spec.key.cache_clear()
 
         assert found is None
         assert [(event.kind, event.key) for event in heard] == [("miss", key_here)]
         assert "x86-64-v4" in heard[0].detail
         entry = store.read(key_here)
         assert entry is not None
-        assert loader.unsupported_isa(entry) == ""
+        assert kernel.unsupported_isa(entry) == ""

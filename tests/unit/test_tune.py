@@ -22,11 +22,11 @@ from jitgen.errors import CacheError, UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime import prewarm as compiling
-from jitgen.runtime.key import key
 from jitgen.runtime.session import current, select
+from jitgen.runtime.spec import key
 from jitgen.tuning import device
 from jitgen.tuning.measure.errors import NoDevice
-from jitgen.tuning.search import State, tune
+from jitgen.tuning.search import TuningState, tune
 from tests.unit.tune_stand import (
     LARGE,
     NAMES,
@@ -55,10 +55,10 @@ class TestRecords:
         choice = select(SMALL, "cpu")
 
         assert report.ok
-        assert (row.state, row.by_model, row.ahead) == (State.MEASURED, NAMES[0], 0.25)
+        assert (row.state, row.by_model, row.ahead) == (TuningState.MEASURED, NAMES[0], 0.25)
         assert stand.calls == [
             "open 16",
-            *[f"prove {i}" for i in range(4)],
+            *[f"verify {i}" for i in range(4)],
             "time together",
             *[f"time {i}" for i in range(4)],
         ]
@@ -80,7 +80,7 @@ class TestRecords:
         stand.script()
         report = run(SMALL, LARGE)
 
-        assert [row.state for row in report.rows] == [State.RECORDED, State.MEASURED]
+        assert [row.state for row in report.rows] == [TuningState.RECORDED, TuningState.MEASURED]
         assert [call for call in stand.calls if "open" in call] == ["open 128"]
         stand.script()
         assert run(SMALL, LARGE).ok
@@ -91,7 +91,7 @@ class TestRecords:
         stand.script(us_1=1.0)
         report = run(again=True)
 
-        assert report.rows[0].state is State.MEASURED
+        assert report.rows[0].state is TuningState.MEASURED
         assert select(SMALL, "cpu").config.name("cpu") == NAMES[1]
 
     def test_a_run_that_is_broken_off_goes_on(self, stand: Stand) -> None:
@@ -104,7 +104,10 @@ class TestRecords:
         assert not is_alive(worker)
         stand.script()
 
-        assert [row.state for row in run(SMALL, LARGE).rows] == [State.RECORDED, State.MEASURED]
+        assert [row.state for row in run(SMALL, LARGE).rows] == [
+            TuningState.RECORDED,
+            TuningState.MEASURED,
+        ]
 
     def test_progress(self, stand: Stand) -> None:
         seen: list[tuple[Problem, int, int]] = []
@@ -126,8 +129,10 @@ class TestRecords:
 class TestCompiling:
     """What is not compiled cannot be measured."""
 
-    def rows(self, state: compiling.State, error: str = "") -> Callable[..., compiling.Report]:
-        def prewarm(configs: list[KernelConfig], **options: Any) -> compiling.Report:
+    def rows(
+        self, state: compiling.PrewarmState, error: str = ""
+    ) -> Callable[..., compiling.PrewarmReport]:
+        def prewarm(configs: list[KernelConfig], **options: Any) -> compiling.PrewarmReport:
             report = compiled(configs, **options)
             first = replace(report.rows[0], state=state, error=error)
             return replace(report, rows=(first, *report.rows[1:]))
@@ -136,7 +141,7 @@ class TestCompiling:
 
     def test_compiling_is_off(self, stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[bool] = []
-        would = self.rows(compiling.State.WOULD_COMPILE)
+        would = self.rows(compiling.PrewarmState.WOULD_COMPILE)
         monkeypatch.setattr(
             compiling, "prewarm", lambda *a, **o: (seen.append(o["dry_run"]), would(*a, **o))[1]
         )
@@ -145,12 +150,12 @@ class TestCompiling:
 
         assert seen == [True]
         assert row.missing == {NAMES[0]: "not compiled, and compiling is off"}
-        assert "prove 0" not in stand.calls
+        assert "verify 0" not in stand.calls
 
     def test_the_compiler_refuses(self, stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
         config = select(SMALL, "cpu", use_measured=False).config
         Store.open().index.remember_failure(key(config, Arch.CPU), NAMES[0], "no registers", 60)
-        failed = self.rows(compiling.State.FAILED, "no\nregisters")
+        failed = self.rows(compiling.PrewarmState.FAILED, "no\nregisters")
         monkeypatch.setattr(compiling, "prewarm", failed)
         (row,) = run().rows
 
@@ -162,7 +167,7 @@ class TestCompiling:
     def test_the_compiler_does_not_get_to_it(
         self, stand: Stand, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        failed = self.rows(compiling.State.FAILED, "the time limit was reached")
+        failed = self.rows(compiling.PrewarmState.FAILED, "the time limit was reached")
         monkeypatch.setattr(compiling, "prewarm", failed)
         (row,) = run().rows
 
@@ -197,7 +202,7 @@ class TestPreconditions:
 
 def test_a_worker_ends_with_its_parent(stand: Stand) -> None:
     """Even one whose kernel hangs: else it would keep the GPU."""
-    stand.script(prove_0="hang")
+    stand.script(verify_0="hang")
     script = (
         "from jitgen.tuning.search import bench, tune\n"
         "from jitgen.runtime import prewarm\n"
@@ -211,7 +216,7 @@ def test_a_worker_ends_with_its_parent(stand: Stand) -> None:
         [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}
     ) as parent:
         deadline = time.monotonic() + 30
-        while "prove 0" not in stand.calls and time.monotonic() < deadline:
+        while "verify 0" not in stand.calls and time.monotonic() < deadline:
             time.sleep(0.05)
         (worker,) = stand.processes
         assert is_alive(worker)

@@ -12,7 +12,7 @@ from jitgen.cache import Store
 from jitgen.config import Arch
 from jitgen.runtime.session import select
 from jitgen.tuning import known as tuned
-from jitgen.tuning.search import State, bench, process
+from jitgen.tuning.search import TuningState, bench, process
 from tests.unit.tune_stand import LARGE, NAMES, SMALL, Stand, exclusions, is_alive, run, set_up
 
 
@@ -34,13 +34,13 @@ class TestFailures:
             ("raise", "ValueError: an odd value"),
         ],
     )
-    @pytest.mark.parametrize("method", ["prove", "time"])
+    @pytest.mark.parametrize("method", ["verify", "time"])
     def test_it_is_excluded(self, stand: Stand, method: str, action: str, reason: str) -> None:
         stand.script(**{f"{method}_0": action, "us_1": 70.0, "us_3": 40.0})
         (row,) = run().rows
         choice = select(SMALL, "cpu")
 
-        assert row.state is State.MEASURED
+        assert row.state is TuningState.MEASURED
         assert row.record is not None
         assert row.record.excluded == {NAMES[0]: reason}
         assert list(row.record.times_us.values()) == [70.0, 50.0, 40.0]
@@ -50,19 +50,19 @@ class TestFailures:
         assert not any(is_alive(process) for process in stand.processes)
 
     def test_it_is_not_tried_for_other_problems(self, stand: Stand) -> None:
-        stand.script(prove_0="wrong")
+        stand.script(verify_0="wrong")
         report = run(SMALL, LARGE)
         place = stand.calls.index("open 128")
 
-        assert "prove 0" in stand.calls[:place]
-        assert "prove 0" not in stand.calls[place:]
+        assert "verify 0" in stand.calls[:place]
+        assert "verify 0" not in stand.calls[place:]
         assert [list(row.record.excluded) for row in report.rows if row.record] == [[NAMES[0]]] * 2
         stand.script()
         assert run(SMALL, LARGE).ok
         assert not stand.calls
 
     def test_it_is_not_chosen_for_any(self, stand: Stand) -> None:
-        stand.script(prove_0="wrong")
+        stand.script(verify_0="wrong")
         run()
         other = replace(SMALL, n=128)
 
@@ -70,7 +70,7 @@ class TestFailures:
         assert select(other, "cpu").config.name("cpu") != NAMES[0]
 
     def test_it_is_tried_again_when_asked(self, stand: Stand) -> None:
-        stand.script(prove_0="wrong")
+        stand.script(verify_0="wrong")
         run()
         stand.script()
         (row,) = run(again=True).rows
@@ -82,20 +82,20 @@ class TestFailures:
 
     def test_after_a_failure_comes_a_new_process(self, stand: Stand) -> None:
         """One that saw an illegal access fails whatever runs in it."""
-        stand.script(prove_1="raise")
+        stand.script(verify_1="raise")
         run()
 
         assert len(stand.processes) == 2
-        assert stand.calls[:5] == ["open 16", "prove 0", "prove 1", "open 16", "prove 2"]
+        assert stand.calls[:5] == ["open 16", "verify 0", "verify 1", "open 16", "verify 2"]
 
     def test_a_lost_device_is_no_kernels_fault(self, stand: Stand) -> None:
         """Where nothing works after a failure, nobody is excluded."""
-        stand.script(prove_2="die", prove_3="die", time="die")
+        stand.script(verify_2="die", verify_3="die", time="die")
         report = run()
         (row,) = report.rows
 
         assert not report.ok
-        assert row.state is State.FAILED
+        assert row.state is TuningState.FAILED
         assert row.record is None
         assert "no kernel works" in row.error
         assert exclusions() == {}
@@ -106,7 +106,7 @@ class TestFailures:
         stand.script(time_together="die")
         (row,) = run().rows
 
-        assert row.state is State.FAILED
+        assert row.state is TuningState.FAILED
         assert "each alone did not: its process was killed by SIGSEGV" in row.error
         assert exclusions() == {}
 
@@ -116,29 +116,29 @@ class TestFailures:
         report = run(SMALL, LARGE, replace(SMALL, m=32))
 
         states = [row.state for row in report.rows]
-        assert states == [State.MEASURED, State.MEASURED, State.FAILED]
+        assert states == [TuningState.MEASURED, TuningState.MEASURED, TuningState.FAILED]
         assert report.rows[-1].error == "its operands cannot be made: ValueError: an odd value"
         assert exclusions() == {}
 
     def test_kernels_that_are_not_here(self, stand: Stand) -> None:
         """They are neither measured nor excluded, and a later run tries them."""
-        stand.script(prove_0="miss")
+        stand.script(verify_0="miss")
         (row,) = run().rows
 
-        assert row.state is State.MEASURED
+        assert row.state is TuningState.MEASURED
         assert list(row.missing) == [NAMES[0]]
         assert row.ahead is None
         assert exclusions() == {}
         stand.script()
         (row,) = run().rows
-        assert row.state is State.MEASURED
+        assert row.state is TuningState.MEASURED
         assert not row.missing
 
     def test_no_memory_is_no_kernels_fault(self, stand: Stand) -> None:
         stand.script(time_0="full")
         (row,) = run().rows
 
-        assert row.state is State.MEASURED
+        assert row.state is TuningState.MEASURED
         assert row.missing == {NAMES[0]: "OutOfMemoryError: 7 sets of operands"}
         assert exclusions() == {}
 
@@ -147,7 +147,7 @@ class TestFailures:
             tuned.exclude(Store.open(), Arch.CPU, name, "wrong")
         (row,) = run().rows
 
-        assert row.state is State.FAILED
+        assert row.state is TuningState.FAILED
         assert row.error == f"no kernel can be tried; {NAMES[0]}: wrong"
         assert not stand.calls
 
@@ -158,13 +158,13 @@ class TestFailures:
         tuned.exclude(Store.open(), Arch.CPU, NAMES[2], "wrong")
         (row,) = run().rows
 
-        assert row.state is State.MEASURED
+        assert row.state is TuningState.MEASURED
         assert row.record is not None
         assert row.record.winner != NAMES[2]
 
     def test_kernels_that_refuse_a_problem(self, stand: Stand) -> None:
         """They are good for others."""
-        stand.script(prove_0="refuse")
+        stand.script(verify_0="refuse")
         (row,) = run().rows
 
         assert row.record is not None
@@ -177,14 +177,14 @@ class TestFailures:
         self, stand: Stand, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The driver may wait for a kernel that hangs, whatever signal its process gets."""
-        stand.script(prove_1="hang")
+        stand.script(verify_1="hang")
         monkeypatch.setattr(process, "_KILL_S", 0.1)
         monkeypatch.setattr(process, "_GOODBYE_S", 0.1)
         kills: list[int] = []
         monkeypatch.setattr(process.os, "killpg", lambda pid, _: kills.append(pid))
         worker = process.Worker(bench.TRIALS, {})
         with pytest.raises(process.Stuck, match="the GPU has to be reset"), worker:
-            worker.ask("prove", NAMES[1], timeout_s=0.5)
+            worker.ask("verify", NAMES[1], timeout_s=0.5)
 
         assert kills == [worker._process.pid], "once is enough to know"
         monkeypatch.undo()

@@ -18,7 +18,7 @@ from jitgen.runtime.session import select
 from jitgen.targets.legality import rules
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
-from jitgen.tuning.bucket import bucket
+from jitgen.tuning.choice import bucket
 from tests.unit.tuned_fakes import (
     BY_MODEL,
     GPU,

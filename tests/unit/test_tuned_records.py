@@ -10,7 +10,7 @@ import pytest
 
 from jitgen.config import Layout
 from jitgen.ops.grouped_gemm.problem import Problem
-from jitgen.tuning.record import SCHEMA, BadRecord, Record, Table
+from jitgen.tuning.record import SCHEMA, BadRecord, Table, TuningRecord
 from tests.unit.tuned_fakes import GPU, NAMES, PROBLEM, record
 
 
@@ -20,8 +20,8 @@ class TestRecords:
     def test_round_trip(self) -> None:
         there = json.loads(json.dumps(record(excluded={"a": "hung"}).to_json()))
 
-        assert Record.from_json(there).to_json() == there
-        assert Record.from_json(there) == record(excluded={"a": "hung"})
+        assert TuningRecord.from_json(there).to_json() == there
+        assert TuningRecord.from_json(there) == record(excluded={"a": "hung"})
 
     def test_table_round_trip(self) -> None:
         table = Table(device="X", arch=GPU, conditions={"driver": "1"}, records=(record(),))
@@ -55,7 +55,7 @@ class TestRecords:
     )
     def test_anything_else_is_refused(self, field: str, value: Any) -> None:
         with pytest.raises(BadRecord):
-            Record.from_json({**record().to_json(), field: value})
+            TuningRecord.from_json({**record().to_json(), field: value})
 
     @pytest.mark.parametrize(
         ("field", "value"),

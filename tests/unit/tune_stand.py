@@ -15,10 +15,10 @@ from jitgen.config import Arch, Layout
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime import prewarm as compiling
-from jitgen.runtime.key import key
 from jitgen.runtime.session import select
+from jitgen.runtime.spec import key
 from jitgen.tuning import known as tuned
-from jitgen.tuning.search import Report, bench, tune
+from jitgen.tuning.search import TuningReport, bench, tune
 from tests.unit.fake_trials import VARIABLE
 
 TRIALS = "tests.unit.fake_trials:Trials"
@@ -36,7 +36,7 @@ class Stand:
         self.script()
 
     def script(self, **actions: Any) -> None:
-        """Say what to do; ``prove_0="hang"`` stands for the model's first candidate."""
+        """Say what to do; ``verify_0="hang"`` stands for the model's first candidate."""
         actions = {_key(name): action for name, action in actions.items()}
         (self._folder / "script.json").write_text(json.dumps(actions))
         (self._folder / "calls").write_text("")
@@ -63,18 +63,18 @@ def _key(name: str) -> str:
 
 def compiled(
     configs: list[KernelConfig], *, arch: Arch, dry_run: bool, **_: Any
-) -> compiling.Report:
+) -> compiling.PrewarmReport:
     """Return what prewarming says where every kernel is in the cache."""
     rows = tuple(
-        compiling.Row(
+        compiling.PrewarmRow(
             config=config,
             name=config.name(arch),
             key=key(config, arch),
-            state=compiling.State.CACHED,
+            state=compiling.PrewarmState.CACHED,
         )
         for config in configs
     )
-    return compiling.Report(arch=arch, rows=rows, wall_s=0, jobs=0)
+    return compiling.PrewarmReport(arch=arch, rows=rows, wall_s=0, jobs=0)
 
 
 def set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
@@ -85,7 +85,7 @@ def set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
     return Stand(tmp_path)
 
 
-def run(*problems: Problem, **options: Any) -> Report:
+def run(*problems: Problem, **options: Any) -> TuningReport:
     return tune(problems or (SMALL,), arch="cpu", time_limit_s=LIMIT_S, **options)
 
 

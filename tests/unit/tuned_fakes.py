@@ -15,8 +15,8 @@ from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime.session import current, select
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
-from jitgen.tuning.bucket import bucket
-from jitgen.tuning.record import Record, Table
+from jitgen.tuning.choice import bucket
+from jitgen.tuning.record import Table, TuningRecord
 
 GPU = Arch.SM_90A
 PROBLEM = bucket(Problem(layout=Layout.RAGGED, groups=8, m=4096, n=4096, k=7168), GPU)
@@ -36,7 +36,7 @@ def empty_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     forget()
 
 
-def record(number: int = 2, **changes: Any) -> Record:
+def record(number: int = 2, **changes: Any) -> TuningRecord:
     """Return measurements of `PROBLEM` in which the model's candidate of that number wins."""
     times = {name: 100.0 + abs(place - number) for place, name in enumerate(NAMES)}
     values: dict[str, Any] = {
@@ -46,7 +46,7 @@ def record(number: int = 2, **changes: Any) -> Record:
         "excluded": {},
         "date": "2026-11-21T10:00:00+00:00",
     }
-    return Record(**(values | changes))
+    return TuningRecord(**(values | changes))
 
 
 def forget() -> None:
@@ -63,7 +63,9 @@ def forget() -> None:
     current.get().reset()
 
 
-def ship(folder: Path, *records: Record, name: str = "NVIDIA H200", conditions: Any = None) -> None:
+def ship(
+    folder: Path, *records: TuningRecord, name: str = "NVIDIA H200", conditions: Any = None
+) -> None:
     """Let `records` come with jitgen."""
     table = Table(device=name, arch=GPU, conditions=conditions or {}, records=records)
     path = folder / "sm_90a" / "tables" / f"{device.slug(name)}.json"

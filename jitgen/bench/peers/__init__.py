@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from jitgen.errors import JitgenError
+from jitgen.frozen import frozen
 from jitgen.tuning.measure.clock import Call
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Unavailable(JitgenError):
     """A peer is not installed, or has no kernel for a case; the message says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Prepared:
     """
     A peer with the operands of one workload.

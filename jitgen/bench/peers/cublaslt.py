@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from jitgen.bench.peers import Peer, Prepared, Unavailable
 from jitgen.config import DType, ScaleGranularity
-from jitgen.formats.dtypes import ceil_div
+from jitgen.formats.protocol import ceil_div
 from jitgen.tuning.measure.workload import Workload
 
 _ROWS = 16

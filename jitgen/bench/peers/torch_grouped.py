@@ -10,7 +10,7 @@ import torch
 
 from jitgen.bench.peers import Peer, Prepared, Unavailable
 from jitgen.config import DType, Layout, ScaleGranularity
-from jitgen.formats.dtypes import ceil_div
+from jitgen.formats.protocol import ceil_div
 from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.tuning.measure.workload import Workload
 

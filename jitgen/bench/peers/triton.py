@@ -13,7 +13,7 @@ from torch import Tensor
 
 from jitgen.bench.peers import Peer, Prepared, Unavailable
 from jitgen.config import DType, Layout, ScaleGranularity
-from jitgen.config.dtypes import SCALE_BLOCK
+from jitgen.config.config import SCALE_BLOCK
 from jitgen.tuning.measure.clock import Call, compete
 from jitgen.tuning.measure.workload import Workload
 

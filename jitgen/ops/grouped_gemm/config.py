@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from jitgen.config.config import Config
-from jitgen.config.dtypes import BLayout, DType, Layout, ScaleGranularity
-from jitgen.config.part import Part, of
+from jitgen.config.config import BLayout, Config, DType, Layout, Part, ScaleGranularity, of
+from jitgen.frozen import frozen
 
 MAX_RASTER = 1024
 """More is no order of use, and raster x tiles along N has 32 bits in a kernel."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tile(Part):
     """Rows, columns and depth of the output tile that one CTA computes, in elements."""
 
@@ -25,7 +23,7 @@ class Tile(Part):
     k: int = of(int)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cluster(Part):
     """
     CTAs that share operands by multicast.
@@ -43,7 +41,7 @@ class Cluster(Part):
         return self.m * self.n
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Operands(Part):
     """
     Element types, how many values share one scale, and how b lies in memory.
@@ -72,7 +70,7 @@ class Operands(Part):
             object.__setattr__(self, "a_scale_granularity", None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Pipeline(Part):
     """
     Buffers in flight.
@@ -88,7 +86,7 @@ class Pipeline(Part):
     num_ab_stage: int | None = of(int, is_optional=True, default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Schedule(Part):
     """
     Order and memory hints; the defaults do not show in a kernel's name.
@@ -108,7 +106,7 @@ class Schedule(Part):
     split_k: int = of(int, default=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Epilogue(Part):
     """
     What happens to sums before they are stored.
@@ -120,7 +118,7 @@ class Epilogue(Part):
     bias: bool = of(bool, default=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelConfig(Config):
     """
     One grouped GEMM kernel, before its target is known.

@@ -11,18 +11,15 @@ from torch import Tensor
 from jitgen import formats
 from jitgen.config import Layout
 from jitgen.errors import InputError, UnsupportedConfig
-from jitgen.formats.dtypes import TORCH
-from jitgen.formats.protocol import ScaleFormat
-from jitgen.ops.calling import calling
+from jitgen.formats.protocol import TORCH, ScaleFormat
+from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
 from jitgen.ops.grouped_gemm.launch import Family, Key, Launch, remember
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
-from jitgen.ops.tracing.detect import is_traced
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
-from jitgen.tuning.bucket import edges_of
-from jitgen.tuning.choice import Choice
+from jitgen.tuning.choice import Choice, edges_of
 
 
 def run(given: Arguments, config: KernelConfig | None, key: Key) -> Tensor:

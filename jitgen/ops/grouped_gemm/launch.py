@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from jitgen.config import Config
+from jitgen.frozen import frozen
 from jitgen.runtime.session import Session
 
 MEMO_SIZE = 8192
@@ -33,7 +34,7 @@ ROWS = 1
 Key = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen
 class AnyLaunch:
     """
     What a call of any operation needs besides its tensors.
@@ -53,7 +54,7 @@ class AnyLaunch:
     awaited: Config | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Launch(AnyLaunch):
     """
     What a call of `grouped_gemm` needs besides its tensors.
@@ -75,7 +76,7 @@ class Launch(AnyLaunch):
         return a.new_empty((*a.shape[:-1], self.columns), dtype=self.out_dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@frozen
 class Family:
     """
     Launches that differ in their rows only.

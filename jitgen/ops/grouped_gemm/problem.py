@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-from jitgen.config.dtypes import DType, Layout, ScaleGranularity
-from jitgen.config.part import Part, of
+from jitgen.config.config import DType, Layout, Part, ScaleGranularity, of
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import Operands
 
 MAX_SIZE = 2**48
 """Beyond any memory, and small enough that products of sizes are floats."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Problem(Part):
     """
     One grouped GEMM: `groups` matrices of (rows, k) times (n, k) transposed.

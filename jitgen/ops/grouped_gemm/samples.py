@@ -9,7 +9,7 @@ result may be from float32 arithmetic.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import accumulate
 from typing import Any, Self
 
@@ -19,7 +19,8 @@ from torch import Tensor
 from jitgen import formats
 from jitgen.config import Layout
 from jitgen.errors import ConfigError
-from jitgen.formats.dtypes import TORCH
+from jitgen.formats.protocol import TORCH
+from jitgen.frozen import frozen
 from jitgen.layouts import ARGUMENT, GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm import reference
 from jitgen.ops.grouped_gemm.problem import Problem
@@ -32,7 +33,7 @@ _CHUNK_VALUES = 2**26
 """Random values that are drawn at a time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Call:
     """
     The arguments of one `grouped_gemm`.
@@ -208,7 +209,7 @@ def _rows(
     return (len(indices),), indices
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Solved:
     """
     A call with its answer.

@@ -17,10 +17,9 @@ from torch import Tensor
 from jitgen import formats
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.errors import InputError
-from jitgen.formats.dtypes import OF_TORCH, TORCH
-from jitgen.formats.protocol import ScaleFormat
+from jitgen.formats.protocol import OF_TORCH, TORCH, ScaleFormat
 from jitgen.layouts import ARGUMENT
-from jitgen.ops.tensors import (
+from jitgen.ops.calling import (
     check_groups,
     check_memory,
     layout_of,

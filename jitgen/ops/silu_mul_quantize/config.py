@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
-from jitgen.config.config import Config
-from jitgen.config.dtypes import DType, Layout
-from jitgen.config.part import Part, of
+from jitgen.config.config import Config, DType, Layout, Part, of
+from jitgen.frozen import frozen
 
 
 class Activation(StrEnum):
@@ -49,7 +48,7 @@ class Scales(StrEnum):
         return self in (Scales.BLOCK128, Scales.ROW)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tiling(Part):
     """
     How a GPU's threads share the work; what is at its default does not show in a kernel's name.
@@ -91,7 +90,7 @@ class Tiling(Part):
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SiluMulQuantizeConfig(Config):
     """
     One kernel of `silu_mul_quantize`, before its target is known.

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,21 +11,21 @@ from torch import Tensor
 from jitgen import formats
 from jitgen.config import Layout, ScaleGranularity
 from jitgen.errors import InputError, UnsupportedConfig
-from jitgen.formats.dtypes import TORCH
-from jitgen.ops.calling import calling
+from jitgen.formats.protocol import TORCH
+from jitgen.frozen import frozen
+from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.grouped_gemm.launch import AnyLaunch, Family, Key, remember
 from jitgen.ops.silu_mul_quantize.config import Scales, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
 from jitgen.ops.silu_mul_quantize.validate import Arguments, Facts, validate
-from jitgen.ops.tracing.detect import is_traced
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
-from jitgen.tuning.bucket import edges_of
+from jitgen.tuning.choice import edges_of
 
 Result = tuple[Tensor, Tensor | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Launch(AnyLaunch):
     """
     What a call needs besides its tensors.

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-from jitgen.config.dtypes import SCALE_BLOCK, Layout
-from jitgen.config.part import Part, of
+from jitgen.config.config import SCALE_BLOCK, Layout, Part, of
+from jitgen.frozen import frozen
 from jitgen.ops.silu_mul_quantize.config import Activation, Scales
 
 MAX_SIZE = 2**48
 """Beyond any memory, and small enough that products of sizes are floats."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SiluMulQuantizeProblem(Part):
     """
     One call of `silu_mul_quantize`: (rows, 2 n) to (rows, n).

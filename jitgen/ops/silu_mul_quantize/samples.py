@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any, Self
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from jitgen.config import Arch, Layout
 from jitgen.errors import ConfigError
+from jitgen.frozen import frozen
 from jitgen.layouts import ARGUMENT
 from jitgen.ops.silu_mul_quantize import reference
 from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeConfig
@@ -30,7 +30,7 @@ _VECTOR = 8
 _SIZES = re.compile(r"(\d+):(\d+):(\d+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sizes:
     """
     The sizes of a call.
@@ -86,7 +86,7 @@ class Sizes:
         return f"rows {rows}, I {self.n}, {self.num_sms} SMs"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Solved:
     """
     A call with its answer.

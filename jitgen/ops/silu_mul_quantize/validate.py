@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from typing import ClassVar, TypeVar
 
@@ -13,9 +13,10 @@ from torch import Tensor
 
 from jitgen.config import Arch, Layout
 from jitgen.errors import InputError
-from jitgen.formats.dtypes import TORCH
+from jitgen.formats.protocol import TORCH
+from jitgen.frozen import frozen
 from jitgen.layouts import ARGUMENT
-from jitgen.ops import tensors as common
+from jitgen.ops import calling as common
 from jitgen.ops.silu_mul_quantize.config import Activation, Scales
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
@@ -25,7 +26,7 @@ from jitgen.targets.legality import rules, size_refusal
 Word = TypeVar("Word", bound=StrEnum)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Arguments:
     """The arguments of one `silu_mul_quantize`, as the caller gave them; see there."""
 
@@ -62,7 +63,7 @@ class Arguments:
         return float(self.limit), float(self.alpha)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Facts:
     """
     What follows from valid arguments; a tracer's sizes may be symbols.

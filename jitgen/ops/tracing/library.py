@@ -10,13 +10,13 @@ vmap, and each says so before it runs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from jitgen.errors import InputError
-from jitgen.ops.tensors import refuse_gradients
+from jitgen.frozen import frozen
+from jitgen.ops.calling import refuse_gradients
 
 NAMESPACE = "jitgen"
 
@@ -25,7 +25,7 @@ _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 _DEVICES = ("CPU", "CUDA")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Operation:
     """
     One operation, as torch asks for it.

@@ -1,18 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cpu target says of the grouped GEMM: see `jitgen.targets.protocol.Rules`."""
+"""
+What the cpu target says of the grouped GEMM: see `jitgen.targets.protocol.Rules`.
+
+A kernel is a host function of one thread, blocked over the tile, so only work counts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from jitgen import templates
-from jitgen.config.dtypes import SCALE_BLOCK
+from jitgen.config.config import SCALE_BLOCK, DType, ScaleGranularity
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.ops.grouped_gemm.problem import Problem
-from jitgen.targets import gemm_space
-from jitgen.targets.cpu import cost
-from jitgen.targets.cpu.rules import CpuRules
-from jitgen.targets.protocol import Candidate, Device, Template
+from jitgen.targets import gemm
+from jitgen.targets.gemm import Space, refuse_what_is_to_come, sizes, traffic
+from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
+
+_MULTIPLY_US = 2.2e-3
+"""One k of a block of 4 x 16 partial sums, on one core of a cloud x86-64 server with AVX-512."""
+
+_DECODE_US = 5e-4
+"""One FP8 operand to float32 and into its panel, on the same core."""
+
 
 _ROWS = (8, 16, 32, 64)
 """Rows of the tiles that may be chosen: of equally good ones the first needs the least memory."""
@@ -26,20 +37,91 @@ _PARAMETERS = frozenset(
 )
 
 
-class GroupedGemm(CpuRules):
-    """The rules of its kernels, the few that may be chosen, and what they cost."""
+@frozen
+class CpuDerived:
+    """
+    What follows from a legal cpu config.
+
+    Attributes:
+        scratch_bytes: Stack that one call takes for the accumulator tile and the decoded panels.
+    """
+
+    scratch_bytes: int
+
+
+class GroupedGemm:
+    """
+    The rules of its kernels, the few that may be chosen, and what they cost.
+
+    No clusters, no accumulator stages: only the scratch on the stack bounds a tile.
+    """
 
     generation = 1
     alignment = 1
     row_edges: tuple[int, ...] = _ROWS
+    space = Space(
+        tile_m=(8, 16, 32, 64),
+        tile_n=(16, 32, 64, 128),
+        tile_k=dict.fromkeys((DType.E4M3, DType.BF16, DType.F32), (SCALE_BLOCK,)),
+        cluster=((1, 1),),
+        num_acc_stage=(1,),
+        split_k=(1,),
+        operands=tuple(
+            (operand, out)
+            for operand in (DType.E4M3, DType.BF16, DType.F32)
+            for out in (DType.BF16, DType.F16, DType.F32)
+        ),
+        scale_granularity=tuple(ScaleGranularity),
+    )
+
+    def derive(self, config: KernelConfig) -> CpuDerived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        refuse_what_is_to_come(config, "cpu")
+        space, tile, types = self.space, config.tile, config.operands
+        pair = (types.a_dtype, types.out_dtype)
+        refuse_unless(
+            types.a_dtype == types.b_dtype and pair in space.operands,
+            "E_MMA",
+            f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no cpu kernel; a and b "
+            "share one of e4m3, bf16, f32 and the output is bf16, f16 or f32",
+        )
+        refuse_unless(
+            config.cluster.size == 1, "E_CLUSTER", "a cpu has no clusters: cluster must be 1x1"
+        )
+        refuse_unless(
+            config.pipeline.num_acc_stage == 1,
+            "E_ACC_STAGE",
+            f"num_acc_stage={config.pipeline.num_acc_stage}: a cpu kernel has one accumulator",
+        )
+        refuse_unless(
+            config.pipeline.num_ab_stage is None,
+            "E_STAGES",
+            "num_ab_stage: a cpu kernel has no operand stages to count",
+        )
+        refuse_unless(
+            config.schedule.split_k == 1,
+            "E_SPLIT_K",
+            f"split_k={config.schedule.split_k}: a cpu kernel is one thread, which takes all of K",
+        )
+        sides = {"m": space.tile_m, "n": space.tile_n, "k": space.tile_k[types.a_dtype]}
+        for side, allowed in sides.items():
+            have = getattr(tile, side)
+            refuse_unless(
+                have in allowed,
+                f"E_TILE_{side.upper()}",
+                f"tile_{side}={have} is not one of {', '.join(map(str, allowed))}",
+            )
+        panels = (tile.m + tile.n) * tile.k
+        tail = 16 * types.a_dtype.bits // 8
+        return CpuDerived(scratch_bytes=4 * (panels + tile.m * tile.n) + tail)
 
     def nearest(self, config: KernelConfig) -> KernelConfig | None:
         """Return the legal config that is nearest to a refused one; None where there is none."""
-        return gemm_space.nearest(config, self)
+        return gemm.nearest(config, self)
 
     def configs(self) -> Iterator[KernelConfig]:
         """Yield every config that the target can be asked for, legal or not."""
-        yield from gemm_space.every(self.space)
+        yield from gemm.every(self.space)
 
     def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
@@ -51,7 +133,7 @@ class GroupedGemm(CpuRules):
             )
             for rows in _ROWS
         )
-        return gemm_space.legal_of(listed, self)
+        return gemm.legal_of(listed, self)
 
     def predict(
         self,
@@ -60,8 +142,24 @@ class GroupedGemm(CpuRules):
         device: Device,  # noqa: ARG002  # one core is like another
         num_sms: int,  # noqa: ARG002  # and one thread does all of it
     ) -> Candidate:
-        """Return what `config` would take for `problem` on one core."""
-        return cost.predict(problem, config)
+        """
+        Count what one thread does: b is decoded for each tile of rows, a for each of columns.
+
+        Rows are computed in blocks of four, so a tall tile wastes nothing.
+        """
+        tile = config.tile
+        tiles, blocks = (_whole(problem, height) for height in (tile.m, 4))
+        columns = -(-problem.n // tile.n)
+        decoded = tiles * problem.n * problem.k + problem.m * problem.k * columns
+        multiplied = blocks * -(-problem.n // 16) * problem.k
+        return Candidate(
+            config=config,
+            cost=decoded * _DECODE_US + multiplied * _MULTIPLY_US,
+            padding_ratio=4 * blocks / max(1, problem.m),
+            waves=max(1, int(tiles * columns)),
+            traffic_bytes=traffic(problem),
+            limiter="multiply",
+        )
 
     def doubt(self, problem: Problem, device: Device) -> str:  # noqa: ARG002
         """Return nothing: only work counts, on every processor."""
@@ -75,3 +173,9 @@ class GroupedGemm(CpuRules):
 
     def check_sizes(self, problem: Problem) -> None:
         """Take any size: a host kernel reads what exists, value by value where it must."""
+
+
+def _whole(problem: Problem, height: int) -> float:
+    """Return how many blocks of `height` rows all groups have."""
+    each = sizes(problem)
+    return problem.groups / len(each) * sum(-(-rows // height) for rows in each)

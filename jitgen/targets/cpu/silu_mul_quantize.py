@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jitgen import templates
-from jitgen.config.dtypes import SCALE_BLOCK
+from jitgen.config.config import SCALE_BLOCK
+from jitgen.frozen import frozen
 from jitgen.ops.silu_mul_quantize.config import Scales, SiluMulQuantizeConfig, Tiling
 from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
 from jitgen.targets import silu_space
@@ -24,7 +25,7 @@ _PARAMETERS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CpuSiluDerived:
     """
     What follows from a legal cpu config.
@@ -83,10 +84,10 @@ class SiluMulQuantize:
         return Candidate(
             config=config,
             cost=problem.m * problem.n * _VALUE_US * passes,
-            waste=float(passes),
+            padding_ratio=float(passes),
             waves=max(1, problem.m),
             traffic_bytes=problem.traffic_bytes,
-            bound="multiply",
+            limiter="multiply",
         )
 
     def doubt(self, problem: SiluMulQuantizeProblem, device: Device) -> str:  # noqa: ARG002

@@ -22,7 +22,7 @@ from jitgen.config import Layout
 from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.problem import Problem
-from jitgen.targets.gemm_work import sizes, traffic
+from jitgen.targets.gemm import sizes, traffic
 from jitgen.targets.protocol import Candidate
 from jitgen.targets.sm_90a.devices import Fit, Speed
 
@@ -75,10 +75,10 @@ def predict(problem: Problem, config: KernelConfig, fit: Fit, num_sms: int) -> C
     return Candidate(
         config=config,
         cost=cost,
-        waste=computed / (max(1, problem.m) * problem.n),
+        padding_ratio=computed / (max(1, problem.m) * problem.n),
         waves=waves,
         traffic_bytes=crossing,
-        bound="multiply" if waves * tile_us > clusters * stream_us else "stream",
+        limiter="multiply" if waves * tile_us > clusters * stream_us else "stream",
     )
 
 

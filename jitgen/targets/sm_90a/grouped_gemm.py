@@ -9,8 +9,8 @@ from jitgen import templates
 from jitgen.config import DType
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.problem import Problem
-from jitgen.targets import gemm_space
-from jitgen.targets.gemm_sizes import check_vectors
+from jitgen.targets import gemm
+from jitgen.targets.gemm import check_vectors
 from jitgen.targets.protocol import Candidate, Device, Template
 from jitgen.targets.sm_90a import candidates, cost
 from jitgen.targets.sm_90a.devices import H200, fit_of
@@ -40,16 +40,16 @@ class GroupedGemm(Sm90Rules):
 
     def nearest(self, config: KernelConfig) -> KernelConfig | None:
         """Return the legal config that is nearest to a refused one; None where there is none."""
-        return gemm_space.nearest(config, self)
+        return gemm.nearest(config, self)
 
     def configs(self) -> Iterator[KernelConfig]:
         """Yield every config that the target can be asked for, legal or not."""
-        yield from gemm_space.every(self.space)
+        yield from gemm.every(self.space)
 
     def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         listed = candidates.candidates(problem.layout, problem.operands)
-        return gemm_space.legal_of(listed, self)
+        return gemm.legal_of(listed, self)
 
     def predict(
         self, problem: Problem, config: KernelConfig, device: Device, num_sms: int

@@ -12,12 +12,11 @@ kernel that cannot launch.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from jitgen.config.dtypes import SCALE_BLOCK, DType, Layout, ScaleGranularity
+from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.targets.gemm_space import Space
-from jitgen.targets.gemm_types import refuse_what_is_to_come
+from jitgen.targets.gemm import Space, refuse_what_is_to_come
 from jitgen.targets.protocol import refuse_unless
 
 SMEM_BYTES = 232_448
@@ -57,7 +56,7 @@ _SWIZZLE_BYTES = 1024
 """What shared memory is a multiple of, as the 128-byte swizzle repeats after so much."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sm90Derived:
     """
     What follows from a legal sm_90a config; what does not concern it is 0.

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jitgen import templates
-from jitgen.config.dtypes import Layout
+from jitgen.config.config import Layout
+from jitgen.frozen import frozen
 from jitgen.ops.silu_mul_quantize.config import (
     Activation,
     Scales,
@@ -67,7 +68,7 @@ _OF_ROWS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sm90SiluDerived:
     """
     What follows from a legal sm_90a config.
@@ -197,10 +198,10 @@ class SiluMulQuantize:
         return Candidate(
             config=config,
             cost=call_us + problem.traffic_bytes / (rate * share),
-            waste=tiles * height / max(1, problem.m),
+            padding_ratio=tiles * height / max(1, problem.m),
             waves=-(-tiles * (1 if is_row else widths) // slots),
             traffic_bytes=problem.traffic_bytes,
-            bound="stream",
+            limiter="stream",
         )
 
     def doubt(self, problem: SiluMulQuantizeProblem, device: Device) -> str:

@@ -25,9 +25,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
+from jitgen.frozen import frozen
 from jitgen.tuning.measure.errors import NoDevice
 from jitgen.tuning.measure.times import Times
 
@@ -42,7 +42,7 @@ def has_gpu() -> bool:
     """Say whether there is a GPU that jitgen works for by default."""
     import torch
 
-    from jitgen.targets.default import default_arch
+    from jitgen.targets.devices import default_arch
 
     return torch.cuda.is_available() and default_arch().is_gpu
 
@@ -58,7 +58,7 @@ def require_gpu(what: str) -> None:
         raise NoDevice(f"{what} needs a GPU that jitgen has kernels for")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Batch:
     """
     Calls of one kind whose operands share no memory, captured in a CUDA graph.

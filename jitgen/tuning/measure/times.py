@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+
+from jitgen.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Times:
     """
     Repetitions of one thing.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from jitgen import reference
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.formats.dtypes import ceil_div
+from jitgen.formats.protocol import ceil_div
+from jitgen.frozen import frozen
 from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm.problem import Problem
@@ -30,7 +31,7 @@ _CHUNK_ROWS = 4096
 """Rows of a that are compared at a time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Workload(Call):
     """
     A call of `grouped_gemm` that is timed.

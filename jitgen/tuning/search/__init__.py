@@ -2,7 +2,7 @@
 """
 Measure the kernels that the selector may choose, on the device at hand, and keep the winners.
 
-For each problem a worker process proves and times the kernels of the menu; a kernel that hangs,
+For each problem a worker process verifies and times the candidates; a kernel that hangs,
 crashes or is wrong costs that process, and is never chosen again. What was measured is kept in the
 cache, problem by problem, and from then on decides before the model does.
 """
@@ -12,17 +12,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jitgen.tuning.search.report import Report, Row, State
+    from jitgen.tuning.search.report import TuningReport, TuningRow, TuningState
     from jitgen.tuning.search.table import Imported, export_table, import_table
     from jitgen.tuning.search.tuner import tune
 
-__all__ = ["Imported", "Report", "Row", "State", "export_table", "import_table", "tune"]
+__all__ = [
+    "Imported",
+    "TuningReport",
+    "TuningRow",
+    "TuningState",
+    "export_table",
+    "import_table",
+    "tune",
+]
 
 _HOME = {
     "Imported": "table",
-    "Report": "report",
-    "Row": "report",
-    "State": "report",
+    "TuningReport": "report",
+    "TuningRow": "report",
+    "TuningState": "report",
     "export_table": "table",
     "import_table": "table",
     "tune": "tuner",

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, Self
 
 from jitgen.config import Arch
 from jitgen.errors import JitgenError
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.tuning.record import problem_json
 from jitgen.tuning.search.process import Lost, Refused, Stuck, Worker
@@ -31,7 +31,7 @@ class NotMeasured(JitgenError):
     """A problem could not be measured, and no kernel of its own is to blame."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Measurements:
     """
     What came out for one problem.
@@ -95,7 +95,7 @@ class Bench:
         found = Measurements(times_us={}, faulty={}, unfit={}, missing={})
         right = []
         for name in names:
-            failure = self._failure("prove", name)
+            failure = self._failure("verify", name)
             if failure is None:
                 right.append(name)
             else:

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from jitgen.config import Arch
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.problem import Problem
-from jitgen.tuning.record import Record
+from jitgen.tuning.record import TuningRecord
 
 
-class State(StrEnum):
+class TuningState(StrEnum):
     """What tuning did about a problem."""
 
     RECORDED = "recorded"
@@ -20,8 +21,8 @@ class State(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+@frozen
+class TuningRow:
     """
     What became of one problem.
 
@@ -38,8 +39,8 @@ class Row:
 
     problem: Problem
     arch: Arch
-    state: State
-    record: Record | None
+    state: TuningState
+    record: TuningRecord | None
     by_model: str
     missing: Mapping[str, str] = field(default_factory=dict, hash=False)
     seconds: float = 0.0
@@ -54,8 +55,8 @@ class Row:
         return times[self.by_model] / times[self.record.winner] - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+@frozen
+class TuningReport:
     """
     What a run of the tuner did.
 
@@ -68,7 +69,7 @@ class Report:
 
     arch: Arch
     device: str
-    rows: tuple[Row, ...]
+    rows: tuple[TuningRow, ...]
     wall_s: float
 
     @property
@@ -76,6 +77,6 @@ class Report:
         """Whether every problem is recorded now."""
         return all(row.record is not None for row in self.rows)
 
-    def count(self, state: State) -> int:
+    def count(self, state: TuningState) -> int:
         """Return how many problems are in `state`."""
         return sum(row.state is state for row in self.rows)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -13,21 +13,22 @@ from jitgen import templates
 from jitgen._version import __version__
 from jitgen.compile import toolchain
 from jitgen.config import Arch
-from jitgen.config.part import canonical_json
+from jitgen.config.config import canonical_json
 from jitgen.errors import ConfigError
+from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime.session import current, select
 from jitgen.targets import legality
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
-from jitgen.tuning.bucket import bucket
-from jitgen.tuning.record import Record, Table
+from jitgen.tuning.choice import bucket
+from jitgen.tuning.record import Table, TuningRecord
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Imported:
     """
     What became of a table that was taken over.
@@ -105,7 +106,7 @@ def import_table(store: Store, document: Any) -> Imported:
     return Imported(table=table, taken=tuple(taken), skipped=skipped, differences=differences)
 
 
-def _obstacle(record: Record, arch: Arch) -> str:
+def _obstacle(record: TuningRecord, arch: Arch) -> str:
     """Return why `record` cannot decide anything here; an empty reason if it can."""
     if bucket(record.problem, arch) != record.problem:
         return "this version of jitgen chooses for other numbers of rows"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker process does with a problem: prove kernels, then time them in turn."""
+"""What a worker process does with a problem: verify kernels, then time them in turn."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class Trials:
 
     def __init__(self) -> None:
         self._workload: Workload | None = None
-        self._proven: Tensor | None = None
+        self._verified: Tensor | None = None
         self._configs: dict[str, KernelConfig] = {}  # launches are remembered by their identity
         self._arch = Arch.CPU
 
     def open(self, problem: dict[str, Any], arch: str) -> None:
         """Make the operands of `problem`, a `Problem` in JSON form, in place of earlier ones."""
-        self._workload = self._proven = None
+        self._workload = self._verified = None
         self._arch = Arch.parse(arch)
         if self._arch.is_gpu:
             torch.cuda.empty_cache()
@@ -72,7 +72,7 @@ class Trials:
         device = "cuda" if self._arch.is_gpu else "cpu"
         self._workload = Workload.random(sizes, row_counts(sizes), device=device)
 
-    def prove(self, name: str) -> None:
+    def verify(self, name: str) -> None:
         """
         Run kernel `name` and check its result.
 
@@ -85,11 +85,11 @@ class Trials:
         workload.out.fill_(torch.nan)
         self._call(name, workload)()
         bits = workload.out.view(-1).view(torch.uint8)
-        if self._proven is not None and _are_equal(bits, self._proven):
+        if self._verified is not None and _are_equal(bits, self._verified):
             return
         workload.check("its result")
-        if self._proven is None:
-            self._proven = bits.clone()
+        if self._verified is None:
+            self._verified = bits.clone()
 
     def time(self, names: list[str]) -> list[float]:
         """

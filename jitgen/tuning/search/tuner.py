@@ -15,15 +15,15 @@ from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime import prewarm as compiling
 from jitgen.runtime.session import current, select
 from jitgen.settings import settings
-from jitgen.targets.default import default_arch
+from jitgen.targets.devices import default_arch
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
-from jitgen.tuning.bucket import bucket
+from jitgen.tuning.choice import bucket
 from jitgen.tuning.measure.errors import NoDevice
-from jitgen.tuning.record import Record
+from jitgen.tuning.record import TuningRecord
 from jitgen.tuning.search.bench import Bench, Measurements, NotMeasured
 from jitgen.tuning.search.process import Stuck
-from jitgen.tuning.search.report import Report, Row, State
+from jitgen.tuning.search.report import TuningReport, TuningRow, TuningState
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -43,10 +43,10 @@ def tune(
     arch: Arch | str | None = None,
     again: bool = False,
     time_limit_s: float = TIME_LIMIT_S,
-    on_compile: Callable[[compiling.Row, int, int], None] | None = None,
-    on_progress: Callable[[Row, int, int], None] | None = None,
+    on_compile: Callable[[compiling.PrewarmRow, int, int], None] | None = None,
+    on_progress: Callable[[TuningRow, int, int], None] | None = None,
     store: Store | None = None,
-) -> Report:
+) -> TuningReport:
     """
     Measure what the selector may choose for `problems`, and keep it: from then on it decides.
 
@@ -76,7 +76,7 @@ def tune(
     places = buckets_of(problems, target)
     waiting = [place for place in places if run.known(place) is None]
     run.compile(run.configs(waiting), on_compile)
-    rows: list[Row] = []
+    rows: list[TuningRow] = []
     try:
         with run.bench(time_limit_s) as bench:
             for place in places:
@@ -85,7 +85,7 @@ def tune(
                     on_progress(rows[-1], len(rows), len(places))
     finally:
         current.get().forget()
-    return Report(
+    return TuningReport(
         arch=target,
         device=device.device_name(target),
         rows=tuple(rows),
@@ -119,7 +119,7 @@ class _Run:
         }
         return Bench(self._arch, environment=environment, time_limit_s=time_limit_s)
 
-    def known(self, problem: Problem) -> Record | None:
+    def known(self, problem: Problem) -> TuningRecord | None:
         """Return the record of `problem` if it need not be measured: all its kernels are known."""
         record = tuned.recorded(self.store, problem, self._arch)
         if record is None or self._again or record.winner in self._excluded:
@@ -127,9 +127,9 @@ class _Run:
         known = {*record.times_us, *record.excluded, *self._excluded}
         return record if known.issuperset(self._names(problem)) else None
 
-    def row(self, problem: Problem) -> Row:
+    def row(self, problem: Problem) -> TuningRow:
         """Return the row of a problem that is known."""
-        return self._row(problem, State.RECORDED, record=self.known(problem))
+        return self._row(problem, TuningState.RECORDED, record=self.known(problem))
 
     def configs(self, problems: list[Problem]) -> list[KernelConfig]:
         """Return every config to try for `problems`; what is tried again is readmitted."""
@@ -147,7 +147,7 @@ class _Run:
     def compile(
         self,
         configs: list[KernelConfig],
-        on_compile: Callable[[compiling.Row, int, int], None] | None,
+        on_compile: Callable[[compiling.PrewarmRow, int, int], None] | None,
     ) -> None:
         """Compile what is missing, unless compiling is off, and note what stays so."""
         if not configs:
@@ -160,15 +160,15 @@ class _Run:
             store=self.store,
         )
         for row in report.rows:
-            if row.state is compiling.State.WOULD_COMPILE:
+            if row.state is compiling.PrewarmState.WOULD_COMPILE:
                 self._missing[row.name] = "not compiled, and compiling is off"
-            elif row.state is compiling.State.FAILED:
+            elif row.state is compiling.PrewarmState.FAILED:
                 # What the compiler refused is remembered; what it did not get to is not.
                 is_refused = self.store.index.failure(row.key) is not None
                 reasons = self._refused if is_refused else self._missing
                 reasons[row.name] = f"did not compile: {' '.join(row.error.split())}"
 
-    def measure(self, bench: Bench, problem: Problem) -> Row:
+    def measure(self, bench: Bench, problem: Problem) -> TuningRow:
         """Measure `problem`, and record it."""
         start = time.perf_counter()
         names = self._names(problem)
@@ -176,14 +176,14 @@ class _Run:
         bad = {**self._refused, **self._excluded}
         untried = {name: bad[name] for name in names if name in bad}
         wanted = [name for name in names if name not in missing and name not in untried]
-        state, record, error = State.MEASURED, None, ""
+        state, record, error = TuningState.MEASURED, None, ""
         try:
             if not wanted:
                 name, why = next(iter({**missing, **untried}.items()))
                 raise NotMeasured(f"no kernel can be tried; {name}: {why}")
             found = bench.measure(problem, wanted)
         except NotMeasured as reason:
-            state, error = State.FAILED, str(reason)
+            state, error = TuningState.FAILED, str(reason)
         except Stuck as reason:
             if reason.kernel:
                 self._exclude(reason.kernel, "it hung, and could not be ended")
@@ -196,10 +196,12 @@ class _Run:
             problem, state, record=record, missing=missing, seconds=seconds, error=error
         )
 
-    def _record(self, problem: Problem, found: Measurements, untried: dict[str, str]) -> Record:
+    def _record(
+        self, problem: Problem, found: Measurements, untried: dict[str, str]
+    ) -> TuningRecord:
         for name, reason in found.faulty.items():
             self._exclude(name, reason)
-        record = Record(
+        record = TuningRecord(
             problem=problem,
             winner=min(found.times_us, key=lambda name: found.times_us[name]),
             times_us={name: round(time, 3) for name, time in found.times_us.items()},
@@ -213,9 +215,9 @@ class _Run:
         self._excluded[name] = reason
         tuned.exclude(self.store, self._arch, name, reason)
 
-    def _row(self, problem: Problem, state: State, **values: Any) -> Row:
+    def _row(self, problem: Problem, state: TuningState, **values: Any) -> TuningRow:
         by_model = self._names(problem)[0]
-        return Row(problem=problem, arch=self._arch, state=state, by_model=by_model, **values)
+        return TuningRow(problem=problem, arch=self._arch, state=state, by_model=by_model, **values)
 
     def _names(self, problem: Problem) -> list[str]:
         """Return the names of all that may be chosen for `problem`, the model's choice first."""

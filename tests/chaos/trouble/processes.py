@@ -22,9 +22,9 @@ from jitgen.codegen.render import render
 from jitgen.compile import compiler, workers
 from jitgen.errors import ResourceError
 from jitgen.events import Event, events
-from jitgen.runtime.key import key
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.session import current
+from jitgen.runtime.spec import key
 from jitgen.settings import settings
 from tests.chaos.kernels import ARCH, CONFIGS, in_child
 from tests.chaos.trouble.stand import CONFIG, OTHER, Case, Place, patched, refused, served

@@ -17,8 +17,8 @@ import pytest
 from jitgen.cache import Store
 from jitgen.compile import compiler, provenance, toolchain
 from jitgen.errors import CompileError, RememberedFailure, UnsafeCacheRoot
-from jitgen.runtime.key import key
 from jitgen.runtime.session import current
+from jitgen.runtime.spec import key
 from jitgen.settings import settings
 from tests.chaos.kernels import ARCH, IMPORTS, hearing, in_child, pretending, warm_up
 from tests.chaos.trouble.stand import (

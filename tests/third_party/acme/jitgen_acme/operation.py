@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from jitgen.config.config import Config
-from jitgen.config.part import Part, of
+from jitgen.config.config import Config, Part, of
 from jitgen.ops.protocol import Operation
 
 OPERATION = Operation(

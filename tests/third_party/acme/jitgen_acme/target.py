@@ -57,10 +57,10 @@ class ScaleRows:
         return Candidate(
             config=config,
             cost=steps / device.clock_mhz,
-            waste=1.0,
+            padding_ratio=1.0,
             waves=1,
             traffic_bytes=8 * problem.m * problem.k,
-            bound="stream",
+            limiter="stream",
         )
 
     def doubt(self, problem: RowsProblem, device: Device) -> str:

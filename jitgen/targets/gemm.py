@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Every config of a grouped GEMM that a target can be asked for, and the search for a legal one.
+What targets share for grouped GEMMs: rules of sizes and fields, the work that a problem asks for on
+any device, every config that can be asked for, and the search for a legal one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.config import BLayout, DType, Layout, ScaleGranularity
 from jitgen.ops.grouped_gemm.config import (
     Cluster,
     Epilogue,
@@ -20,7 +21,75 @@ from jitgen.ops.grouped_gemm.config import (
     Pipeline,
     Tile,
 )
-from jitgen.targets.protocol import Derived, Refusal
+from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.targets.protocol import Derived, Refusal, refuse_unless
+
+
+def check_vectors(problem: Problem, arch: str, *, vector_bytes: int) -> None:
+    """
+    Require that rows of a, b and the output end with a whole vector: the grain of what moves them.
+
+    Raises:
+        Refusal: K or N is none of the multiples, with the code ``E_SIZE``.
+    """
+    for name, size, dtype in (
+        ("K", problem.k, problem.a_dtype),
+        ("N", problem.n, problem.out_dtype),
+    ):
+        multiple = vector_bytes * 8 // dtype.bits
+        refuse_unless(
+            size % multiple == 0,
+            "E_SIZE",
+            f"must have {name} a multiple of {multiple} on {arch}, {vector_bytes} bytes of {dtype} "
+            f"(got {size})",
+        )
+
+
+def refuse_what_is_to_come(config: KernelConfig, arch: str) -> None:
+    """Refuse scales of a that are not b's, weights that were prepared, and a bias."""
+    types = config.operands
+    refuse_unless(
+        types.a_scale_granularity is None,
+        "E_SCALES",
+        f"a_scale_granularity={types.a_scale_granularity} beside {types.scale_granularity} scales "
+        f"of b has no {arch} kernel: leave it out, and a's are as b's",
+    )
+    refuse_unless(
+        types.b_layout is BLayout.PLAIN,
+        "E_B_LAYOUT",
+        f"b_layout={types.b_layout} has no {arch} kernel: {types.b_dtype} weights are read as they "
+        "are (plain)",
+    )
+    refuse_unless(
+        not config.epilogue.bias, "E_EPILOGUE", f"bias has no {arch} kernel: add it afterwards"
+    )
+
+
+_SPREAD = tuple((2 * i + 9) / 16 for i in range(8))
+"""Where the rows of a group may lie, in parts of their mean: from one half to three halves."""
+
+
+def sizes(problem: Problem) -> tuple[float, ...]:
+    """
+    Return rows that a group may have, all equally likely.
+
+    Routing is never even, so each of many ragged or masked groups has from half the mean to one and
+    a half; a single one has all rows. The rows of a contiguous problem are counted with their
+    padding: each group has whole blocks already.
+    """
+    mean = problem.rows_per_group
+    if problem.layout is Layout.CONTIGUOUS or problem.groups == 1:
+        return (float(mean),)
+    width = 1 - 1 / problem.groups
+    return tuple(mean * (1 + width * (part - 1)) for part in _SPREAD)
+
+
+def traffic(problem: Problem) -> int:
+    """Return the bytes of a, b and out, each once: what L2 cannot spare DRAM."""
+    operands = problem.m * problem.k + problem.groups * problem.n * problem.k
+    return (
+        operands * problem.a_dtype.bits // 8 + problem.m * problem.n * problem.out_dtype.bits // 8
+    )
 
 
 class Space(NamedTuple):

@@ -12,15 +12,14 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from jitgen.cache.entry import Meta, is_key
-from jitgen.cache.files import disk_bytes, read_entry, read_meta
-from jitgen.cache.folder import Folder
+from jitgen.cache.entry import Meta, disk_bytes, is_key, read_entry, read_meta
+from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.index import NullIndex
-from jitgen.cache.rows import MAX_NAME, Row
-from jitgen.cache.trust import Damaged
+from jitgen.cache.rows import MAX_NAME, IndexRow
+from jitgen.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.cache.layers import Layers
@@ -29,7 +28,7 @@ ABSENT = "(absent)"
 """Stands for the value of a field that one of two key documents does not have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EntryInfo:
     """
     One line of a list of entries.
@@ -57,7 +56,7 @@ class EntryInfo:
     base: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Stats:
     """
     Totals of a store.
@@ -87,7 +86,7 @@ class Stats:
     by_arch: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Difference:
     """One field in which two key documents differ; `ABSENT` where one of them lacks it."""
 
@@ -96,7 +95,7 @@ class Difference:
     found: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Verification:
     """
     Whether the bytes of one entry are those that were published.
@@ -149,7 +148,7 @@ def pinned(base: Folder) -> set[str]:
     return {name for name in _names(base, "pins") if is_key(name)}
 
 
-def known_rows(base: Folder, index: NullIndex) -> dict[str, Row]:
+def known_rows(base: Folder, index: NullIndex) -> dict[str, IndexRow]:
     """Return what is known of every entry; what the index lacks is read, and told to it."""
     rows = index.rows()  # before the listing, so that an entry published meanwhile is not forgotten
     present = keys(base)
@@ -186,7 +185,7 @@ def entries_below(layers: Layers, hidden: set[str]) -> Iterator[EntryInfo]:
             yield _info(key, row, last_use, is_pinned=False, base=str(root.path))
 
 
-def entry_info(base: Folder, key: str, row: Row | None = None) -> EntryInfo | None:
+def entry_info(base: Folder, key: str, row: IndexRow | None = None) -> EntryInfo | None:
     """Return the line of entry `key`, None where there is none; `row` is what is known of it."""
     with suppress(OSError, Damaged), base.below("entries", key[:2]) as shard:
         found = shard.stat(key)
@@ -196,7 +195,9 @@ def entry_info(base: Folder, key: str, row: Row | None = None) -> EntryInfo | No
     return None
 
 
-def _info(key: str, row: Row, last_use: float, *, is_pinned: bool, base: str = "") -> EntryInfo:
+def _info(
+    key: str, row: IndexRow, last_use: float, *, is_pinned: bool, base: str = ""
+) -> EntryInfo:
     return EntryInfo(
         key=key,
         name=row.name,
@@ -300,18 +301,18 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _row(base: Folder, key: str) -> Row:
+def _row(base: Folder, key: str) -> IndexRow:
     with suppress(OSError, Damaged), base.below("entries", key[:2], key) as folder:
         return _row_of(folder, key)
-    return Row()
+    return IndexRow()
 
 
-def _row_of(folder: Folder, key: str) -> Row:
+def _row_of(folder: Folder, key: str) -> IndexRow:
     try:
         meta = read_meta(folder, key)
     except (Damaged, OSError):
-        return Row(disk_bytes=disk_bytes(folder))
-    return Row(
+        return IndexRow(disk_bytes=disk_bytes(folder))
+    return IndexRow(
         name=meta.name[:MAX_NAME],
         arch=meta.arch[:MAX_NAME],
         size_bytes=meta.size_bytes,

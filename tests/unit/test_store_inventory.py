@@ -11,7 +11,7 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.cache.entry import key_of
-from jitgen.cache.survey import ABSENT
+from jitgen.cache.inventory import ABSENT
 from jitgen.settings import settings
 from tests.unit.store_fakes import document, du, fake_meta, publish
 
@@ -135,7 +135,7 @@ class TestStats:
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """With the index, totals of many entries need no ``meta.json``."""
-        monkeypatch.setattr("jitgen.cache.survey.read_meta", None)
+        monkeypatch.setattr("jitgen.cache.inventory.read_meta", None)
 
         assert store.stats().by_arch == {"cpu": 2, "sm_90a": 1}
         assert len(list(store.entries())) == 3
