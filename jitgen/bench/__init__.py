@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from jitgen.bench.protocol import Row
 
 SUITES = {
-    "dispatch": "Host time of a warm grouped_gemm above the bare tvm-ffi call.",
+    "dispatch": "Host time of warm calls above the bare tvm-ffi call.",
     "start": "A fresh process: from after `import torch` to the first right result.",
     "load": "Warm load of one kernel from disk, digest check included.",
     "cold": "What a compile costs beyond the compiler: render, key, lock, publish.",
@@ -22,6 +22,7 @@ SUITES = {
     "prewarm": "Kernels a minute, compiled by two processes.",
     "emulator": "The emulator: seconds and memory for one kernel.",
     "gemm": "Device time of GPU kernels; needs a GPU.",
+    "silu": "SwiGLU and its quantisation beside a copy and torch's inductor.",
 }
 """Every suite and what it measures, in the order in which `all` runs them."""
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 What `grouped_gemm(..., out=out)` costs the host above the bare tvm-ffi call: where its shapes were
-seen before, and where the number of rows is new and its bucket is not.
+seen before, and where the number of rows is new and its bucket is not. And what
+`silu_mul_quantize(..., out=out)` costs above the bare call and the scales that both make anew.
 
 Both sides launch the same kernel on rows that belong to no group, so that the kernel itself does
 next to nothing and the difference is not lost in it. Runs are short and compared in pairs, so that
@@ -13,23 +14,30 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import partial
 
 import torch
 
 import jitgen
 from jitgen.bench.protocol import Row
 from jitgen.config import Arch, Layout
+from jitgen.formats.block128 import FORMAT as BLOCK128
 from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.silu_mul_quantize import samples
+from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
 from jitgen.runtime.session import current
 from jitgen.targets.devices import default_arch
 from jitgen.tuning.choice import edges_of
 from jitgen.tuning.measure.clock import compete_on_host, has_gpu
+from jitgen.tuning.measure.errors import WrongResult
 from jitgen.tuning.measure.times import Times
 from jitgen.tuning.measure.workload import Workload
 
 SEEN_US = 1.1
 """Budget of a call whose shapes were seen."""
+
+SILU_US = 2.0
+"""Budget of `silu_mul_quantize`, whose key has more in it."""
 
 NEW_US = 6.0
 """Budget of a call with a new number of rows, in a bucket in which one was seen."""
@@ -37,12 +45,13 @@ NEW_US = 6.0
 _CALLS = 100
 _SIZES = 50  # row counts of one run, each of them new
 _GROUPS = 2
+_EXPECTED = 16
 
 _Tensors = tuple[torch.Tensor, ...]
 
 
 def rows() -> Iterator[Row]:
-    """Yield both differences, and the times that they are made of."""
+    """Yield the differences, and the times that they are made of."""
     is_gpu = has_gpu()
     arch = default_arch() if is_gpu else Arch.CPU
     device = "cuda" if is_gpu else "cpu"
@@ -51,6 +60,7 @@ def rows() -> Iterator[Row]:
     first = _first_rows(problem, arch)
     problem = Problem(layout=Layout.RAGGED, groups=_GROUPS, m=first + _SIZES, n=128, k=128)
     yield from _new(Workload.random(problem, device=device), arch, first)
+    yield from _silu(arch, device)
 
 
 def _seen(workload: Workload, arch: Arch) -> Iterator[Row]:
@@ -73,6 +83,32 @@ def _new(workload: Workload, arch: Arch, first: int) -> Iterator[Row]:
     yield from _whole(times, "the whole call, new rows", "the bare tvm-ffi call, other rows")
 
 
+def _silu(arch: Arch, device: str) -> Iterator[Row]:
+    problem = SiluMulQuantizeProblem(
+        layout=Layout.RAGGED, groups=_GROUPS, m=_GROUPS * _EXPECTED, n=128
+    )
+    config = jitgen.select(problem, arch).config
+    sizes = samples.Sizes(rows=(_EXPECTED,) * _GROUPS, n=problem.n)
+    solved = samples.make(config, sizes, is_exact=True, device=device)
+    silu = jitgen.silu_mul_quantize
+    if wrong := solved.solve(partial(silu, expected_m=_EXPECTED)):
+        raise WrongResult(f"silu_mul_quantize of the dispatch suite gives {wrong} wrong values")
+    function, new_scale = current.get().get_kernel(config, arch).function, BLOCK128.new_a
+    x, q, tail = solved.tensors[0], solved.q, _tail(arch)
+    none = torch.zeros(_GROUPS, dtype=torch.int32, device=device)
+
+    def bare() -> None:
+        function(x, none, q, new_scale(x, x.shape[:-1], problem.n), *tail)
+
+    def full() -> None:
+        silu(x, offs=none, out=q, expected_m=_EXPECTED)
+
+    times = _compete(full, bare, _CALLS)
+    what = "silu_mul_quantize(..., out=q) above the bare call with new scales"
+    yield _above(times, SILU_US, what, _CALLS)
+    yield from _whole(times, "the whole silu_mul_quantize", "the bare tvm-ffi call with new scales")
+
+
 def _sides(
     workload: Workload, arch: Arch
 ) -> tuple[Callable[[_Tensors], object], Callable[[_Tensors], object]]:
@@ -81,10 +117,7 @@ def _sides(
     workload.check("the kernel of the dispatch suite")
     config = jitgen.select(workload.problem, arch).config
     function, gemm = current.get().get_kernel(config, arch).function, jitgen.grouped_gemm
-    tail: tuple[Any, ...] = ()
-    if arch.is_gpu:
-        properties = torch.cuda.get_device_properties(workload.a.device)
-        tail = (properties.multi_processor_count,)
+    tail = _tail(arch)
     b, b_scale = workload.b, workload.b_scale
 
     def bare(tensors: _Tensors) -> None:
@@ -96,6 +129,14 @@ def _sides(
         gemm(a, b, a_scale, b_scale, offs=offs, out=out)
 
     return bare, full
+
+
+def _tail(arch: Arch) -> tuple[int, ...]:
+    """Return what entries take behind the tensors."""
+    if not arch.is_gpu:
+        return ()
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return (properties.multi_processor_count,)
 
 
 def _of(workload: Workload, m: int) -> _Tensors:

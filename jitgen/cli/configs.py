@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from jitgen.cli.options import ARCH, Word, with_fields, with_output
+from jitgen.cli.options import ARCH, SCALES, Word, with_fields, with_output
 from jitgen.cli.output import Column, Output, counted
-from jitgen.config import Arch, Config, DType, Layout, ScaleGranularity
+from jitgen.config import Arch, Config, DType, Layout
 from jitgen.errors import ConfigError
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import check, rules
@@ -21,9 +21,7 @@ from jitgen.text import shown
 @click.command()
 @click.option("--arch", type=ARCH, help="Target; the GPU's, else cpu, if not given.")
 @click.option("--layout", type=Word(Layout), help="Only this layout.")
-@click.option(
-    "--scales", "scale_granularity", type=Word(ScaleGranularity), help="Only these scales."
-)
+@click.option("--scales", "scale_granularity", type=SCALES, help="Only these scales.")
 @click.option("--dtype", "a_dtype", type=Word(DType), help="Only this type of a and b.")
 @click.option("--out-dtype", type=Word(DType), help="Only this type of the output.")
 @click.option("--all", "show_all", is_flag=True, help="Refused configs too, with code and reason.")

@@ -15,9 +15,12 @@ import click
 
 from jitgen.cli.output import Output
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.config.rooms import OPERATIONS
 from jitgen.errors import ConfigError
 from jitgen.ops.protocol import operation
+from jitgen.ops.silu_mul_quantize.config import Scales
 from jitgen.settings import MAX_WAIT_S, parse_size
+from jitgen.text import shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -117,7 +120,13 @@ def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..
                 _size("--n", "-n", "Columns of the output.", is_required),
                 _size("--k", "-k", "Length of the sums.", is_required),
                 _word("--layout", "layout", Layout, "ragged"),
-                _word("--scales", "scale_granularity", ScaleGranularity, "block128"),
+                click.option(
+                    "--scales",
+                    "scale_granularity",
+                    type=SCALES,
+                    default="block128",
+                    show_default=True,
+                ),
                 _word("--dtype", "a_dtype", DType, "e4m3"),
                 _word("--out-dtype", "out_dtype", DType, "bf16"),
             )
@@ -167,8 +176,7 @@ def problem_of(op: str, sizes: dict[str, Any], fields: dict[str, str]) -> Any:
         ConfigError: `op` has no such field, or a value is not allowed.
         click.UsageError: A field is missing.
     """
-    kind = operation(op).problem_type
-    specs = {spec.name: spec for spec in dataclasses.fields(kind)}
+    kind, specs = operation(op).problem_type, _fields(op)
     source = click.get_current_context().get_parameter_source
     given = {
         name: value
@@ -177,6 +185,11 @@ def problem_of(op: str, sizes: dict[str, Any], fields: dict[str, str]) -> Any:
         and (name in specs or source(name) is not click.core.ParameterSource.DEFAULT)
     }
     given |= {name: _value(text) for name, text in fields.items()}
+    if unknown := sorted(given.keys() - specs.keys()):
+        name = unknown[0]
+        owners = [other for other in OPERATIONS.names() if name in _fields(other)]
+        whose = f": it belongs to {' and '.join(owners)}" if owners else ""
+        raise ConfigError(f"{op} has no field {shown(name)}{whose}; {op} has {', '.join(specs)}")
     missing = [
         name
         for name, spec in specs.items()
@@ -187,6 +200,11 @@ def problem_of(op: str, sizes: dict[str, Any], fields: dict[str, str]) -> Any:
             f"{op} needs {', '.join(missing)}; give it as an option, or with --set {missing[0]}=..."
         )
     return kind.from_json(given)
+
+
+def _fields(op: str) -> dict[str, dataclasses.Field[Any]]:
+    """Return the fields of an operation's problem, by their names."""
+    return {spec.name: spec for spec in dataclasses.fields(operation(op).problem_type)}
 
 
 def _value(text: str) -> Any:
@@ -205,6 +223,9 @@ def _word(name: str, field: str, kind: type[StrEnum], default: str) -> Callable[
 
 
 ARCH = ArchType()
+SCALES = click.Choice([*dict.fromkeys(map(str, (*ScaleGranularity, *Scales)))])
+"""Of any operation; each says itself which it has."""
+
 DEVICE = click.option(
     "--device",
     metavar="NAME",

@@ -61,7 +61,9 @@ class _Row:
 @click.argument("names", metavar="CONFIG|PLAN|KEY...", nargs=-1, required=True)
 @click.option("--arch", type=ARCH, help="Target of plans; the GPU's, else sm_90a, if not given.")
 @click.option(
-    "--problem", metavar="G:M:N:K", help="Groups, rows in all, N, K; else sizes with every edge."
+    "--problem",
+    metavar="G:M:N:K",
+    help="Groups, rows in all, N, K (G:M:I for SwiGLU); else sizes with every edge.",
 )
 @click.option(
     "--modes",
@@ -169,8 +171,9 @@ def _check(tasks: list[dict[str, Any]], problem: str | None) -> None:
     if problem is not None:
         from jitgen.verify.verification import samples_of
 
-        config = Config.from_json(tasks[0]["config"])
-        samples_of(config).Sizes.parse(problem, config)
+        for task in tasks:  # each operation spells its sizes in its own way
+            config = Config.from_json(task["config"])
+            samples_of(config).Sizes.parse(problem, config)
 
 
 def _name(task: dict[str, Any]) -> str:
@@ -247,10 +250,11 @@ def _print_counts(output: Output, row: _Row) -> None:
     runs = [run for trial in row.trials for run in trial["runs"]]
     if not runs:
         return
-    from jitgen.verify.problem import Sizes
+    from jitgen.verify.verification import samples_of
 
+    sizes = samples_of(Config.parse(row.name)[0]).Sizes(**row.document["sizes"])
     output.line()
-    output.line(str(Sizes(**row.document["sizes"])), style="bold")
+    output.line(str(sizes), style="bold")
     facts = [(name.replace("_", " "), f"{count:,}") for name, count in runs[0]["counts"].items()]
     roles = Counter(runs[0]["warp_instructions"])
     facts += [(f"warp instructions in {role}", f"{n:,}") for role, n in roles.most_common()]

@@ -95,8 +95,9 @@ def kernel_layout(scale: Tensor) -> Tensor:
 
 def _new(like: Tensor, front: Shape, rows: int, blocks: int) -> Tensor:
     stride = ceil_div(max(rows, 1), _ROWS_OF_STRIDE) * _ROWS_OF_STRIDE
-    memory = like.new_empty((*front, blocks, stride), dtype=torch.float32)
-    return memory[..., :rows].transpose(-1, -2)
+    steps = (blocks * stride, 1, stride)[-len(front) - 2 :]
+    # One operation of torch's: a warm call of `silu_mul_quantize` waits for it.
+    return like.new_empty_strided((*front, rows, blocks), steps, dtype=torch.float32)
 
 
 def is_kernel_layout(scale: Tensor) -> bool:

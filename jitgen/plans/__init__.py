@@ -15,6 +15,13 @@ stands for each of its values with each of the others'::
     dtype = "e4m3"                                # this and the rest may be left out
     out_dtype = "bf16"
     scale_granularity = "block128"
+
+    [[problems]]
+    op = "silu_mul_quantize"                      # grouped_gemm, if left out
+    layout = "ragged"
+    groups = 8
+    rows_per_group = { min = 1, max = 8192 }
+    n = [2048, 1536]                              # and the other fields of this one's problem
 """
 
 from jitgen.plans.plan import Plan, configs, load, names

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from jitgen.config import Arch, Config
 from jitgen.documents import BadDocument, parse_toml, read_bounded
 from jitgen.errors import PlanError
 from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.plans.read import read_sweeps
 from jitgen.plans.sweep import Sweep
 from jitgen.runtime.session import select
@@ -37,13 +37,13 @@ class Plan:
     description: str
     sweeps: tuple[Sweep, ...]
 
-    def problems(self, arch: Arch | str) -> Iterator[Problem]:
+    def problems(self, arch: Arch | str) -> Iterator[Any]:
         """
         Yield one problem for each bucket of the selector that the plan's problems fall into,
         without repeats.
         """
         target = Arch.parse(arch)
-        found: dict[Problem, None] = {}
+        found: dict[Any, None] = {}
         for sweep in self.sweeps:
             found |= dict.fromkeys(buckets(sweep.problem, target, (sweep.min_rows, sweep.max_rows)))
         yield from found

@@ -1,27 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The ``problems`` of a plan file to sweeps, with an error that names file, key and what is allowed.
+
+An entry has the fields of its operation's problem under their names, but for the rows: those it
+counts by the group. What a GEMM has twice over it names once: ``matrix`` is N and K, ``dtype`` the
+type of a and b.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
-from jitgen.config import DType, Layout, ScaleGranularity
-from jitgen.errors import PlanError
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.config.rooms import OPERATIONS
+from jitgen.errors import ConfigError, PlanError
+from jitgen.ops.protocol import operation
 from jitgen.plans.sweep import Sweep
 from jitgen.text import shown
 
-_REQUIRED = ("layout", "groups", "rows_per_group", "matrix")
+_OP, _USUAL_OP = "op", "grouped_gemm"
+_ROWS = "rows_per_group"
 _MAX_SWEEPS = 1000
 """Each is searched for its kernels, a millisecond for many rows; real plans have dozens."""
 
-_DEFAULTS = {"dtype": "e4m3", "out_dtype": "bf16", "scale_granularity": "block128"}
+_REQUIRED = object()
+
+
+class _Key(NamedTuple):
+    """
+    A key of an entry.
+
+    Attributes:
+        fields: The fields of the problem that it stands for.
+        read: Returns the values of these, and raises the PlanError that begins with a text.
+        default: Their values where the key is left out.
+    """
+
+    fields: tuple[str, ...]
+    read: Callable[[Any, str], tuple[Any, ...]]
+    default: Any = _REQUIRED
 
 
 def read_sweeps(problems: Any, file: str) -> Iterator[Sweep]:
@@ -35,48 +56,84 @@ def read_sweeps(problems: Any, file: str) -> Iterator[Sweep]:
     if not isinstance(problems, list) or not problems:
         raise PlanError(f"{file}: problems must be a list of tables, at least one [[problems]]")
     entries = [_values(entry, f"{file}: problem {n}") for n, entry in enumerate(problems, start=1)]
-    total = sum(math.prod(map(len, values)) for values in entries)
+    total = sum(math.prod(map(len, values.values())) for _, values in entries)
     if total > _MAX_SWEEPS:
         raise PlanError(
             f"{file}: its lists stand for {total:,} combinations, and {_MAX_SWEEPS:,} are the most "
             "that a plan may have; split it"
         )
-    for values in entries:
-        yield from _sweeps(values)
+    for number, (op, values) in enumerate(entries, start=1):
+        try:
+            yield from _sweeps(op, values)
+        except ConfigError as error:  # of fields that are right one by one
+            raise PlanError(f"{file}: problem {number}: {error}") from None
 
 
-def _values(entry: Any, where: str) -> list[list[Any]]:
-    """Return for each key of an entry, in the order of `_READERS`, the values that it lists."""
-    allowed = (*_REQUIRED, *_DEFAULTS)
+def _values(entry: Any, where: str) -> tuple[str, dict[str, list[Any]]]:
+    """Return the operation of an entry, and for each of its keys the values that it lists."""
+    op = _USUAL_OP
+    if isinstance(entry, dict):
+        op = _op(entry.get(_OP, _USUAL_OP), where)
+    keys = _keys(op)
+    allowed = ", ".join((*keys, _OP))
     if not isinstance(entry, dict):
-        raise PlanError(f"{where}: must be a table with {', '.join(allowed)} (got {shown(entry)})")
-    if unknown := sorted(set(entry) - set(allowed)):
-        raise PlanError(f"{where}: no key {shown(unknown[0])}; allowed: {', '.join(allowed)}")
-    if missing := [key for key in _REQUIRED if key not in entry]:
-        raise PlanError(f"{where}: {missing[0]} is required")
-    return [
-        _each(entry.get(key, _DEFAULTS.get(key)), read, f"{where}: {key}")
-        for key, read in _READERS.items()
-    ]
-
-
-def _sweeps(values: list[list[Any]]) -> Iterator[Sweep]:
-    """Yield the product of `values`."""
-    for layout, groups, rows, matrix, dtype, out_dtype, scales in itertools.product(*values):
-        yield Sweep(
-            problem=Problem(
-                layout=layout,
-                groups=groups,
-                m=rows[0] * groups,
-                n=matrix[0],
-                k=matrix[1],
-                a_dtype=dtype,
-                out_dtype=out_dtype,
-                scale_granularity=scales,
-            ),
-            min_rows=rows[0],
-            max_rows=rows[1],
+        raise PlanError(f"{where}: must be a table with {allowed} (got {shown(entry)})")
+    if unknown := sorted(entry.keys() - keys.keys() - {_OP}):
+        raise PlanError(
+            f"{where}: no key {shown(unknown[0])}{_owner(unknown[0], op)}; allowed: {allowed}"
         )
+    for name, key in keys.items():
+        if name not in entry and key.default is _REQUIRED:
+            raise PlanError(f"{where}: {name} is required")
+    return op, {
+        name: _each(entry[name], key.read, f"{where}: {name}") if name in entry else [key.default]
+        for name, key in keys.items()
+    }
+
+
+def _op(value: Any, where: str) -> str:
+    try:
+        return operation(value).name
+    except (ConfigError, TypeError) as error:
+        names = ", ".join(OPERATIONS.names())
+        raise PlanError(f"{where}: op: must be one of {names} (got {shown(value)})") from error
+
+
+def _owner(name: str, op: str) -> str:
+    """Say whose key it is, where it is another operation's."""
+    owners = [other for other in OPERATIONS.names() if other != op and name in _keys(other)]
+    return f" in one of {op}: it belongs to {' and '.join(owners)}" if owners else ""
+
+
+def _keys(op: str) -> dict[str, _Key]:
+    """Return what an entry of an operation may have, in the order of its problem's fields."""
+    specs = {spec.name: spec for spec in dataclasses.fields(operation(op).problem_type)}
+    found = {}
+    for name, spec in specs.items():
+        if name == "m":
+            found[_ROWS] = _Key(fields=(), read=_rows)
+        elif name in ("n", "k") and {"n", "k"} <= specs.keys():
+            found["matrix"] = _Key(fields=("n", "k"), read=_matrix)
+        else:
+            kind = spec.metadata["type"]
+            is_left_out = spec.default is not dataclasses.MISSING
+            found["dtype" if name == "a_dtype" else name] = _Key(
+                fields=(name,),
+                read=_one(_READERS.get(kind) or _word(kind)),
+                default=(spec.default,) if is_left_out else _REQUIRED,
+            )
+    return found
+
+
+def _sweeps(op: str, values: dict[str, list[Any]]) -> Iterator[Sweep]:
+    """Yield the product of `values`."""
+    kind, keys = operation(op).problem_type, _keys(op)
+    names = [field for key in keys.values() for field in key.fields]
+    ranges = values.pop(_ROWS)
+    for (least, most), *found in itertools.product(ranges, *values.values()):
+        fields = dict(zip(names, itertools.chain(*found), strict=True))
+        problem = kind(**fields, m=least * fields["groups"])
+        yield Sweep(problem=problem, min_rows=least, max_rows=most)
 
 
 def _each(value: Any, read: Callable[[Any, str], Any], where: str) -> list[Any]:
@@ -88,9 +145,19 @@ def _each(value: Any, read: Callable[[Any, str], Any], where: str) -> list[Any]:
     return [read(value, where)]
 
 
+def _one(read: Callable[[Any, str], Any]) -> Callable[[Any, str], tuple[Any, ...]]:
+    return lambda value, where: (read(value, where),)
+
+
 def _size(value: Any, where: str) -> int:
     if type(value) is not int or value < 1:
         raise PlanError(f"{where}: must be an integer of at least 1 (got {shown(value)})")
+    return value
+
+
+def _flag(value: Any, where: str) -> bool:
+    if type(value) is not bool:
+        raise PlanError(f"{where}: must be true or false (got {shown(value)})")
     return value
 
 
@@ -132,12 +199,4 @@ def _word(kind: type[StrEnum]) -> Callable[[Any, str], Any]:
     return read
 
 
-_READERS: dict[str, Callable[[Any, str], Any]] = {
-    "layout": _word(Layout),
-    "groups": _size,
-    "rows_per_group": _rows,
-    "matrix": _matrix,
-    "dtype": _word(DType),
-    "out_dtype": _word(DType),
-    "scale_granularity": _word(ScaleGranularity),
-}
+_READERS: dict[type, Callable[[Any, str], Any]] = {int: _size, bool: _flag}

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.problem import Problem
 
 
 @frozen
@@ -13,11 +14,11 @@ class Sweep:
     Problems that differ in their rows only.
 
     Attributes:
-        problem: All sizes; its rows are the fewest.
+        problem: A problem of some operation: all sizes; its rows are the fewest.
         min_rows: Smallest mean of rows a group.
         max_rows: Largest mean of rows a group; every mean between may come.
     """
 
-    problem: Problem
+    problem: Any
     min_rows: int
     max_rows: int

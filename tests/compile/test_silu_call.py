@@ -15,6 +15,8 @@ import jitgen
 from jitgen.config import Arch
 from jitgen.errors import InputError
 from jitgen.ops.silu_mul_quantize.config import Tiling
+from jitgen.runtime import devices
+from jitgen.runtime.session import current
 from jitgen.verify.gpu import device
 from tests import needs
 from tests.silu_cases import Kernel, make
@@ -92,6 +94,94 @@ def test_other_row_counts_are_warm() -> None:
 
         jitgen.silu_mul_quantize(**ragged(18))
         assert len(session.memo) == 2
+
+
+def of_layout(layout: str) -> dict[str, Any]:
+    """Return a call with 2 groups of 10 rows."""
+    x = ragged()["x"]
+    if layout == "masked":
+        return {"x": x.view(2, 10, 512), "masked_m": torch.tensor([9, 0], dtype=torch.int32)}
+    if layout == "contiguous":
+        return {"x": x, "m_indices": torch.arange(20, dtype=torch.int32) // 10}
+    return ragged()
+
+
+@pytest.mark.parametrize("granularity", ["block128", "row", "tensor", "none"])
+def test_warm_calls_validate_nothing(granularity: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every layout, with and without an output."""
+    scale = torch.ones(1) if granularity == "tensor" else None
+    named = {"scale_granularity": granularity, "scale": scale}
+    given = [of_layout(layout) | named for layout in ("ragged", "masked", "contiguous")]
+    results = [jitgen.silu_mul_quantize(**each) for each in given]
+    for each, (q, _) in zip(given, results, strict=True):
+        jitgen.silu_mul_quantize(**each, out=q)
+
+    def run(*_: Any) -> Any:
+        raise AssertionError("a warm call was validated")
+
+    monkeypatch.setitem(jitgen.silu_mul_quantize.__globals__, "run", run)
+    for each, (out, _) in zip(given, results, strict=True):
+        q, found = jitgen.silu_mul_quantize(**each, out=out)
+
+        assert q is out
+        assert jitgen.silu_mul_quantize(**each)[0].shape == q.shape
+        assert (found is scale) == (granularity in ("tensor", "none"))
+
+
+def test_launches_are_for_one_device_where_there_are_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With one GPU the entry tells the devices apart; with two, the key does."""
+    for has_several, expected in ((False, 1), (True, 2), (True, 2)):
+        monkeypatch.setattr(devices, "has_several_gpus", has_several)
+        jitgen.silu_mul_quantize(**ragged())
+        assert len(current.get().memo) == expected
+
+
+def test_both_operations_remember_in_one_place() -> None:
+    """And groups of another number are another family: a choice depends on them."""
+    given = of_layout("masked")
+    jitgen.silu_mul_quantize(**given)
+    jitgen.silu_mul_quantize(given["x"].view(4, 5, 512), masked_m=torch.ones(4, dtype=torch.int32))
+    q, scale = jitgen.silu_mul_quantize(**ragged(), scale_granularity="row")
+    b = torch.zeros(2, 16, 256).to(q.dtype)
+    jitgen.grouped_gemm(q, b, scale, torch.ones(2, 16), offs=ragged()["offs"])
+
+    assert len(current.get().memo) == len(current.get().families) == 4
+
+
+def test_contiguous_calls_choose_by_their_own_rows() -> None:
+    """What is expected of a group they do not know: it must not join all numbers of rows."""
+    given = of_layout("contiguous")
+    jitgen.silu_mul_quantize(**given, expected_m=4)
+    (family,) = current.get().families.values()
+
+    assert (family.mean, family.groups) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "change", "message"),
+    [
+        ({"scale_granularity": "tensor"}, {"scale": torch.ones(2)}, "scale: must have shape"),
+        (
+            {"scale_granularity": "tensor"},
+            {"scale": torch.ones(1).half()},
+            "scale: must be float32",
+        ),
+        ({}, {"offs": torch.tensor([10, 20])}, "offs: must be int32"),
+        ({}, {"x": torch.zeros(20, 1024).bfloat16()[:, ::2]}, "x: must be contiguous"),
+    ],
+)
+def test_what_the_entry_refuses_is_told(
+    given: dict[str, Any], change: dict[str, Any], message: str
+) -> None:
+    """The key of a warm call does not hold these: the entry sees them, and the rules are asked."""
+    scale = {"scale": torch.ones(1)} if given else {}
+    jitgen.silu_mul_quantize(**(ragged() | given | scale))
+
+    with pytest.raises(InputError, match=message) as caught:
+        jitgen.silu_mul_quantize(**(ragged() | given | scale | change))
+    assert caught.value.__context__ is None
 
 
 @pytest.mark.parametrize(

@@ -88,9 +88,11 @@ OF_MENUS = {
 
 if __name__ == "__main__":
     import jitgen
+    from jitgen import plans
 
     choices = [
         config for layout in Layout for config in candidates(Arch.SM_90A, layout, Operands())
     ]
-    report = jitgen.prewarm([*CONFIGS, *OF_MENUS.values(), *choices], arch="sm_90a")
+    swiglu = plans.configs(plans.load("swiglu"), Arch.SM_90A)
+    report = jitgen.prewarm([*CONFIGS, *OF_MENUS.values(), *choices, *swiglu], arch="sm_90a")
     print(*(f"{row.state} {row.name} {row.error}" for row in report.rows), sep="\n")

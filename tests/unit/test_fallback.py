@@ -15,8 +15,9 @@ from jitgen.config import Arch, Layout
 from jitgen.errors import CaptureMiss, KernelMiss
 from jitgen.ops.grouped_gemm import dispatch
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
-from jitgen.ops.grouped_gemm.launch import Family, Launch
+from jitgen.ops.grouped_gemm.dispatch import Launch
 from jitgen.ops.grouped_gemm.validate import Arguments
+from jitgen.ops.launch import Family
 from jitgen.runtime.background import Background
 from jitgen.runtime.fallback import serve
 from jitgen.runtime.kernel import Kernel

@@ -27,7 +27,7 @@ NAMES = [
     "grouped_gemm_masked_bf16_bf16_row_f32_t16x64x128_c1x1_acc1_cpu",
     "grouped_gemm_contiguous_f32_f32_tensor_f16_t64x128x128_c1x1_acc1_cpu",
     "silu_mul_quantize_ragged_block128_swiglu_once_sm_90a",
-    "silu_mul_quantize_masked_row_swiglu_oai_interleaved_pow2_r2_t256_c3_sm_90a",
+    "silu_mul_quantize_masked_row_swiglu_oai_interleaved_pow2_r2_t256_c2_sm_90a",
     "silu_mul_quantize_contiguous_block128_swiglu_cpu",
 ]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from jitgen import quantize
 from jitgen.config import Arch, Layout, ScaleGranularity
 from jitgen.errors import InputError, UnsupportedConfig
-from jitgen.ops.grouped_gemm import launch
+from jitgen.ops import launch
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime.devices import Emulated, on_device

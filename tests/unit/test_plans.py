@@ -133,6 +133,18 @@ def test_types_that_a_target_lacks_are_an_error(tmp_path: Path) -> None:
         ("min = 4", "mni = 4, min = 1", r"rows_per_group: no key 'mni'; allowed: min, max"),
         ("min = 4", "min = 0.5", r"rows_per_group.min: must be an integer of at least 1"),
         ("{ n = 4096, k = 7168 }", "[4096, 7168]", r"matrix: must be a table { n = ..., k = ... }"),
+        (
+            "groups = 8",
+            "op = 'gemm'\ngroups = 8",
+            r"op: must be one of grouped_gemm, silu",
+        ),
+        ("groups = 8", "op = ['x']\ngroups = 8", r"op: must be one of .* \(got \['x'\]"),
+        ("groups = 8", "op = 3\ngroups = 8", r"op: must be one of .* \(got 3"),
+        (
+            "groups = 8",
+            "activation = 'swiglu'\ngroups = 8",
+            r"no key 'activation' in one of grouped_gemm: it belongs to silu_mul_quantize; allowed",
+        ),
         ("[[problems]]", "[problems]", r"problems must be a list of tables"),
         ("[[problems]]", "[[problems", r"is no TOML"),
     ],
@@ -145,6 +157,66 @@ def test_mistakes_are_named(tmp_path: Path, old: str, new: str, message: str) ->
         plans.load(path)
 
     assert "mine.toml" in str(caught.value)
+
+
+SILU = """
+[[problems]]
+op = "silu_mul_quantize"
+layout = ["ragged", "masked"]
+groups = 8
+rows_per_group = { min = 4, max = 300 }
+n = [2048, 1536]
+power_of_two = [false, true]
+"""
+
+
+def test_another_operation(tmp_path: Path) -> None:
+    """Its keys are its problem's fields, and what is left out has the default of these."""
+    plan = plans.load(written(tmp_path, GOOD + SILU))
+    found = [sweep.problem for sweep in plan.sweeps if sweep.problem.op == "silu_mul_quantize"]
+
+    assert len(plan.sweeps) == 4 + 8
+    assert {(each.n, each.power_of_two) for each in found} == {
+        (n, flag) for n in (2048, 1536) for flag in (False, True)
+    }
+    assert {each.activation for each in found} == {"swiglu"}
+    assert {each.rows_per_group for each in found} == {4}
+    for arch in Arch:
+        ops = {config.op for config in plans.configs(plan, arch)}
+        assert ops == {"grouped_gemm", "silu_mul_quantize"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("n = [2048, 1536]\n", "", r"problem 1: n is required"),
+        (
+            "n = [2048, 1536]",
+            "matrix = { n = 2048, k = 7168 }",
+            r"no key 'matrix' in one of silu_mul_quantize: it belongs to grouped_gemm; allowed: l",
+        ),
+        ("n = [", "nn = [", r"problem 1: no key 'nn'; allowed: layout"),
+        ('"masked"', '"contiguous"', r"problem 1: groups must be 1 for contiguous rows"),
+        ("[false, true]", "1", r"power_of_two: must be true or false \(got 1\)"),
+        (
+            "groups = 8",
+            'scale_granularity = "mx32"\ngroups = 8',
+            r"one of block128, row",
+        ),
+    ],
+)
+def test_mistakes_of_another_operation(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in SILU
+    with pytest.raises(PlanError, match=message) as caught:
+        plans.load(written(tmp_path, SILU.replace(old, new)))
+
+    assert "mine.toml" in str(caught.value)
+
+
+def test_kinds_that_no_kernel_has_are_an_error(tmp_path: Path) -> None:
+    text = SILU + 'scale_granularity = "tensor"\n'
+    with pytest.raises(UnsupportedConfig):
+        plans.configs(plans.load(written(tmp_path, text)), "sm_90a")
 
 
 def test_a_plan_without_problems_is_refused(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from torch.compiler import is_dynamo_compiling
 
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.dispatch import run
-from jitgen.ops.grouped_gemm.launch import similar
 from jitgen.ops.grouped_gemm.validate import Arguments
+from jitgen.ops.launch import similar
 from jitgen.quantize import kernel_layout
 from jitgen.runtime import devices
 from jitgen.runtime.session import current

@@ -9,17 +9,44 @@ import torch
 from torch import Tensor
 
 from jitgen import formats
-from jitgen.config import Layout
-from jitgen.errors import InputError, UnsupportedConfig
+from jitgen.config import Config, Layout
+from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH, ScaleFormat
+from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
-from jitgen.ops.grouped_gemm.launch import Family, Key, Launch, remember
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
+from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
-from jitgen.tuning.choice import Choice, edges_of
+
+
+@frozen
+class Launch(AnyLaunch):
+    """
+    What a call of `grouped_gemm` needs besides its tensors.
+
+    Attributes:
+        copies_scales: Whether kernels cannot read a_scale with the strides that it has.
+        unit_scales: Scales of one, for operands that come without.
+        columns: N of an output that the caller leaves to us.
+        out_dtype: Its type.
+    """
+
+    copies_scales: bool
+    unit_scales: tuple[Tensor, ...]
+    columns: int
+    out_dtype: torch.dtype
+
+    @property
+    def is_of_capture(self) -> bool:
+        """Whether scales of one may be such that nothing but a replay of the graph fills them."""
+        return bool(self.unit_scales)
+
+    def new_out(self, a: Tensor) -> Tensor:
+        """Return an output with the rows of `a`, on its device, not initialised."""
+        return a.new_empty((*a.shape[:-1], self.columns), dtype=self.out_dtype)
 
 
 def run(given: Arguments, config: KernelConfig | None, key: Key) -> Tensor:
@@ -42,17 +69,7 @@ def run(given: Arguments, config: KernelConfig | None, key: Key) -> Tensor:
 
 
 def _run(given: Arguments, config: KernelConfig | None, key: Key, session: Session) -> Tensor:
-    epoch = session.epoch
-    launch, family, rows = _prepare(given, config, session)
-    # While a graph is captured nobody looks for what is awaited, and scales may be the graph's own:
-    # the next call prepares again.
-    is_capturing = given.a.is_cuda and torch.cuda.is_current_stream_capturing()
-    is_waiting = is_capturing and (launch.awaited is not None or launch.unit_scales)
-    # Nor is one remembered that a dispatch mode was told not to see: the next it is to see.
-    if not (is_waiting or torch._C._len_torch_dispatch_stack()):
-        remember(session, key, family, rows, launch)
-        if launch.awaited is not None and epoch is not session.epoch:
-            session.memo.pop(key, None)  # it may have arrived after we looked, before we remembered
+    launch = prepared(session, key, given.a, lambda: _prepare(given, config, session))
     out = launch.new_out(given.a) if given.out is None else given.out
     a_scale = given.a_scale
     if a_scale is not None:
@@ -60,15 +77,6 @@ def _run(given: Arguments, config: KernelConfig | None, key: Key, session: Sessi
     scales = launch.unit_scales or (a_scale, given.b_scale)
     launch.function(given.a, given.b, *scales, given.groups, out, *launch.tail)
     return out
-
-
-def _family(facts: Facts, expected_m: int | None, config: KernelConfig | None) -> Family:
-    """Return the calls that differ from this one in their rows only."""
-    if config is not None:
-        return Family(edges=(0,))  # whatever the rows, it serves
-    groups = 1 if facts.layout is Layout.MASKED else facts.groups
-    edges = edges_of(_problem(facts, None), facts.arch)
-    return Family(edges=edges, groups=groups, mean=expected_m or 0)
 
 
 def _prepare(
@@ -81,19 +89,18 @@ def _prepare(
         The launch, the family that it belongs to, and its rows; 0 where there is nothing to launch.
     """
     facts = validate(given, session)
-    choice = None
+    family = Family()
+    neighbours: tuple[Config, ...] = ()
     if config is None:
-        choice = _choice(facts, given.expected_m, session)
-        wanted = choice.config
-    else:
+        problem = _problem(facts, given.expected_m)
+        wanted, neighbours = chosen(session, problem, facts.arch, "a")
+        family = Family.of(problem, facts, given.expected_m)
+    else:  # whatever the rows, it serves, and is never replaced
         require_fit(config, facts)
         wanted = config
     device, a_scale = given.a.device, given.a_scale
-    function, served = _nothing, wanted
+    function, served = nothing, wanted
     if 0 not in facts.shape:
-        # One that was forced, and so is no choice, is never replaced.
-        others = choice.candidates if choice is not None else ()
-        neighbours = [other.config for other in others if other.config != wanted]
         function, served = facts.device.entry(session, wanted, neighbours)
     launch = Launch(
         function=function,
@@ -105,7 +112,6 @@ def _prepare(
         config=served,
         awaited=None if served == wanted else wanted,
     )
-    family = _family(facts, given.expected_m, config)
     return launch, family, 0 if 0 in facts.shape else facts.rows
 
 
@@ -122,13 +128,6 @@ def _problem(facts: Facts, expected_m: int | None) -> Problem:
         out_dtype=facts.out_dtype,
         scale_granularity=facts.scale_granularity,
     )
-
-
-def _choice(facts: Facts, expected_m: int | None, session: Session) -> Choice:
-    try:
-        return session.select(_problem(facts, expected_m), facts.arch)
-    except UnsupportedConfig as error:
-        raise InputError("a", str(error)) from None
 
 
 def require_config(config: object) -> None:
@@ -177,10 +176,6 @@ def _words(operands: Operands) -> str:
         f"{operands.a_dtype} x {operands.b_dtype} -> {operands.out_dtype} "
         f"with {operands.scale_granularity} scales"
     )
-
-
-def _nothing(*_: Any) -> None:
-    """Launch nothing: there are no rows."""
 
 
 def _unit_scales(device: torch.device, groups: int, session: Session) -> tuple[Tensor, Tensor]:

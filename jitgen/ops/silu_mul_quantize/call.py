@@ -9,7 +9,7 @@ from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.compiler import is_dynamo_compiling
 
-from jitgen.ops.grouped_gemm.launch import similar
+from jitgen.ops.launch import similar
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.dispatch import run
 from jitgen.ops.silu_mul_quantize.validate import Arguments
@@ -104,6 +104,57 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
             *(x, offs, m_indices, masked_m, scale_granularity, scale, activation, interleaved),
             *(limit, alpha, power_of_two, out, expected_m, config),
         )
+    key: tuple[Any, ...] = ()
+    try:
+        groups: Tensor | None = None
+        if m_indices is None and masked_m is None:
+            layout, groups = "ragged", offs
+        elif offs is None and masked_m is None:
+            layout, groups = "contiguous", m_indices
+        elif offs is None and m_indices is None:
+            layout, groups = "masked", masked_m
+        else:
+            layout = "several"  # a mistake: never remembered, so the validation below tells it
+        # Dtypes and strides are not in the key, nor that q, scale and groups have the rows of x:
+        # the entry refuses others, and run() replaces it.
+        shape = x.shape
+        key = (
+            layout,
+            shape,  # in its place: `launch.ROWS`
+            shape[-1],
+            # The entry does not know that q has half the columns of x.
+            None if out is None else out.shape[-1],
+            # Contiguous calls have one for each row, and do not know their groups.
+            None if m_indices is not None else groups.numel(),  # type: ignore[union-attr]
+            x.get_device() if devices.has_several_gpus else None,
+            scale_granularity,
+            activation,
+            interleaved,
+            power_of_two,
+            limit,  # of these two the launch holds the values
+            alpha,
+            expected_m,
+            None if config is None else id(config),
+            "silu_mul_quantize",  # other operations remember in the same place
+            # What has no memory is a tensor of another type (asked for in half of type()'s time),
+            # or is seen by a mode: it is never remembered, nor is what needs a gradient.
+            x.__class__,
+            groups.__class__,
+            scale.__class__,
+            out.__class__,
+            num_modes(),
+            is_grad_enabled()
+            and (
+                x.requires_grad
+                or (out is not None and out.requires_grad)
+                or (scale is not None and scale.requires_grad)
+            ),
+        )
+        session = current.get()
+        launch = session.memo.get(key) or similar(session, key, x)
+        return launch.call(x, groups, scale, out)  # type: ignore[no-any-return]
+    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+        pass
     given = Arguments(
         x=x,
         offs=offs,
@@ -119,44 +170,4 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
         out=out,
         expected_m=expected_m,
     )
-    key: tuple[Any, ...] = ()
-    try:
-        session, key = current.get(), _key(given, config)
-        launch = session.memo.get(key) or similar(session, key, x)
-        return launch.call(given)  # type: ignore[no-any-return]
-    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
-        pass
     return run(given, config, key)
-
-
-def _key(given: Arguments, config: SiluMulQuantizeConfig | None) -> tuple[Any, ...]:
-    """
-    Return what a launch depends on and the entry does not check, with what is wrong to remember.
-
-    Dtypes, strides, and that q, scale and groups have the rows of x, the entry checks by itself.
-    """
-    x, out, scale, groups = given.x, given.out, given.scale, given.groups
-    tensors = (x, out, scale, groups)
-    return (
-        ("silu_mul_quantize", given.offs is None, given.m_indices is None, given.masked_m is None),
-        x.numel(),  # in its place: `launch.ROWS`
-        x.shape[-1],
-        x.dim(),
-        # The entry does not know that q has half the columns of x.
-        None if out is None else out.shape[-1],
-        groups.shape[0] if given.offs is not None and groups is not None else None,
-        x.get_device() if devices.has_several_gpus else None,
-        given.scale_granularity,
-        given.activation,
-        given.interleaved,
-        given.power_of_two,
-        given.limit,
-        given.alpha,
-        given.expected_m,
-        None if config is None else id(config),
-        # What has no memory is a tensor of another type, or is seen by a mode: it is never
-        # remembered, nor is what needs a gradient.
-        *(value.__class__ for value in tensors),
-        num_modes(),
-        is_grad_enabled() and any(value is not None and value.requires_grad for value in tensors),
-    )

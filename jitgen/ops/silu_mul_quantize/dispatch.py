@@ -3,24 +3,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from jitgen import formats
-from jitgen.config import Layout, ScaleGranularity
-from jitgen.errors import InputError, UnsupportedConfig
-from jitgen.formats.protocol import TORCH
+from jitgen.config import Config, Layout, ScaleGranularity
+from jitgen.errors import InputError
+from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
-from jitgen.ops.grouped_gemm.launch import AnyLaunch, Family, Key, remember
+from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.ops.silu_mul_quantize.config import Scales, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
 from jitgen.ops.silu_mul_quantize.validate import Arguments, Facts, validate
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
-from jitgen.tuning.choice import edges_of
 
 Result = tuple[Tensor, Tensor | None]
 
@@ -31,21 +28,28 @@ class Launch(AnyLaunch):
     What a call needs besides its tensors.
 
     Attributes:
-        scales: How many results share one scale.
         columns: I.
+        q_dtype: Element type of the results.
+        form: The format of the scales that the kernel finds; None where it finds none.
     """
 
-    scales: Scales
     columns: int
+    q_dtype: torch.dtype
+    form: ScaleFormat | None
 
-    def call(self, given: Arguments) -> Result:
-        """Launch the kernel for `given`, which is valid; return q and scale."""
-        q = new_q(given.x, self.columns, self.scales) if given.out is None else given.out
-        scale = new_scale(given.x, self.columns, self.scales)
+    def call(
+        self, x: Tensor, groups: Tensor | None, scale: Tensor | None, q: Tensor | None
+    ) -> Result:
+        """Launch the kernel, into `q` if it is given; return q and its scales."""
+        rows = x.shape[:-1]
+        if q is None:
+            q = x.new_empty((*rows, self.columns), dtype=self.q_dtype)
+        if self.form is not None:
+            scale = self.form.new_a(x, rows, self.columns)
         if scale is None:
-            scale = given.scale
-        found = () if scale is None else (scale,)
-        self.function(given.x, given.groups, q, *found, *given.limits, *self.tail)
+            self.function(x, groups, q, *self.tail)
+        else:
+            self.function(x, groups, q, scale, *self.tail)
         return q, scale
 
 
@@ -59,10 +63,13 @@ def new_scale(x: Tensor, columns: int, scales: Scales) -> Tensor | None:
     Return scales of the results as the next GEMM reads them, not initialised; None where a kernel
     finds none.
     """
-    if not scales.is_found:
-        return None
-    form = formats.find(ScaleGranularity(str(scales)))
-    return form.new_a(x, tuple(x.shape[:-1]), columns)
+    form = _form(scales)
+    return None if form is None else form.new_a(x, tuple(x.shape[:-1]), columns)
+
+
+def _form(scales: Scales) -> ScaleFormat | None:
+    """Return the format of scales that a kernel finds, which is that of a GEMM's a."""
+    return formats.find(ScaleGranularity(str(scales))) if scales.is_found else None
 
 
 def run(given: Arguments, config: SiluMulQuantizeConfig | None, key: Key) -> Result:
@@ -87,17 +94,8 @@ def run(given: Arguments, config: SiluMulQuantizeConfig | None, key: Key) -> Res
 def _run(
     given: Arguments, config: SiluMulQuantizeConfig | None, key: Key, session: Session
 ) -> Result:
-    epoch = session.epoch
-    launch, family, rows = _prepare(given, config, session)
-    is_capturing = given.x.is_cuda and torch.cuda.is_current_stream_capturing()
-    # While a graph is captured nobody looks for what is awaited, and a dispatch mode that was told
-    # not to see this call is to see the next.
-    is_waiting = is_capturing and launch.awaited is not None
-    if not (is_waiting or torch._C._len_torch_dispatch_stack()):
-        remember(session, key, family, rows, launch)
-        if launch.awaited is not None and epoch is not session.epoch:
-            session.memo.pop(key, None)  # it may have arrived after we looked, before we remembered
-    return launch.call(given)
+    launch = prepared(session, key, given.x, lambda: _prepare(given, config, session))
+    return launch.call(given.x, given.groups, given.scale, given.out)
 
 
 def _prepare(
@@ -110,41 +108,41 @@ def _prepare(
         The launch, the family that it belongs to, and its rows; 0 where there is nothing to launch.
     """
     facts = validate(given, session)
-    problem = problem_of(given, facts)
-    neighbours: list[Any] = []
+    family = Family()
+    neighbours: tuple[Config, ...] = ()
     if config is None:
-        try:
-            choice = session.select(problem, facts.arch)
-        except UnsupportedConfig as error:
-            raise InputError("x", str(error)) from None
-        wanted = choice.config
-        neighbours = [each.config for each in choice.candidates if each.config != wanted]
-        groups = 1 if facts.layout is Layout.MASKED else facts.groups
-        edges = edges_of(problem, facts.arch)
-        family = Family(edges=edges, groups=groups, mean=given.expected_m or 0)
-    else:
+        problem = problem_of(given, facts)
+        wanted, neighbours = chosen(session, problem, facts.arch, "x")
+        family = Family.of(problem, facts, _mean(given, facts))
+    else:  # whatever the rows, it serves, and is never replaced
         require_fit(config, given, facts)
-        wanted, family = config, Family(edges=(0,))
-    function, served = _nothing, wanted
+        wanted = config
+    function, served = nothing, wanted
     if facts.rows:
-        # One that was forced, and so is no choice, is never replaced.
         function, served = facts.device.entry(session, wanted, neighbours)
+    scales = facts.scale_granularity
     launch = Launch(
         function=function,
-        tail=facts.device.tail,
+        tail=(*given.limits, *facts.device.tail),
         config=served,
         awaited=None if served == wanted else wanted,
-        scales=facts.scale_granularity,
         columns=facts.n,
+        q_dtype=TORCH[scales.q_dtype],
+        form=_form(scales),
     )
     return launch, family, facts.rows
+
+
+def _mean(given: Arguments, facts: Facts) -> int | None:
+    """Return the rows that a group is told to have; contiguous calls do not know their groups."""
+    return None if facts.layout is Layout.CONTIGUOUS else given.expected_m
 
 
 def problem_of(given: Arguments, facts: Facts) -> SiluMulQuantizeProblem:
     """Return what is chosen for; unless told, groups share the rows and masked ones are full."""
     rows = facts.rows * facts.groups if facts.layout is Layout.MASKED else facts.rows
-    if given.expected_m is not None and facts.layout is not Layout.CONTIGUOUS:
-        rows = given.expected_m * facts.groups
+    if (mean := _mean(given, facts)) is not None:
+        rows = mean * facts.groups
     return SiluMulQuantizeProblem(
         layout=facts.layout,
         groups=facts.groups,
@@ -191,7 +189,3 @@ def require_fit(config: SiluMulQuantizeConfig, given: Arguments, facts: Facts) -
             f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
         )
     require(config, facts.arch)
-
-
-def _nothing(*_: Any) -> None:
-    """Launch nothing: there are no rows."""

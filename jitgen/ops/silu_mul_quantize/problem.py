@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from jitgen.config.config import SCALE_BLOCK, Layout, Part, of
+from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.ops.silu_mul_quantize.config import Activation, Scales
 
@@ -21,7 +22,8 @@ class SiluMulQuantizeProblem(Part):
 
     Attributes:
         layout: How rows belong to groups.
-        groups: Number of groups; 1 for the contiguous layout, whose calls do not know it.
+        groups: Number of groups; 1 for the contiguous layout, whose calls do not know it, so that
+            all rows count as one group's.
         m: Rows in all; for the masked layout those that are expected to be valid, over all groups.
         n: Columns of the result, I: half of those of x.
         scale_granularity: How many results share one scale.
@@ -39,6 +41,14 @@ class SiluMulQuantizeProblem(Part):
     activation: Activation = of(Activation, default=Activation.SWIGLU)
     interleaved: bool = of(bool, default=False)
     power_of_two: bool = of(bool, default=False)
+
+    def __post_init__(self) -> None:
+        Part.__post_init__(self)
+        if self.layout is Layout.CONTIGUOUS and self.groups != 1:
+            raise ConfigError(
+                "groups must be 1 for contiguous rows, because a call does not know of more: count "
+                f"all rows as one group's (got {self.groups})"
+            )
 
     @property
     def rows_per_group(self) -> int:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby
 from typing import Any, Self
 
@@ -93,19 +93,28 @@ class Solved:
 
     Attributes:
         tensors: What kernels take, in order, without the number of SMs.
+        named: What `jitgen.silu_mul_quantize` takes besides x, by its names.
         is_exact: Whether y is the same however exp() is computed, so that results are, too.
         is_owned: Rows that belong to a group.
         q, scale: What the kernel writes; scale None where it finds none.
         expected_q, expected_scale: What they must be.
     """
 
-    tensors: tuple[Tensor | float, ...]
+    tensors: tuple[Any, ...]
+    named: dict[str, Any]
     is_exact: bool
     is_owned: Tensor
     q: Tensor
     scale: Tensor | None
     expected_q: Tensor
     expected_scale: Tensor | None
+
+    def solve(self, function: Callable[..., tuple[Tensor, Tensor | None]]) -> int:
+        """Let what takes the arguments of `jitgen.silu_mul_quantize` solve it; return `wrong`."""
+        _, scale = function(self.tensors[0], out=self.q, **self.named)
+        if self.scale is not None and scale is not None:
+            self.scale[self.is_owned] = scale[self.is_owned]
+        return self.wrong()
 
     def wrong(self) -> int:
         """Return how many values are wrong: rows that nobody owns, scales, more than a step."""
@@ -130,34 +139,42 @@ class Solved:
         return float(frobenius), float(largest)
 
 
-def make(config: SiluMulQuantizeConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0) -> Solved:
+def make(
+    config: SiluMulQuantizeConfig,
+    sizes: Sizes,
+    *,
+    is_exact: bool,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Solved:
     """
-    Return a call of `config` with `sizes`, the same for the same `seed`. Every layout gets rows
-    that nobody owns.
+    Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`. Every
+    layout gets rows that nobody owns.
     """
-    chance = torch.Generator().manual_seed(seed)
+    chance = torch.Generator(device).manual_seed(seed)
     lead, groups = _rows(config.layout, sizes.rows)
-    gate, up = torch.randn(2, *lead, sizes.n, generator=chance)
+    groups = groups.to(device)
+    gate, up = torch.randn(2, *lead, sizes.n, generator=chance, device=device)
     gate = gate * 4
     if is_exact:  # gates are open, shut or 0
-        kinds = torch.randint(8, gate.shape, generator=chance)
+        kinds = torch.randint(8, gate.shape, generator=chance, device=device)
         gate = gate.abs() * 8 + 20
         gate = gate.where(kinds != 0, 0.0).where(kinds != 1, -200.0)
     pair = torch.stack((gate, up), -1) if config.interleaved else torch.stack((gate, up), -2)
     x = pair.flatten(-2).bfloat16()
     limits: dict[str, Any] = LIMITS if config.activation is Activation.SWIGLU_OAI else {}
-    given = torch.tensor([0.0117]) if config.scale_granularity is Scales.TENSOR else None
-    named: dict[str, Any] = {ARGUMENT[config.layout]: groups}
-    expected_q, expected_scale = reference.silu_mul_quantize(
-        x,
-        **named,
-        scale=given,
-        scale_granularity=str(config.scale_granularity),
-        activation=str(config.activation),
-        interleaved=config.interleaved,
-        power_of_two=config.power_of_two,
+    is_given = config.scale_granularity is Scales.TENSOR
+    given = torch.tensor([0.0117], device=device) if is_given else None
+    named: dict[str, Any] = {
+        ARGUMENT[config.layout]: groups,
+        "scale": given,
+        "scale_granularity": str(config.scale_granularity),
+        "activation": str(config.activation),
+        "interleaved": config.interleaved,
+        "power_of_two": config.power_of_two,
         **limits,
-    )
+    }
+    expected_q, expected_scale = reference.silu_mul_quantize(x, **named)
     q = new_q(x, sizes.n, config.scale_granularity)
     scale = new_scale(x, sizes.n, config.scale_granularity)
     q.view(torch.uint8).fill_(_UNTOUCHED)
@@ -166,6 +183,7 @@ def make(config: SiluMulQuantizeConfig, sizes: Sizes, *, is_exact: bool, seed: i
     scales = [each for each in (scale, given) if each is not None]
     return Solved(
         tensors=(x, groups, q, *scales, *limits.values()),
+        named=named,
         is_exact=is_exact,
         is_owned=reference.owned_rows(
             x, named.get("offs"), named.get("m_indices"), named.get("masked_m")

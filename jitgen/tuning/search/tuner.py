@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from jitgen.config import Arch
-from jitgen.errors import CacheError
+from jitgen.errors import CacheError, ConfigError
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.runtime import prewarm as compiling
@@ -33,7 +33,17 @@ TIME_LIMIT_S = 60.0
 
 
 def buckets_of(problems: Iterable[Problem], arch: Arch) -> list[Problem]:
-    """Return the problems that stand for the buckets of `problems`, each once, in order."""
+    """
+    Return the problems that stand for the buckets of `problems`, each once, in order.
+
+    Raises:
+        ConfigError: One is of an operation that cannot be measured.
+    """
+    problems = list(problems)
+    if others := sorted({each.op for each in problems} - {Problem.op}):
+        raise ConfigError(
+            f"only {Problem.op} can be measured, not {others[0]}, which the model alone chooses for"
+        )
     return sorted({bucket(problem, arch) for problem in problems}, key=lambda each: each.kind)
 
 

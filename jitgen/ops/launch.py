@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What calls remember: a launch for what a call looks like, and families of launches.
+
+A launch is remembered under a small tuple of what it depends on and what the compiled entry does
+not check by itself. Everything else that could be wrong with later tensors of the same shapes
+(types, strides, alignment, devices, sizes that disagree) the entry refuses before it runs.
+
+Another number of rows is another tuple, but rarely another launch: those that differ in their rows
+only are a family, in which each bucket of the selector has one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Arch, Config, Layout
+from jitgen.errors import InputError, UnsupportedConfig
+from jitgen.frozen import frozen
+from jitgen.runtime.session import Session
+from jitgen.tuning.choice import edges_of
+
+MEMO_SIZE = 8192
+"""Launches that are remembered; one more forgets all of them, and each is soon found again."""
+
+ROWS = 1
+"""Place in a key of what depends on the number of rows, and of nothing else there."""
+
+Key = tuple[Any, ...]
+
+
+@frozen
+class AnyLaunch:
+    """
+    What a call of any operation needs besides its tensors.
+
+    Attributes:
+        function: The compiled entry.
+        tail: What the entry takes behind the tensors: on a GPU the number of SMs, for one CTA on
+            each.
+        config: The config that serves. The memo's key holds the identity of one that was asked for,
+            and this keeps that object alive.
+        awaited: The config that was chosen, where another serves until its kernel is compiled.
+    """
+
+    function: Callable[..., Any]
+    tail: tuple[Any, ...]
+    config: Config
+    awaited: Config | None
+
+    @property
+    def is_of_capture(self) -> bool:
+        """Whether it holds memory that a graph fills, if one is being captured."""
+        return False
+
+
+Launch = TypeVar("Launch", bound=AnyLaunch)
+
+
+@frozen
+class Family:
+    """
+    Launches that differ in their rows only.
+
+    Attributes:
+        edges: Where the selector's buckets end: largest mean rows of a group.
+        groups: What rows are divided by for their mean.
+        mean: The mean, where it does not follow from the rows.
+        launches: By the edges of their buckets.
+    """
+
+    edges: tuple[int, ...] = (0,)
+    groups: int = 1
+    mean: int = 0
+    launches: dict[int, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, problem: Any, facts: Any, expected_m: int | None) -> Family:
+        """Return the calls for which a config is chosen as it is for `problem`, by their rows."""
+        return cls(
+            edges=edges_of(problem, facts.arch),
+            groups=1 if facts.layout is Layout.MASKED else facts.groups,
+            mean=expected_m or 0,
+        )
+
+    def edge(self, rows: int) -> int:
+        """Return the edge of the bucket that a call with `rows` rows falls into."""
+        mean = self.mean or -(-rows // self.groups)
+        return self.edges[min(bisect_left(self.edges, mean), len(self.edges) - 1)]
+
+
+def chosen(
+    session: Session, problem: Any, arch: Arch, name: str
+) -> tuple[Config, tuple[Config, ...]]:
+    """
+    Return the config for `problem`, and what may serve instead, best first.
+
+    Raises:
+        InputError: There is none, for what the argument called `name` is.
+    """
+    try:
+        choice = session.select(problem, arch)
+    except UnsupportedConfig as error:
+        raise InputError(name, str(error)) from None
+    every = (candidate.config for candidate in choice.candidates)
+    return choice.config, tuple(each for each in every if each != choice.config)
+
+
+def nothing(*_: Any) -> None:
+    """Launch nothing: there are no rows."""
+
+
+def prepared(
+    session: Session, key: Key, like: Tensor, prepare: Callable[[], tuple[Launch, Family, int]]
+) -> Launch:
+    """
+    Return a new launch, remembered under `key` if later calls may have it.
+
+    Args:
+        session: Who remembers.
+        key: What the call looks like.
+        like: One of its tensors, for the device.
+        prepare: Returns the launch, the family that it belongs to, and its rows; 0 where there is
+            nothing to launch.
+    """
+    epoch = session.epoch
+    launch, family, rows = prepare()
+    # While a graph is captured nobody looks for what is awaited, and memory may be the graph's own:
+    # the next call prepares again.
+    is_capturing = like.is_cuda and torch.cuda.is_current_stream_capturing()
+    is_waiting = is_capturing and (launch.awaited is not None or launch.is_of_capture)
+    # Nor is one remembered that a dispatch mode was told not to see: the next it is to see.
+    if not (is_waiting or torch._C._len_torch_dispatch_stack()):
+        _remember(session, key, family, rows, launch)
+        if launch.awaited is not None and epoch is not session.epoch:
+            session.memo.pop(key, None)  # it may have arrived after we looked, before we remembered
+    return launch
+
+
+def similar(session: Session, key: Key, like: Tensor) -> Any:
+    """
+    Return the launch of a call that differs in its rows, those of `like`, from one that was made,
+    and remember it.
+
+    Raises:
+        KeyError: There was none in this bucket, or there are no rows.
+    """
+    rows = like.shape[-2]
+    family: Family = session.families[key[:ROWS] + key[ROWS + 1 :]]
+    launch: AnyLaunch = family.launches[family.edge(rows) if rows else -1]
+    _keep(session.memo, key, launch)
+    return launch
+
+
+def _remember(session: Session, key: Key, family: Family, rows: int, launch: AnyLaunch) -> None:
+    """Remember the launch of a call for those like it, and for those with as many rows about."""
+    _keep(session.memo, key, launch)
+    if launch.awaited is None and rows:
+        place = key[:ROWS] + key[ROWS + 1 :]
+        if place not in session.families:
+            _keep(session.families, place, family)
+        session.families[place].launches[family.edge(rows)] = launch
+
+
+def _keep(memory: dict[Any, Any], key: Key, value: Any) -> None:
+    """Put `value` into a memory that forgets everything when it is full."""
+    if len(memory) >= MEMO_SIZE:
+        memory.clear()
+    memory[key] = value

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registers that sm_90a's rules say a thread of `silu_mul_quantize` needs: none spills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from jitgen.codegen.render import render
+from jitgen.compile import compiler, inspect
+from jitgen.config import Arch
+from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, Tiling
+from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
+from jitgen.targets.legality import check, rules
+from jitgen.targets.silu_space import kinds
+from tests import needs
+
+pytestmark = [needs.compiler, needs.linker]
+
+OF = rules(Arch.SM_90A, "silu_mul_quantize")
+SHARES = [
+    *[(256, 6), (256, 5), (128, 9), (256, 4), (128, 7), (128, 6)],
+    *[(128, 5), (256, 2), (128, 3), (128, 2)],
+]
+"""Threads and CTAs of an SM, from the fewest registers of a thread, 40, to the most."""
+
+KIND = ("layout", "scale_granularity", "activation", "interleaved", "power_of_two")
+EXTREMES = [
+    "masked_block128_swiglu_oai_interleaved_pow2_c6",
+    "contiguous_none_swiglu_t256_c2",
+    "masked_row_swiglu_oai_interleaved_pow2_r2_c5",
+    "contiguous_block128_swiglu_oai_interleaved_pow2_r2_c5_ahead",
+]
+"""Where the rules leave nothing over, of the kinds that take most."""
+
+
+def tightest(kind: SiluMulQuantizeConfig) -> Iterator[SiluMulQuantizeConfig]:
+    """Yield of each tile the config that leaves a thread the fewest registers."""
+    for rows in (1, 2, 4, 8):
+        for held, loads_ahead in ((1, False), (1, True), (2, False), (4, False)):
+            every = (
+                replace(
+                    kind,
+                    tiling=Tiling(
+                        rows=rows, held=held, loads_ahead=loads_ahead, threads=t, ctas_per_sm=c
+                    ),
+                )
+                for t, c in SHARES
+            )
+            config = next((each for each in every if check(each, "sm_90a")), None)
+            if config is not None:
+                yield config
+
+
+def spills(config: SiluMulQuantizeConfig) -> str:
+    """Return what is wrong with the registers of a kernel, if anything is."""
+    made = compiler.compile_source(render(config, Arch.SM_90A))
+    found = inspect.resources(made.files[made.library])
+    allowed = OF.derive(config).registers
+    if found.stack_bytes or found.spill_instructions or found.registers > allowed:
+        return f"{config.words()}: {found}"
+    return ""
+
+
+@pytest.mark.parametrize("words", EXTREMES)
+def test_the_extreme_ones(words: str) -> None:
+    config = SiluMulQuantizeConfig.of_words(words)
+
+    assert config is not None
+    assert config in list(tightest(replace(config, tiling=Tiling())))
+    assert not spills(config)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "kind", [kind for kind in kinds() if kind.scale_granularity.is_found or not kind.power_of_two]
+)
+def test_every_kind(kind: SiluMulQuantizeConfig) -> None:
+    """The tightest of every tile, and whatever may be chosen."""
+    problem = SiluMulQuantizeProblem(
+        groups=1, m=8, n=2048, **{name: getattr(kind, name) for name in KIND}
+    )
+    wrong = {*map(spills, {*tightest(kind), *OF.candidates(problem)})} - {""}
+
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("threads", "ctas", "registers"),
+    [(256, 6, 40), (128, 7, 72), (64, 16, 64), (64, 9, 96), (32, 9, 168), (128, 1, 255)],
+)
+def test_an_sm_deals_its_warps_to_four_parts(threads: int, ctas: int, registers: int) -> None:
+    """Each with a quarter of the registers: nine pairs of warps leave one part five of them."""
+    tiling = Tiling(rows=1, threads=threads, ctas_per_sm=ctas)
+    config = SiluMulQuantizeConfig(layout="ragged", tiling=tiling)
+    verdict = check(config, "sm_90a")
+    if registers == 40:
+        assert verdict.code == "E_REGS"
+        assert "1536 threads leave each 40" in verdict.reason
+    else:
+        assert OF.derive(config).registers == registers

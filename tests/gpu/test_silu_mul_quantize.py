@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`silu_mul_quantize` on the GPU: every kernel of the shipped plan, and CUDA graphs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+import jitgen
+from jitgen import plans
+from jitgen.config import Arch
+from jitgen.errors import CaptureMiss
+from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
+from jitgen.ops.silu_mul_quantize.samples import Sizes, make
+from jitgen.runtime.session import current
+
+CONFIGS = [
+    config
+    for config in plans.configs(plans.load("swiglu"), Arch.SM_90A)
+    if isinstance(config, SiluMulQuantizeConfig)
+]
+CONFIG = next(config for config in CONFIGS if config.layout == "ragged")
+
+of_cuda = partial(make, device="cuda")
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=[config.name("sm_90a") for config in CONFIGS])
+@pytest.mark.parametrize("is_exact", [True, False], ids=["exact", "random"])
+class TestEveryKernel:
+    def test_edges(self, config: SiluMulQuantizeConfig, is_exact: bool) -> None:
+        """More groups than lanes, empty and tiny ones; twice, for the second call is warm."""
+        for seed in (0, 1):
+            sizes = Sizes.of(config, Arch.SM_90A)
+            case = of_cuda(config, sizes, is_exact=is_exact, seed=seed)
+
+            assert case.solve(partial(jitgen.silu_mul_quantize, config=config)) == 0
+
+    def test_many_tiles(self, config: SiluMulQuantizeConfig, is_exact: bool) -> None:
+        case = of_cuda(config, Sizes(rows=(900, 0, 2100, 7), n=1544), is_exact=is_exact)
+
+        assert case.solve(partial(jitgen.silu_mul_quantize, config=config)) == 0
+
+
+def test_a_cuda_graph() -> None:
+    """A captured call follows new values of its inputs, the groups' rows included."""
+    case, other = (
+        of_cuda(CONFIG, Sizes(rows=rows, n=512), is_exact=True, seed=seed)
+        for seed, rows in enumerate([(100, 3, 60), (0, 160, 3)])
+    )
+    call = partial(jitgen.silu_mul_quantize, config=CONFIG)
+    assert case.solve(call) == 0
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        _, scale = call(case.tensors[0], out=case.q, **case.named)
+    for mine, new in zip(case.tensors[:2], other.tensors[:2], strict=True):
+        mine.copy_(new)
+
+    def replay(*_: object, out: torch.Tensor, **__: object) -> tuple[torch.Tensor, object]:
+        graph.replay()
+        out.copy_(case.q)
+        return out, scale
+
+    case.q.copy_(other.q)  # what the results of rows that nobody owns have to be
+    assert other.solve(replay) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
+def test_capture_of_a_kernel_that_is_not_loaded() -> None:
+    """A miss during capture raises its own error, and the call works after it."""
+    case = of_cuda(CONFIG, Sizes(rows=(4, 0, 9), n=128), is_exact=True)
+    call = partial(jitgen.silu_mul_quantize, config=CONFIG)
+    current.get().reset()
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(CaptureMiss, match="before the capture"), torch.cuda.graph(graph):
+        call(case.tensors[0], out=case.q, **case.named)
+
+    assert case.solve(call) == 0
