@@ -71,6 +71,12 @@ def compiled(source: Source) -> Artifact:
 
 
 @lru_cache(maxsize=64)
+def compiled_once(source: Source) -> Artifact:
+    """Return what `compiled` does, made by the first call and remembered."""
+    return compiled(source)
+
+
+@lru_cache(maxsize=64)
 def _ptx(source: Source) -> str:
     from jitgen.compile import inspect
 
