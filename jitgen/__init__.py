@@ -29,13 +29,12 @@ if TYPE_CHECKING:
         KernelConfig,
         Operands,
         Pipeline,
+        Problem,
         Schedule,
         Tile,
     )
-    from jitgen.ops.grouped_gemm.problem import Problem
     from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
-    from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
-    from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
+    from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, SiluMulQuantizeProblem
     from jitgen.runtime.prewarm import prewarm
     from jitgen.runtime.session import Session, freeze, get_kernel, select
     from jitgen.targets.legality import check
@@ -91,10 +90,10 @@ _HOME = {
     "Pipeline": f"{_GEMM}.config",
     "Schedule": f"{_GEMM}.config",
     "Tile": f"{_GEMM}.config",
-    "Problem": f"{_GEMM}.problem",
+    "Problem": f"{_GEMM}.config",
     "grouped_gemm": f"{_GEMM}.call",
     "SiluMulQuantizeConfig": f"{_SILU}.config",
-    "SiluMulQuantizeProblem": f"{_SILU}.problem",
+    "SiluMulQuantizeProblem": f"{_SILU}.config",
     "silu_mul_quantize": f"{_SILU}.call",
     "check": "jitgen.targets.legality",
     "emulate": "jitgen.verify",

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
 from jitgen.targets.legality import rules
 
 

@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 
 from jitgen.ops.grouped_gemm.config import KernelConfig
 
 
-def covering(configs: Sequence[KernelConfig]) -> list[KernelConfig]:
+def covering(
+    configs: Sequence[KernelConfig],
+    features: Callable[[KernelConfig], Iterable[object]] | None = None,
+) -> list[KernelConfig]:
     """
-    Return a few of `configs` that have between them all that any has; see `features`.
+    Return a few of `configs` that have between them all `features` that any has; by default those
+    of `pairs_and_numbers`.
 
     Each is the first of those that add most to what was chosen before.
     """
+    features = features or pairs_and_numbers
     of = {config: set(features(config)) for config in configs}
     missing = set().union(*of.values())
     found: list[KernelConfig] = []
@@ -25,23 +30,36 @@ def covering(configs: Sequence[KernelConfig]) -> list[KernelConfig]:
     return found
 
 
-def features(config: KernelConfig) -> Iterator[object]:
+def pairs_and_numbers(config: KernelConfig) -> Iterator[object]:
     """
     Yield what kernels differ in: each pair of layout, scales, types, cluster and split K, for these
     change a kernel's structure together; and, one by one, the numbers and switches.
     """
+    yield from combinations(_structure(config).items(), 2)
+    yield "operands", config.operands
+    yield "m", config.tile.m
+    yield "n", config.tile.n
+    yield "stages", config.pipeline.num_ab_stage
+    yield from _switches(config).items()
+
+
+def structure_and_switches(config: KernelConfig) -> Iterator[object]:
+    """Yield what changes a kernel's structure, one by one, and the switches."""
+    yield from _structure(config).items()
+    yield "out_dtype", config.operands.out_dtype
+    yield from _switches(config).items()
+
+
+def _structure(config: KernelConfig) -> dict[str, object]:
     operands = config.operands
-    structure = {
+    return {
         "layout": config.layout,
         "scales": operands.scale_granularity,
         "types": (operands.a_dtype, operands.b_dtype),
         "cluster": config.cluster,
         "split_k": config.schedule.split_k,
     }
-    yield from combinations(structure.items(), 2)
-    yield "operands", operands
-    yield "m", config.tile.m
-    yield "n", config.tile.n
-    yield "stages", config.pipeline.num_ab_stage
-    yield "use_pdl", config.schedule.use_pdl
-    yield "stream_b", config.schedule.stream_b
+
+
+def _switches(config: KernelConfig) -> dict[str, object]:
+    return {"use_pdl": config.schedule.use_pdl, "stream_b": config.schedule.stream_b}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 from hypothesis import strategies as st
 
@@ -52,13 +53,18 @@ configs = st.builds(
 )
 
 
-def legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
+@cache
+def legal_sweep(arch: Arch) -> tuple[KernelConfig, ...]:
     """
-    Yield every legal config of a broad sweep over a target's space.
+    Return every legal config of a broad sweep over a target's space, which takes seconds once.
 
     On a GPU, other stages and schedules than the default are tried with one pair of types: nothing
     that they change depends on types.
     """
+    return tuple(_legal_sweep(arch))
+
+
+def _legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
     space = rules(arch, "grouped_gemm").space
     variants: list[tuple[Schedule, int | None]] = [(Schedule(), None)]
     if arch.is_gpu:

@@ -18,7 +18,7 @@ from jitgen.config import Layout
 from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.text import shown
 
 PUBLIC = Path(__file__).with_name("hopper.json")

@@ -22,9 +22,9 @@ import jitgen
 from jitgen.bench.protocol import Row
 from jitgen.config import Arch, Layout
 from jitgen.formats.block128 import FORMAT as BLOCK128
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.silu_mul_quantize import samples
-from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
+from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
 from jitgen.runtime.session import current
 from jitgen.targets.devices import default_arch
 from jitgen.tuning.choice import edges_of

@@ -41,7 +41,7 @@ from pathlib import Path
 from jitgen.emulator import Artifact
 from jitgen.tuning.measure.workload import Workload
 from jitgen.config import Layout
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.verify import emulate
 
 folder = Path({folder!r})

@@ -18,7 +18,7 @@ from jitgen.bench.protocol import Row
 from jitgen.bench.targets import PEER
 from jitgen.config import Layout
 from jitgen.layouts import GROUP_ALIGNMENT
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.tuning.measure.clock import compete, require_gpu
 from jitgen.tuning.measure.times import Times
 from jitgen.tuning.measure.workload import Workload

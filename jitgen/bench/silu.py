@@ -24,8 +24,12 @@ from jitgen.bench.sides import attempt
 from jitgen.config import Arch, Layout
 from jitgen.formats.e4m3 import MAX
 from jitgen.ops.silu_mul_quantize import reference, samples
-from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeConfig
-from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
+from jitgen.ops.silu_mul_quantize.config import (
+    Activation,
+    Scales,
+    SiluMulQuantizeConfig,
+    SiluMulQuantizeProblem,
+)
 from jitgen.targets.devices import default_arch
 from jitgen.tuning.measure.clock import compete, has_gpu
 from jitgen.tuning.measure.errors import WrongResult

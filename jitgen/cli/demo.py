@@ -18,7 +18,7 @@ from jitgen.config import Arch, Layout
 from jitgen.errors import JitgenError
 from jitgen.events import Event, EventKind, on_event
 from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.runtime.session import current
 from jitgen.settings import settings
 

@@ -18,7 +18,7 @@ from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
 from jitgen.config import Arch
 from jitgen.documents import BadDocument, parse_json, read_bounded, read_stream
 from jitgen.errors import ConfigError
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.targets.devices import default_arch
 from jitgen.text import shown
 from jitgen.tuning.record import MAX_TABLE_BYTES

@@ -11,7 +11,7 @@ from __future__ import annotations
 import platform
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 MAGIC = b"\x7fELF\x02\x01"
 MACHINE_CUDA = 190
@@ -68,8 +68,7 @@ _DYNAMIC_SYMBOLS = 11
 _UNDEFINED = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """
     A section of an ELF file.
 
@@ -88,7 +87,7 @@ class Section:
     offset: int
     size: int
     link: int
-    content: bytes = field(repr=False)
+    content: bytes
 
 
 def sections(content: bytes) -> Iterator[Section]:

@@ -47,7 +47,7 @@ class Operation(NamedTuple):
         config: ``MODULE:CLASS`` of its config, a `jitgen.config.Config`.
         problem: ``MODULE:CLASS`` of its problem: a `jitgen.config.config.Part` with ``op``,
             ``groups``, ``m``, ``rows_per_group``, ``types``, ``slug``, ``kind`` and ``with_mean``,
-            as `jitgen.ops.grouped_gemm.problem.Problem` has them.
+            as `jitgen.ops.grouped_gemm.config.Problem` has them.
         samples: Module with what a kernel is verified with: ``Sizes``, with `of` and `parse`;
             ``make``, which returns a call with its answer; ``unreachable``, which says what no call
             can reach; and ``tile``, rows and columns of a CTA's work. See `jitgen.verify.problem`.

@@ -19,9 +19,9 @@ from jitgen.ops.grouped_gemm.config import (
     KernelConfig,
     Operands,
     Pipeline,
+    Problem,
     Tile,
 )
-from jitgen.ops.grouped_gemm.problem import Problem
 from jitgen.targets.protocol import Derived, Refusal, refuse_unless
 
 

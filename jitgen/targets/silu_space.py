@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jitgen.config.config import Layout
-from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeConfig
-from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
+from jitgen.ops.silu_mul_quantize.config import (
+    Activation,
+    Scales,
+    SiluMulQuantizeConfig,
+    SiluMulQuantizeProblem,
+)
 from jitgen.targets.protocol import refuse_unless
 
 

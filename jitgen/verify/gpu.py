@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from jitgen.codegen.render import Source
+from jitgen.codegen.render import Source, render
 from jitgen.config import Arch
 from jitgen.emulator.api import TIME_LIMIT_S
 from jitgen.emulator.artifact import Artifact
@@ -19,11 +19,10 @@ from jitgen.emulator.report import Report
 from jitgen.errors import ConfigError, EmulationError
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.devices import Emulated
-from jitgen.runtime.entries import build
 from jitgen.runtime.session import Session, current
 from jitgen.runtime.spec import spec_of
 from jitgen.runtime.tiers import readable
-from jitgen.verify.artifacts import of_entry
+from jitgen.verify.artifacts import compiled_once, of_entry
 from jitgen.verify.emulation import emulate
 
 
@@ -39,7 +38,7 @@ def device(
     Let `jitgen.grouped_gemm` run tensors in host memory on an emulated GPU, in this context.
 
     Selection, validation and cache are those of the real GPU. A kernel that is not in the cache is
-    compiled.
+    compiled for the emulator alone, once in a process, and not published.
 
     Args:
         arch: A GPU target.
@@ -81,10 +80,14 @@ def device(
 
 
 def _artifact(config: KernelConfig, arch: Arch) -> Artifact:
-    """Return the artifact that the cache of this process has or now gets."""
-    tiers, spec = current.get().registry.tiers, spec_of(config, arch)
-    found = readable(tiers, spec)
-    entry = build(tiers, spec) if found is None else found[0]
+    """
+    Return the artifact of what the cache has; where it has nothing, of a compile that gives library
+    and PTX at once: an entry would have to be compiled once more for its PTX.
+    """
+    found = readable(current.get().registry.tiers, spec_of(config, arch))
+    if found is None:
+        return compiled_once(render(config, arch))
+    entry = found[0]
     text = entry.source
     name, op = config.name(arch), config.op
     return of_entry(entry, Source(config=config, arch=arch, name=name, text=text, entry=op))

@@ -14,8 +14,7 @@ from jitgen.config import Arch, DType, Layout
 from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.targets.legality import require
 

@@ -49,20 +49,22 @@ CONFIGS = tuple(
     for layout, scales, m in itertools.product(Layout, ScaleGranularity, (8, 16, 32))
 )[:20]
 
-_SOURCE = """
+_PLACEHOLDER = 0x6A69_7467_656E_0001
+_SOURCE = f"""
 #include <stdint.h>
 typedef struct {{ int32_t type; uint32_t pad; int64_t value; }} Any;
-int __tvm_ffi_{name}(void *self, const Any *args, int32_t count, Any *result) {{
-    result->type = 1; result->pad = 0; result->value = {answer};
+static const volatile int64_t answer = {_PLACEHOLDER};
+int run(void *self, const Any *args, int32_t count, Any *result) {{
+    result->type = 1; result->pad = 0; result->value = answer;
     return 0;
 }}
 """
-_MARKER = """
+_MARKER = f"""
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 __attribute__((constructor)) static void mark(void) {{
-    const char *path = getenv("{variable}");
+    const char *path = getenv("{MARK}");
     int file = path ? open(path, O_WRONLY | O_CREAT | O_APPEND, 0666) : -1;
     if (file >= 0) {{ (void)!write(file, "foreign\\n", 8); close(file); }}
 }}
@@ -94,24 +96,39 @@ class Prebuilt:
 
 @functools.cache
 def prebuilt() -> Prebuilt:
-    """Build all libraries, some 10 ms each."""
+    """Build all libraries: two are compiled, and linked under other names with other answers."""
     good, foreign = {}, {}
     with tempfile.TemporaryDirectory() as folder:
+        ours = _compiled(Path(folder, "ours.o"), _SOURCE)
+        theirs = _compiled(Path(folder, "theirs.o"), _MARKER + _SOURCE)
         for config in CONFIGS:
             name = name_of(config)
-            text = _SOURCE.format(name=name, answer=answer_of(config))
-            good[name] = _built(Path(folder), text)
-            text = _MARKER.format(variable=MARK) + _SOURCE.format(name=name, answer=FOREIGN)
-            foreign[name] = _built(Path(folder), text)
+            good[name] = _linked(ours, name, answer_of(config))
+            foreign[name] = _linked(theirs, name, FOREIGN)
     return Prebuilt(good=good, foreign=foreign)
 
 
-def _built(folder: Path, text: str) -> bytes:
-    source, library = folder / "kernel.c", folder / "kernel.so"
+def _compiled(path: Path, text: str) -> Path:
+    source = path.with_suffix(".c")
     source.write_text(text)
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-s", "-o", str(library), str(source)]
-    subprocess.run(command, check=True)
-    return library.read_bytes()
+    subprocess.run(["gcc", "-c", "-fPIC", "-O1", "-o", str(path), str(source)], check=True)
+    return path
+
+
+def _linked(path: Path, name: str, answer: int) -> bytes:
+    """Return a library whose kernel `name` returns `answer`."""
+    library = path.with_suffix(".so")
+    command = [_linker(), "-shared", "-s", f"--defsym=__tvm_ffi_{name}=run"]
+    subprocess.run([*command, "-o", str(library), str(path)], check=True)
+    before, _, after = library.read_bytes().partition(_PLACEHOLDER.to_bytes(8, sys.byteorder))
+    return before + answer.to_bytes(8, sys.byteorder, signed=True) + after
+
+
+@functools.cache
+def _linker() -> str:
+    """Return gcc's own linker: gcc before it takes four times as long."""
+    command = ["gcc", "-print-prog-name=ld"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def without_torch() -> None:

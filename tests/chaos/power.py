@@ -46,7 +46,7 @@ Call = dict[str, Any]
 def run(quick: bool = True) -> Stage:
     stage = Stage("power", "0 bad, 0 unhealed")
     warm_up()
-    states = 300 if quick else 5000
+    states = 100 if quick else 5000
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         place = Path(folder)
         traces = {name: _recorded(place, name, *work) for name, work in SCENARIOS.items()}

@@ -31,6 +31,7 @@ from tests.chaos.kernels import (
     pretending,
     registry,
     result_of,
+    warm_up,
 )
 from tests.chaos.report import Stage
 
@@ -135,6 +136,7 @@ AFTER: dict[str, tuple[Swap, str]] = {
 
 def run(_: object = None) -> Stage:
     stage = Stage("swaps", "no swap runs foreign bytes, and none kills the process")
+    warm_up()
     for what, (swap, before) in BETWEEN.items():
         _case(stage, what, before, lambda root, swap=swap: _between(root, swap))
     for what, (swap, before) in AFTER.items():

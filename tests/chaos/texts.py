@@ -112,7 +112,7 @@ def _tuned(data: bytes) -> Callable[[Path, Path], None]:
 
     def write(root: Path, _: Path) -> None:
         from jitgen.config import Layout
-        from jitgen.ops.grouped_gemm.problem import Problem
+        from jitgen.ops.grouped_gemm.config import Problem
         from jitgen.tuning import device
         from jitgen.tuning.choice import bucket
 

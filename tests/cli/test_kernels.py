@@ -15,8 +15,7 @@ from jitgen.cache import Store
 from jitgen.cli import main
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.settings import settings
 from jitgen.targets.legality import check
 from tests.cli.conftest import Jitgen

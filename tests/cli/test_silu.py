@@ -17,7 +17,7 @@ from jitgen.cache import Store
 from jitgen.compile import workers
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch, Config
-from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
+from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
 from jitgen.targets.legality import check
 from jitgen.tuning.measure.times import Times
 from tests.cli.conftest import Jitgen

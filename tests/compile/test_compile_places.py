@@ -32,6 +32,7 @@ LEFT = 60  # frames that a deep caller leaves; the smallest compile takes a hund
 
 FRESH = """
 import hashlib, json, logging, sys
+sys.modules["torch"] = None  # which tvm-ffi imports wherever it can, for two seconds
 logging.basicConfig(format="%(message)s")
 {before}
 from jitgen.cache import Store

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 import torch
@@ -45,8 +46,18 @@ def config(layout: Layout, scales: ScaleGranularity) -> KernelConfig:
     )
 
 
-@pytest.mark.parametrize("scales", ScaleGranularity)
-@pytest.mark.parametrize("layout", Layout)
+PAIRS = [*product(Layout, ScaleGranularity)]
+OFTEN = {*PAIRS[::4], (Layout.RAGGED, ScaleGranularity.BLOCK128)}
+"""Every layout and every kind of scale, and what models use most: for every push."""
+
+
+@pytest.mark.parametrize(
+    ("layout", "scales"),
+    [
+        pytest.param(*pair, marks=() if pair in OFTEN else pytest.mark.nightly, id="-".join(pair))
+        for pair in PAIRS
+    ],
+)
 class TestEveryLayoutAndScale:
     @pytest.mark.parametrize(("n", "k"), SIZES)
     def test_exact(self, layout: Layout, scales: ScaleGranularity, n: int, k: int) -> None:
@@ -67,10 +78,15 @@ class TestEveryLayoutAndScale:
     [
         (Layout.RAGGED, DType.E4M3, "block128", DType.F32),
         (Layout.MASKED, DType.E4M3, "row", DType.F32),
-        (Layout.CONTIGUOUS, DType.E4M3, "block128", DType.F16),
-        (Layout.RAGGED, DType.BF16, "row", DType.F32),
         (Layout.CONTIGUOUS, DType.BF16, "tensor", DType.BF16),
-        (Layout.MASKED, DType.BF16, "tensor", DType.F16),
+        *(
+            pytest.param(*others, marks=pytest.mark.nightly)
+            for others in (
+                (Layout.CONTIGUOUS, DType.E4M3, "block128", DType.F16),
+                (Layout.RAGGED, DType.BF16, "row", DType.F32),
+                (Layout.MASKED, DType.BF16, "tensor", DType.F16),
+            )
+        ),
     ],
 )
 def test_other_types(layout: Layout, dtype: DType, scales: str, out_dtype: DType) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from jitgen.ops.silu_mul_quantize import reference
@@ -29,11 +31,27 @@ ROWS = Tiling(rows=2, threads=64, ctas_per_sm=1)
 """Few warps, which all get several tiles; 1,040 columns are more than these threads hold."""
 
 
+def test_the_kernels_of_a_push_have_every_value() -> None:
+    for field in fields(Kernel):
+        values = [getattr(kernel, field.name) for kernel in KERNELS]
+        assert {values[number] for number in OFTEN} == set(values), field.name
+
+
 def tiling_of(kernel: Kernel) -> Tiling:
     return ROWS if kernel.scale_granularity == "row" else BLOCKS
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=label)
+OFTEN = {0, 1, 3, 5, 8}
+"""Kernels with every value of every field between them: for every push."""
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(kernel, marks=() if number in OFTEN else pytest.mark.nightly, id=label(kernel))
+        for number, kernel in enumerate(KERNELS)
+    ],
+)
 class TestEveryKernel:
     @pytest.mark.parametrize("is_exact", [True, False])
     def test_right(self, kernel: Kernel, is_exact: bool) -> None:
@@ -78,7 +96,9 @@ def test_ties_go_to_the_even_value(kernel: Kernel) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("kernel", [KERNELS[0], KERNELS[1]], ids=label)
+@pytest.mark.parametrize(
+    "kernel", [KERNELS[0], pytest.param(KERNELS[1], marks=pytest.mark.nightly)], ids=label
+)
 def test_every_way_to_share_the_work(kernel: Kernel, tiling: Tiling) -> None:
     for rows, columns in (SIZES[0], SIZES[3]):
         case = make(kernel, rows, columns, is_exact=True)

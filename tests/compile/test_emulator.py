@@ -36,8 +36,9 @@ def artifact() -> Artifact:
     return compiled(render(CONFIG, ARCH))
 
 
-def test_a_kernel_is_right_in_every_mode() -> None:
-    found = verify(CONFIG, ARCH, "2:260:136:784", modes="all")
+@pytest.mark.parametrize("modes", ["quick", pytest.param("all", marks=pytest.mark.nightly)])
+def test_a_kernel_is_right_in_every_mode(modes: str) -> None:
+    found = verify(CONFIG, ARCH, "2:260:136:784", modes=modes)
 
     assert found.is_right, found.to_json()
     integers, random = found.trials
@@ -52,12 +53,15 @@ def test_a_kernel_is_right_in_every_mode() -> None:
     assert run.counts["matrix_instructions"] > 0
 
 
-def test_ctas_that_share_k_drift_apart() -> None:
+@pytest.mark.parametrize(
+    "modes", ["random-1", pytest.param("random-0..2", marks=pytest.mark.nightly)]
+)
+def test_ctas_that_share_k_drift_apart(modes: str) -> None:
     """
     A warp without live rows waited until its CTA's sums were read, though nobody waits for it: with
     random-1 the barrier was two phases further on when it looked, and everything stood still.
     """
-    found = verify(*KernelConfig.parse(SPLIT_K), modes="random-0..2")
+    found = verify(*KernelConfig.parse(SPLIT_K), modes=modes)
 
     assert found.is_right, found.to_json()
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Golden kernels and those of the sm_90a menu, compiled and run in the emulator: with every push those
-that differ in all that any of them differ in, and at night the others.
+Golden kernels and those of the sm_90a menu, compiled and run in the emulator: with every push a few
+goldens that have between them every height, cluster and split (`test_emulated_grouped_gemm` varies
+layouts, scales and types), and at night the others.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ NAMES = tuple(dict.fromkeys([*MENU, *GOLDENS]))
 FEW = {
     config.name(Arch.SM_90A)
     for config in covering(
-        [KernelConfig.parse(name)[0] for name in NAMES if name.startswith(KernelConfig.op)]
+        [KernelConfig.parse(name)[0] for name in GOLDENS if name.startswith(KernelConfig.op)],
+        lambda config: [config.tile.m, config.cluster, ("split K", config.schedule.split_k)],
     )
 }
 

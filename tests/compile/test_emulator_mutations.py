@@ -105,7 +105,13 @@ def test_unchanged_programs_are_clean(programs: dict[str, Program], name: str) -
     assert program.findings(program.artifact.ptx, "quick") == []
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        pytest.param(mutation, marks=pytest.mark.nightly if number % 2 else (), id=mutation.name)
+        for number, mutation in enumerate(MUTATIONS)
+    ],
+)
 def test_found(programs: dict[str, Program], mutation: Mutation) -> None:
     program = programs[mutation.program]
     found = program.findings(mutation.edit(program.artifact.ptx), "eager")
@@ -123,6 +129,7 @@ def test_found(programs: dict[str, Program], mutation: Mutation) -> None:
 REPEATED = [mutation for mutation in MUTATIONS if mutation.kind in HAS_TWO_PLACES][::4]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mutation", REPEATED, ids=lambda mutation: mutation.name)
 def test_found_in_the_same_way_again(programs: dict[str, Program], mutation: Mutation) -> None:
     program = programs[mutation.program]

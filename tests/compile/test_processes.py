@@ -30,7 +30,7 @@ from jitgen.events import events
 from tests.compile.test_registry import CONFIG, check
 go, ready = os.pipe(), os.pipe()
 children = []
-for _ in range(64):
+for _ in range(int(sys.argv[1])):
     child = os.fork()
     if child == 0:
         code = 1
@@ -51,10 +51,10 @@ print(codes.count(0), codes.count(10))
 """
 
 
-def run(code: str, root: Path, **environment: str) -> str:
+def run(code: str, root: Path, *arguments: str, **environment: str) -> str:
     """Run `code` in a fresh interpreter and return what it printed."""
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *arguments],
         env={**os.environ, "JITGEN_CACHE_DIR": str(root), "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
@@ -65,9 +65,10 @@ def run(code: str, root: Path, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def test_64_processes_compile_once(cache_root: Path) -> None:
+@pytest.mark.parametrize("processes", [16, pytest.param(64, marks=pytest.mark.nightly)])
+def test_processes_compile_once(cache_root: Path, processes: int) -> None:
     """Processes that want the same missing kernel at once cost one compile and are all right."""
-    assert run(RACE, cache_root) == "63 1"
+    assert run(RACE, cache_root, str(processes)) == f"{processes - 1} 1"
     assert len(list(cache_root.rglob("kernel.so"))) == 1
 
 
@@ -83,7 +84,7 @@ def test_killed_compiles_leave_nothing_bad(cache_root: Path, kills: int) -> None
     name = key(CONFIG, Arch.CPU)
     start = time.perf_counter()
     Registry(Store.open(cache_root)).get(CONFIG, "cpu")
-    whole = time.perf_counter() - start
+    longest = 2 * (time.perf_counter() - start)
     survived = 0
     for _ in range(kills):
         store.remove(name)
@@ -94,13 +95,14 @@ def test_killed_compiles_leave_nothing_bad(cache_root: Path, kills: int) -> None
                 Registry(Store.open(cache_root)).get(CONFIG, "cpu")
             finally:
                 os._exit(0)
-        time.sleep(chance.uniform(0, whole * 2))
+        time.sleep(chance.uniform(0, longest))
         os.killpg(child, signal.SIGKILL) if os.getpgid(child) == child else os.kill(child, 9)
         os.waitpid(child, 0)
         with store.lock(name, 0.5) as is_locked:
             assert is_locked, "the lock of a dead process is free"
         entry = store.read(name)
         survived += entry is not None
+        longest *= 0.7 if entry else 1.4  # however busy the machine is by now
         assert entry is not None or not (cache_root / "v1" / "entries" / name[:2] / name).exists()
 
     assert 0 < survived < kills, "some kills came before the publish, and some after"
@@ -115,30 +117,29 @@ from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.entries import build
 from jitgen.runtime.spec import spec_of
 from jitgen.runtime.tiers import Tiers
-entry = build(Tiers(Store.open()), spec_of(*KernelConfig.parse(sys.argv[1])))
-print(entry.key, entry.meta.files["kernel.so"]["sha256"], entry.meta.files["kernel.py"]["sha256"])
+for name in sys.argv[1:]:
+    entry = build(Tiers(Store.open()), spec_of(*KernelConfig.parse(name)))
+    files = entry.meta.files
+    print(entry.key, files["kernel.so"]["sha256"], files["kernel.py"]["sha256"])
 """
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_the_same_config_gives_the_same_bytes(tmp_path: Path) -> None:
+    """Hash seeds, folders, time zones and torch do not show in an artifact, nor in device code."""
+    names = [
         CONFIG.name("cpu"),
         KernelConfig(layout="ragged", tile=Tile(m=32, n=64, k=128)).name("cpu"),
         KernelConfig(layout="masked", tile=Tile(m=64, n=64, k=128)).name("sm_90a"),
-    ],
-)
-def test_the_same_config_gives_the_same_bytes(tmp_path: Path, name: str) -> None:
-    """Hash seeds, folders, time zones and torch do not show in an artifact, nor in device code."""
+    ]
     printed = set()
     for folder, seed, zone in [("a", "1", "UTC"), ("a longer/folder name", "77", "Asia/Tokyo")]:
         # the compiler imports torch where it can, for a second or two
         before = "sys.modules['torch'] = None" if seed == "1" else ""
         here = tmp_path / folder
         here.mkdir(parents=True)
-        code = f"import os, sys; os.chdir({str(here)!r}); sys.argv[1:] = [{name!r}]\n"
-        code += f"{before}\n{COMPILE}"
-        printed.add(run(code, here / "cache", PYTHONHASHSEED=seed, TZ=zone))
+        code = f"import os, sys; os.chdir({str(here)!r})\n{before}\n{COMPILE}"
+        printed.add(run(code, here / "cache", *names, PYTHONHASHSEED=seed, TZ=zone))
 
     assert len(printed) == 1
-    assert key(*KernelConfig.parse(name)) in printed.pop()
+    for name, line in zip(names, printed.pop().splitlines(), strict=True):
+        assert line.startswith(key(*KernelConfig.parse(name)))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Legal configs really compile, and nothing of them spills: a few with every push that differ in all
-that kernels differ in, and at night a spread sample.
+Legal configs really compile, and nothing of them spills: a few with every push that have between
+them all that changes a kernel's structure; at night more, with every pair of that and every number,
+and a spread sample.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Sche
 from jitgen.runtime.prewarm import prewarm
 from jitgen.runtime.spec import key
 from jitgen.targets.legality import check
-from tests.covering import covering, features
+from tests.covering import covering, pairs_and_numbers, structure_and_switches
 from tests.strategies import legal_sweep
 
 NUM_SAMPLES = {Arch.CPU: 64, Arch.SM_90A: 96}
@@ -77,15 +78,15 @@ PARTS: tuple[Callable[[KernelConfig], object], ...] = (
 
 
 @cache
-def sweep(arch: Arch) -> tuple[KernelConfig, ...]:
-    """Return every config of the sweep, which takes seconds."""
-    return tuple(legal_sweep(arch))
+def few(arch: Arch) -> list[KernelConfig]:
+    """Return the configs that every push compiles."""
+    return covering(legal_sweep(arch), structure_and_switches)
 
 
 @cache
-def few(arch: Arch) -> list[KernelConfig]:
-    """Return the configs that every push compiles."""
-    return covering(sweep(arch))
+def more(arch: Arch) -> list[KernelConfig]:
+    """Return configs that have between them all that kernels differ in."""
+    return covering(legal_sweep(arch), pairs_and_numbers)
 
 
 @cache
@@ -94,9 +95,9 @@ def sample(arch: Arch) -> list[KernelConfig]:
     Return configs spread evenly over the sweep, and the first one with each value that they miss;
     the step is prime to the sweep's inner loops.
     """
-    configs = list(sweep(arch))
+    configs = legal_sweep(arch)
     step = len(configs) // NUM_SAMPLES[arch]
-    found = configs[:: step - (step % 2 == 0)][: NUM_SAMPLES[arch]]
+    found = [*configs[:: step - (step % 2 == 0)][: NUM_SAMPLES[arch]]]
     for part in PARTS:
         values = {part(config) for config in found}
         for config in configs:
@@ -119,7 +120,7 @@ def test_the_samples_are_spread() -> None:
     """At least 150 configs, over every layout, scale, tile, cluster and stage count."""
     assert sum(NUM_SAMPLES.values()) >= 150
     for arch in Arch:
-        everything, some = sweep(arch), sample(arch)
+        everything, some = legal_sweep(arch), sample(arch)
         assert len(set(some)) == len(some) >= NUM_SAMPLES[arch]
         for part in PARTS:
             assert {part(config) for config in some} == {part(config) for config in everything}
@@ -127,16 +128,21 @@ def test_the_samples_are_spread() -> None:
 
 @pytest.mark.parametrize("arch", Arch)
 def test_the_few_cover_the_sweep(arch: Arch) -> None:
-    """Every value of each part, and every pair of those that make a kernel's structure."""
+    """The few all that makes a kernel's structure; more of them every pair, and every number."""
+    everything = legal_sweep(arch)
     for part in PARTS:
-        assert {part(config) for config in few(arch)} == {part(config) for config in sweep(arch)}
-    assert {feature for config in few(arch) for feature in features(config)} == {
-        feature for config in sweep(arch) for feature in features(config)
-    }
-    assert len(few(arch)) < NUM_SAMPLES[arch] / 2
+        assert {part(config) for config in more(arch)} == {part(config) for config in everything}
+    for chosen, features in ((few, structure_and_switches), (more, pairs_and_numbers)):
+        assert {feature for config in chosen(arch) for feature in features(config)} == {
+            feature for config in everything for feature in features(config)
+        }
+    assert len(few(arch)) < len(more(arch)) < NUM_SAMPLES[arch] / 2
 
 
-@pytest.mark.parametrize("chosen", [few, pytest.param(sample, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "chosen",
+    [few, *(pytest.param(chosen, marks=pytest.mark.nightly) for chosen in (more, sample))],
+)
 @pytest.mark.parametrize("arch", Arch)
 def test_a_sample_compiles(
     arch: Arch, chosen: Callable[[Arch], list[KernelConfig]], kernel_root: Path
@@ -156,13 +162,20 @@ def test_a_sample_compiles(
         assert resources.threads == check(config, arch).derived.threads
 
 
-def test_the_largest_kernels_neither_spill_nor_serialise(kernel_root: Path) -> None:
+@pytest.mark.parametrize(
+    "configs",
+    [LARGEST[::6], pytest.param(LARGEST, marks=pytest.mark.nightly)],
+    ids=["some", "all"],
+)
+def test_the_largest_kernels_neither_spill_nor_serialise(
+    configs: list[KernelConfig], kernel_root: Path
+) -> None:
     """
     In machine code: no local memory, one wait for each four WGMMAs, loop state in uniform
     registers.
     """
-    store = compiled(LARGEST, Arch.SM_90A, kernel_root)
-    for config in LARGEST:
+    store = compiled(configs, Arch.SM_90A, kernel_root)
+    for config in configs:
         entry = store.read(key(config, Arch.SM_90A))
         assert entry is not None
         sass = inspect.sass(entry.library)

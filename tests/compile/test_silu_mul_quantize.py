@@ -11,7 +11,7 @@ from tests import needs
 from tests.compile.silu_kernels import KERNELS, label, run_on_cpu
 from tests.silu_cases import Kernel, accurate, make, of_input, special, ties, tiny
 
-pytestmark = needs.compiler
+pytestmark = [needs.compiler, pytest.mark.usefixtures("shared_cache")]
 
 SIZES = [
     ([3, 0, 9, 5], 264),

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch._dynamo.exc import TorchRuntimeError
-from torch._dynamo.testing import CompileCounterWithBackend
 
 import jitgen
 from jitgen import quantize
@@ -19,6 +17,9 @@ from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from tests.arguments import int32
 from tests.compile.test_tracers import CONFIG, empty, layer, operands
+
+if TYPE_CHECKING:  # it takes two seconds, in every process that collects tests
+    from torch._dynamo.testing import CompileCounterWithBackend
 
 pytestmark = [
     pytest.mark.usefixtures("shared_cache"),
@@ -40,6 +41,8 @@ def run(
     call: Callable[..., Tensor], given: list[tuple[Any, ...]], backend: str, **options: Any
 ) -> CompileCounterWithBackend:
     """Run `call` compiled to one graph and as it is, compare, and return the backend's count."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
     counter = CompileCounterWithBackend(backend)
     compiled = torch.compile(call, fullgraph=True, backend=counter, **options)
     for arguments in given:
@@ -141,6 +144,8 @@ class Experts(torch.nn.Module):
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_gradients_are_refused(backend: str) -> None:
     """Weights of a module ask for gradients; inference says that it needs none."""
+    from torch._dynamo.exc import TorchRuntimeError
+
     experts = Experts()
     compiled = torch.compile(experts, fullgraph=True, backend=backend)
     a, _, offs = operands()

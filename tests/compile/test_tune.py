@@ -10,8 +10,7 @@ import pytest
 
 from jitgen import grouped_gemm
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem, Tile
 from jitgen.runtime.session import current, select
 from jitgen.tuning.measure.clock import Call
 from jitgen.tuning.measure.errors import WrongResult

@@ -32,7 +32,7 @@ class TestEveryKernel:
     def test_edges(self, config: SiluMulQuantizeConfig, is_exact: bool) -> None:
         """More groups than lanes, empty and tiny ones; twice, for the second call is warm."""
         for seed in (0, 1):
-            sizes = Sizes.of(config, Arch.SM_90A)
+            (sizes,) = Sizes.of(config, Arch.SM_90A)
             case = of_cuda(config, sizes, is_exact=is_exact, seed=seed)
 
             assert case.solve(partial(jitgen.silu_mul_quantize, config=config)) == 0

@@ -7,6 +7,7 @@ import ast
 import json
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import click
@@ -25,16 +26,25 @@ from tests.templates import TEMPLATES
 GOLDENS = sorted((Path(__file__).parents[1] / "goldens").glob("*.py"))
 
 
-def _sample(arch: Arch) -> list[Config]:
+MANY = pytest.mark.parametrize("many", [12, pytest.param(40, marks=pytest.mark.nightly)])
+"""Configs of each operation."""
+
+
+def _sample(arch: Arch, many: int) -> list[Config]:
     sweeps: list[list[Config]] = [[*legal_sweep(arch)], [*silu_sweep(arch)]]
-    return [config for configs in sweeps for config in configs[:: len(configs) // 40]]
+    return [config for configs in sweeps for config in configs[:: len(configs) // many]]
 
 
+@cache
+def _rendered(arch: Arch, many: int) -> list[tuple[Config, str]]:
+    return [(config, render(config, arch).text) for config in _sample(arch, many)]
+
+
+@MANY
 @pytest.mark.parametrize("arch", Arch)
-def test_a_generated_file_carries_its_config(arch: Arch) -> None:
+def test_a_generated_file_carries_its_config(arch: Arch, many: int) -> None:
     """The JSON in its first lines is the canonical one, and gives the config back."""
-    for config in _sample(arch):
-        text = render(config, arch).text
+    for config, text in _rendered(arch, many):
         document = "".join(re.findall(r"^#     (.*)$", text.split('"""')[0], re.MULTILINE))
 
         assert document == canonical_json(config.to_json())
@@ -77,17 +87,19 @@ def test_commands_at_the_top_are_real(path: Path) -> None:
         assert "$NAME" in arguments
 
 
+@MANY
 @pytest.mark.parametrize("arch", Arch)
-def test_nothing_is_defined_for_nothing(arch: Arch) -> None:
+def test_nothing_is_defined_for_nothing(arch: Arch, many: int) -> None:
     """Constants, classes and functions of a generated file are used in it."""
-    for config in _sample(arch):
-        tree = ast.parse(render(config, arch).text)
+    for config, text in _rendered(arch, many):
+        tree = ast.parse(text)
+        nodes = [*ast.walk(tree)]
         used = {
             node.id
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         }
-        used |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        used |= {node.value for node in nodes if isinstance(node, ast.Constant)}
         defined = {
             name.id
             for statement in tree.body
@@ -104,9 +116,10 @@ def test_nothing_is_defined_for_nothing(arch: Arch) -> None:
         assert defined - used == {"arguments", config.op}, config.name(arch)  # the compiler's
 
 
+@MANY
 @pytest.mark.parametrize("arch", Arch)
 def test_rendering_reads_no_file_that_the_digest_misses(
-    arch: Arch, monkeypatch: pytest.MonkeyPatch
+    arch: Arch, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is found by looking at the templates' text is all that Jinja loads."""
     rendering.environment.cache_clear()
@@ -119,7 +132,7 @@ def test_rendering_reads_no_file_that_the_digest_misses(
         return get_source(environment, name)  # type: ignore[arg-type]
 
     monkeypatch.setattr(loader, "get_source", noted)
-    for config in _sample(arch):
+    for config in _sample(arch, many):
         render(config, arch)
     rendering.environment.cache_clear()
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ from jitgen.targets import devices as target
 from tests.chaos.kernels import CONFIGS, fill, prebuilt
 
 LIMIT_S = 20
+WAYS_TO_NOWHERE = (">/dev/full", ">&-", ">&- 2>&-")
 
 
 class TestLoading:
@@ -215,9 +217,18 @@ class TestPlaces:
             assert is_locked == (below == "v1")
         assert path.is_dir() == (below == "v1")
 
-    @pytest.mark.parametrize("how", [">&-", ">/dev/full", ">&- 2>&-"])
-    @pytest.mark.parametrize("command", ["cache ls", "cache ls --json", "doctor", "cache rm xx"])
-    def test_output_that_goes_nowhere(self, how: str, command: str) -> None:
+    @pytest.mark.parametrize(
+        ("command", "how"),
+        [
+            *product(["cache ls", "cache ls --json", "cache rm xx"], WAYS_TO_NOWHERE),
+            ("doctor", WAYS_TO_NOWHERE[0]),  # it imports torch
+            *(
+                pytest.param("doctor", how, marks=pytest.mark.nightly)
+                for how in WAYS_TO_NOWHERE[1:]
+            ),
+        ],
+    )
+    def test_output_that_goes_nowhere(self, command: str, how: str) -> None:
         """A closed or full standard output was a traceback, from the report of the error, too."""
         done = subprocess.run(
             ["sh", "-c", f"{sys.executable} -m jitgen {command} {how}"],

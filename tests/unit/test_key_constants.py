@@ -45,12 +45,14 @@ def _others(value: Any) -> Iterator[Any]:
         yield from (value * 2, value // 2, value + 16)
 
 
-def constants() -> Iterator[tuple[str, str, Any]]:
+def constants() -> Iterator[Any]:
+    """Yield each constant with other values; the first of them for every push."""
     for module in MODULES:
         for name, value in vars(importlib.import_module(module)).items():
             if name.isupper() and not name.startswith("__"):
-                for other in _others(value):
-                    yield module, name, other
+                for number, other in enumerate(_others(value)):
+                    marks = pytest.mark.nightly if number else ()
+                    yield pytest.param(module, name, other, marks=marks)
 
 
 def forget() -> None:
@@ -66,10 +68,15 @@ def made(config: Config, arch: Arch) -> tuple[str, dict[str, Any]] | None:
         return None
 
 
-@pytest.fixture
-def before() -> Iterator[list[Any]]:
+@pytest.fixture(scope="module")
+def unpatched() -> list[Any]:
     forget()
-    yield [made(*kernel) for kernel in KERNELS]
+    return [made(*kernel) for kernel in KERNELS]
+
+
+@pytest.fixture
+def before(unpatched: list[Any]) -> Iterator[list[Any]]:
+    yield unpatched
     forget()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import jitgen
@@ -17,8 +18,8 @@ LAYERS = [
     {"config", "layouts"},
     {"formats", "quantize"},
     {
-        *("ops.protocol", "ops.grouped_gemm.config", "ops.grouped_gemm.problem"),
-        *("ops.silu_mul_quantize.config", "ops.silu_mul_quantize.problem"),
+        *("ops.protocol", "ops.grouped_gemm.config"),
+        "ops.silu_mul_quantize.config",
     },
     {"cache", "targets", "templates"},
     {"codegen"},
@@ -35,6 +36,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 HEAVY = {"cutlass", "jinja2", "diskcache", "torch", "tvm_ffi", "rich", "numpy"}
 
 
+@cache
 def modules() -> list[tuple[str, ast.Module]]:
     return [
         (path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8")))
@@ -53,6 +55,7 @@ def level(module: str) -> int | None:
     return None
 
 
+@cache
 def imported(tree: ast.AST) -> set[str]:
     """Return the names of every module that `tree` imports, at any depth."""
     names: set[str] = set()

@@ -13,7 +13,7 @@ import jitgen
 from jitgen import reference
 from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.errors import ConfigError
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.tuning.measure import clock
 from jitgen.tuning.measure.errors import NoDevice, WrongResult
 from jitgen.tuning.measure.rotation import rotation

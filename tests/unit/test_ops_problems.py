@@ -13,7 +13,7 @@ from jitgen import reference
 from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm import samples as problems
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.grouped_gemm.samples import Solved, distance, random_call
 from jitgen.quantize import is_kernel_layout
 

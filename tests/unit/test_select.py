@@ -10,8 +10,7 @@ import pytest
 
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.errors import ConfigError, UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
 from jitgen.runtime.session import select
 from jitgen.settings import settings
 from jitgen.targets.legality import check, rules

@@ -14,8 +14,8 @@ from jitgen.config import Arch, Config
 from jitgen.errors import CaptureMiss, KernelMiss
 from jitgen.ops.launch import Family
 from jitgen.ops.silu_mul_quantize import dispatch
+from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
 from jitgen.ops.silu_mul_quantize.dispatch import Launch
-from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
 from jitgen.ops.silu_mul_quantize.validate import Arguments
 from jitgen.runtime import devices
 from jitgen.runtime.background import Background

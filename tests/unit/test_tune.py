@@ -19,8 +19,7 @@ from jitgen import settings
 from jitgen.cache import Store
 from jitgen.config import Arch
 from jitgen.errors import CacheError, UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.runtime import prewarm as compiling
 from jitgen.runtime.session import current, select
 from jitgen.runtime.spec import key

@@ -13,7 +13,7 @@ from jitgen.cache import Store
 from jitgen.compile import toolchain
 from jitgen.config import Arch, Layout
 from jitgen.errors import ToolchainError, UnsupportedConfig
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.runtime.session import select
 from jitgen.targets.legality import rules
 from jitgen.tuning import device

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jitgen.config import Layout
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.tuning.record import SCHEMA, BadRecord, Table, TuningRecord
 from tests.unit.tuned_fakes import GPU, NAMES, PROBLEM, record
 

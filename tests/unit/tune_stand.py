@@ -12,8 +12,7 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.runtime import prewarm as compiling
 from jitgen.runtime.session import select
 from jitgen.runtime.spec import key

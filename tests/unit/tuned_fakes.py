@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.runtime.session import current, select
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned

@@ -6,6 +6,6 @@ from jitgen.ops.protocol import Operation
 OPERATION = Operation(
     name="grouped_gemm",
     config="jitgen.ops.grouped_gemm.config:KernelConfig",
-    problem="jitgen.ops.grouped_gemm.problem:Problem",
+    problem="jitgen.ops.grouped_gemm.config:Problem",
     samples="jitgen.verify.problem",
 )

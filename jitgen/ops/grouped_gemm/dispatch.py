@@ -14,8 +14,7 @@ from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
 from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.runtime.session import Session, current

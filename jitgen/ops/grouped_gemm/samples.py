@@ -24,7 +24,7 @@ from jitgen.formats.protocol import TORCH
 from jitgen.frozen import frozen
 from jitgen.layouts import ARGUMENT, GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm import reference
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.protocol import Result
 
 ACCUMULATOR_BITS = 22

@@ -6,6 +6,6 @@ from jitgen.ops.protocol import Operation
 OPERATION = Operation(
     name="silu_mul_quantize",
     config="jitgen.ops.silu_mul_quantize.config:SiluMulQuantizeConfig",
-    problem="jitgen.ops.silu_mul_quantize.problem:SiluMulQuantizeProblem",
+    problem="jitgen.ops.silu_mul_quantize.config:SiluMulQuantizeProblem",
     samples="jitgen.ops.silu_mul_quantize.samples",
 )

@@ -13,8 +13,11 @@ from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
-from jitgen.ops.silu_mul_quantize.config import Scales, SiluMulQuantizeConfig
-from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
+from jitgen.ops.silu_mul_quantize.config import (
+    Scales,
+    SiluMulQuantizeConfig,
+    SiluMulQuantizeProblem,
+)
 from jitgen.ops.silu_mul_quantize.validate import Arguments, Facts, validate
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from jitgen import templates
 from jitgen.config.config import SCALE_BLOCK, DType, ScaleGranularity
 from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem, Tile
 from jitgen.targets import gemm
 from jitgen.targets.gemm import Space, refuse_what_is_to_come, sizes, traffic
 from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless

@@ -9,8 +9,12 @@ from dataclasses import replace
 from jitgen import templates
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.frozen import frozen
-from jitgen.ops.silu_mul_quantize.config import Scales, SiluMulQuantizeConfig, Tiling
-from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
+from jitgen.ops.silu_mul_quantize.config import (
+    Scales,
+    SiluMulQuantizeConfig,
+    SiluMulQuantizeProblem,
+    Tiling,
+)
 from jitgen.targets import silu_space
 from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
 

@@ -20,8 +20,7 @@ import math
 
 from jitgen.config import Layout
 from jitgen.layouts import GROUP_ALIGNMENT
-from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.targets.gemm import sizes, traffic
 from jitgen.targets.protocol import Candidate
 from jitgen.targets.sm_90a.devices import Fit, Speed

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from jitgen import templates
 from jitgen.config import DType
-from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.targets import gemm
 from jitgen.targets.gemm import check_vectors
 from jitgen.targets.protocol import Candidate, Device, Template

@@ -14,9 +14,9 @@ from jitgen.ops.silu_mul_quantize.config import (
     Activation,
     Scales,
     SiluMulQuantizeConfig,
+    SiluMulQuantizeProblem,
     Tiling,
 )
-from jitgen.ops.silu_mul_quantize.problem import SiluMulQuantizeProblem
 from jitgen.targets import silu_space
 from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
 from jitgen.targets.sm_90a.devices import H200, silu_fit_of

@@ -17,7 +17,7 @@ from jitgen.formats.protocol import ceil_div
 from jitgen.frozen import frozen
 from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.call import grouped_gemm
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.grouped_gemm.samples import Call, distance, random_call
 from jitgen.tuning.measure.errors import WrongResult
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 from jitgen.config import Arch
 from jitgen.errors import JitgenError
 from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.tuning.record import problem_json
 from jitgen.tuning.search.process import Lost, Refused, Stuck, Worker
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from jitgen.config import Arch
 from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.tuning.record import TuningRecord
 
 

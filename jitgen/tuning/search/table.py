@@ -16,7 +16,7 @@ from jitgen.config import Arch
 from jitgen.config.config import canonical_json
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.runtime.session import current, select
 from jitgen.targets import legality
 from jitgen.tuning import device

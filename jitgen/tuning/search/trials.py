@@ -11,8 +11,7 @@ from torch import Tensor
 
 from jitgen.config import Arch, Layout
 from jitgen.layouts import GROUP_ALIGNMENT
-from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.tuning.measure.clock import Batch, Call, compete, compete_in_batches, sustain
 from jitgen.tuning.measure.rotation import rotation
 from jitgen.tuning.measure.workload import Workload

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.config import Arch
 from jitgen.errors import CacheError, ConfigError
-from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.problem import Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.runtime import prewarm as compiling
 from jitgen.runtime.session import current, select
 from jitgen.settings import settings
