@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from jitgen.emulator.machine.clocks import NOBODY, Agents, Clocks
 from jitgen.emulator.machine.lanes import APART, MANY, ORDERED
 from jitgen.emulator.machine.readers import AT_BITS, AT_MASK, Bounds, Granules, Readers
+from jitgen.emulator.machine.room import untouched
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
@@ -68,9 +69,8 @@ class LaneHistory:
     def __init__(self, clocks: Clocks, granules: int, readers: Readers) -> None:
         self._clocks, self._size = clocks, granules
         self._readers = readers
-        # Zeros cost nothing until they are written.
         self._wrote: NDArray[np.uint8] = np.zeros(granules, np.uint8)
-        self._read: NDArray[np.uint8] = np.zeros((_WARPS, granules), np.uint8)
+        self._read: NDArray[np.uint8] = untouched((_WARPS, granules), np.uint8)
 
     # --- recording --------------------------------------------------------------------------------
 
