@@ -155,6 +155,45 @@ class History:
             self._check_lanes(f, at, granules, last, bounds, access)
         self._record(f, at, granules, bounds, access)
 
+    def read_apart(
+        self,
+        at: int,
+        granules: list[slice],
+        agents: tuple[int, ...],
+        epochs: tuple[int, ...],
+        rows: NDArray[np.int64],
+    ) -> bool:
+        """
+        Note asynchronous reads by several units, each of granules of its own, all at once.
+
+        It does so where one write made all that lies there, and all rows know it and its fence.
+        Else it notes nothing and returns False: `access` finds what there is to find.
+
+        Args:
+            at: The instruction.
+            granules: What each unit reads.
+            agents: The units [m].
+            epochs: Theirs [m].
+            rows: Agents whose knowledge counts [m].
+        """
+        if not self.is_checked:
+            return True
+        last = self._last[min(x.start for x in granules) : max(x.stop for x in granules)]
+        first = int(last[0])
+        agent, epoch = first >> _AGENT_SHIFT, (first >> AT_BITS) & _EPOCH_MASK
+        shadow = self._clocks.shadow_of[agent]
+        known = self._clocks.vector[rows]
+        if (
+            np.count_nonzero(last != first)
+            or not _EXCLUDES[READ].isdisjoint(self.readers.kinds)
+            or np.count_nonzero(known[:, agent] < epoch)
+            or (shadow and np.count_nonzero(known[:, shadow] < epoch))
+        ):
+            return False
+        for some, reader, when in zip(granules, agents, epochs, strict=True):
+            self.readers.record(at, READ, some, reader, when)
+        return True
+
     def move(self, granule: int, to: History, granules: slice) -> None:
         """Note what happened to one granule in another memory, for `granules` there; forget it."""
         to._last[granules] = self._last[granule]

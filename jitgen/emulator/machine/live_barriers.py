@@ -84,15 +84,18 @@ class LiveBarriers:
             if np.count_nonzero(is_hit):
                 self._report(f, at, int(places[is_hit.argmax()]))
 
+    def is_hit(self, start: int, stop: int) -> bool:
+        """Return whether a barrier has one of the bytes from `start` up to, and without, `stop`."""
+        return bool(self._is_taken[start >> _SHIFT : (stop - 1 >> _SHIFT) + 1].any())
+
     def check_region(self, f: Fragment, at: int, where: slice | NDArray[Any]) -> None:
         """Find asynchronous work that accesses the bytes of a barrier."""
         if not self.by_offset:
             return
         if isinstance(where, slice):
-            first = where.start >> _SHIFT
-            is_hit = self._is_taken[first : (where.stop - 1 >> _SHIFT) + 1]
-            if np.count_nonzero(is_hit):
-                self._report(f, at, first + int(is_hit.argmax()))
+            if self.is_hit(where.start, where.stop):
+                first = where.start >> _SHIFT
+                self._report(f, at, first + int(self._is_taken[first:].argmax()))
         else:
             self.check(f, at, where.reshape(-1), 1)
 

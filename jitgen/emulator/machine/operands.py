@@ -91,6 +91,7 @@ def rows_of_a(parts: tuple[tuple[Place, int, int], ...]) -> NDArray[np.int64]:
 def note_reads(f: Fragment, members: list[Member]) -> None:
     """Note what the open groups of some warps read, and find what they may not read yet."""
     readers: dict[tuple[Place, ...], list[tuple[int, int, int, int]]] = {}
+    own: dict[int, list[tuple[Where, int, int, int]]] = {}
     for share, group in members:
         epoch = group.open_group(share)
         for warp, row in zip(range(share.first, share.stop), f.agents[share.agents], strict=True):
@@ -98,20 +99,15 @@ def note_reads(f: Fragment, members: list[Member]) -> None:
             if reads:
                 reader = (reads[0].at, int(group.agents[warp]), epoch, int(row))
                 readers.setdefault(tuple(read.b for read in reads), []).append(reader)
-                _note_rows(f, tuple(read.a for read in reads if read.a), warp, reader)
+                places = tuple(read.a for read in reads if read.a)
+                if places:
+                    own.setdefault(reader[0], []).append((_union(places, warp), *reader[1:]))
+    for at, apart in own.items():
+        f.cta.shared.note_reads_apart(f, at, apart)
     for places, who in readers.items():
         at = who[0][0]
         _, agents, epochs, rows = np.array(who).T
         f.cta.shared.note_async_read(f, at, _union(places), agents, epochs, rows)
-
-
-def _note_rows(
-    f: Fragment, places: tuple[Place, ...], warp: int, reader: tuple[int, int, int, int]
-) -> None:
-    """Note that one warp reads its rows of A."""
-    if places:
-        at, agent, epoch, row = reader
-        f.cta.shared.note_async_read(f, at, _union(places, warp), agent, epoch, row)
 
 
 @lru_cache(maxsize=1 << 10)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.formats.swizzle import CHUNK
 from jitgen.emulator.machine.readers import Granules
 from jitgen.emulator.machine.shared_history import WORD
 
@@ -30,11 +31,13 @@ class Region:
     Attributes:
         words: Ascending, each once.
         start, stop: The bytes are not below `start`, and below `stop`.
+        chunks: Where the bytes are chunks of 16, aligned: the number of each, in their order [k].
     """
 
     words: Granules
     start: int
     stop: int
+    chunks: NDArray[np.int64] | None = None
 
 
 _regions: dict[int, tuple[NDArray[Any], Region]] = {}
@@ -48,13 +51,24 @@ def region_of(where: slice | NDArray[Any]) -> Region:
     known = _regions.get(id(where))
     if known is not None and known[0] is where:
         return known[1]
-    words = np.unique(where // WORD).astype(np.int64)
-    found = Region(_as_slice(words), int(where.min()), int(where.max()) + 1)
+    words = _as_slice(np.unique(where // WORD).astype(np.int64))
+    found = Region(words, int(where.min()), int(where.max()) + 1, _chunks_of(where))
     if not where.flags.writeable:
         if len(_regions) >= _MAX_REGIONS:
             _regions.clear()
         _regions[id(where)] = (where, found)
     return found
+
+
+def _chunks_of(where: NDArray[Any]) -> NDArray[np.int64] | None:
+    """Return the numbers of the chunks that bytes consist of; None if they do not."""
+    if where.size % CHUNK:
+        return None
+    rows = where.reshape(-1, CHUNK)
+    starts = rows[:, 0]
+    if (rows - starts[:, None] != np.arange(CHUNK)).any() or (starts % CHUNK).any():
+        return None
+    return (starts // CHUNK).astype(np.int64)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -100,6 +100,21 @@ class SharedHistory:
                 return
         self.words.access(f, at, words, access)
 
+    def read_apart(
+        self,
+        at: int,
+        words: list[slice],
+        agents: tuple[int, ...],
+        epochs: tuple[int, ...],
+        rows: NDArray[np.int64],
+    ) -> bool:
+        """Note reads of whole words by several units; see `History.read_apart`."""
+        if self._is_split is not None:
+            hull = slice(min(x.start for x in words), max(x.stop for x in words))
+            if np.count_nonzero(self._is_split[hull]):
+                return False
+        return self.words.read_apart(at, words, agents, epochs, rows)
+
     def _access_mixed(
         self, f: Fragment, at: int, words: Granules, is_split: NDArray[np.bool_], access: Access
     ) -> None:

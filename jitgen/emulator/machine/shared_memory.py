@@ -45,6 +45,9 @@ _UNITS = (1, 2, 4, 8)
 _WRITTEN = {unit: np.array((1 << 8 * unit) // 255, f"u{unit}")[()] for unit in _UNITS}
 """Flags of as many bytes that are all initialised, as one integer."""
 
+_CHUNK = np.dtype(np.complex128)
+"""A type of 16 bytes, to move as many at once."""
+
 Where = slice | NDArray[Any]
 """Bytes of shared memory: adjacent ones, or the offset of each, of any shape."""
 
@@ -285,12 +288,41 @@ class SharedMemory:
         access = Access(READ, agents, epochs, rows, is_joint=is_joint, is_async=True, lanes=lane)
         self.history.access_words(f, at, region.words, access)
 
+    def note_reads_apart(
+        self, f: Fragment, at: int, reads: list[tuple[Where, int, int, int]]
+    ) -> None:
+        """
+        Note that each of several asynchronous units reads bytes of its own, as `note_async_read`.
+
+        Args:
+            f: Who executes the instruction.
+            at: The instruction.
+            reads: Of each unit the bytes, its agent and epoch, and who must know earlier writes.
+        """
+        stretches = [where for where, *_ in reads if isinstance(where, slice)]
+        if len(reads) > 1 and len(stretches) == len(reads):
+            start, stop = min(x.start for x in stretches), max(x.stop for x in stretches)
+            self.check_bounds(f, at, start, stop)
+            words = [slice(x.start // WORD, -(-x.stop // WORD)) for x in stretches]
+            _, agents, epochs, rows = zip(*reads, strict=True)
+            if not self.cta.guarded.is_hit(start, stop) and self.history.read_apart(
+                at, words, agents, epochs, np.array(rows)
+            ):
+                return
+        for where, agent, epoch, row in reads:
+            self.note_async_read(f, at, where, agent, epoch, row)
+
     def take(self, f: Fragment, at: int, where: Where) -> NDArray[np.uint8]:
         """Return the bytes, uint8 of the shape of `where`; a view of them where that is a slice."""
-        words = region_of(where).words
-        if np.count_nonzero(self._flags[WORD][words] != _WRITTEN[WORD]):
+        region = region_of(where)
+        if isinstance(where, slice) or region.chunks is None:
+            if np.count_nonzero(self._flags[WORD][region.words] != _WRITTEN[WORD]):
+                self._find_uninitialised(f, at, where)
+            return self.bytes[where]
+        flags = self.initialised.view(_CHUNK).take(region.chunks).view(np.uint64)
+        if np.count_nonzero(flags != _WRITTEN[8]):
             self._find_uninitialised(f, at, where)
-        return self.bytes[where]
+        return self.bytes.view(_CHUNK).take(region.chunks).view(np.uint8).reshape(where.shape)
 
     def fence_async(self, threads: NDArray[np.int64]) -> None:
         """Execute fence.proxy.async in threads of this CTA, by their numbers in it."""
