@@ -44,6 +44,10 @@ def emit(builder: Builder, instruction: Instruction) -> None:
         values = [apply(builder, flush, value) for value in values]
     if operation in _OPERATORS and not found & _EXACT_ROUNDINGS:
         expression = f"({values[0]} {_OPERATORS[operation]} {values[1]})"
+    elif _is_plain_fma(instruction, kind, found) and builder.define_alike(
+        instruction.operands[0], fma, values
+    ):
+        return
     else:
         expression = apply(builder, function(operation, kind, found), *values)
     if "sat" in found:
@@ -51,6 +55,12 @@ def emit(builder: Builder, instruction: Instruction) -> None:
     if "ftz" in found:
         expression = apply(builder, flush, expression)
     define(builder, instruction, expression, kind)
+
+
+def _is_plain_fma(instruction: Instruction, kind: str, found: frozenset[str]) -> bool:
+    """Return whether an instruction is ``fma.rn.f32`` without a guard, as promotions are."""
+    is_fma = instruction.parts[0] == "fma" and instruction.guard is None
+    return is_fma and kind == "f32" and found == {"rn"}
 
 
 @cache

@@ -27,14 +27,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from jitgen.emulator.machine.unwritten import check_written, note_written
+from jitgen.emulator.program.batch import Batch, row_of
 from jitgen.emulator.program.definitions import Accesses, Doubts
 from jitgen.emulator.program.instruction import Instruction, split_operands
+from jitgen.emulator.program.local import LOCAL, Load, Pick, is_same, rendered
 from jitgen.emulator.program.parse import PARAM_BASE, halves
 from jitgen.emulator.program.table import Emitter, Unsupported
 from jitgen.emulator.program.types import (
@@ -54,20 +53,7 @@ __all__ = ["DTYPES", "PARAM_BASE", "Builder"]
 
 _ADDRESS = re.compile(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\w+))?\s*\]")
 _SYMBOL = re.compile(r"([A-Za-z_$][\w$]*)(?:\s*\+\s*(-?\w+))?")
-_LOCAL = re.compile(r"\b[rqhpt]\d+\b")
 _CALL = "(f, "
-
-
-@dataclass(slots=True)
-class _Load:
-    """The statement that loads a register; `is_changed` later in the same block."""
-
-    local: str
-    is_changed: bool = False
-
-    def __str__(self) -> str:
-        copy = ".copy()" if self.is_changed else ""
-        return f"{self.local} = {self.local[0]}[{self.local[1:]}, s]{copy}"
 
 
 class Builder:
@@ -85,13 +71,14 @@ class Builder:
         self.program, self.namespace = program, namespace
         self.next_block = number + 1 if number + 1 < len(program.blocks) else -1
         self._number = number
-        self._lines: list[str | _Load] = []
-        self._loads: dict[str, _Load] = {}
+        self._lines: list[str | Load | Pick] = []
+        self._loads: dict[str, Load] = {}
         self._fresh: set[str] = set()  # locals that hold what the file holds, or newer
         self._scalars: set[str] = set()  # locals that hold one value for all threads
         self._files: set[str] = set()
         self._changed: dict[str, str] = {}  # those newer than the file, in order; their registers
         self._outcome = str(self.next_block)
+        self._batch: Batch | None = None
         self._num_temporaries = 0
         self._at = -1
         self.accesses = Accesses()
@@ -189,18 +176,39 @@ class Builder:
         if instruction.guard is not None:
             old = self._loaded(register)
             expression = f"np.where({self.mask(instruction)}, {expression}, {old})"
-        local = f"{kind}{row}"
         self.accesses.writes.add(register)
-        is_scalar = self._is_scalar(expression)
-        (self._scalars.add if is_scalar else self._scalars.discard)(local)
-        self._end_load(local)
-        self.do(f"{local} = {expression}")
-        self._fresh.add(local)
-        self._changed[local] = register
+        self._assign(f"{kind}{row}", register, expression)
 
     def do(self, statement: str) -> None:
         """Append a statement."""
+        self._end_batch()
         self._lines.append(statement)
+
+    def define_alike(
+        self, register: str, function: Callable[..., Any], arguments: list[str]
+    ) -> bool:
+        """
+        Assign ``function(*arguments)`` of f32 to a register, together with others of its like.
+
+        Args:
+            register: What is assigned, without a guard.
+            function: Takes and returns float32 arrays, of any shape.
+            arguments: As `value` returns them.
+
+        Returns:
+            Whether it was done: it is not where a number is among the operands.
+        """
+        kind, target = self.register(register) if register != "_" else ("", -1)
+        sources = tuple(row_of(argument) for argument in arguments)
+        if kind != "r" or -1 in sources or self._scalars & {f"r{row}" for row in sources}:
+            return False
+        name = self.constant(function, function.__name__)
+        if self._batch is None or not self._batch.takes(name, target, sources):
+            self._end_batch()
+            self._batch = Batch(name)
+        self._batch.add(target, sources, register)
+        self.accesses.writes.add(register)
+        return True
 
     def call(self, function: Callable[..., Any], *arguments: str) -> str:
         """Return the expression ``function(f, at, ...)``, at being the instruction in hand."""
@@ -210,7 +218,7 @@ class Builder:
     def constant(self, value: object, hint: str = "k") -> str:
         """Return a name for `value` in generated code: `hint`, or what is still free like it."""
         name, number = hint, 0
-        while name in self.namespace and not _is_same(self.namespace[name], value):
+        while name in self.namespace and not is_same(self.namespace[name], value):
             number += 1
             name = f"{hint}_{number}"
         self.namespace[name] = value
@@ -223,6 +231,7 @@ class Builder:
 
     def flush(self, registers: Iterable[str] | None = None) -> None:
         """Write registers, all by default, back to their files now."""
+        self._end_batch()
         wanted = None if registers is None else {self._name(name) for name in registers}
         for local in [name for name in self._changed if wanted is None or name in wanted]:
             self._files.add(local[0])
@@ -231,6 +240,7 @@ class Builder:
 
     def forget(self, registers: Iterable[str]) -> None:
         """Load registers again when they are next used: their files were changed."""
+        self._end_batch()
         for name in registers:
             local = self._name(name)
             self.accesses.writes.add(name)
@@ -262,7 +272,7 @@ class Builder:
         """
         self._at = instruction.index
         self.accesses = Accesses()
-        self.do(f"# {instruction.line}: {instruction.text}")
+        self._lines.append(f"# {instruction.line}: {instruction.text}")
         if instruction.index in self.program.guarded:
             at = instruction.index
             has_any = f"{self.mask(instruction)}.any()"
@@ -270,22 +280,23 @@ class Builder:
         if doubts and self._at in doubts.reads:
             names = {doubts.rows[name]: name for name in doubts.reads[self._at]}
             guard = str(doubts.rows.get(instruction.guard or ""))
-            self.do(self.call(check_written, self.mask(instruction), guard, repr(names)))
+            self._lines.append(self.call(check_written, self.mask(instruction), guard, repr(names)))
         emitter(self, instruction)
         if doubts:
             rows = tuple(doubts.rows[name] for name in self.accesses.writes & doubts.rows.keys())
             if rows:
-                self.do(self.call(note_written, self.mask(instruction), repr(rows)))
+                self._lines.append(self.call(note_written, self.mask(instruction), repr(rows)))
         return self.accesses
 
     def source(self) -> str:
         """Return the function as text."""
+        self._end_batch()
         for local, register in list(self._changed.items()):
             if local not in self._loads and self.program.is_private(register):
                 del self._changed[local]  # nobody asks for it, not even the next round of a loop
         self.flush()
         files = [f"{kind} = f.cta.{kind}" for kind in sorted(self._files)]
-        body = ["s = f.s", *files, *map(str, self._lines), f"return {self._outcome}"]
+        body = ["s = f.s", *files, *rendered([*self._lines, f"return {self._outcome}"])]
         return "\n    ".join([f"def block_{self._number}(f):", *body]) + "\n"
 
     # --- inside -----------------------------------------------------------------------------------
@@ -301,12 +312,48 @@ class Builder:
 
     def _loaded(self, register: str) -> str:
         local = self._name(register)
+        if self._batch and register in self._batch.registers:
+            self._end_batch()
         if local not in self._fresh:
             self._fresh.add(local)
             self._files.add(local[0])
-            self._loads[local] = load = _Load(local)
+            self._loads[local] = load = Load(local)
             self._lines.append(load)
         return local
+
+    def _assign(self, local: str, register: str, expression: str) -> None:
+        is_scalar = self._is_scalar(expression)
+        (self._scalars.add if is_scalar else self._scalars.discard)(local)
+        self._end_load(local)
+        self.do(f"{local} = {expression}")
+        self._fresh.add(local)
+        self._changed[local] = register
+
+    def _end_batch(self) -> None:
+        """Write down the operations that were put off, if there are any."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            return
+        if not batch.is_worth_it:
+            for i, (row, register) in enumerate(zip(batch.targets, batch.registers, strict=True)):
+                self._assign(f"r{row}", register, batch.single(i))
+            return
+        self._files.add("r")
+        result = self.temporary()
+        self._lines += batch.together(result, self._is_filed, self.constant)
+        for position, row in enumerate(sorted(batch.targets)):
+            local = f"r{row}"
+            self._end_load(local)
+            self._loads.pop(local, None)
+            self._changed.pop(local, None)
+            self._scalars.discard(local)
+            self._fresh.add(local)
+            self._lines.append(Pick(local, f"{result}[{position}]"))
+
+    def _is_filed(self, row: int) -> bool:
+        """Return whether the file holds what the local of a row holds."""
+        load = self._loads.get(f"r{row}")
+        return load is not None and not load.is_changed
 
     def _end_load(self, local: str) -> None:
         """Note that a register changes, so that what was loaded must be no view."""
@@ -315,7 +362,7 @@ class Builder:
 
     def _is_scalar(self, expression: str) -> bool:
         """Return whether an expression has one value for all threads."""
-        return _CALL not in expression and self._scalars.issuperset(_LOCAL.findall(expression))
+        return _CALL not in expression and self._scalars.issuperset(LOCAL.findall(expression))
 
     def _register_value(self, operand: str, dtype: str) -> str:
         if self.program.module.class_of(operand):
@@ -343,13 +390,3 @@ class Builder:
         if address is not None:
             return str(address + offset)
         raise Unsupported(f"{name} is not declared")
-
-
-def _is_same(one: object, other: object) -> bool:
-    """Return whether constants are interchangeable: one object, or equal numbers of one type."""
-    return one is other or (
-        isinstance(one, np.generic)
-        and isinstance(other, np.generic)
-        and one.dtype == other.dtype
-        and one.tobytes() == other.tobytes()
-    )
