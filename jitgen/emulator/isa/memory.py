@@ -29,7 +29,7 @@ from jitgen.emulator.isa.addressing import (
 from jitgen.emulator.isa.modifiers import width
 from jitgen.emulator.isa.ordering import ORDER_PARTS, WEAK, order_of
 from jitgen.emulator.machine.clocks import check_previous_grid
-from jitgen.emulator.machine.fragment import Fragment, Wait
+from jitgen.emulator.machine.fragment import Fragment, Wait, agree
 from jitgen.emulator.machine.global_history import CONSTANT_READ
 from jitgen.emulator.machine.history import READ, RELAXED_READ, RELAXED_WRITE, WRITE
 from jitgen.emulator.program.builder import PARAM_BASE, Builder
@@ -222,6 +222,9 @@ def _fetch_param(
 ) -> NDArray[np.uint8]:
     """Return bytes of parameters; nearly always all threads load the same."""
     del threads
+    if agree(addresses):
+        data = param_bytes(f, at, int(addresses[0]), transfer.bytes)
+        return np.frombuffer(data * len(addresses), np.uint8).reshape(len(addresses), -1)
     distinct, each = np.unique(addresses, return_inverse=True)
     rows = [param_bytes(f, at, address, transfer.bytes) for address in distinct.tolist()]
     return np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)[each]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -81,14 +81,9 @@ class Threads:
         self.s: slice | NDArray[np.int64] = (
             slice(first, last + 1) if last - first + 1 == n else lanes
         )
-        self.warps: NDArray[np.int64]
-        self.warp_starts: NDArray[np.int64]
-        self.counts: NDArray[np.int64]
-        self.warps, self.warp_starts, self.counts = np.unique(
-            lanes // WARP, return_index=True, return_counts=True
-        )
+        warp_of, self.warps, self.warp_starts, self.counts = _warps_of(lanes.tobytes())
         self.agents: NDArray[np.int64] = self.warps + cta.agent0
-        self.agent_of: NDArray[np.int64] = lanes // WARP + cta.agent0
+        self.agent_of: NDArray[np.int64] = warp_of + cta.agent0
         self.num_warps = len(self.warps)
 
     def part(self, mask: NDArray[np.bool_]) -> Threads:
@@ -138,6 +133,20 @@ class Threads:
     def in_warps(self) -> NDArray[np.int64]:
         """Position of each thread in a [num_warps, 32] table, in row-major order [n]."""
         return np.repeat(np.arange(self.num_warps), self.counts) * WARP + self.lane_ids
+
+
+@lru_cache(maxsize=1 << 12)
+def _warps_of(lanes: bytes) -> tuple[NDArray[np.int64], ...]:
+    """
+    Return the warp of each thread, the warps, the first thread of each and how many it has.
+
+    It is the same in every CTA; nobody may write to it.
+    """
+    warp_of = np.frombuffer(lanes, np.int64) // WARP
+    found = (warp_of, *np.unique(warp_of, return_index=True, return_counts=True))
+    for array in found:
+        array.flags.writeable = False
+    return found
 
 
 class Fragment:

@@ -60,15 +60,22 @@ class Schedule:
         fragment = self._choose()
         if fragment is None:
             return False
-        self._continue(fragment, self._execute(fragment))
+        self._continue(*self._execute(fragment))
         return True
 
-    def _execute(self, fragment: Fragment) -> object:
-        """Execute the block of a fragment, and those behind it while it stays the first to run."""
+    def _execute(self, fragment: Fragment) -> tuple[Fragment, object]:
+        """
+        Execute the block of a fragment, and those behind it while it stays the first to run.
+
+        Returns:
+            Whose way is to be decided, the fragment or a part of it, and what its block said.
+        """
         while True:
             outcome = self._execute_one(fragment)
+            while type(outcome) is tuple:
+                fragment, outcome = self._branch(fragment, *outcome)
             if type(outcome) is not int or not self._is_first(fragment, outcome):
-                return outcome
+                return fragment, outcome
             fragment.block = outcome
 
     def _execute_one(self, fragment: Fragment) -> object:
@@ -164,24 +171,28 @@ class Schedule:
         """Send the threads where the block function says."""
         if isinstance(outcome, int | Wait):
             self._go(fragment, outcome)
-        elif isinstance(outcome, tuple):
-            self._branch(fragment, *outcome)
         else:
             assert isinstance(outcome, list)  # noqa: S101
             self._split(fragment, outcome)
 
-    def _branch(self, fragment: Fragment, mask: np.ndarray, taken: int, other: int) -> None:
-        """Send the threads under the mask to one block, the others to another."""
+    def _branch(
+        self, fragment: Fragment, mask: np.ndarray, taken: int, other: int
+    ) -> tuple[Fragment, object]:
+        """
+        Send the threads under the mask to one block, the others to another.
+
+        Returns:
+            Whose way is still to be decided, and what it is if they all go the same.
+        """
         number = np.count_nonzero(mask)
         if number in {0, fragment.n}:
-            self._go(fragment, taken if number else other)
-        elif taken == other + 1 and self._chance is None and not self._program.whole_warp[other]:
-            self._detour(fragment, mask, other)
-        else:
-            self._go(fragment.part(mask), taken)
-            self._go(fragment.part(~mask), other)
+            return fragment, taken if number else other
+        if taken == other + 1 and self._chance is None and not self._program.whole_warp[other]:
+            return self._detour(fragment, mask, other)
+        self._go(fragment.part(mask), taken)
+        return fragment.part(~mask), other
 
-    def _detour(self, fragment: Fragment, mask: np.ndarray, other: int) -> None:
+    def _detour(self, fragment: Fragment, mask: np.ndarray, other: int) -> tuple[Fragment, object]:
         """
         Let the threads that are not under the mask execute a block that the others skip.
 
@@ -191,10 +202,9 @@ class Schedule:
         part.block = other
         outcome = self._execute_one(part)
         if type(outcome) is int and outcome == other + 1:
-            self._go(fragment, outcome)
-        else:
-            self._go(fragment.part(mask), other + 1)
-            self._continue(part, outcome)
+            return fragment, outcome
+        self._go(fragment.part(mask), other + 1)
+        return part, outcome
 
     def _split(self, fragment: Fragment, parts: Split) -> None:
         for mask, outcome in parts:
