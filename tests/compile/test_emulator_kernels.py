@@ -31,7 +31,10 @@ FEW = {
     config.name(Arch.SM_90A)
     for config in covering(
         [KernelConfig.parse(name)[0] for name in GOLDENS if name.startswith(KernelConfig.op)],
-        lambda config: [config.cluster, ("split K", config.schedule.split_k)],
+        lambda config: [
+            *([config.cluster] if config.cluster.size > 1 else []),
+            *(["split K"] if config.schedule.split_k > 1 else []),
+        ],
     )
 }
 
