@@ -352,7 +352,10 @@ def _print_trouble(output: Output, row: _Row) -> None:
     for where, finding in found[:_SHOWN_FINDINGS]:
         times = f" ({finding['count']} times)" if finding["count"] > 1 else ""
         weight = "warning: " if finding.get("severity") == "warning" else ""
-        output.line(f"  {where}: {weight}{finding['kind']}: {finding['message']}{times}")
+        first, *more = finding["message"].split("\n")
+        output.line(f"  {where}: {weight}{finding['kind']}: {first}{times}")
+        for text in more:
+            output.line(f"    {text.strip()}")
         for word, text in (("at", finding["place"]), ("by", finding["who"])):
             if text:
                 output.line(f"    {word} {text}")

@@ -21,6 +21,7 @@ from jitgen.emulator.api import TIME_LIMIT_S
 from jitgen.emulator.artifact import Artifact
 from jitgen.emulator.machine.limits import target_of
 from jitgen.emulator.modes import Mode, parse
+from jitgen.emulator.program.lines import file_of
 from jitgen.emulator.report import Finding
 from jitgen.errors import CompileError, ConfigError, Deadlock, JitgenError, MachineFault
 from jitgen.frozen import frozen
@@ -195,9 +196,15 @@ def _compiled(case: Case, wanted: Parameters, path: Path, arch: str) -> _Kernel:
         library, ptx = compiler.compile_function(case.entry, given, name=name, arch=arch)
     except CompileError as error:
         raise CompileError(f"{path.name}:{case.title}", error.reason) from error
-    source = path.read_text("utf-8")
-    artifact = Artifact(library=library, symbol=name, ptx=ptx, source=source, names=wanted.called)
-    return _Kernel(title=case.title, artifact=artifact)
+    return _Kernel(
+        title=case.title,
+        artifact=Artifact(
+            library=library,
+            symbol=name,
+            ptx=ptx,
+            source=Path(file_of(ptx)).read_text("utf-8"),  # the file, or one that it imports
+        ),
+    )
 
 
 def _key(case: Case, wanted: Parameters) -> Any:

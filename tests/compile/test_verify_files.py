@@ -62,7 +62,21 @@ def test_a_broken_twin(tmp_path: Path, old: str, new: str, kind: str) -> None:
     assert kind in kinds(found)
     if kind == "race":
         finding = next(x for trial in found.trials for _, x in trial.findings if x.kind == kind)
-        assert "(scale_kernel)" in finding.place
+        assert finding.place.startswith("kernel.py:")
+        assert "(scale_kernel) | ptx:" in finding.place
+
+
+def test_a_kernel_that_the_file_imports(tmp_path: Path) -> None:
+    """Findings name the file that the kernel is in, and its functions."""
+    changed(tmp_path, (WAIT, "")).rename(tmp_path / "theirs.py")
+    path = tmp_path / "cases_of_theirs.py"
+    path.write_text("from theirs import verify_cases\n")
+
+    (found,) = verify_file(path, "sm_90a", modes="eager")
+
+    place = next(x.place for trial in found.trials for _, x in trial.findings)
+    assert place.startswith("theirs.py:")
+    assert "(scale_kernel) | ptx:" in place
 
 
 def test_wrong_values_are_told_with_their_places(tmp_path: Path) -> None:
