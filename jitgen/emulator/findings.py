@@ -65,7 +65,8 @@ KINDS: dict[str, Kind] = {
     "scale ids": _warning("an address and the descriptor name different bytes of scale factors"),
     "padding": _warning("padding bits of elements of less than a byte are not zero"),
     "allocation": _warning("an allocation of tensor memory is larger than the one before it"),
-    # the end of a CTA
+    # the start and the end of a CTA
+    "start": _error("shared memory of another CTA, of which nobody knows that it has started"),
     "exit": _error("loose ends: copies, groups, barriers or memory that a CTA leaves behind"),
     # results
     "result": _error("two modes gave different bits"),

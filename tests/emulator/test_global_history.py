@@ -273,13 +273,11 @@ MISTAKES = [
     ("handed over", Mutation("a poll of the CTA", ACQUIRE, "ld.acquire.cta", READ)),
     ("handed over", Mutation(
         "the flag is raised too early", f"bar.sync 0;\n@%p1 {RELEASE}", f"@%p1 {RELEASE}", READ)),
-    ("handed over", Mutation(
-        "only one warp waits", "$TAKEN:\nbar.sync 0;", "$TAKEN:", READ)),
+    ("handed over", Mutation("only one warp waits", "$TAKEN:\nbar.sync 0;", "$TAKEN:", READ)),
     ("fenced", Mutation("a fence of the CTA", "fence.acq_rel.gpu", "fence.acq_rel.cta", READ)),
     ("fenced", Mutation(
         "no fence before the flag", "bar.sync 0;\nfence.acq_rel.gpu;", "bar.sync 0;", READ)),
-    ("fenced", Mutation(
-        "no fence after the poll", "fence.acq_rel.gpu;\n$TAKEN:", "$TAKEN:", READ)),
+    ("fenced", Mutation("no fence after the poll", "fence.acq_rel.gpu;\n$TAKEN:", "$TAKEN:", READ)),
     ("counted", Mutation("a relaxed counter", "atom.acq_rel", "atom.relaxed", READ)),
     ("counted", Mutation("a counter that only releases", "atom.acq_rel", "atom.release", READ)),
     ("counted", Mutation("a counter that only acquires", "atom.acq_rel", "atom.acquire", READ)),
@@ -327,8 +325,7 @@ MISTAKES = [
     ("summed", Mutation(
         "no barrier after the sums", "1;\nbar.sync 0;\nld", "1;\nld",
         ("race: read", "after the update"))),
-    ("halves", Mutation(
-        "overlapping", "%r2, 2, %rd3", "%r2, 0, %rd3", ("race: write", "of work"))),
+    ("halves", Mutation("overlapping", "%r2, 2, %rd3", "%r2, 0, %rd3", ("race: write", "of work"))),
     ("edited", Mutation("no release", RELEASE_MAP, "", ("proxy", "generic.release", "replace"))),
     ("edited", Mutation("no acquire", ACQUIRE_MAP, "", ("proxy", "generic.acquire", "replace"))),
     ("edited", Mutation(

@@ -136,7 +136,7 @@ REMOTE = {
 def test_an_access_before_the_other_cta_is_known_to_run(name: str) -> None:
     found = run(REMOTE[name] + SYNC)
     message = (
-        "race: access to the shared memory of CTA (0, 0, 0) rank 0, which may not have started"
+        "start: access to the shared memory of CTA (0, 0, 0) rank 0, which may not have started"
     )
     assert_found(found, (message, "::cluster"))
     assert not any("started" in text for text in run(SYNC + REMOTE[name] + SYNC))

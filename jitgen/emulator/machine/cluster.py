@@ -86,7 +86,7 @@ class Cluster:
             cta.known_to.add(fragment.cta.rank)
         else:
             message = f"access to the shared memory of {cta.name}, which may not have started"
-            fragment.warn(at, "race", message)
+            fragment.warn(at, "start", message)
 
     def mbarrier(self, fragment: Fragment, at: int, address: int) -> MBarrier:
         """
