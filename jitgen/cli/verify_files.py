@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from jitgen.errors import EmulationError
+
 TASK = "jitgen.verify.files:verify_task"
 
 LIMIT_S = 3600.0
@@ -69,6 +71,8 @@ def tasks(
             "a compiled kernel is one FILE.so with all of --ptx, --symbol and --cases; a FILE.py "
             "has none of them"
         )
+    if not libraries:
+        _check(arch)
     given = {"arch": arch, "must_reach_all": require_coverage}
     if libraries:
         paths = {"library": libraries[0], "ptx": ptx, "file": cases}
@@ -76,6 +80,16 @@ def tasks(
         return [{**given, **resolved, "symbol": symbol}]
     compiled = {"library": "", "ptx": "", "symbol": ""}
     return [{**given, **compiled, "file": str(file.resolve())} for file in dict.fromkeys(files)]
+
+
+def _check(arch: str) -> None:
+    """Refuse a target that the emulator does not know; the PTX of a library names its own."""
+    from jitgen.emulator.machine.limits import target_of
+
+    try:
+        target_of(arch)
+    except EmulationError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def name(task: dict[str, Any]) -> str:

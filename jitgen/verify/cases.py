@@ -113,7 +113,7 @@ def load(path: Path) -> list[Case]:
         raise ConfigError(f"{path.name} defines no {FUNCTION}(); see docs/verify.md")
     try:
         found = list(function())
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(_raised(path, error)) from error
     if not found:
         raise ConfigError(f"{FUNCTION}() of {path.name} returns no cases")
@@ -173,7 +173,7 @@ def _module(path: Path) -> ModuleType:
     sys.modules[spec.name] = module  # dataclasses and the compiler look there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(_raised(path, error)) from error
     finally:
         del sys.modules[spec.name]
@@ -181,7 +181,7 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
-def _raised(path: Path, error: Exception) -> str:
+def _raised(path: Path, error: BaseException) -> str:
     """Return what a file raised and where, in a line."""
     places = traceback.extract_tb(error.__traceback__)
     line = next((x.lineno for x in reversed(places) if x.filename == str(path)), None)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 from pathlib import Path
+from traceback import walk_tb
 from types import NoneType
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from jitgen.emulator.api import TIME_LIMIT_S
 from jitgen.emulator.artifact import Artifact
+from jitgen.emulator.host import native
 from jitgen.emulator.machine.limits import target_of
 from jitgen.emulator.modes import Mode, parse
 from jitgen.emulator.program.lines import file_of
@@ -245,7 +247,8 @@ def _trial(
         kind = "deadlock" if isinstance(error, Deadlock) else "fault"
         return Trial(sizes=call, values=name, fault=Finding(kind=kind, message=str(error)))
     except (TypeError, ValueError, RuntimeError) as error:
-        if isinstance(error, JitgenError):
+        frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+        if native.call.__code__ not in frames:  # whatever else goes wrong is nobody's arguments
             raise
         words = " ".join(str(error).split())
         raise ConfigError(f"the kernel's host part refuses the arguments: {words}") from error

@@ -104,6 +104,8 @@ def test_a_file_that_says_nothing(jitgen: Jitgen, processes: Processes, files: P
         ("missing.py", "there is no file missing.py"),
         ("k.py deepseek-v3", "either files or kernels of jitgen"),
         ("k.py --problem 1:2:3:4", "--problem is for kernels of jitgen"),
+        ("k.py --arch cpu", "knows no target 'cpu'; it knows sm_9x, sm_10x, sm_12x"),
+        ("k.py --arch sm_75", "knows no target 'sm_75'"),
         ("k.py --ptx k.ptx", "a compiled kernel is one FILE.so with all of --ptx, --symbol"),
         ("k.so", "a compiled kernel is one FILE.so with all of --ptx, --symbol"),
         ("k.so --ptx no.ptx --symbol a --cases c.py", "no.ptx"),

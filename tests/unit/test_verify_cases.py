@@ -43,6 +43,7 @@ def test_cases_are_returned_or_yielded(tmp_path: Path) -> None:
         ("verify_cases = 1", "kernels.py defines no verify_cases()"),
         ("x = 1\n1 / 0", "kernels.py, line 2, raises ZeroDivisionError"),
         ("x = (", "line 1, raises SyntaxError"),
+        ("raise SystemExit(3)", "line 1, raises SystemExit: 3"),
         ("def verify_cases():\n    return ()", "returns no cases"),
         ("def verify_cases():\n    return None", "line|raises TypeError"),
         (
