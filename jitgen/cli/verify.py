@@ -98,6 +98,7 @@ class _Row:
 @with_output
 def verify(
     output: Output,
+    /,
     names: tuple[str, ...],
     arch: str | None,
     problem: str | None,
