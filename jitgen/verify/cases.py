@@ -107,14 +107,16 @@ def load(path: Path) -> list[Case]:
     Raises:
         ConfigError: It raises, has no `FUNCTION`, or what that returns are no cases.
     """
-    module = _module(path)
-    function = getattr(module, FUNCTION, None)
-    if not callable(function):
-        raise ConfigError(f"{path.name} defines no {FUNCTION}(); see docs/verify.md")
+    sys.path.insert(0, str(path.parent))
     try:
-        found = list(function())
+        function = getattr(_module(path), FUNCTION, None)
+        found = list(function()) if callable(function) else None
     except (Exception, SystemExit) as error:
         raise ConfigError(_raised(path, error)) from error
+    finally:
+        sys.path.remove(str(path.parent))
+    if found is None:
+        raise ConfigError(f"{path.name} defines no {FUNCTION}(); see docs/verify.md")
     if not found:
         raise ConfigError(f"{FUNCTION}() of {path.name} returns no cases")
     for number, case in enumerate(found):
@@ -167,17 +169,13 @@ def _compiled_with(case: Case, parameter: inspect.Parameter) -> Any:
 def _module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"jitgen_verified.{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{path.name} is no Python file")
+        raise ImportError(f"{path.name} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))
     sys.modules[spec.name] = module  # dataclasses and the compiler look there
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise ConfigError(_raised(path, error)) from error
     finally:
         del sys.modules[spec.name]
-        sys.path.remove(str(path.parent))
     return module
 
 

@@ -252,7 +252,7 @@ def _trial(
             raise
         words = " ".join(str(error).split())
         raise ConfigError(f"the kernel's host part refuses the arguments: {words}") from error
-    results = [_result(case, argument) for argument in case.expected]
+    results = [result_of(case, argument) for argument in case.expected]
     complaint = _complaint(case)
     frobenius, largest = zip(*map(_errors, results), strict=True) if results else ((0.0,), (0.0,))
     return Trial(
@@ -279,10 +279,10 @@ def _complaint(case: Case) -> tuple[str, ...]:
     return ()
 
 
-def _result(case: Case, name: str) -> Result:
-    """Return an argument beside what it should be, in rows of its last side."""
+def result_of(case: Case, name: str) -> Result:
+    """Return an argument beside what it should be, in rows of its last side that is not 1."""
     found, expected = case.arguments[name], case.expected[name].to(case.arguments[name].dtype)
-    columns = found.shape[-1] if found.ndim else 1
+    columns = next((side for side in reversed(found.shape) if side != 1), 1)
     if found.dtype.is_floating_point:
         ours, theirs = (x.to(torch.float64) for x in (found, expected))
         differ = ~torch.isclose(ours, theirs, rtol=case.rtol, atol=case.atol, equal_nan=True)

@@ -6,11 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from jitgen.compile import compiler
 from jitgen.errors import CompileError, ConfigError, EmulationError
-from jitgen.verify import Verification, cases, verify_file
-from jitgen.verify.files import Compiled
+from jitgen.verify import Case, Verification, cases, verify_file
+from jitgen.verify.files import Compiled, result_of
 from tests import needs
 
 pytestmark = [needs.compiler, needs.linker]
@@ -166,6 +167,22 @@ def test_what_cannot_be_called(
 
     assert "kernel.py" in str(caught.value)
     assert complaint in str(caught.value)
+
+
+def test_rows_of_a_result() -> None:
+    """Sides of 1 at the end make no rows of one value."""
+    for shape, rows in (
+        ((4, 3), 4),
+        ((4, 3, 1), 4),
+        ((2, 4, 3), 8),
+        ((5,), 1),
+        ((), 1),
+        ((0, 3), 0),
+    ):
+        y = torch.zeros(shape, dtype=torch.bfloat16)
+        found = result_of(Case(arguments={"y": y}, expected={"y": y + 1}), "y")
+        assert found.is_wrong.shape[0] == len(found.row) == rows
+        assert found.is_wrong.all()
 
 
 def test_targets(tmp_path: Path) -> None:

@@ -27,9 +27,14 @@ def test_cases_are_returned_or_yielded(tmp_path: Path) -> None:
     """What lies beside the file can be imported, and nothing of it is left on the path."""
     (tmp_path / "beside_the_kernels.py").write_text("NAME = 'one'\n")
     text = f"{HEAD}from beside_the_kernels import NAME\n"
+    (tmp_path / "beside_them.py").write_text("NAME = 'two'\n")
+    lazy = "from beside_them import NAME\n    "
     before = list(sys.path)
 
-    for body in ("return [Case(name=NAME, arguments={'x': x})]", "yield Case(arguments={'x': x})"):
+    for body in (
+        "return [Case(name=NAME, arguments={'x': x})]",
+        f"{lazy}yield Case(arguments={{'x': x}})",
+    ):
         (case,) = load(file(tmp_path, f"{text}def verify_cases():\n    {body}\n"))
         assert str(case) == "x float32 2 x 3"
     assert sys.path == before
