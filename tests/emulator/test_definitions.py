@@ -77,8 +77,9 @@ setp.lt.u32 %p1, %r1, 40;
         ("@!%p1 mov.b32 %r2, 64;", "st.shared.b32 [%r2+0x500], 1;", 0),
         ("@%p1 setp.eq.u32 %p2, %r1, 3;", "@%p2 st.shared.b32 [0x500], 1;", 40),
         ("@%p1 mov.b32 %r2, 0;", "bar.sync %r2, 64;", 40),
+        ("setp.lt.u32 %p2, %r1, 50;", "@%p3 mov.b64 %rd1, {%r1, %r1};", 0),
     ],
-    ids=["address", "the others", "predicate", "barrier"],
+    ids=["address", "the others", "predicate", "barrier", "guard of a pack"],
 )
 def test_some_threads_wrote_nothing(write: str, use: str, thread: int) -> None:
     assert_found(undefined(SOME.format(write=write, use=use)), (f"thread {thread} reads",))
@@ -90,6 +91,8 @@ def test_some_threads_wrote_nothing(write: str, use: str, thread: int) -> None:
         ("@%p1 mov.b32 %r2, 0x500;", "@%p1 st.shared.b32 [%r2], 1;"),
         ("@%p1 mov.b32 %r2, 0x500;\n@!%p1 mov.b32 %r2, 0x600;", "st.shared.b32 [%r2], 1;"),
         ("@%p1 mov.b32 %r2, 5;", "add.u32 %r3, %r2, 1;"),  # a value that may not matter
+        ("mov.b64 %rd1, {%r1, %r2};", "mov.b64 {%r3, _}, %rd1;"),  # the other half comes later
+        ("mov.b64 {_, %r3}, %rd1;", "mov.b64 %rd2, {%r1, %r3};"),
         ("// implicit-def: %r2", "add.u32 %r3, %r2, 1;"),
     ],
 )

@@ -8,7 +8,9 @@ turned off. So two sorts of reads count: those that no write comes before the fi
 way the program takes; and, where one comes before on some ways only, those that decide what is
 executed or what memory is touched: guards, addresses, and the operands of barriers, copies and
 matrix instructions. For these the machine keeps for each thread whether the register was written,
-and looks when it is read; compilers emit none, so that nothing is lost.
+and looks when it is read; compilers emit none, so that nothing is lost. A ``mov`` that packs halves
+or takes them apart is no read of the first sort: compilers fill a half at a time, beside one that
+has no value yet.
 
 PTX ISA, section "State Spaces: Register State Space".
 """
@@ -103,6 +105,8 @@ def find_doubts(
             one = accesses[at]
             if lacks_some and _bits(one.everything_read, numbers) & lacks_some:
                 certain = lacks_all | (lacks_some & ~(ways.writes_around(number) | here))
+                if _packs(code[at]):
+                    certain = 0
                 counting = _deciding(code[at], one)
                 reads[at] = [
                     name
@@ -129,6 +133,11 @@ def _bits(names: Iterable[str], numbers: dict[str, int]) -> int:
     for name in names:
         bits |= 1 << numbers[name]
     return bits
+
+
+def _packs(instruction: Instruction) -> bool:
+    """Return whether an instruction joins halves of a register, or takes one apart."""
+    return instruction.parts[0] == "mov" and any(x.startswith("{") for x in instruction.operands)
 
 
 def _deciding(instruction: Instruction, accesses: Accesses) -> set[str]:
