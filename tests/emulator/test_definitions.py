@@ -97,6 +97,34 @@ def test_reads_that_are_right_or_harmless(write: str, use: str) -> None:
     assert undefined(SOME.format(write=write, use=use)) == []
 
 
+FILLED = """
+mov.u32 %r1, %tid.x;
+mov.b64 %rd1, {%r1, %r1};
+mov.b64 %rd2, {%r1, %r2};
+{use}
+mov.b64 {%r3, _}, %rd3;
+st.shared.b32 [0x500], %r3;
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "is_found"),
+    [
+        ("mov.b64 %rd3, %rd2;", False),
+        ("add.f32x2 %rd3, %rd1, %rd2;", False),
+        ("fma.rn.f32x2 %rd4, %rd1, %rd2, %rd2;\nadd.f32x2 %rd3, %rd4, %rd1;", False),
+        ("add.f32x2 %rd3, %rd1, %rd2;\nmov.b64 {_, %r4}, %rd2;", False),  # to where nobody looks
+        ("mov.b64 %rd3, %rd2;\nmov.b64 {_, %r4}, %rd3;\nst.shared.b32 [0x600], %r4;", True),
+        ("mov.b64 %rd3, %rd2;\nst.shared.b64 [0x600], %rd3;", True),
+        ("add.s64 %rd3, %rd1, %rd2;", True),  # carries from half to half
+        ("mov.b64 {_, %r4}, %rd2;\nmov.b64 %rd3, {%r4, %r1};\nadd.u32 %r5, %r4, 1;", True),
+        ("mov.b64 %rd3, %rd1;\nadd.u32 %r6, %r2, 1;", True),
+    ],
+)
+def test_a_half_without_a_value(use: str, is_found: bool) -> None:
+    assert bool(undefined(FILLED.replace("{use}", use))) is is_found
+
+
 def test_a_descriptor_without_a_value() -> None:
     mma = "@%p0 tcgen05.mma.cta_group::1.kind::f16 [0], %rd1, %rd2, %r7, %p2;"
     with np.errstate(all="ignore"):
