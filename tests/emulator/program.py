@@ -36,6 +36,7 @@ class FakeProgram:
 
     def __post_init__(self) -> None:
         self.code: list[Instruction] = []
+        self.members = [0] * len(self.functions)
         self.register_counts = {"r": 4, "q": 2, "h": 1, "p": 1}
         self.blocks = [SimpleNamespace(start=block) for block in range(len(self.functions))]
 

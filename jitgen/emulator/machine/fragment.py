@@ -210,6 +210,13 @@ class Fragment:
         lacks_lanes = threads.counts != self.cta.live[threads.warps]
         return not np.count_nonzero(lacks_lanes)
 
+    def has(self, members: int) -> NDArray[np.bool_]:
+        """Return for each warp whether all lanes of a member mask, or all living ones, are here."""
+        threads = self.threads
+        named = (np.uint32(members) >> np.arange(WARP, dtype=np.uint32) & np.uint32(1)) != 0
+        has_named: NDArray[np.bool_] = threads.is_here[:, named].all(axis=1)
+        return has_named | (threads.counts == self.cta.live[threads.warps])
+
     def is_spinning(self, at: int, stamp: int, found: object = None) -> bool:
         """
         Return whether instruction `at` met the same twice while nothing happened in between.
