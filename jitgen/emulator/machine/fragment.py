@@ -214,8 +214,8 @@ class Fragment:
         """Return for each warp whether all lanes of a member mask, or all living ones, are here."""
         threads = self.threads
         named = (np.uint32(members) >> np.arange(WARP, dtype=np.uint32) & np.uint32(1)) != 0
-        has_named: NDArray[np.bool_] = threads.is_here[:, named].all(axis=1)
-        return has_named | (threads.counts == self.cta.live[threads.warps])
+        is_whole: NDArray[np.bool_] = threads.counts == self.cta.live[threads.warps]
+        return np.logical_or(np.all(threads.is_here[:, named], axis=1), is_whole)
 
     def is_spinning(self, at: int, stamp: int, found: object = None) -> bool:
         """
