@@ -71,9 +71,9 @@ def _print(output: Output, choice: Choice) -> None:
     columns = [
         Column("COST (us)", is_number=True),
         *([Column("TIME (us)", is_number=True)] if times else []),
-        Column("WASTE", is_number=True),
+        Column("PADDING", is_number=True),
         Column("WAVES", is_number=True),
-        Column("BOUND"),
+        Column("LIMITER"),
         Column("CONFIG"),
     ]
     rows = [

@@ -120,13 +120,21 @@ def _resources(store: Store, named: Named, output: Output) -> tuple[dict[str, An
 
     found = inspect.resources(_entry(store, named, output).library)
     derived = require(named.config, named.arch).derived
+    lines = inspect.spill_lines(_rendered(store, named)) if found.spill_instructions else {}
     resources = {
         **dataclasses.asdict(found),
+        "spill_lines": {str(line): number for line, number in lines.items()},
         # a property of the launch, which machine code does not hold
         "dynamic_shared_bytes": getattr(derived, "smem_bytes", 0),
     }
-    width = max(map(len, resources))
-    text = "\n".join(f"{name:<{width}}  {value}" for name, value in resources.items())
+    words = {
+        **resources,
+        "spill_lines": ", ".join(f"{n} x line {line}" for line, n in lines.items()),
+    }
+    if not lines:
+        del words["spill_lines"]
+    width = max(map(len, words))
+    text = "\n".join(f"{name:<{width}}  {value}" for name, value in words.items())
     return {"resources": resources}, text
 
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jitgen import plans
+from jitgen.cli import verify_files
 from jitgen.cli.lookup import find
-from jitgen.cli.options import ARCH, SECONDS, with_output
+from jitgen.cli.options import SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
 from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
@@ -21,6 +22,9 @@ from jitgen.ops.protocol import operation
 from jitgen.settings import settings
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import require
+
+if TYPE_CHECKING:
+    from jitgen.compile.workers import Outcome
 
 TASK = "jitgen.verify.verification:verify_task"
 
@@ -69,8 +73,8 @@ class _Row:
 @click.command(
     epilog=f"Shipped plans: {', '.join(plans.names())}. A plan of your own is a .toml file.",
 )
-@click.argument("names", metavar="CONFIG|PLAN|KEY...", nargs=-1, required=True)
-@click.option("--arch", type=ARCH, help="Target of plans; the GPU's, else sm_90a, if not given.")
+@click.argument("names", metavar="CONFIG|PLAN|KEY|FILE...", nargs=-1, required=True)
+@click.option("--arch", help="Target of plans, files; the GPU's, else sm_90a, if not given.")
 @click.option(
     "--problem",
     metavar="G:M:N:K",
@@ -90,15 +94,18 @@ class _Row:
     show_default=True,
     help="Seconds for one mode of one problem.",
 )
+@verify_files.options
 @with_output
 def verify(
     output: Output,
+    /,
     names: tuple[str, ...],
-    arch: Arch | None,
+    arch: str | None,
     problem: str | None,
     modes: str,
     jobs: int | None,
     time_limit: float,
+    **of_files: Any,
 ) -> int:
     """
     Run kernels without a GPU and compare them with float64 sums.
@@ -109,22 +116,26 @@ def verify(
     together must execute every synchronisation, copy, matrix and store instruction; with a
     --problem of yours this is shown and not judged. A plan stands for every kernel that the
     selector can choose for it. The exit code is 1 on any wrong value or error.
+
+    A FILE.py with verify_cases() brings kernels of yours, and so does a FILE.so with --ptx,
+    --symbol and --cases: see docs/verify.md. This runs the code in these files.
     """
     from jitgen.emulator.modes import parse
     from jitgen.verify import require_numpy
 
     require_numpy()
     chosen = [mode.name for mode in parse(modes)]
-    tasks = [
-        {**task, "problem": problem, "modes": chosen, "time_limit_s": time_limit}
-        for task in _tasks(names, arch)
-    ]
-    _check(tasks, problem)
+    tasks = verify_files.tasks(names, arch or str(_default_gpu()), problem=problem, **of_files)
+    function, timeout_s = verify_files.TASK, verify_files.LIMIT_S
+    if not tasks:
+        target = None if arch is None else Arch.parse(arch)
+        function, timeout_s = TASK, time_limit * (len(chosen) + 1) + settings.compile_timeout
+        tasks = [{**task, "problem": problem} for task in _tasks(names, target)]
+        _check(tasks, problem)
+    tasks = [{**task, "modes": chosen, "time_limit_s": time_limit} for task in tasks]
     start = time.perf_counter()
-    rows = list(_run(output, tasks, jobs, time_limit * (len(chosen) + 1)))
+    rows = _run(output, function, tasks, jobs, timeout_s)
     wall_s = time.perf_counter() - start
-    order = {_name(task): index for index, task in enumerate(tasks)}
-    rows.sort(key=lambda row: order[row.name])
     document = {
         "ok": all(row.is_right for row in rows),
         "modes": chosen,
@@ -189,36 +200,48 @@ def _check(tasks: list[dict[str, Any]], problem: str | None) -> None:
 
 
 def _name(task: dict[str, Any]) -> str:
+    if "file" in task:
+        return verify_files.name(task)
     return Config.from_json(task["config"]).name(task["arch"])
 
 
 def _run(
-    output: Output, tasks: list[dict[str, Any]], jobs: int | None, timeout_s: float
-) -> Iterator[_Row]:
-    """Verify in processes, so that one that crashes costs itself only."""
+    output: Output, function: str, tasks: list[dict[str, Any]], jobs: int | None, timeout_s: float
+) -> list[_Row]:
+    """Verify in processes, so that one that crashes costs itself only; rows as the tasks are."""
     from jitgen.compile import capacity, workers
 
     number = capacity.default_jobs(settings.jobs if jobs is None else jobs)
     outcomes = workers.run(
-        TASK,
+        function,
         tasks,
         jobs=min(number, len(tasks)),
-        timeout_s=timeout_s + settings.compile_timeout,
+        timeout_s=timeout_s,
         preload=(*workers.PRELOAD, *_PRELOAD),
         without=(),
     )
+    found: dict[int, list[_Row]] = {}
     with output.progress(len(tasks), "verifying") as progress:
         for outcome in outcomes:
-            result = outcome.result or {}
-            error = outcome.error or result.get("error", "")
-            row = _Row(
-                name=_name(outcome.task),
-                seconds=outcome.seconds,
-                document={} if error else result,
-                error=error,
-            )
-            progress.advance(f"{row.state} in {human_time(row.seconds)} {row.name}")
-            yield row
+            rows = found[outcome.index] = list(_rows(outcome))
+            state = next((row.state for row in rows if not row.is_right), rows[0].state)
+            name = _name(outcome.task)
+            progress.advance(f"{state} in {human_time(outcome.seconds)} {name}")
+    return [row for index in sorted(found) for row in found[index]]
+
+
+def _rows(outcome: Outcome) -> Iterator[_Row]:
+    """Yield a row for each kernel of a task; one that names the task if there is none."""
+    result = outcome.result or {}
+    error = outcome.error or result.get("error", "")
+    named = _name(outcome.task)
+    for kernel in result.get("kernels", [result]):
+        yield _Row(
+            name=kernel.get("name", named),
+            seconds=outcome.seconds,
+            document={} if error else kernel,
+            error=error,
+        )
 
 
 def _print(output: Output, rows: list[_Row], modes: list[str], wall_s: float) -> None:
@@ -250,8 +273,8 @@ def _print(output: Output, rows: list[_Row], modes: list[str], wall_s: float) ->
         _print_counts(output, rows[0])
         _print_coverage(output, rows[0])
     for row in rows:
-        if not row.is_right:
-            _print_failure(output, row)
+        if not row.is_right or any(_findings(row)):
+            _print_trouble(output, row)
     wrong = sum(not row.is_right for row in rows)
     verdict = f"{wrong} not right" if wrong else "all right"
     output.note(
@@ -299,6 +322,8 @@ def _print_coverage(output: Output, row: _Row) -> None:
         reasons = Counter(x["reason"] for x in kernel["never_executed"] if x["reason"])
         for reason, number in reasons.items():
             output.line(f"  {counted(number, 'instruction')} never executed: {reason}")
+        for missed in [x for x in kernel["never_executed"] if not x["reason"]][:_SHOWN_FINDINGS]:
+            output.line(f"  never executed: {missed['place']}")
 
 
 def _findings(row: _Row) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -313,7 +338,8 @@ def _findings(row: _Row) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "all problems", gap
 
 
-def _print_failure(output: Output, row: _Row) -> None:
+def _print_trouble(output: Output, row: _Row) -> None:
+    """Print what is wrong with a kernel, and what it is warned of."""
     output.line()
     output.line(row.name, style="bold")
     if row.error:
@@ -327,7 +353,10 @@ def _print_failure(output: Output, row: _Row) -> None:
     for where, finding in found[:_SHOWN_FINDINGS]:
         times = f" ({finding['count']} times)" if finding["count"] > 1 else ""
         weight = "warning: " if finding.get("severity") == "warning" else ""
-        output.line(f"  {where}: {weight}{finding['kind']}: {finding['message']}{times}")
+        first, *more = finding["message"].split("\n")
+        output.line(f"  {where}: {weight}{finding['kind']}: {first}{times}")
+        for text in more:
+            output.line(f"    {text.strip()}")
         for word, text in (("at", finding["place"]), ("by", finding["who"])):
             if text:
                 output.line(f"    {word} {text}")

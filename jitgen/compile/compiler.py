@@ -15,7 +15,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
@@ -29,7 +29,7 @@ from jitgen.cache.scratch import scratch
 from jitgen.compile import toolchain
 from jitgen.compile.linker import LinkError, link
 from jitgen.compile.toolchain import flavour, require_compiler
-from jitgen.errors import CompileError, ToolchainError
+from jitgen.errors import CompileError, ConfigError, ToolchainError
 from jitgen.frozen import frozen
 
 if TYPE_CHECKING:
@@ -41,6 +41,24 @@ _HARMLESS = ("CUTE_DSL_LIBS", "CUTE_DSL_CACHE_DIR", "CUTE_DSL_DISABLE_FILE_CACHI
 """Variables of the compiler that say where things are, not what is built."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+_LINES = "--generate-line-info"
+
+STREAM = object()
+"""In arguments to compile with: the stream of whoever calls the kernel."""
+
+_TYPES = {
+    "float32": "Float32",
+    "float16": "Float16",
+    "bfloat16": "BFloat16",
+    "float8_e4m3fn": "Float8E4M3FN",
+    "float8_e5m2": "Float8E5M2",
+    "float8_e8m0fnu": "Float8E8M0FNU",
+    "int64": "Int64",
+    "int32": "Int32",
+    "uint8": "Uint8",
+}
+"""Types of the compiler by those of torch; the emulator takes no others."""
 
 _settings_at_import: dict[str, Any] | None = None
 """What the compiler was told when this module imported it; None: somebody else did, or nobody."""
@@ -108,14 +126,8 @@ def compile_source(
             cute = import_compiler()
             doubt = unfit()
             start = time.perf_counter()
-            try:
+            with _refusals(source.name):
                 ptx = _compile(cute, source, path, wants_ptx=wants_ptx, line_info=line_info)
-            except (OSError, MemoryError, RecursionError, SystemError):
-                raise  # not the source's fault, and must not be remembered
-            except Exception as error:  # the compiler raises RuntimeError and many types of its own
-                if is_from_handler(error):
-                    raise
-                raise CompileError(source.name, _shortened(error)) from error
             compile_s = time.perf_counter() - start
         start = time.perf_counter()
         library, native, trouble = _linked(directory, source.name, links=links)
@@ -130,23 +142,108 @@ def compile_source(
         )
 
 
+def compile_function(
+    function: Any, arguments: Sequence[Any], *, name: str, arch: str
+) -> tuple[bytes, str]:
+    """
+    Compile a function of somebody else's, in this process; return a shared library and its PTX.
+
+    Args:
+        function: Decorated with ``cute.jit``, or an object whose ``__call__`` is.
+        arguments: What ``cute.compile`` takes for it. Torch tensors stand for tensors on a GPU of
+            just their type, shape and strides, and `STREAM` for the stream of the call.
+        name: The symbol that the library is to export.
+        arch: What the compiler calls a GPU target, be it one of jitgen or not: ``sm_100a``.
+
+    Raises:
+        ConfigError: A tensor has a type that kernels do not know.
+        ToolchainError: The compiler is not installed, or the library cannot be linked.
+        CompileError: The compiler refused the function; its own error is the cause.
+        Exception: As `compile_source`.
+    """
+    with scratch() as directory:
+        with _lock, neutral_environment():
+            cute = import_compiler()
+            given = [_stand_in(argument) for argument in arguments]
+            with _refusals(name):
+                options = [toolchain.CONVENTION, "--gpu-arch", arch, *_ptx_to(directory), _LINES]
+                level = toolchain.base_level()
+                made = _exported(cute, function, given, directory / OBJECT, name, options, level)
+        _, native, trouble = _linked(directory, name, links=True)
+        if trouble:
+            raise ToolchainError(trouble)
+        return native, str(made.__ptx__)
+
+
+@contextmanager
+def _refusals(name: str) -> Iterator[None]:
+    """Have what the compiler raises about `name` come out as a CompileError."""
+    try:
+        yield
+    except (OSError, MemoryError, RecursionError, SystemError):
+        raise  # not the source's fault, and must not be remembered
+    except Exception as error:  # the compiler raises RuntimeError and many types of its own
+        if is_from_handler(error):
+            raise
+        raise CompileError(name, _shortened(error)) from error
+
+
+def _stand_in(argument: Any) -> Any:
+    """Return what to compile with for an argument of a call."""
+    from cutlass.cute import runtime
+
+    if argument is STREAM:
+        return runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
+    if type(argument).__module__.partition(".")[0] != "torch":
+        return argument
+    import cutlass
+
+    dtype = str(argument.dtype).removeprefix("torch.")
+    if dtype not in _TYPES:
+        raise ConfigError(f"tensors of {dtype} are not known to the compiler: {', '.join(_TYPES)}")
+    align = 16 if argument.data_ptr() % 16 == 0 else argument.element_size()
+    return runtime.make_fake_tensor(
+        getattr(cutlass, _TYPES[dtype]),
+        tuple(argument.shape),
+        tuple(argument.stride()),
+        assumed_align=align,
+    )
+
+
 def _compile(cute: Any, source: Source, path: Path, *, wants_ptx: bool, line_info: bool) -> str:
     """Compile the generated file `path` to an object beside it; return the PTX if it is wanted."""
     options = list(toolchain.options(source.arch))
-    if wants_ptx:  # the compiler drops a copy of its own, which must not land in the user's folder
-        options += ["--keep-ptx", f"--dump-dir '{path.parent}'"]
-    if line_info:
-        options += ["--generate-line-info"]
-    module = _module(source, path)
+    options += [*(_ptx_to(path.parent) if wants_ptx else ()), *([_LINES] if line_info else ())]
+    module, level = _module(source, path), toolchain.host_level(source.arch)
+    entry, given = getattr(module, source.entry), module.arguments()
+    made = _exported(cute, entry, given, path.with_name(OBJECT), source.name, options, level)
+    return str(made.__ptx__) if wants_ptx and source.arch.is_gpu else ""
+
+
+def _ptx_to(directory: Path) -> tuple[str, str]:
+    """Return what keeps the PTX: a copy is dropped, which must not land in the user's folder."""
+    return "--keep-ptx", f"--dump-dir '{directory}'"
+
+
+def _exported(
+    cute: Any,
+    function: Any,
+    arguments: Sequence[Any],
+    path: Path,
+    name: str,
+    options: Sequence[str],
+    level: str,
+) -> Any:
+    """Compile `function` to the object `path`, whose symbol is `name`; return what was compiled."""
     compiled = cute.compile(
-        getattr(module, source.entry),
-        *module.arguments(),
+        function,
+        *arguments,
         options=" ".join(options),
         no_jit_engine=True,  # the artifact is loaded, never run from the compiler's memory
     )
-    _set_host_level(compiled.ir_module, toolchain.host_level(source.arch))
-    compiled.export_to_c(str(path.with_name(OBJECT)), function_name=source.name)
-    return str(compiled.__ptx__) if wants_ptx and source.arch.is_gpu else ""
+    _set_host_level(compiled.ir_module, level)
+    compiled.export_to_c(str(path), function_name=name)
+    return compiled
 
 
 def _set_host_level(module: Any, level: str) -> None:

@@ -43,6 +43,8 @@ _INSTRUCTION = re.compile(
     r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*(?:\.\w+)*)", re.MULTILINE
 )
 
+_LINE = re.compile(r'^\s*//## File .*?/kernel\.py", line (\d+)')
+
 
 @frozen
 class Resources:
@@ -154,9 +156,9 @@ def _attributes(info: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
         position += value
 
 
-def sass(library: bytes) -> str:
+def sass(library: bytes, *options: str) -> str:
     """
-    Return the disassembly of the GPU code in `library`.
+    Return the disassembly of the GPU code in `library`; `options` are nvdisasm's.
 
     Raises:
         ArtifactError: There is no GPU code.
@@ -169,7 +171,7 @@ def sass(library: bytes) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.cubin")
         path.write_bytes(code)
-        return _output([tool, "--print-code", str(path)])
+        return _output([tool, "--print-code", *options, str(path)])
 
 
 def host_code(library: bytes) -> str:
@@ -231,6 +233,30 @@ def count(disassembly: str, operation: str) -> int:
 def spills(disassembly: str) -> int:
     """Return the number of instructions in `disassembly` that access local memory."""
     return count(disassembly, "STL") + count(disassembly, "LDL")
+
+
+def spill_lines(source: Source) -> dict[int, int]:
+    """
+    Return how many instructions access spilled registers by line of `source`, most first.
+
+    It is compiled once more, with line information, which leaves the instructions as they are. The
+    compiler's own report (``remarks{ptx}``) names one likely line for the whole kernel.
+
+    Raises:
+        ToolchainError: Compiler or nvdisasm is not installed.
+        CompileError: The compiler refused the source.
+    """
+    from jitgen.compile import compiler
+
+    made = compiler.compile_source(source, line_info=True, links=False)
+    found: Counter[int] = Counter()
+    line = 0
+    for row in sass(made.files[made.library], "--print-line-info").splitlines():
+        if place := _LINE.search(row):
+            line = int(place[1])
+        elif line and spills(row):
+            found[line] += 1
+    return dict(found.most_common())
 
 
 def wgmma_serialised(disassembly: str, *, chain: int = 4) -> bool:

@@ -163,9 +163,13 @@ base is enough: the host part of a GPU kernel only passes arguments on.
 _CPUINFO = Path("/proc/cpuinfo")
 
 
+CONVENTION = "--enable-tvm-ffi"
+"""How functions are called."""
+
+
 def options(arch: Arch) -> tuple[str, ...]:
     """Return what the compiler is told: the calling convention, and what the target says."""
-    return ("--enable-tvm-ffi", *TARGETS.get(arch).compiler_options)
+    return (CONVENTION, *TARGETS.get(arch).compiler_options)
 
 
 @cache
@@ -192,7 +196,12 @@ def host_level(arch: Arch) -> str:
     Return the level that the host part of kernels for `arch` is compiled for: as the target says,
     all that this CPU has, or the base, which every host has.
     """
-    return cpu_level() if TARGETS.get(arch).host_level == "own" else _levels()[0]
+    return cpu_level() if TARGETS.get(arch).host_level == "own" else base_level()
+
+
+def base_level() -> str:
+    """Return the level that every host of this family has."""
+    return _levels()[0]
 
 
 def runs_level(level: str) -> bool:
@@ -239,7 +248,9 @@ def _cpu_flags() -> frozenset[str]:
 
 
 __all__ = [
+    "CONVENTION",
     "LEVELS",
+    "base_level",
     "cpu_level",
     "cpuinfo",
     "host",

@@ -3,9 +3,10 @@
 jitgen's kernels in the emulator: the bridge between what jitgen makes and what runs without a GPU.
 
 `emulation` runs one call of a kernel, `gpu` lets `jitgen.grouped_gemm` find an emulated device,
-`verification` compares a kernel with float64 sums on the sizes of `problem`. `artifacts` gets
-what the emulator takes out of the cache or the compiler, and `host` lends it jitgen's loader,
-compiler driver and cache. `jitgen.emulator` itself knows nothing of jitgen.
+`verification` compares a kernel with float64 sums on the sizes of `problem`, `files` somebody
+else's kernel with what the `cases` of a file expect. `artifacts` gets what the emulator takes out
+of the cache or the compiler, and `host` lends it jitgen's loader, compiler driver and cache.
+`jitgen.emulator` itself knows nothing of jitgen.
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ from jitgen.errors import ToolchainError
 
 if TYPE_CHECKING:
     from jitgen.emulator.report import Report
+    from jitgen.verify.cases import Case
     from jitgen.verify.emulation import emulate
+    from jitgen.verify.files import verify_file
     from jitgen.verify.gpu import device
     from jitgen.verify.verification import Verification, verify
 
-__all__ = ["Report", "Verification", "device", "emulate", "verify"]
+__all__ = ["Case", "Report", "Verification", "device", "emulate", "verify", "verify_file"]
 
 _HOME = {
+    "Case": "jitgen.verify.cases",
     "Report": "jitgen.emulator.report",
     "Verification": "jitgen.verify.verification",
     "device": "jitgen.verify.gpu",
     "emulate": "jitgen.verify.emulation",
     "verify": "jitgen.verify.verification",
+    "verify_file": "jitgen.verify.files",
 }
 
 

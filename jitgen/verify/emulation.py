@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from jitgen.emulator import api
@@ -25,6 +25,7 @@ def emulate(
     modes: str | Mode | Sequence[str | Mode] = "quick",
     num_sms: int = NUM_SMS,
     time_limit_s: float = TIME_LIMIT_S,
+    unknown: Collection[str] = (),
 ) -> Report:
     """
     Run `kernel` on the CPU, once in each mode, and return what was found.
@@ -42,6 +43,7 @@ def emulate(
         modes: ``quick``, ``all``, or names or modes of `jitgen.emulator.modes`.
         num_sms: SMs of the GPU. Few make a small problem give a CTA several tiles.
         time_limit_s: Seconds that one mode may take.
+        unknown: Names of tensors whose contents mean nothing until the kernel has written them.
 
     Raises:
         MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
@@ -57,5 +59,11 @@ def emulate(
     else:
         artifact, arguments = kernel, tensors
     return api.emulate(
-        artifact, *arguments, modes=chosen, num_sms=num_sms, time_limit_s=time_limit_s, host=HOST
+        artifact,
+        *arguments,
+        modes=chosen,
+        num_sms=num_sms,
+        time_limit_s=time_limit_s,
+        host=HOST,
+        unknown=unknown,
     )

@@ -22,6 +22,9 @@ _SHOWN_INDICES = 6
 NOBODY = -1
 """Group of rows that no group owns."""
 
+UNGROUPED = -2
+"""Group of rows of a tensor that has no groups."""
+
 
 def describe(result: Result, tile: tuple[int, int]) -> list[str]:
     """
@@ -79,7 +82,7 @@ def _describe_tile(
 
 
 def _name(group: int) -> str:
-    return "rows of nobody" if group == NOBODY else f"group {group}"
+    return {NOBODY: "rows of nobody", UNGROUPED: "the tensor"}.get(group, f"group {group}")
 
 
 def _series(indices: NDArray[Any], what: str) -> str:

@@ -175,24 +175,24 @@ def verify(
         )
         for sizes, is_exact, some in plans
     )
-    coverage = _coverage(trials, samples.unreachable(config))
+    coverage = coverage_of(trials, samples.unreachable(config))
     came_to_end = all(trial.report is not None for trial in trials)
     return Verification(
         name=config.name(target),
         arch=str(target),
         trials=trials,
         coverage=coverage,
-        gaps=tuple(_gaps(coverage)) if given is None and came_to_end else (),
+        gaps=tuple(gaps_of(coverage)) if given is None and came_to_end else (),
     )
 
 
-def _coverage(trials: Sequence[Trial], excuses: tuple[Excuse, ...]) -> tuple[Coverage, ...]:
+def coverage_of(trials: Sequence[Trial], excuses: tuple[Excuse, ...] = ()) -> tuple[Coverage, ...]:
     """Return what trials executed together."""
     found = united(trial.report.coverage for trial in trials if trial.report is not None)
     return tuple(each.excused(excuses) for each in found.values())
 
 
-def _gaps(coverage: Sequence[Coverage]) -> Iterator[Finding]:
+def gaps_of(coverage: Sequence[Coverage]) -> Iterator[Finding]:
     """Yield a finding for each instruction that some problem should have executed."""
     for each in coverage:
         for missed in each.lacking:

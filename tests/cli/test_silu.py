@@ -18,6 +18,7 @@ from jitgen.compile import workers
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch, Config
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
+from jitgen.ops.silu_mul_quantize.samples import Sizes
 from jitgen.targets.legality import check
 from jitgen.tuning.measure.times import Times
 from tests.cli.conftest import Jitgen
@@ -134,14 +135,16 @@ def verified(_function: str, tasks: list[Any], **_: Any) -> Iterator[Outcome]:
     for index, task in enumerate(tasks):
         run = {"mode": "eager", "seconds": 0.5, "findings": [], "counts": {"loads": 12}}
         trial = {
+            "problem": str(Sizes(rows=(3, 0), n=264, num_sms=1)),
             "values": "random",
+            "places": [],
             "wrong": 0,
             "frobenius": 0.0,
             "largest": 0.0,
             "fault": None,
             "runs": [{**run, "warp_instructions": {"math": 9}}],
         }
-        result = {"right": True, "sizes": {"rows": [3, 0], "n": 264, "num_sms": 1}}
+        result = {"right": True, "gaps": [], "coverage": []}
         yield Outcome(
             task=task,
             index=index,

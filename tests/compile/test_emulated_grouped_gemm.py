@@ -47,6 +47,7 @@ def config(layout: Layout, scales: ScaleGranularity) -> KernelConfig:
 
 
 PAIRS = [*product(Layout, ScaleGranularity)]
+OTHER_LAYOUTS = (Layout.CONTIGUOUS, Layout.MASKED)
 OFTEN = {*PAIRS[::4], (Layout.RAGGED, ScaleGranularity.BLOCK128)}
 """Every layout and every kind of scale, and what models use most: for every push."""
 
@@ -120,7 +121,9 @@ def test_bf16_without_scales() -> None:
     assert torch.equal(plain[case.is_owned], scaled[case.is_owned])
 
 
-@pytest.mark.parametrize("out_dtype", [DType.F16, DType.F32])
+@pytest.mark.parametrize(
+    "out_dtype", [pytest.param(DType.F16, marks=pytest.mark.nightly), DType.F32]
+)
 def test_the_selector_knows_other_results(out_dtype: DType) -> None:
     case = make("ragged", "block128", [40, 0, 7], 136, 272, out_dtype=out_dtype)
 
@@ -135,7 +138,9 @@ def test_more_than_one_chunk_of_weight_scales() -> None:
     verify(case, jitgen.grouped_gemm(**case.arguments, config=forced))
 
 
-@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize(
+    "layout", [Layout.RAGGED, *(pytest.param(x, marks=pytest.mark.nightly) for x in OTHER_LAYOUTS)]
+)
 def test_what_the_selector_chooses(layout: Layout) -> None:
     case = make(layout, "block128", [40, 0, 200, 7], 264, 272)
 
@@ -160,7 +165,9 @@ def test_many_groups() -> None:
     verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=forced))
 
 
-@pytest.mark.parametrize("layout", [Layout.RAGGED, Layout.MASKED])
+@pytest.mark.parametrize(
+    "layout", [Layout.RAGGED, pytest.param(Layout.MASKED, marks=pytest.mark.nightly)]
+)
 def test_more_groups_than_the_table_has_entries(layout: Layout) -> None:
     """Then several groups share an entry: two, with rows in either; and the last entry has one."""
     rows = [0] * 1023

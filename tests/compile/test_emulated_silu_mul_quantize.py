@@ -53,7 +53,7 @@ OFTEN = {0, 1, 3, 5, 8}
     ],
 )
 class TestEveryKernel:
-    @pytest.mark.parametrize("is_exact", [True, False])
+    @pytest.mark.parametrize("is_exact", [True, pytest.param(False, marks=pytest.mark.nightly)])
     def test_right(self, kernel: Kernel, is_exact: bool) -> None:
         """Equal bits where y is the same however exp() is computed, else a step now and then."""
         for rows, columns in SIZES:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -74,6 +75,22 @@ def test_the_extreme_ones(words: str) -> None:
     assert config is not None
     assert config in list(tightest(replace(config, tiling=Tiling())))
     assert not spills(config)
+
+
+def test_spills_are_told_by_line() -> None:
+    """With twice as many CTAs on an SM as the rules allow the same source spills."""
+    config = SiluMulQuantizeConfig.of_words(EXTREMES[1])
+    assert config is not None
+    source = render(config, Arch.SM_90A)
+    more = re.sub(r"^CTAS_PER_SM = \d+", "CTAS_PER_SM = 8", source.text, flags=re.MULTILINE)
+    crowded = replace(source, text=more)
+
+    found = inspect.spill_lines(crowded)
+
+    assert found
+    text = crowded.text.splitlines()
+    assert all(text[line - 1].strip() for line in found)
+    assert list(found.values()) == sorted(found.values(), reverse=True)
 
 
 @pytest.mark.nightly

@@ -3,7 +3,7 @@
 Whether kernels are what they were: digests of the PTX of everything that may be chosen.
 
     python -m tests.ptx check [NAME...]     compile, compare with tests/ptx/digests.json
-    python -m tests.ptx record              accept what is compiled now
+    python -m tests.ptx record [NAME...]    accept what is compiled now
 
 Of GPU targets it is the PTX that counts, of the CPU the object. A refactoring leaves them alone,
 byte for byte; a change on purpose names the kernels that changed in its commit. Takes two minutes
@@ -59,7 +59,8 @@ def main() -> int:
         if name.startswith("nvidia-cutlass")
     }
     if asked.what == "record":
-        record = {"toolchain": versions, "kernels": dict(sorted(found.items()))}
+        kept = json.loads(DIGESTS.read_text(encoding="utf-8"))["kernels"] if asked.names else {}
+        record = {"toolchain": versions, "kernels": dict(sorted({**kept, **found}.items()))}
         DIGESTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         print(f"{len(found)} kernels recorded")
         return bool(failed)

@@ -26,6 +26,7 @@ NAMED = {
     "jitgen/cli/bench_hopper.py": "a benchmark of this GPU",
     "jitgen/bench/cache.py": "a benchmark's kernel",
     "jitgen/bench/emulator.py": "a benchmark's kernel",
+    "jitgen/emulator/machine/limits.py": "what hardware can hold, and which instructions it has",
     "jitgen/bench/prewarm.py": "a benchmark's kernels",
     "jitgen/emulator/report.py": "a docstring: an example",
     "cache/entry.py": "a docstring: an example",

@@ -4,12 +4,13 @@ Registers and predicates that may be read before anything was written to them.
 
 PTX gives a register no value at the start, and hardware hands out what the last warp left there. A
 compiler may read one all the same where the value does not matter, as of a load that a predicate
-turned off, or of a part of a vector that it drops in the end (see `halves`). So two sorts of reads
-count: those that no write comes before the first time, whichever way the program takes; and, where
-one comes before on some ways only, those that decide what is executed or what memory is touched:
-guards, addresses, and the operands of barriers, copies and matrix instructions. For these the
-machine keeps for each thread whether the register was written, and looks when it is read; compilers
-emit none, so that nothing is lost.
+turned off. So two sorts of reads count: those that no write comes before the first time, whichever
+way the program takes; and, where one comes before on some ways only, those that decide what is
+executed or what memory is touched: guards, addresses, and the operands of barriers, copies and
+matrix instructions. For these the machine keeps for each thread whether the register was written,
+and looks when it is read; compilers emit none, so that nothing is lost. A ``mov`` that packs halves
+or takes them apart is no read of the first sort: compilers fill a half at a time, beside one that
+has no value yet.
 
 PTX ISA, section "State Spaces: Register State Space".
 """
@@ -21,7 +22,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from jitgen.emulator.program.blocks import Block
-from jitgen.emulator.program.halves import that_fill_up
 from jitgen.emulator.program.instruction import Instruction
 
 _REGISTER = re.compile(r"%[\w@$]+")
@@ -98,9 +98,6 @@ def find_doubts(
     maybe, never = _at_starts(_gains(blocks, written), _gains(blocks, perhaps), follow)
     ways = _Ways(_gains(blocks, perhaps), follow)
     exempt = {f"%{name}" for name in _IMPLICIT.findall(text)}
-    exempt |= that_fill_up(
-        _without_writes(accesses), code, [one.everything_read for one in accesses]
-    )
     reads: dict[int, list[str]] = {}
     for number, block in enumerate(blocks):
         lacks_some, lacks_all, here = maybe[number], never[number], 0
@@ -108,6 +105,8 @@ def find_doubts(
             one = accesses[at]
             if lacks_some and _bits(one.everything_read, numbers) & lacks_some:
                 certain = lacks_all | (lacks_some & ~(ways.writes_around(number) | here))
+                if _packs(code[at]):
+                    certain = 0
                 counting = _deciding(code[at], one)
                 reads[at] = [
                     name
@@ -119,15 +118,6 @@ def find_doubts(
     reads = {at: names for at, names in reads.items() if names}
     tracked = sorted({name for names in reads.values() for name in names})
     return Doubts({name: row for row, name in enumerate(tracked)}, reads)
-
-
-def _without_writes(accesses: list[Accesses]) -> set[str]:
-    """Return the registers that are read, and written nowhere."""
-    read, written = set[str](), set[str]()
-    for one in accesses:
-        read |= one.reads
-        written |= one.writes
-    return read - written
 
 
 def _numbers(accesses: Iterable[Accesses]) -> dict[str, int]:
@@ -143,6 +133,11 @@ def _bits(names: Iterable[str], numbers: dict[str, int]) -> int:
     for name in names:
         bits |= 1 << numbers[name]
     return bits
+
+
+def _packs(instruction: Instruction) -> bool:
+    """Return whether an instruction joins halves of a register, or takes one apart."""
+    return instruction.parts[0] == "mov" and any(x.startswith("{") for x in instruction.operands)
 
 
 def _deciding(instruction: Instruction, accesses: Accesses) -> set[str]:

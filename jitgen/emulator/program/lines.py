@@ -16,6 +16,7 @@ _LOCATION = re.compile(
     r"\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)\s+(?P<column>\d+)"
     r"(?:.*\binlined_at\s+(?P<outer_file>\d+)\s+(?P<outer_line>\d+))?"
 )
+_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
 _ASSEMBLY_BEGINS, _ASSEMBLY_ENDS = "// begin inline asm", "// end inline asm"
 
 
@@ -39,6 +40,12 @@ def source_lines(text: str) -> list[int | None]:
             line = _line_in(kernel_file, location, line)
         found.append(line)
     return found
+
+
+def file_of(text: str) -> str:
+    """Return the path of the kernel's file, as the compiler of PTX `text` saw it; may be empty."""
+    first = next(filter(None, map(_LOCATION.match, text.split("\n"))), None)
+    return "" if first is None else dict(_FILE.findall(text)).get(first["file"], "")
 
 
 def _line_in(kernel_file: str, location: re.Match[str], previous: int | None) -> int | None:

@@ -69,7 +69,7 @@ class Module:
         registers: Class (r, q, h, p, w) of each register, or prefix of registers, that is declared.
         code: The instructions.
         labels: Index of the instruction behind each label.
-        target: What the code is for: ``"sm_90a"``; empty where it is not said.
+        target: What the code is for, as ``.target`` names it; empty where it is not said.
         directives: Numbers behind those that speak of the launch, by name without the dot.
     """
 

@@ -9,6 +9,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from functools import cached_property, lru_cache
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from jitgen.emulator.program.blocks import cut
@@ -16,7 +17,7 @@ from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.coverage import purpose_of
 from jitgen.emulator.program.definitions import Accesses, Doubts, find_doubts
 from jitgen.emulator.program.instruction import Instruction
-from jitgen.emulator.program.lines import functions_of
+from jitgen.emulator.program.lines import file_of, functions_of
 from jitgen.emulator.program.parse import parse
 from jitgen.emulator.program.table import Rule, Unsupported, rule_of
 from jitgen.emulator.program.types import NAMESPACE
@@ -123,12 +124,16 @@ class Program:
         ptx = f"ptx:{instruction.line}: {instruction.text}"
         if instruction.source is None:
             return ptx
-        return f"kernel.py:{instruction.source} ({self.role(at)}) | {ptx}"
+        return f"{self._file}:{instruction.source} ({self.role(at)}) | {ptx}"
 
     def role(self, at: int) -> str:
         """Return the function of the generated kernel that instruction `at` comes from."""
         line = self.code[at].source
         return _NO_ROLE if line is None else self._roles.get(line, _NO_ROLE)
+
+    @cached_property
+    def _file(self) -> str:
+        return PurePath(file_of(self.text)).name or "kernel.py"
 
     @cached_property
     def _roles(self) -> dict[int, str]:

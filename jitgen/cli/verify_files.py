@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``jitgen verify`` makes of files with kernels that are not jitgen's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jitgen.errors import EmulationError
+
+TASK = "jitgen.verify.files:verify_task"
+
+LIMIT_S = 3600.0
+"""Seconds for all cases of a file: nobody knows how many they are before the file has run."""
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_OPTIONS = (
+    click.option("--ptx", type=_FILE, help="PTX of FILE.so, the kernel that others compiled."),
+    click.option("--symbol", metavar="NAME", help="Its function: the library has __tvm_ffi_NAME."),
+    click.option("--cases", type=_FILE, help="File with verify_cases(), for FILE.so."),
+    click.option(
+        "--require-coverage",
+        is_flag=True,
+        help="FILE fails, too, if its cases leave out an instruction that must be executed.",
+    ),
+)
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that files have."""
+    return reduce(lambda made, option: option(made), reversed(_OPTIONS), command)
+
+
+def tasks(
+    names: tuple[str, ...],
+    arch: str,
+    *,
+    problem: str | None,
+    ptx: Path | None,
+    symbol: str | None,
+    cases: Path | None,
+    require_coverage: bool,
+) -> list[dict[str, Any]]:
+    """
+    Return a task for each file among `names`; none if all are kernels of jitgen.
+
+    Nothing is loaded here.
+
+    Raises:
+        click.UsageError: A file is not there, or the options do not fit what is named.
+    """
+    files = [Path(name) for name in names if Path(name).suffix in (".py", ".so")]
+    artifact = (ptx, symbol, cases)
+    if not files:
+        if any(artifact) or require_coverage:
+            raise click.UsageError("--ptx, --symbol, --cases, --require-coverage are for files")
+        return []
+    if len(files) < len(names):
+        raise click.UsageError("name either files or kernels of jitgen, not both at once")
+    if problem is not None:
+        raise click.UsageError("--problem is for kernels of jitgen; files bring their own cases")
+    if missing := next((file for file in files if not file.is_file()), None):
+        raise click.UsageError(f"there is no file {missing}")
+    libraries = [file for file in files if file.suffix == ".so"]
+    if bool(libraries) != all(artifact) or bool(libraries) != any(artifact) or len(libraries) > 1:
+        raise click.UsageError(
+            "a compiled kernel is one FILE.so with all of --ptx, --symbol and --cases; a FILE.py "
+            "has none of them"
+        )
+    if not libraries:
+        _check(arch)
+    given = {"arch": arch, "must_reach_all": require_coverage}
+    if libraries:
+        paths = {"library": libraries[0], "ptx": ptx, "file": cases}
+        resolved = {name: str(Path(path).resolve()) for name, path in paths.items() if path}
+        return [{**given, **resolved, "symbol": symbol}]
+    compiled = {"library": "", "ptx": "", "symbol": ""}
+    return [{**given, **compiled, "file": str(file.resolve())} for file in dict.fromkeys(files)]
+
+
+def _check(arch: str) -> None:
+    """Refuse a target that the emulator does not know; the PTX of a library names its own."""
+    from jitgen.emulator.machine.limits import target_of
+
+    try:
+        target_of(arch)
+    except EmulationError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def name(task: dict[str, Any]) -> str:
+    """Return what a task's row is called where it has no kernels."""
+    return Path(task["library"] or task["file"]).name
