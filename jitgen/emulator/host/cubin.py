@@ -7,7 +7,7 @@ thread has at launch: ptxas chooses it, and leaves ``setmaxnreg`` out where it c
 
 Sources: System V ABI, chapter "Object Files" (64-bit ELF, little-endian); attributes of sections
 ``.nv.info`` have the numbers that ``cuobjdump -elf`` gives names to, instructions (of 16 bytes)
-those that ``nvdisasm -hex`` shows, the same for sm_90a, sm_100a and sm_120a.
+those that ``nvdisasm -hex`` shows, the same for Hopper and Blackwell.
 """
 
 from __future__ import annotations
