@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jitgen.emulator.artifact import Artifact
-from jitgen.emulator.host.cubin import registers
+from jitgen.emulator.host.cubin import MachineCode, kernels
 from jitgen.emulator.host.launch import Device, launches
 from jitgen.emulator.host.native import STANDALONE, Host
 from jitgen.emulator.host.tensors import Tensor, read_bytes, span, tensor_of, write_bytes
@@ -156,11 +156,11 @@ def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int, host: H
         if (tensor := tensor_of(value)) is not None:
             known = index < len(artifact.names)
             tensors[artifact.names[index] if known else f"argument {index}"] = tensor
-    counts = registers(artifact.library)
+    codes = kernels(artifact.library)
     return _Call(
         programs=list(programs.values()),
         launches=[
-            (programs[entry], _launched(programs[entry], launch, counts.get(entry, 0)))
+            (programs[entry], _launched(programs[entry], launch, codes.get(entry, MachineCode())))
             for entry, launch in found
         ],
         tensors=tensors,
@@ -168,14 +168,15 @@ def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int, host: H
     )
 
 
-def _launched(program: Program, launch: Launch, count: int) -> Launch:
-    """Return a launch as hardware makes it, of a kernel with `count` registers (0: unknown)."""
+def _launched(program: Program, launch: Launch, code: MachineCode) -> Launch:
+    """Return a launch as hardware makes it, of a kernel with that machine code."""
     kernel = Kernel(
         target=program.module.target,
         opcodes=tuple((instruction.line, instruction.op) for instruction in program.code),
         directives=program.module.directives,
         shared_end=program.shared_end,
-        registers=count,
+        registers=code.registers,
+        lacks_setmaxnreg=not code.has_setmaxnreg,
     )
     return as_launched(kernel, launch)
 

@@ -57,7 +57,9 @@ KINDS: dict[str, Kind] = {
     # registers
     "undefined": _error("a register or predicate is read that nothing was written to"),
     "setmaxnreg": _error("the wrong way, or again before the warpgroup synchronised"),
-    "setmaxnreg open": _warning("nothing says how many registers the launch has"),
+    "setmaxnreg open": _warning(
+        "it has no effect, or may have none: nothing says how many registers the launch has"
+    ),
     # matrix instructions
     "fence": _error("accumulators were ordinary registers, and no wgmma.fence came since"),
     "register": _error("registers of a matrix instruction are used while it is in flight"),

@@ -36,6 +36,7 @@ class FakeProgram:
 
     def __post_init__(self) -> None:
         self.code: list[Instruction] = []
+        self.members = [0] * len(self.functions)
         self.register_counts = {"r": 4, "q": 2, "h": 1, "p": 1}
         self.blocks = [SimpleNamespace(start=block) for block in range(len(self.functions))]
 
@@ -84,7 +85,7 @@ def run_ptx(body: str, threads: int = 32, cluster: int = 1, **options: Any) -> R
         body: Its instructions; registers with the usual prefixes need no declaration.
         threads: Threads of a CTA.
         cluster: CTAs.
-        options: Text before the kernel (functions); of `Launch` (is_dependent, registers) and
+        options: Text before the kernel (functions); of `Launch` (is_dependent, registers, ...) and
             `Machine` (mode, time_limit_s, ...).
     """
     functions = options.pop("functions", "")
@@ -98,6 +99,7 @@ def run_ptx(body: str, threads: int = 32, cluster: int = 1, **options: Any) -> R
         shared_bytes=4096,
         is_dependent=options.pop("is_dependent", False),
         registers=options.pop("registers", 0),
+        ignores_setmaxnreg=options.pop("ignores_setmaxnreg", False),
     )
     made = Machine(program, GlobalMemory(), launch, options.pop("mode", EAGER), **options)
     group = Cluster(made, (0, 0, 0))

@@ -100,6 +100,29 @@ def test_reads_that_are_right_or_harmless(write: str, use: str) -> None:
     assert undefined(SOME.format(write=write, use=use)) == []
 
 
+FILLED = """
+mov.u32 %r1, %tid.x;
+mov.b64 %rd1, {%r1, %r1};
+mov.b64 %rd2, {%r1, %r2};
+{use}
+mov.b64 {%r3, _}, %rd3;
+st.shared.b32 [0x500], %r3;
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "mov.b64 %rd3, %rd2;",
+        "add.f32x2 %rd3, %rd1, %rd2;",
+        "fma.rn.f32x2 %rd4, %rd1, %rd2, %rd2;\nadd.f32x2 %rd3, %rd4, %rd1;",
+    ],
+)
+def test_a_half_without_a_value_may_be_dropped(use: str) -> None:
+    assert undefined(FILLED.replace("{use}", use)) == []
+    assert undefined(FILLED.replace("{use}", f"{use}\nadd.u32 %r5, %r2, 1;")) != []
+
+
 def test_a_descriptor_without_a_value() -> None:
     mma = "@%p0 tcgen05.mma.cta_group::1.kind::f16 [0], %rd1, %rd2, %r7, %p2;"
     with np.errstate(all="ignore"):

@@ -13,7 +13,7 @@ import pytest
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.global_memory import GlobalMemory
 from jitgen.emulator.machine.machine import Launch, Machine
-from jitgen.emulator.modes import ALL, EAGER, Mode
+from jitgen.emulator.modes import ALL, EAGER, Mode, parse
 from jitgen.emulator.program.translate import Program
 from tests.emulator.mutation import Mutation, assert_found, by_name
 from tests.emulator.program import fragment
@@ -260,3 +260,29 @@ class TestChains:
             clocks.lanes.meet(clocks.vector, agent, 3, orders=False)
 
         assert clocks.lanes.known[agent] > 1
+
+
+@pytest.mark.parametrize("mode", parse(["eager", "random-7", "random-8"]), ids=lambda x: x.name)
+@pytest.mark.parametrize(
+    "sync",
+    [
+        "elect.sync %r10|%p4, 65535;",
+        "shfl.sync.idx.b32 %r10, %r9, 3, 31, 0xffff;",
+        "vote.sync.ballot.b32 %r10, %p2, 0x0000ffff;",
+        "redux.sync.add.u32 %r10, %r9, 0xffff;",
+        "bar.warp.sync 0xffff;",
+    ],
+)
+def test_lanes_of_a_partial_mask_wait_for_one_on_a_detour(sync: str, mode: Mode) -> None:
+    body = f"""
+    mov.u32 %r9, 5;
+    @!%p2 bra $ON;
+    mov.u32 %r9, 7;
+    st.shared.b32 [%r2], %r9;
+    $ON:
+    @!%p3 bra $END;
+    {sync}
+    st.shared.b32 [%r2], %r9;
+    $END:
+    """
+    assert findings(body, mode) == []

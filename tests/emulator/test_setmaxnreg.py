@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
+from jitgen.emulator.host.cubin import MachineCode, kernels
 from jitgen.errors import Deadlock, UnsupportedPtx
 from tests.emulator.program import BY_WARP, DEFERRED, EAGER, Run, run_ptx
 
@@ -112,3 +115,35 @@ def test_numbers_that_there_are_not(number: int) -> None:
 def test_a_launch_without_a_number_is_open() -> None:
     run = run_ptx("setmaxnreg.dec.sync.aligned.u32 40;", threads=128)
     assert run.findings == ["setmaxnreg open"]
+
+
+@MODES
+def test_machine_code_without_it_neither_waits_nor_takes(mode: object) -> None:
+    run = roles(240, 40, mode=mode, ignores_setmaxnreg=True)
+    assert set(run.findings) == {"setmaxnreg open"}
+    assert run.cluster.ctas[0].registers.limits == [168] * 12
+
+
+def image(code: bytes) -> bytes:
+    """Return machine code with one kernel ``k`` of 92 registers: an ELF file with five sections."""
+    names = b"\0.names\0.symtab\0.nv.info\0.text.k\0k\0"
+    symbols = bytes(24) + struct.pack("<IBBHQQ", names.index(b"\0k\0") + 1, 2, 0, 4, 0, 0)
+    info = struct.pack("<BBHII", 4, 0x2F, 8, 1, 92)
+    contents = [b"", names, symbols, info, code]
+    titles = [0, *(names.index(x) for x in (b".names", b".symtab", b".nv.info", b".text.k"))]
+    made, table = bytes(64), b""
+    for number, (title, content) in enumerate(zip(titles, contents, strict=True)):
+        place = (title, 2 if number == 2 else 1, 0, 0, len(made), len(content), 1, 0, 0, 0)
+        table += struct.pack("<IIQQQQIIQQ", *place)
+        made += content
+    magic = b"\x7fELF\x02\x01" + bytes(10)
+    head = struct.pack(
+        "<16sHHIQQQIHHHHHH", magic, 2, 190, 1, 0, 0, len(made), 0, 64, 0, 0, 64, 5, 1
+    )
+    return head + made[64:] + table
+
+
+@pytest.mark.parametrize(("opcode", "has"), [(0x79C8, True), (0x7918, False), (0x179C9, False)])
+def test_whether_machine_code_has_one(opcode: int, has: bool) -> None:
+    code = struct.pack("<QQQQ", 0x7918, 0, opcode, 0)
+    assert kernels(b"before" + image(code)) == {"k": MachineCode(92, has_setmaxnreg=has)}

@@ -117,7 +117,7 @@ def compare(path: str) -> int:
         frobenius = float((have - want).norm() / want.norm()) if have.numel() else 0.0
         largest = float((have - want).abs().max() / want.abs().max()) if have.numel() else 0.0
         steps = float((have - want).abs().max() / step(want.abs().max())) if have.numel() else 0.0
-        is_right = equal if problem.is_exact else frobenius < 2e-3 and largest < 5e-3
+        is_right = equal if problem.is_exact else frobenius < 2e-3 and steps <= 1
         wrong += not is_right
         word = f"frobenius {frobenius:.2e} largest {largest:.2e} ({steps:.2g} bf16 steps there)"
         word = "equal" if equal else word

@@ -114,7 +114,9 @@ def decode(bits: int, kind_name: str, ctas: int) -> InstructionDescriptor:
     kind = KINDS[kind_name]
     if bits & 0b111:
         raise _refusal(bits, "structured sparsity is not emulated")
-    codes = bits >> 7 & 7, bits >> 10 & 7
+    # of four-bit types b has two bits; the one above is reserved, and NVIDIA's CuTeDSL sets it, as
+    # the version of a sparsity that is not there
+    codes = bits >> 7 & 7, bits >> 10 & (3 if kind.inputs is _PACKED else 7)
     if any(code not in kind.inputs for code in codes):
         raise _refusal(bits, f"kind::{kind_name} has no input types {codes[0]} and {codes[1]}")
     fields = _scaled_fields(bits) if kind.scales else _plain_fields(bits, kind)

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the machine code of an artifact says of its kernels: registers of a thread at launch.
+What the machine code of an artifact says of its kernels: registers, and what ptxas left out.
 
-The machine code lies as an ELF file inside the host part. PTX does not know this number: ptxas
-chooses it.
+The machine code lies as an ELF file inside the host part. PTX does not know how many registers a
+thread has at launch: ptxas chooses it, and leaves ``setmaxnreg`` out where it cannot honour it.
 
 Sources: System V ABI, chapter "Object Files" (64-bit ELF, little-endian); attributes of sections
-``.nv.info`` have the numbers that ``cuobjdump -elf`` gives names to.
+``.nv.info`` have the numbers that ``cuobjdump -elf`` gives names to, instructions (of 16 bytes)
+those that ``nvdisasm -hex`` shows, the same for Hopper and Blackwell.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -23,15 +25,32 @@ _SYMBOLS = 2
 _SIZED = 4
 _REGCOUNT = 0x2F
 
+_INSTRUCTION = 16
+_OPCODE, _USETMAXREG = 0xFFF, 0x9C8
+
 Section = tuple[int, ...]
 
 
-def registers(library: bytes) -> dict[str, int]:
-    """Return the registers of a thread of each kernel; nothing where there is no machine code."""
+@dataclass(frozen=True, slots=True)
+class MachineCode:
+    """
+    What the machine code of a kernel says.
+
+    Attributes:
+        registers: Of a thread at launch; 0 if there is no machine code.
+        has_setmaxnreg: Whether it has a setmaxnreg.
+    """
+
+    registers: int = 0
+    has_setmaxnreg: bool = True
+
+
+def kernels(library: bytes) -> dict[str, MachineCode]:
+    """Return what is said of each kernel; nothing where there is no machine code."""
     start = library.find(_MAGIC)
     while start >= 0:
         try:
-            found = dict(_registers(library[start:]))
+            found = dict(_kernels(library[start:]))
         except (struct.error, ValueError, IndexError):
             found = {}  # bytes that look like the beginning of a file
         if found:
@@ -40,7 +59,7 @@ def registers(library: bytes) -> dict[str, int]:
     return {}
 
 
-def _registers(image: bytes) -> Iterator[tuple[str, int]]:
+def _kernels(image: bytes) -> Iterator[tuple[str, MachineCode]]:
     header = _HEADER.unpack_from(image)
     if header[2] != _CUDA:
         return
@@ -48,10 +67,22 @@ def _registers(image: bytes) -> Iterator[tuple[str, int]]:
     sections = [_SECTION.unpack_from(image, table + i * _SECTION.size) for i in range(number)]
     names = sections[names_index][4]
     symbols = next(section for section in sections if section[1] == _SYMBOLS)
-    for section in sections:
-        if _text(image, names + section[0]).startswith(".nv.info"):
-            for symbol, count in _counts(image[section[4] : section[4] + section[5]]):
-                yield _name(image, sections, symbols, symbol), count
+    contents = {
+        _text(image, names + section[0]): image[section[4] : section[4] + section[5]]
+        for section in sections
+    }
+    for title, content in contents.items():
+        if title.startswith(".nv.info"):
+            for symbol, count in _counts(content):
+                name = _name(image, sections, symbols, symbol)
+                yield name, MachineCode(count, _has_setmaxnreg(contents.get(f".text.{name}", b"")))
+
+
+def _has_setmaxnreg(code: bytes) -> bool:
+    words = (
+        int.from_bytes(code[at : at + 2], "little") for at in range(0, len(code), _INSTRUCTION)
+    )
+    return any(word & _OPCODE == _USETMAXREG for word in words)
 
 
 def _text(image: bytes, start: int) -> str:

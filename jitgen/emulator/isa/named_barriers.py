@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.emulator.isa.warp import is_whole_warp, meet
+from jitgen.emulator.isa.warp import is_whole_warp, meet, members_of
 from jitgen.emulator.machine.barriers import NamedBarrier
 from jitgen.emulator.machine.cta import NOT_ARRIVED
 from jitgen.emulator.machine.fragment import WARP, Fragment, Outcome, Split, Wait
@@ -75,7 +75,7 @@ def arrive(builder: Builder, instruction: Instruction) -> None:
     builder.do(builder.call(arrive_only, builder.mask(instruction), *operands))
 
 
-@emits("bar.warp.sync", whole_warp=is_whole_warp)
+@emits("bar.warp.sync", whole_warp=is_whole_warp, members=members_of)
 def sync_warp(builder: Builder, instruction: Instruction) -> None:
     """``bar.warp.sync mask``: orders the memory accesses of the lanes that the mask names."""
     members = builder.value(instruction.operands[0], "b32")

@@ -6,7 +6,8 @@ PTX ISA, section "setmaxnreg". An increase blocks until the CTA's pool has the r
 to more, or an increase to less, than the warp has is undefined, and so is a second setmaxnreg
 before the warps of the warpgroup synchronised after the first. Whether the four warps execute the
 same is looked at when the CTA ends. Where the launch says no number of registers the instruction
-"may have no effect": a warning, and no pool.
+"may have no effect": a warning, and no pool. So it is where ptxas took the instruction out, as it
+does when it cannot honour it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ def change(f: Fragment, at: int, mask: Mask, number: int, is_increase: bool) -> 
         None, or what the block function is to return at once as warps wait for registers.
     """
     pool = f.cta.registers
+    if f.machine.launch.ignores_setmaxnreg:
+        f.warn(at, "setmaxnreg open", "the compiler left setmaxnreg out of the machine code")
+        return None
     if not pool.at_launch:
         f.warn(
             at,

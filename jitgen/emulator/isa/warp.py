@@ -39,6 +39,12 @@ def is_whole_warp(instruction: Instruction) -> bool:
     return members.startswith("%") or members.lower() in _ALL
 
 
+def members_of(instruction: Instruction) -> int:
+    """Return an immediate member mask that leaves lanes out, else 0."""
+    members = instruction.operands[-1]
+    return 0 if is_whole_warp(instruction) else int(members.rstrip("Uu"), 0) & 0xFFFFFFFF
+
+
 def table(f: Fragment, values: Any, absent: Any = 0) -> Table:
     """Return values [n] as [warps, 32], with `absent` where a lane is not in the fragment."""
     values = f.spread(values)
@@ -118,7 +124,7 @@ def present(f: Fragment, at: int, members: Any) -> NDArray[np.bool_]:
 # --- elect, activemask ---------------------------------------------------------------------------
 
 
-@emits("elect.sync", whole_warp=is_whole_warp)
+@emits("elect.sync", whole_warp=is_whole_warp, members=members_of)
 def elect(builder: Builder, instruction: Instruction) -> None:
     """``elect.sync d|p, members``: the lowest lane that takes part."""
     lane, _, predicate = instruction.operands[0].partition("|")
@@ -166,7 +172,7 @@ def _per_warp(f: Fragment, values: NDArray[Any]) -> NDArray[Any]:
 # --- shfl ----------------------------------------------------------------------------------------
 
 
-@emits("shfl.sync", whole_warp=is_whole_warp)
+@emits("shfl.sync", whole_warp=is_whole_warp, members=members_of)
 def shuffle(builder: Builder, instruction: Instruction) -> None:
     """``shfl.sync.mode.b32 d|p, a, b, c, members``."""
     mode = instruction.parts[2]
@@ -217,7 +223,7 @@ def shuffle_lanes(
 # --- vote, match, redux --------------------------------------------------------------------------
 
 
-@emits("vote.sync", whole_warp=is_whole_warp)
+@emits("vote.sync", whole_warp=is_whole_warp, members=members_of)
 def vote(builder: Builder, instruction: Instruction) -> None:
     """``vote.sync.{all,any,uni}.pred p, a, members`` and ``vote.sync.ballot.b32 d, a, members``."""
     mode = instruction.parts[2]
@@ -243,7 +249,7 @@ def count_votes(f: Fragment, at: int, mode: str, votes: Any, members: Any) -> ND
     return _per_warp(f, _VOTES[mode](table(f, votes), present(f, at, members)))
 
 
-@emits("match.any.sync", "match.all.sync", whole_warp=is_whole_warp)
+@emits("match.any.sync", "match.all.sync", whole_warp=is_whole_warp, members=members_of)
 def match(builder: Builder, instruction: Instruction) -> None:
     """``match.any.sync.b32 d, a, members`` and ``match.all.sync.b32 d|p, a, members``."""
     mode, value_type = instruction.parts[1], instruction.parts[-1]
@@ -283,7 +289,7 @@ _REDUCTIONS: dict[str, np.ufunc] = {
 }  # fmt: skip
 
 
-@emits("redux.sync", whole_warp=is_whole_warp)
+@emits("redux.sync", whole_warp=is_whole_warp, members=members_of)
 def redux(builder: Builder, instruction: Instruction) -> None:
     """``redux.sync.op.type d, a, members``; .f32 has min and max, with .abs and .NaN."""
     _, _, operation, *modifiers, value_type = instruction.parts

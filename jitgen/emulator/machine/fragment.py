@@ -219,6 +219,13 @@ class Fragment:
         lacks_lanes = threads.counts != self.cta.live[threads.warps]
         return not np.count_nonzero(lacks_lanes)
 
+    def has(self, members: int) -> NDArray[np.bool_]:
+        """Return for each warp whether all lanes of a member mask, or all living ones, are here."""
+        threads = self.threads
+        named = (np.uint32(members) >> np.arange(WARP, dtype=np.uint32) & np.uint32(1)) != 0
+        is_whole: NDArray[np.bool_] = threads.counts == self.cta.live[threads.warps]
+        return np.logical_or(np.all(threads.is_here[:, named], axis=1), is_whole)
+
     def is_spinning(self, at: int, stamp: int, found: object = None) -> bool:
         """
         Return whether instruction `at` met the same twice while nothing happened in between.

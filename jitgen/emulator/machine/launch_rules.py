@@ -34,6 +34,7 @@ class Kernel:
         directives: Numbers behind the directives, by name without the dot.
         shared_end: Offset at which dynamic shared memory begins.
         registers: Of a thread, as its machine code says; 0 where there is none.
+        lacks_setmaxnreg: There is machine code, and it has no setmaxnreg.
     """
 
     target: str
@@ -41,6 +42,7 @@ class Kernel:
     directives: Mapping[str, tuple[int, ...]]
     shared_end: int
     registers: int = 0
+    lacks_setmaxnreg: bool = False
 
 
 def as_launched(kernel: Kernel, launch: Launch) -> Launch:
@@ -54,7 +56,11 @@ def as_launched(kernel: Kernel, launch: Launch) -> Launch:
     required = kernel.directives.get("reqnctapercluster")
     if required and not launch.names_cluster:
         launch = replace(launch, cluster=_three(required))
-    launch = replace(launch, registers=_registers(kernel, launch))
+    launch = replace(
+        launch,
+        registers=_registers(kernel, launch),
+        ignores_setmaxnreg=kernel.lacks_setmaxnreg,
+    )
     problems = [
         *_instructions(kernel, target),
         *_sizes(launch),

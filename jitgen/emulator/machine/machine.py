@@ -54,6 +54,7 @@ class Launch:
         is_nonportable: The kernel consents to clusters that are larger than portable.
         most_shared_bytes: Dynamic shared memory that the kernel consents to; None: it does not say.
         registers: Of a thread at the start; 0 where neither machine code nor PTX say.
+        ignores_setmaxnreg: The compiler left setmaxnreg out of the machine code.
     """
 
     grid: Index
@@ -66,6 +67,7 @@ class Launch:
     is_nonportable: bool = False
     most_shared_bytes: int | None = None
     registers: int = 0
+    ignores_setmaxnreg: bool = False
 
     @property
     def num_threads(self) -> int:

@@ -94,6 +94,17 @@ class Schedule:
         events = (self._cluster.events, self._machine.global_events)
         if events != self._last_events or any(key[0] <= block for key in self.ready):
             return False
+        return self._may_enter(fragment, block)
+
+    def _wants_lanes(self, block: int) -> bool:
+        """Return whether some lanes of a warp enter a block together only."""
+        return self._program.whole_warp[block] or self._program.members[block] != 0
+
+    def _may_enter(self, fragment: Fragment, block: int) -> bool:
+        """Return whether the lanes that a block wants together are in the fragment."""
+        members = self._program.members[block]
+        if members and not fragment.has(members).all():
+            return False
         return not self._program.whole_warp[block] or fragment.is_whole()
 
     def force(self) -> bool:
@@ -135,9 +146,8 @@ class Schedule:
         if not ready:
             return None
         keys = self._order()
-        whole_warp = self._program.whole_warp
         for key in keys:
-            if not whole_warp[key[0]] or ready[key].is_whole():
+            if self._may_enter(ready[key], key[0]):
                 return ready.pop(key)
         for key in keys:
             part = self._whole_part(key)
@@ -157,10 +167,13 @@ class Schedule:
         return keys
 
     def _whole_part(self, key: Key) -> Fragment | None:
-        """Take the whole warps out of a fragment whose other warps lack lanes, if there are any."""
+        """Take the warps that may run out of a fragment whose other warps lack lanes, if any."""
         fragment = self.ready[key]
         threads = fragment.threads
+        members = self._program.members[key[0]]
         is_whole = threads.counts == fragment.cta.live[threads.warps]
+        if members and not self._program.whole_warp[key[0]]:
+            is_whole = fragment.has(members)
         if not is_whole.any():
             return None
         mask = np.repeat(is_whole, threads.counts)
@@ -187,7 +200,7 @@ class Schedule:
         number = np.count_nonzero(mask)
         if number in {0, fragment.n}:
             return fragment, taken if number else other
-        if taken == other + 1 and self._chance is None and not self._program.whole_warp[other]:
+        if taken == other + 1 and self._chance is None and not self._wants_lanes(other):
             return self._detour(fragment, mask, other)
         self._go(fragment.part(mask), taken)
         return fragment.part(~mask), other

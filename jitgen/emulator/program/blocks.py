@@ -6,6 +6,8 @@ Basic blocks: stretches of instructions that are entered at the first and left a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Rule, holds
@@ -19,11 +21,13 @@ class Block:
     Attributes:
         start, end: Its instructions are those with ``start <= index < end``.
         whole_warp: Whether only whole warps enter it, as one of its instructions wants all lanes.
+        members: The lanes without which a warp does not enter it, a bit each.
     """
 
     start: int
     end: int
     whole_warp: bool
+    members: int
 
     @property
     def size(self) -> int:
@@ -51,6 +55,11 @@ def cut(code: list[Instruction], labels: dict[str, int], rules: list[Rule]) -> l
             starts.add(instruction.index + 1)
     ordered = sorted(starts)
     return [
-        Block(start, end, any(holds(rules[i].whole_warp, code[i]) for i in range(start, end)))
+        Block(
+            start,
+            end,
+            any(holds(rules[i].whole_warp, code[i]) for i in range(start, end)),
+            reduce(or_, (rules[i].members(code[i]) for i in range(start, end)), 0),
+        )
         for start, end in zip(ordered, [*ordered[1:], len(code)], strict=True)
     ]

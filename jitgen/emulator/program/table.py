@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Emitter = Callable[["Builder", Instruction], None]
 Flag = bool | Callable[[Instruction], bool]
+Members = Callable[[Instruction], int]
 
 
 class Unsupported(Exception):
@@ -33,6 +34,7 @@ class Rule:
     Attributes:
         emit: Writes the Python of one instruction.
         whole_warp: Its block is entered by whole warps only.
+        members: Returns the lanes without which a warp does not enter its block, a bit each.
         starts_block: It starts its block, which can then be executed again.
         ends_block: Nothing follows it in its block.
         is_wait: It may stop the threads.
@@ -40,6 +42,7 @@ class Rule:
 
     emit: Emitter
     whole_warp: Flag
+    members: Members
     starts_block: Flag
     ends_block: Flag
     is_wait: Flag
@@ -51,6 +54,7 @@ _rules: dict[tuple[str, ...], Rule] = {}
 def emits(
     *prefixes: str,
     whole_warp: Flag = False,
+    members: Members = lambda _: 0,
     starts_block: Flag = False,
     ends_block: Flag = False,
     is_wait: Flag = False,
@@ -61,6 +65,7 @@ def emits(
         rule = Rule(
             emit=emit,
             whole_warp=whole_warp,
+            members=members,
             starts_block=starts_block,
             ends_block=ends_block,
             is_wait=is_wait,

@@ -48,6 +48,7 @@ class Program:
         shared_end: Offset at which dynamic shared memory begins.
         blocks: The basic blocks.
         whole_warp: For each block whether only whole warps enter it.
+        members: For each block the lanes without which a warp does not enter it, a bit each.
         guarded: Instructions that a test must execute and whose block may do without them.
         register_counts: Rows of each register file: r, q, h and p; and as "unwritten" registers
             that may be read before they are written.
@@ -78,6 +79,7 @@ class Program:
         rules = [rule_of(instruction) or _UNKNOWN for instruction in self.code]
         self.blocks = cut(self.code, module.labels, rules)
         self.whole_warp = [block.whole_warp for block in self.blocks]
+        self.members = [block.members for block in self.blocks]
         self.guarded = frozenset(
             x.index for x in self.code if x.guard is not None and purpose_of(x)
         )
@@ -209,7 +211,12 @@ def _emit_unknown(_builder: Builder, _instruction: Instruction) -> None:
 
 
 _UNKNOWN = Rule(
-    emit=_emit_unknown, whole_warp=False, starts_block=False, ends_block=False, is_wait=False
+    emit=_emit_unknown,
+    whole_warp=False,
+    members=lambda _: 0,
+    starts_block=False,
+    ends_block=False,
+    is_wait=False,
 )
 
 
