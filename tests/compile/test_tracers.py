@@ -27,6 +27,7 @@ from tests.arguments import MISTAKES, good, int32
 pytestmark = [
     pytest.mark.usefixtures("shared_cache"),
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:FutureWarning"),
 ]
 
 CONFIG = KernelConfig(
