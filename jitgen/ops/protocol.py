@@ -52,12 +52,15 @@ class Operation(NamedTuple):
             ``make``, which returns a call with its answer; ``unreachable``, which says what no call
             can reach; and ``tile``, rows and columns of a CTA's work. See `jitgen.verify.problem`.
             Empty where kernels cannot be verified.
+        arguments: What findings call the first arguments of the compiled function; further ones
+            go by their numbers.
     """
 
     name: str
     config: str
     problem: str
     samples: str = ""
+    arguments: tuple[str, ...] = ()
 
     @property
     def config_type(self) -> type[Config]:

@@ -13,6 +13,7 @@ from jitgen.compile import toolchain
 from jitgen.config.config import canonical_json
 from jitgen.emulator.artifact import Artifact
 from jitgen.errors import EmulationError
+from jitgen.ops.protocol import operation
 from jitgen.runtime.kernel import Kernel
 from jitgen.verify import kept
 
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 
 _SCHEMA = 1
 """Of what is kept; another number leaves alone what was kept before."""
-
-_NAMES = {
-    "grouped_gemm": ("a", "b", "a_scale", "b_scale", "groups", "out"),
-    "silu_mul_quantize": ("x", "groups", "q", "scale"),
-}
-"""What the emulator's findings call the first arguments of an operation's entry."""
 
 
 def of_kernel(kernel: Kernel) -> Artifact:
@@ -54,7 +49,7 @@ def of_entry(entry: Entry, source: Source) -> Artifact:
         symbol=entry.meta.symbol,
         ptx=_ptx(source),
         source=source.text,
-        names=_NAMES.get(source.config.op, ()),
+        names=operation(source.config.op).arguments,
     )
 
 
@@ -84,7 +79,7 @@ def compiled(source: Source) -> Artifact:
         symbol=source.name,
         ptx=ptx.decode(),
         source=source.text,
-        names=_NAMES.get(source.config.op, ()),
+        names=operation(source.config.op).arguments,
     )
 
 

@@ -6,7 +6,7 @@ Whether kernels are what they were: digests of the PTX of everything that may be
     python -m tests.ptx record [NAME...]    accept what is compiled now
 
 Of GPU targets it is the PTX that counts, of the CPU the object. A refactoring leaves them alone,
-byte for byte; a change on purpose names the kernels that changed in its commit. Takes two minutes
+byte for byte; a change on purpose names the kernels that changed in its commit. Takes minutes
 on two cores, so it is no test: it runs before and after a change to templates or rendering.
 """
 

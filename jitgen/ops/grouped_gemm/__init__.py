@@ -8,4 +8,5 @@ OPERATION = Operation(
     config="jitgen.ops.grouped_gemm.config:KernelConfig",
     problem="jitgen.ops.grouped_gemm.config:Problem",
     samples="jitgen.verify.problem",
+    arguments=("a", "b", "a_scale", "b_scale", "groups", "out"),
 )

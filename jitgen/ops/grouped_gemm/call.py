@@ -10,11 +10,11 @@ from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.compiler import is_dynamo_compiling
 
+from jitgen.formats.block128 import kernel_layout
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.dispatch import run
 from jitgen.ops.grouped_gemm.validate import Arguments
 from jitgen.ops.launch import similar
-from jitgen.quantize import kernel_layout
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
 

@@ -8,4 +8,5 @@ OPERATION = Operation(
     config="jitgen.ops.silu_mul_quantize.config:SiluMulQuantizeConfig",
     problem="jitgen.ops.silu_mul_quantize.config:SiluMulQuantizeProblem",
     samples="jitgen.ops.silu_mul_quantize.samples",
+    arguments=("x", "groups", "q", "scale"),
 )
