@@ -57,12 +57,13 @@ def heard() -> Iterator[list[Event]]:
 
 @pytest.fixture
 def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Workers do not compile before this file exists."""
+    """Workers do not compile before this file exists; each says beside it that it began."""
     gate = tmp_path / "gate"
     (tmp_path / "patient_tasks.py").write_text(
         "import os, time\n"
         "from jitgen.compile import isolated\n"
         "def build(asked):\n"
+        f"    open(f'{gate.parent}/worker-{{os.getpid()}}', 'x').close()\n"
         f"    while not os.path.exists({str(gate)!r}):\n"
         "        time.sleep(0.01)\n"
         "    return isolated.compile_task(asked)\n",

@@ -78,6 +78,16 @@ def serving() -> set[KernelConfig]:
     return {launch.config for launch in current.get().memo.values()}
 
 
+def worker(gate: Path) -> int:
+    """
+    Wait for the first worker that stands before `gate`, and return its process.
+
+    Not every child of the process that starts workers is one: what it imports runs commands.
+    """
+    await_true(lambda: any(gate.parent.glob("worker-*")))
+    return int(next(gate.parent.glob("worker-*")).name.removeprefix("worker-"))
+
+
 def children(pid: int) -> list[int]:
     """The processes that `pid` started and that still run."""
     found = []

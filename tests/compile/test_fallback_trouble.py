@@ -30,6 +30,7 @@ from tests.compile.fallback_calls import (
     children,
     serving,
     settle,
+    worker,
 )
 
 
@@ -55,10 +56,7 @@ class TestTrouble:
     ) -> None:
         """The compile process dies: the neighbour keeps serving, with one warning."""
         call(MANY)
-        await_true(lambda: any(children(pid) for pid in children(os.getpid())))
-        for server in children(os.getpid()):
-            for worker in children(server):
-                os.kill(worker, signal.SIGKILL)
+        os.kill(worker(patient), signal.SIGKILL)
 
         self.check_stays(caplog, "was killed by SIGKILL")
 
@@ -68,10 +66,7 @@ class TestTrouble:
         """A signal says nothing about the kernel: it used to mean a day with the neighbour."""
         monkeypatch.setattr(registry, "RETRY_FIRST_S", 0.1)
         call(MANY)
-        await_true(lambda: any(children(pid) for pid in children(os.getpid())))
-        for server in children(os.getpid()):
-            for worker in children(server):
-                os.kill(worker, signal.SIGKILL)
+        os.kill(worker(patient), signal.SIGKILL)
         patient.touch()
         await_true(lambda: not current.get().registry.background._pending)
         call(MANY)
@@ -83,7 +78,7 @@ class TestTrouble:
         self, fallback_root: Path, patient: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         call(MANY)
-        await_true(lambda: any(children(pid) for pid in children(os.getpid())))
+        worker(patient)
         for server in children(os.getpid()):
             os.kill(server, signal.SIGKILL)
 
@@ -190,9 +185,7 @@ end = []
 atexit.register(lambda: print(time.monotonic() - end[0], flush=True))
 t.call(t.MANY)
 assert t.serving() == {t.NEIGHBOUR}
-t.await_true(lambda: any(map(t.children, t.children(os.getpid()))))
-pids = t.children(os.getpid())
-print(*pids, *[pid for server in pids for pid in t.children(server)], flush=True)
+print(t.worker(gate), *t.children(os.getpid()), flush=True)
 end.append(time.monotonic())
 """
 
@@ -201,7 +194,9 @@ class TestEnding:
     def test_exit_while_a_worker_compiles(self, fallback_root: Path, patient: Path) -> None:
         """The program ends at once, and takes its processes along."""
         code = f"import sys; sys.path.insert(0, {str(patient.parent)!r})\n{ENDING}".replace(
-            "end = []", "isolated.TASK = 'patient_tasks:build'; end = []"
+            "end = []",
+            "from pathlib import Path; isolated.TASK = 'patient_tasks:build'; "
+            f"gate = Path({str(patient)!r}); end = []",
         )
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
@@ -216,7 +211,7 @@ class TestEnding:
     def test_a_fork_starts_anew(self, fallback_root: Path, patient: Path) -> None:
         """A child awaits nothing of its parent's, and its end does not disturb the parent's."""
         call(MANY)
-        await_true(lambda: any(children(pid) for pid in children(os.getpid())))
+        worker(patient)
         child = os.fork()
         if child == 0:
             code = 1
@@ -259,7 +254,7 @@ class TestEnding:
 
     def test_reset_ends_the_worker(self, fallback_root: Path, patient: Path) -> None:
         call(MANY)
-        await_true(lambda: any(children(pid) for pid in children(os.getpid())))
+        worker(patient)
         pids = children(os.getpid())
         current.get().reset()
 
