@@ -66,6 +66,7 @@ KINDS: dict[str, Kind] = {
     "scales": _error("the quarters of tensor memory hold different scale factors"),
     "scale ids": _warning("an address and the descriptor name different bytes of scale factors"),
     "padding": _warning("padding bits of elements of less than a byte are not zero"),
+    "tensor load": _warning("tensor memory is freed after loads that no tcgen05.wait::ld ended"),
     "allocation": _warning("an allocation of tensor memory is larger than the one before it"),
     # the start and the end of a CTA
     "start": _error("shared memory of another CTA, of which nobody knows that it has started"),

@@ -103,3 +103,38 @@ def test_nobody_waits(mode: Mode, left_out: str, kind: str) -> None:
     assert left_out in COPY
     machine, _, _ = run(COPY.replace(left_out, ""), mode)
     assert kind in {finding.kind for finding in machine.findings.values()}
+
+
+COMMIT = "cp.async.bulk.commit_group;"
+
+
+@pytest.mark.parametrize("mode", ALL, ids=lambda mode: mode.name)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(COMMIT, ""), (f"{COMMIT}\ncp.async.bulk.wait_group.read 0;", "")],
+    ids=["no commit", "neither commit nor wait"],
+)
+def test_a_store_that_may_outlive_the_cta(mode: Mode, old: str, new: str) -> None:
+    """Its shared memory goes to another CTA, and nothing says that it has been read."""
+    assert old in COPY
+    machine, _, _ = run(COPY.replace(old, new), mode)
+    (finding,) = machine.findings.values()
+    assert finding.kind == "exit"
+    assert "never committed its last bulk copies" in str(finding)
+
+
+@pytest.mark.parametrize("mode", ALL[:3], ids=lambda mode: mode.name)
+def test_every_lane_stores_to_the_same_place(mode: Mode) -> None:
+    """What is the same for all is one copy; lanes that differ in the source race."""
+    together = COPY.replace("@%p1 bra $END;", "setp.gt.u32 %p3, %r1, 31;\n@%p3 bra $END;")
+    machine, source, target = run(together, mode)
+    assert np.array_equal(target[4:12, 8:24], source)
+    assert not machine.findings
+
+    apart = together.replace(
+        "cp.async.bulk.tensor.2d.global",
+        "mov.u32 %r2, box;\nshl.b32 %r3, %r1, 7;\nand.b32 %r3, %r3, 128;\n"
+        "add.u32 %r2, %r2, %r3;\ncp.async.bulk.tensor.2d.global",
+    ).replace("[to, {8, 4}], [box]", "[to, {8, 4}], [%r2]")
+    machine, _, _ = run(apart.replace(".b8 box[256]", ".b8 box[512]"), mode)
+    assert "race" in {finding.kind for finding in machine.findings.values()}

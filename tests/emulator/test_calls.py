@@ -163,11 +163,38 @@ def test_an_assertion_that_does_not_hold() -> None:
         run_ptx(body.format(31), functions=ASSERT)
 
 
+PRINT = ".extern .func (.param .b32 out) vprintf(.param .b64 text, .param .b64 values);"
+
+
+def test_prints_are_left_out() -> None:
+    """As the compiler writes them: the values are in local memory, and the result is ignored."""
+    run = run_ptx(
+        """
+        .local .align 8 .b8 depot[8];
+        mov.b64 %rd1, depot;
+        cvta.local.u64 %rd2, %rd1;
+        st.local.b32 [%rd1], 7;
+        {
+        .param .b64 param0;
+        .param .b64 param1;
+        .param .b32 result;
+        st.param.b64 [param0], 1024;
+        st.param.b64 [param1], %rd2;
+        call.uni (result), vprintf, (param0, param1);
+        ld.param.b32 %r1, [result];
+        }
+        """,
+        functions=PRINT,
+    )
+    assert run.findings == []
+    assert run.register("%r1").tolist() == [0] * 32
+
+
 @pytest.mark.parametrize(
     ("functions", "body", "message"),
     [
         (".func again() { call again; ret; }", "call again;", "calls itself"),
-        (".extern .func vprintf(.param .b64 a);", "call vprintf, (x);", "vprintf, whose code"),
+        (".extern .func malloc(.param .b64 a);", "call malloc, (x);", "malloc, whose code"),
         ("", "call (x), %rd1, (y), prototype_0;", "whose code is not here"),
         (STORE, "call store, (x);", "takes other parameters"),
         (

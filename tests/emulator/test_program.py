@@ -119,9 +119,15 @@ class TestParsing:
         assert module.shared["scalar"] == 1024 + 24
         assert module.shared["array"] == 1024 + 32
 
-    def test_local_memory_is_refused_with_its_line(self) -> None:
-        with pytest.raises(UnsupportedPtx, match=r"line 17: \.local \.align 8 \.b8 depot\[64\]"):
-            parse(KERNEL.format(body="    .local .align 8 .b8 depot[64];"))
+    def test_local_memory_is_aligned(self) -> None:
+        module = parse(KERNEL.format(body=".local .b32 scalar; .local .align 8 .b8 depot[64];"))
+
+        assert module.local == {"scalar": 0, "depot": 8}
+        assert module.local_end == 72
+
+    def test_other_memory_is_refused_with_its_line(self) -> None:
+        with pytest.raises(UnsupportedPtx, match=r"line 17: \.tex \.u32 texture"):
+            parse(KERNEL.format(body="    .tex .u32 texture;"))
 
     def test_one_of_several_kernels(self) -> None:
         other = ".visible .entry other()\n{ exit; }\n"

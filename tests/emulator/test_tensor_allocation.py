@@ -87,16 +87,24 @@ def test_memory_is_freed_while_another_warp_uses_it() -> None:
     setp.eq.u32 %p1, %r1, 0;
     @%p1 bra $L_free;
     tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r100}}, [%r1];
+    WAIT
     SYNC
     bra $L_end;
     $L_free:
     SYNC
     {DEALLOC.format(0, 512)}
     $L_end:"""
-    for sync, count in (("", 1), ("bar.sync 1, 64;", 0)):
-        kernel = Kernel(body.replace("SYNC", sync), threads=64)
+    wait, barrier = "tcgen05.wait::ld.sync.aligned;", "bar.sync 1, 64;"
+    for end, sync, wanted in (
+        ("", "", ["race: write of tensor memory"]),
+        (wait, "", ["race: write of tensor memory"]),
+        ("", barrier, ["tensor load: no tcgen05.wait::ld of CTA (0, 0, 0) warp 1"]),
+        (wait, barrier, []),
+    ):
+        kernel = Kernel(body.replace("WAIT", end).replace("SYNC", sync), threads=64)
         kernel.fill(0, np.zeros((128, 1), np.uint32))
-        assert len(kernel.run().findings) == count
+        found = kernel.run().findings
+        assert [text[: len(start)] for text, start in zip(found, wanted, strict=True)] == wanted
 
 
 def test_two_warps_allocate_on_their_own() -> None:

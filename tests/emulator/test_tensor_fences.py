@@ -80,13 +80,36 @@ def test_one_is_missing(step: str, instruction: str, race: tuple[str, str]) -> N
 
 
 @pytest.mark.parametrize(
-    "never", [(BEFORE,), (AFTER,), (WAIT_LD,), (BEFORE, AFTER), (BEFORE, AFTER, WAIT_LD)]
+    ("never", "without"),
+    [
+        ((BEFORE,), ("load", WAIT_LD)),
+        ((AFTER,), ("load", BEFORE)),
+        ((BEFORE, AFTER), ("load", WAIT_LD)),
+    ],
 )
-def test_kernels_that_leave_all_of_a_kind_out(never: tuple[str, ...]) -> None:
+def test_kernels_that_leave_all_fences_of_a_kind_out(
+    never: tuple[str, ...], without: tuple[str, str]
+) -> None:
     assert findings(hand_over(never=never)) == []
-    without = ("load", WAIT_LD if BEFORE in never else BEFORE)
-    is_asked_for = without[1] not in never
-    assert bool(findings(hand_over(without=without, never=never))) is is_asked_for
+    assert_found(findings(hand_over(without=without, never=never)), ("race", "tcgen05.ld"))
+
+
+@pytest.mark.parametrize("fences", [(), (BEFORE,), (AFTER,), (BEFORE, AFTER)])
+@pytest.mark.parametrize(
+    ("wait", "race"), [(WAIT_LD, ("write", "tcgen05.ld")), (WAIT_ST, ("read", "tcgen05.st"))]
+)
+def test_kernels_that_never_wait(wait: str, race: tuple[str, str], fences: tuple[str, ...]) -> None:
+    """Whatever fences there are, and though no other wait of the kernel says that one is needed."""
+    kind, earlier = race
+    found = findings(hand_over(never=(wait, *fences)))
+    assert_found(found, (f"race: {kind} of tensor memory", "is not ordered after", earlier))
+
+
+def test_registers_may_be_used_before_the_wait() -> None:
+    """PTX ISA, section "Register dependencies, same thread"."""
+    body = hand_over().replace(LOAD, f"{LOAD}add.u32 %r101, %r100, 1;\n")
+    assert "add.u32" in body
+    assert findings(body) == []
 
 
 def test_a_barrier_alone_is_not_enough_but_needed() -> None:

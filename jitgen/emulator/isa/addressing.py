@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where an address leads: to global memory, a kernel parameter, or the shared memory of a CTA.
+Where an address leads: to global memory, a kernel parameter, a thread's local memory, or the shared
+memory of a CTA.
 
 Generic addresses are told apart by their size, as each space has its own numbers: shared addresses
-have 32 bits, parameters lie above all memory of the host.
+have 32 bits, parameters lie above all memory of the host, and local memory above them.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from numpy.typing import NDArray
 from jitgen.emulator.machine.cta import RANK_SHIFT
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.shared_memory import SharedMemory
-from jitgen.emulator.program.builder import PARAM_BASE
 from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.parse import LOCAL_BASE, PARAM_BASE
 
-SHARED, GLOBAL, PARAM, GENERIC = "shared", "global", "param", "generic"
+SHARED, GLOBAL, PARAM, LOCAL, GENERIC = "shared", "global", "param", "local", "generic"
 
 _SPACES = {
     "shared": SHARED, "shared::cta": SHARED, "shared::cluster": SHARED, "global": GLOBAL,
-    "param": PARAM, "param::entry": PARAM, "const": GLOBAL,
+    "param": PARAM, "param::entry": PARAM, "const": GLOBAL, "local": LOCAL,
 }  # fmt: skip
 
 SPACE_PARTS = frozenset(_SPACES)
@@ -71,7 +72,7 @@ def resolve(f: Fragment, at: int, space: str, addresses: NDArray[Any]) -> str:
     if high < SHARED_END:
         return SHARED
     if low >= PARAM_BASE:
-        return PARAM
+        return PARAM if high < LOCAL_BASE else LOCAL
     if low >= SHARED_END and high < PARAM_BASE:
         return GLOBAL
     return f.fault(at, f"generic addresses {low:#x} and {high:#x} are in different state spaces")

@@ -206,6 +206,7 @@ class Issue:
         f, at = self.f, self.at
         shared = f.cta.shared
         unit = unit_of(f, self.agent, self.lane)
+        unit.used = unit.epoch()
         shared.note_async_read(
             f, at, place.where, unit.agent, unit.epoch(), self.agent, lane=self.lane
         )

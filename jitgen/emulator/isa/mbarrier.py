@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.machine.barriers import MAX_COUNT, MBarrier
 from jitgen.emulator.machine.fragment import Fragment, agree
+from jitgen.emulator.machine.lanes import EVERYONE
 from jitgen.emulator.machine.live_barriers import MBARRIER_BYTES
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
@@ -199,10 +199,26 @@ def arrive_at(
         if how.is_dropped:
             barrier.count -= arrivals
         clocks, is_far = f.cluster.clocks, barrier.cta is not f.cta
-        fenced = partial(clocks.released_by_fence, is_far=is_far)
-        release = fenced if how.is_relaxed else clocks.release
-        barrier.arrive(f, at, arrivals, release(group.agents))
+        if how.is_relaxed:
+            clock = clocks.released_by_fence(group.agents, is_far=is_far)
+        elif group.number < f.n or not f.is_whole():
+            clock = clocks.release_alone(group.agents, _members(f, group))
+        else:
+            clock = clocks.release(group.agents)
+        barrier.arrive(f, at, arrivals, clock)
     return states
+
+
+def _members(f: Fragment, group: Group) -> list[int]:
+    """Return a bit for each lane of a group's warps that is in it; none is left out of the dead."""
+    indices = np.arange(f.n)[group.indices] if isinstance(group.indices, slice) else group.indices
+    agents, bits = f.agent_of[indices], np.left_shift(1, f.threads.lane_ids[indices])
+    members = []
+    for agent in group.agents.tolist():
+        mine = bits[agents == agent]
+        is_all = len(mine) == f.cta.live[agent - f.cta.agent0]
+        members.append(EVERYONE if is_all else int(np.add.reduce(mine)))
+    return members
 
 
 @emits("mbarrier.expect_tx", "mbarrier.complete_tx")

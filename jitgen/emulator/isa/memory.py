@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.emulator.isa import ordering
+from jitgen.emulator.isa import local_memory, ordering
 from jitgen.emulator.isa.addressing import (
     GLOBAL,
+    LOCAL,
     PARAM,
     SHARED,
     SPACE_PARTS,
@@ -230,7 +231,15 @@ def _fetch_param(
     return np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)[each]
 
 
-_FETCHES = {SHARED: _fetch_shared, GLOBAL: _fetch_global, PARAM: _fetch_param}
+def _fetch_local(
+    f: Fragment, at: int, addresses: NDArray[Any], threads: Threads, transfer: Transfer
+) -> NDArray[np.uint8]:
+    return local_memory.fetch(f, at, addresses, transfer.bytes, threads)
+
+
+_FETCHES = {
+    SHARED: _fetch_shared, GLOBAL: _fetch_global, PARAM: _fetch_param, LOCAL: _fetch_local,
+}  # fmt: skip
 
 
 def param_bytes(f: Fragment, at: int, address: int, size: int) -> bytes:
@@ -299,6 +308,8 @@ def store(
         f.machine.memory.store(f, at, spread, data)
         kind = WRITE if transfer.order == WEAK else RELAXED_WRITE
         f.machine.memory.note(f, at, spread, transfer.bytes, threads, kind)
+    elif space == LOCAL:
+        local_memory.put(f, at, spread, data, threads)
     else:
         f.fault(at, "a store to a kernel parameter")
     if transfer.order != WEAK:

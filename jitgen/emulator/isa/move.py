@@ -91,7 +91,7 @@ def _move_wide(builder: Builder, instruction: Instruction) -> None:
 
 @emits("cvta")
 def _cvta(builder: Builder, instruction: Instruction) -> None:
-    modifiers(instruction, "to global shared shared::cta shared::cluster param const")
+    modifiers(instruction, "to global shared shared::cta shared::cluster param const local")
     kind = instruction.parts[-1]
     (address,) = sources(builder, instruction, kind)
     define(builder, instruction, address, kind)

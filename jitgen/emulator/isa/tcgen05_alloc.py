@@ -217,6 +217,7 @@ def _give_back(f: Fragment, at: int, request: Request) -> None:
     for unit, epoch in tensor.completed.get(request.agent, {}).items():
         f.cluster.clocks.learn(request.agent, unit, epoch)
     for cta in request.group:
+        _end_loads(f, at, cta, request.agent)
         cta.tensor.note_owner(f, at, first, columns, request.agent)
     request.epoch = f.cluster.clocks.now(request.agent)
     f.cluster.clocks.release(np.array([request.agent]))
@@ -228,3 +229,23 @@ def _give_back(f: Fragment, at: int, request: Request) -> None:
         cta.tensor.free(first)
     f.cluster.events += 1
     f.machine.global_events += 1
+
+
+def _end_loads(f: Fragment, at: int, cta: Cta, agent: int) -> None:
+    """
+    Take loads for done that come before the deallocation, though their warps did not wait for them.
+
+    A wait is what orders *memory accesses* after a load. What else frees memory must know of is not
+    said, and kernels that load, use the registers, meet at a barrier and free do without.
+    """
+    clocks = f.cluster.clocks
+    knows = clocks.vector[agent]
+    for unit, load in cta.tensor.loads.items():
+        if knows[unit] < load.epoch and knows[load.agent] >= load.issued:
+            f.warn(
+                at,
+                "tensor load",
+                f"no tcgen05.wait::ld of {clocks.name(load.agent)} between its last load and the "
+                f"deallocation\n  at {f.machine.program.place(load.at)}",
+            )
+            clocks.learn(agent, unit, load.epoch)

@@ -7,14 +7,16 @@ load or store counts as complete after ``tcgen05.wait``. Others learn that, when
 with the warp, after its ``tcgen05.fence::before_thread_sync``, which tcgen05.commit implies; and
 what a warp learnt counts for its asynchronous instructions after ``fence::after_thread_sync``.
 
-Compilers leave these instructions out where they know better: NVIDIA's CuTeDSL emits no fence and
-often no ``wait::ld``. So each of them is asked for only in kernels that have it somewhere; there a
-missing one is a race. That a true dependency through a register orders a load does not make up for
-it: "a register dependency does not imply that the corresponding memory accesses will be performed
-in the dependency order".
+``tcgen05.wait`` is always asked for: without it whoever writes next where a load read, and whoever
+reads or writes next where a store wrote, races with it. Only the registers of a load may be used
+before, as a true dependency through a register is respected; that the memory was read follows from
+none. What is only freed after such loads is a warning, see `tcgen05_alloc`.
 
-PTX ISA, sections "Memory Consistency Model for 5th generation of TensorCore operations",
-"tcgen05.wait" and "tcgen05.fence".
+The fences compilers leave out where they know better: NVIDIA's CuTeDSL emits none in any kernel. So
+each of the two is asked for only in kernels that have it somewhere; there a missing one is a race.
+
+PTX ISA, sections "Memory Consistency Model for 5th generation of TensorCore operations" (in it
+"Register dependencies, same thread"), "tcgen05.wait" and "tcgen05.fence".
 """
 
 from __future__ import annotations
@@ -78,6 +80,7 @@ def wait_for(f: Fragment, at: int, kind: str) -> None:  # noqa: ARG001
     """Let each warp know that its loads or stores are complete."""
     for warp, agent in zip(f.warps.tolist(), f.agents.tolist(), strict=True):
         complete(f.cta, agent, f.cta.unit(kind, warp))
+    f.cluster.clocks.spokesmen.meet(f.agents)
 
 
 def complete(cta: Cta, agent: int, unit: AsyncUnit) -> None:
@@ -87,11 +90,6 @@ def complete(cta: Cta, agent: int, unit: AsyncUnit) -> None:
         cta.tensor.completed.setdefault(agent, {})[unit.agent] = unit.epoch() - 1
     else:
         unit.complete(cta.cluster.clocks, agent, 0)
-
-
-def is_load_tracked(cta: Cta) -> bool:
-    """Return whether loads are work of a unit of their own, which somebody waits for or fences."""
-    return not cta.machine.tensor_opcodes.isdisjoint({"wait::ld", BEFORE})
 
 
 def known(cta: Cta, agent: int, clock: Clock) -> Clock:

@@ -22,15 +22,19 @@ from jitgen.emulator.formats.tensor_layouts import LANES_OF_WARP, REGISTERS_OF_R
 from jitgen.emulator.isa.tcgen05_fence import (
     LOAD_UNIT,
     STORE_UNIT,
-    complete,
-    is_load_tracked,
     refuse_guard,
 )
 from jitgen.emulator.isa.tcgen05_group import check_parts
 from jitgen.emulator.isa.tcgen05_unit import issue
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.history import READ, WRITE, Access
-from jitgen.emulator.machine.tensor_memory import Cells, granule_at, granules_of, split_address
+from jitgen.emulator.machine.tensor_memory import (
+    Cells,
+    Load,
+    granule_at,
+    granules_of,
+    split_address,
+)
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
@@ -183,16 +187,13 @@ def _started(f: Fragment, at: int, kind: str) -> tuple[NDArray[np.int64], NDArra
     return np.array([unit.agent for unit in units]), np.array([unit.epoch() for unit in units])
 
 
-def _now(f: Fragment) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the warps and their epochs [warps]."""
-    epochs: NDArray[np.int64] = f.cluster.clocks.vector[f.agents, f.agents]
-    return f.agents, epochs
-
-
 def load(f: Fragment, at: int, addresses: Any, shape: Shape) -> Registers:
     """Return the registers, uint32 [registers, n]."""
     found = []
-    agents, epochs = _started(f, at, LOAD_UNIT) if is_load_tracked(f.cta) else _now(f)
+    agents, epochs = _started(f, at, LOAD_UNIT)
+    for agent, unit, epoch in zip(f.agents.tolist(), agents.tolist(), epochs.tolist(), strict=True):
+        issued = f.cluster.clocks.now(agent) - 1
+        f.cta.tensor.loads[unit] = Load(agent, issued, epoch, at)
     for part in _parts(f, at, addresses, shape):
         places = np.searchsorted(f.agents, part.agents)
         access = Access(READ, agents[places], epochs[places], agents[places])
@@ -201,9 +202,6 @@ def load(f: Fragment, at: int, addresses: Any, shape: Shape) -> Registers:
         if shape.is_packed:
             words = words[0] & _HALF_MASK | words[1] << _HALF_BITS
         found.append(words)
-    if is_load_tracked(f.cta) and "wait::ld" not in f.machine.tensor_opcodes:
-        for warp, agent in zip(f.warps.tolist(), f.agents.tolist(), strict=True):
-            complete(f.cta, agent, f.cta.unit(LOAD_UNIT, warp))
     return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.machine.foreign import Foreign
 from jitgen.emulator.machine.lanes import EVERYONE, Lanes
+from jitgen.emulator.machine.spokesmen import Spokesmen
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
@@ -59,6 +60,7 @@ class Clocks:
         flags: What was released at an address of memory, for who acquires there.
         global_shadow_of: The same for what they write to global memory.
         lanes: What the lanes of each warp know of each other.
+        spokesmen: Arrivals of single lanes.
         foreign: What was acquired from other clusters.
     """
 
@@ -68,6 +70,7 @@ class Clocks:
         self.flags: dict[int, Released] = {}
         self.global_shadow_of: NDArray[np.int64] = np.zeros(_FIRST_CAPACITY, np.int64)
         self.lanes = Lanes(_FIRST_CAPACITY)
+        self.spokesmen = Spokesmen(self, _FIRST_CAPACITY)
         self.foreign = Foreign()
         self._names: list[str] = []
         self._fenced: dict[bool, dict[int, Clock]] = {False: {}, True: {}}
@@ -84,6 +87,7 @@ class Clocks:
             self.shadow_of = np.pad(self.shadow_of, (0, new))
             self.global_shadow_of = np.pad(self.global_shadow_of, (0, new))
             self.lanes.grow(new)
+            self.spokesmen.grow(new)
         self._names.append(name)
         self.vector[new, new] = 1
         self.vector[new, NOBODY] = FOREVER
@@ -102,7 +106,17 @@ class Clocks:
     def release(self, agents: NDArray[np.int64]) -> Clock:
         """Return what `agents` [k] know together, and begin a new epoch of each."""
         clock: Clock = np.maximum.reduce(self.vector[agents])
-        self.vector[agents, agents] += 1
+        self.spokesmen.handed[agents] = now = self.vector[agents, agents]
+        self.vector[agents, agents] = now + 1
+        return clock
+
+    def release_alone(self, agents: NDArray[np.int64], members: list[int]) -> Clock:
+        """Do the same for some lanes of each warp, a bit for each in `members`."""
+        for agent, some in zip(agents.tolist(), members, strict=True):
+            self.spokesmen.arrive(agent, some)
+        handed = self.spokesmen.handed[agents]
+        clock = self.release(agents)
+        self.spokesmen.handed[agents] = handed
         return clock
 
     def acquire(self, agents: Agents, clock: Clock) -> None:
@@ -270,14 +284,16 @@ class AsyncUnit:
             last. Where work is not deferred there is nothing to do.
         writer: The agent that stands for what it writes to global memory, in the same epochs;
             `NOBODY` if it does not.
+        used: The epoch of its latest work, of units that note it, committed or not.
     """
 
-    __slots__ = ("_ends", "agent", "committed", "pending", "writer")
+    __slots__ = ("_ends", "agent", "committed", "pending", "used", "writer")
 
     def __init__(self, agent: int) -> None:
         self.agent = agent
         self.committed = 0
         self.writer = NOBODY
+        self.used = 0
         self.pending: list[list[Action]] = [[]]
         self._ends = [0]  # the last epoch of each closed group, and that of the open one so far
 

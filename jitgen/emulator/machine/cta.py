@@ -106,6 +106,16 @@ class Cta:
         """Tensor memory, made on first use."""
         return TensorMemory(self)
 
+    @cached_property
+    def local(self) -> NDArray[np.uint8]:
+        """Local memory, made on first use [num_threads, bytes]."""
+        return np.zeros((self.num_threads, self.machine.program.local_end), np.uint8)
+
+    @cached_property
+    def local_written(self) -> NDArray[np.bool_]:
+        """Whether each byte of it was written."""
+        return np.zeros(self.local.shape, np.bool_)
+
     @property
     def has_tensor_memory(self) -> bool:
         """Whether an instruction touched tensor memory."""

@@ -79,9 +79,14 @@ def _check_units(cta: Cta) -> None:
     """A CTA's shared memory must not be in use, nor its registers, when it ends."""
     vector = cta.cluster.clocks.vector
     for (kind, warp, _), unit in cta.units.items():
-        wait = _WAITED_UNITS.get(kind)
-        if wait is not None and vector[cta.agent0 + warp, unit.agent] < unit.committed:
+        wait, known = _WAITED_UNITS.get(kind), vector[cta.agent0 + warp, unit.agent]
+        if wait is None:
+            continue
+        if known < unit.committed:
             message = f"warp {warp} never waited for its last {kind} groups ({wait})"
+            warn_at_exit(cta, kind, message)
+        elif known < unit.used:
+            message = f"warp {warp} never committed its last {kind} copies to a group"
             warn_at_exit(cta, kind, message)
 
 

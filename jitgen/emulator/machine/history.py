@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.machine import spokesmen
 from jitgen.emulator.machine.clocks import Agents, Clock, Clocks
 from jitgen.emulator.machine.lane_history import LaneHistory, LaneNumbers, report
 from jitgen.emulator.machine.readers import AT_BITS, AT_MASK, Bounds, Earlier, Granules, Readers
@@ -92,6 +93,7 @@ class History:
 
     Attributes:
         is_checked: Off: nothing is noted and nothing found.
+        warps: Agents whose lanes are written down, always.
     """
 
     def __init__(self, clocks: Clocks, granules: int, describe: Callable[[int], str]) -> None:
@@ -104,6 +106,7 @@ class History:
             describe: Returns the place of a granule in words.
         """
         self.is_checked = True
+        self.warps: frozenset[int] = frozenset()
         self.readers = Readers(clocks, granules)
         self._clocks = clocks
         self._describe = describe
@@ -153,6 +156,8 @@ class History:
             self._report(f, at, granules, access, earlier)
         elif access.lanes is not None:
             self._check_lanes(f, at, granules, last, bounds, access)
+        if earlier is None and self._clocks.spokesmen.gaps and self.warps:
+            self._check_spokesmen(f, at, granules, last, bounds, access)
         self._record(f, at, granules, bounds, access)
 
     def read_apart(
@@ -306,6 +311,24 @@ class History:
         if clash is not None:
             place = self._name(granules, clash.position)
             report(f, at, access.kind, place, clash)
+
+    def _check_spokesmen(
+        self,
+        f: Fragment,
+        at: int,
+        granules: Granules,
+        last: NDArray[np.int64],
+        bounds: Bounds,
+        access: Access,
+    ) -> None:
+        """Find an earlier access that only the arrival of another lane makes known."""
+        found = self._lanes.left_out(
+            _EXCLUDES[access.kind], granules, last, bounds, np.atleast_1d(access.rows), self.warps
+        )
+        if found is not None:
+            spokesmen.report(
+                f, at, f"{access.kind} of {self._name(granules, found.position)}", found
+            )
 
     def _record(
         self, f: Fragment, at: int, granules: Granules, bounds: Bounds, access: Access

@@ -19,6 +19,7 @@ from jitgen.emulator.machine.clocks import NOBODY, Agents, Clocks
 from jitgen.emulator.machine.lanes import APART, MANY, ORDERED
 from jitgen.emulator.machine.readers import AT_BITS, AT_MASK, Bounds, Granules, Readers
 from jitgen.emulator.machine.room import untouched
+from jitgen.emulator.machine.spokesmen import Spoken, Unspoken
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
@@ -159,6 +160,66 @@ class LaneHistory:
             found = self._first(group.kind, is_other, read, packed, lanes)
             if found is not None:
                 return found
+        return None
+
+    def left_out(
+        self,
+        kinds: frozenset[str],
+        granules: Granules,
+        last: NDArray[np.int64],
+        bounds: Bounds,
+        rows: NDArray[np.int64],
+        warps: frozenset[int],
+    ) -> Unspoken | None:
+        """
+        Return an earlier access by one of `warps` that is known by another lane's arrival alone.
+
+        Args:
+            kinds: Accesses since the last write that count.
+            granules: Where.
+            last: Last writes, packed as in the history [k], or one for all [1].
+            bounds: Of the readers on them.
+            rows: Who must know: one for all, or for each granule [k], or several for all.
+            warps: Those whose lanes are written down.
+        """
+        own = warps & self._clocks.spokesmen.gaps.keys()
+        size = len(self._wrote[granules])
+        writers = last >> _AGENT_SHIFT
+        for agent in own & set(writers.tolist()):
+            stamps = np.where(writers == agent, last & (1 << _AGENT_SHIFT) - 1, 0)
+            stamps, lanes = np.broadcast_to(stamps, size), self._wrote[granules]
+            if found := self._unspoken("write", agent, stamps, lanes, rows):
+                return found
+        for plane in bounds:
+            group = self._readers.groups[plane]
+            if group.agent in own and group.kind in kinds:
+                stamps = self._readers.stamps(plane, granules)
+                lanes = self._read[group.agent & (_WARPS - 1), granules]
+                if found := self._unspoken(group.kind, group.agent, stamps, lanes, rows):
+                    return found
+        return None
+
+    def _unspoken(
+        self,
+        kind: str,
+        agent: int,
+        stamps: NDArray[np.int64],
+        lanes: NDArray[np.uint8],
+        rows: NDArray[np.int64],
+    ) -> Unspoken | None:
+        """Return one of some accesses [k] of a warp that an arrival leaves out."""
+        settled = set()
+        of_each = rows if len(rows) == len(stamps) else None
+        for position in np.flatnonzero(stamps).tolist():
+            stamp, lane = int(stamps[position]), int(lanes[position])
+            for row in rows.tolist() if of_each is None else (int(of_each[position]),):
+                if (stamp, lane, row) in settled:
+                    continue
+                settled.add((stamp, lane, row))
+                earlier = Spoken(kind, position, stamp & AT_MASK, agent, stamp >> AT_BITS, lane)
+                found = self._clocks.spokesmen.find(row, earlier)
+                if found is not None:
+                    return found
         return None
 
     def writer(self, granules: Granules, position: int) -> int:

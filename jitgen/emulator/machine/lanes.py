@@ -171,6 +171,17 @@ class Lanes:
             return CONVERGED
         return APART
 
+    def waited(self, agent: int) -> int:
+        """Return the epoch of a warp after which all its lanes last waited for each other."""
+        return int(self._waited[agent])
+
+    def order_until(self, agent: int, epoch: int, lane: int, other: int, until: int) -> str:
+        """Return what `order` does, of what lies before epoch `until` alone."""
+        meetings = [x for x in self._meetings.get(agent, ()) if epoch <= x.epoch < until]
+        if _reaches(lane, other, [x for x in meetings if x.orders]):
+            return ORDERED
+        return CONVERGED if _reaches(lane, other, meetings) else APART
+
     def waited_for(self, unit: int, epoch: int) -> int:
         """Return the epoch of its warp in which the lane of a unit waited for work of an epoch."""
         return next((warp for last, warp in self._ends.get(unit, ()) if last >= epoch), FOREVER)
@@ -194,8 +205,8 @@ def _reaches(lane: int, other: int, meetings: list[Meeting]) -> bool:
     for meeting in meetings:
         if reached & meeting.members:
             reached |= meeting.members
-    return lane != MANY and wanted & ~reached == 0
+    return lane < MANY and wanted & ~reached == 0
 
 
 def _bits(lane: int) -> int:
-    return EVERYONE if lane == MANY else 1 << lane
+    return EVERYONE if lane >= MANY else 1 << lane

@@ -36,7 +36,9 @@ class SharedHistory:
         words: By word. Of split words it knows nothing.
     """
 
-    def __init__(self, clocks: Clocks, size: int, name: str) -> None:
+    def __init__(
+        self, clocks: Clocks, size: int, name: str, warps: NDArray[np.int64] | None = None
+    ) -> None:
         """
         Begin with no access.
 
@@ -44,16 +46,18 @@ class SharedHistory:
             clocks: Those of the cluster.
             size: Bytes of the memory, whole words.
             name: Whose memory it is, in words.
+            warps: Agents whose lanes are written down; None: of nobody.
         """
         self._clocks, self._size, self._name = clocks, size, name
         self.words = History(clocks, size // WORD, partial(_describe, name, WORD))
+        self.words.warps = frozenset(() if warps is None else warps.tolist())
         self._is_split: NDArray[np.bool_] | None = None
 
     @cached_property
     def bytes(self) -> History:
         """By byte, of split words; made when the first is split."""
         history = History(self._clocks, self._size, partial(_describe, self._name, 1))
-        history.is_checked = self.words.is_checked
+        history.is_checked, history.warps = self.words.is_checked, self.words.warps
         return history
 
     def access(

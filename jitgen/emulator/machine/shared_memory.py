@@ -45,6 +45,8 @@ _UNITS = (1, 2, 4, 8)
 _WRITTEN = {unit: np.array((1 << 8 * unit) // 255, f"u{unit}")[()] for unit in _UNITS}
 """Flags of as many bytes that are all initialised, as one integer."""
 
+_WRITES = frozenset({WRITE, RELAXED_WRITE})
+
 _CHUNK = np.dtype(np.complex128)
 """A type of 16 bytes, to move as many at once."""
 
@@ -72,13 +74,13 @@ class SharedMemory:
         self.initialised: NDArray[np.bool_] = np.zeros(SHARED_SIZE, np.bool_)
         self._flags = {unit: self.initialised.view(f"u{unit}") for unit in _UNITS}
         self._clocks = cta.cluster.clocks
-        self.history = SharedHistory(self._clocks, SHARED_SIZE, cta.name)
+        self.history = SharedHistory(self._clocks, SHARED_SIZE, cta.name, cta.agents)
 
     def free(self) -> None:
         """Give the memory back when the cluster has ended; nobody may use it from then on."""
         self.bytes, self.initialised = np.zeros(0, np.uint8), np.zeros(0, np.bool_)
         self.views, self._flags = {}, {}
-        self.history = SharedHistory(self._clocks, 0, self.cta.name)
+        self.history = SharedHistory(self._clocks, 0, self.cta.name, self.cta.agents)
 
     # --- addresses --------------------------------------------------------------------------------
 
@@ -204,6 +206,13 @@ class SharedMemory:
         is_remote = self.cta is not f.cta
         if lanes is None and not is_remote:
             lanes = f.threads.lane_ids[threads]
+            spokesmen, writes = self._clocks.spokesmen, kind in _WRITES
+            if len(lanes) == 1:
+                agent = int(f.agent_of[threads][0])
+                now = self._clocks.now(agent)
+                spokesmen.touch_alone(agent, now, int(lanes[0]), writes=writes)
+            else:
+                (spokesmen.wrote if writes else spokesmen.read)[agents] = epochs
         access = Access(kind, agents, epochs, agents, lanes=lanes)
         self.history.access(f, at, offsets, width, access)
         if is_remote:

@@ -134,6 +134,23 @@ class Request:
         return f"the {self.name} of the peer of {self.cta.name}, {self.columns} columns"
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """
+    The latest tcgen05.ld of a warp.
+
+    Attributes:
+        agent, issued: The warp, and its epoch then.
+        epoch: That of the unit that loads.
+        at: The instruction.
+    """
+
+    agent: int
+    issued: int
+    epoch: int
+    at: int
+
+
 class TensorMemory:
     """
     The tensor memory of one CTA.
@@ -153,6 +170,7 @@ class TensorMemory:
         completed: By warp, the epoch up to which each unit's work is complete, as only the warp
             itself knows.
         taken_up: By warp, what it knew at its last tcgen05.fence::after_thread_sync.
+        loads: By the unit that loads, the latest.
         history: Accesses of granules.
     """
 
@@ -171,6 +189,7 @@ class TensorMemory:
         self.may_allocate = True
         self.completed: dict[int, dict[int, int]] = {}
         self.taken_up: dict[int, Clock] = {}
+        self.loads: dict[int, Load] = {}
         granules = COLUMNS * _GRANULES_OF_COLUMN
         self.history = History(cta.cluster.clocks, granules, self._describe)
 

@@ -34,7 +34,7 @@ from jitgen.emulator.program.batch import Batch, row_of
 from jitgen.emulator.program.definitions import Accesses, Doubts
 from jitgen.emulator.program.instruction import Instruction, split_operands
 from jitgen.emulator.program.local import LOCAL, Load, Pick, is_same, rendered
-from jitgen.emulator.program.parse import PARAM_BASE, halves
+from jitgen.emulator.program.parse import LOCAL_BASE, PARAM_BASE, halves
 from jitgen.emulator.program.table import Emitter, Unsupported
 from jitgen.emulator.program.types import (
     DTYPES,
@@ -386,6 +386,8 @@ class Builder:
         offset = int(immediate(found[2], "s64")) if found and found[2] else 0
         if name in module.shared:
             return f"f.cta.base + {module.shared[name] + offset}"
+        if name in module.local:
+            return str(LOCAL_BASE + module.local[name] + offset)
         address = module.address_of(name)
         if address is not None:
             return str(address + offset)

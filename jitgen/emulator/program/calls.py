@@ -35,6 +35,10 @@ _FAILURE = "__assertfail"
 """What device code calls where an assertion does not hold; it never returns."""
 
 
+_PRINT = "vprintf"
+"""What device code prints with: nothing is shown here, and it returns that nothing was printed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Function:
     """
@@ -93,6 +97,11 @@ class Caller:
         guarded = f"@{negation}{guard} " if guard else ""
         if name == _FAILURE:
             yield Statement(f"{guarded}trap", False, line, outer)
+            return
+        if name == _PRINT:
+            if results:
+                text = f"{guarded}st.param.b32 [{results.strip()}], 0"
+                yield Statement(text, False, line, outer)
             return
         function = self._function(name, line, inside)
         actual = split_operands(results or "") + split_operands(arguments or "")

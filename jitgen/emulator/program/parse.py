@@ -24,6 +24,9 @@ SHARED_BASE = 1024
 PARAM_BASE = 1 << 60
 """Address of the first kernel parameter, where no memory of the host is; each has 64 KiB."""
 
+LOCAL_BASE = 1 << 61
+"""Address of the first variable in local memory, which is each thread's own."""
+
 _PARAM_SHIFT = 16
 _PARAM = re.compile(
     r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+"
@@ -45,7 +48,8 @@ _RANGE = re.compile(r"(\S+?)\s*<\s*(\d+)\s*>")
 _PARAM_ADDRESS = re.compile(r"\[\s*([\w$@]+)\s*(?:\+\s*(\w+))?\s*\]")
 _PREFIX = re.compile(r"%[A-Za-z_]+")
 
-_HARMLESS = (".shared", ".pragma")
+_LOCAL = re.compile(r"\.local\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d+)\])?")
+_HARMLESS = (".shared", ".local", ".pragma")
 """Directives in a kernel that need no more attention here."""
 
 _CLASS_OF_TYPE = {"pred": "p", "b128": "w"}
@@ -66,6 +70,8 @@ class Module:
         params: Name and size in bytes of each parameter.
         shared: Offset of each variable in shared memory.
         shared_end: Offset at which dynamic shared memory begins.
+        local: Offset of each variable in local memory.
+        local_end: Bytes of the local memory of a thread.
         registers: Class (r, q, h, p, w) of each register, or prefix of registers, that is declared.
         code: The instructions.
         labels: Index of the instruction behind each label.
@@ -77,6 +83,8 @@ class Module:
     params: list[tuple[str, int]] = field(default_factory=list)
     shared: dict[str, int] = field(default_factory=dict)
     shared_end: int = SHARED_BASE
+    local: dict[str, int] = field(default_factory=dict)
+    local_end: int = 0
     registers: dict[str, str] = field(default_factory=lambda: dict(_USUAL))
     code: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
@@ -147,6 +155,7 @@ def parse(text: str, entry: str = "") -> Module:
     for kind, param, count in _PARAM.findall(signature):
         module.params.append((param, int(count or 1) * _bits(kind) // 8))
     _place_shared(module, head + text[start:end])
+    _place_local(module, text)
     caller = Caller(text, functions(text))
     _fill(module, list(caller.statements(start + 1, end)), sources, caller.params)
     return module
@@ -170,6 +179,15 @@ def _place_shared(module: Module, text: str) -> None:
         module.shared_end = offset + int(count or 1) * _bits(kind) // 8
     module.shared_end = -(-module.shared_end // largest) * largest
     module.shared |= dict.fromkeys(dynamic, module.shared_end)
+
+
+def _place_local(module: Module, text: str) -> None:
+    """Give each local variable its offset, those of functions too."""
+    for wanted, kind, name, count in _LOCAL.findall(text):
+        alignment = int(wanted or _bits(kind) // 8)
+        offset = -(-module.local_end // alignment) * alignment
+        module.local[name] = offset
+        module.local_end = offset + int(count or 1) * _bits(kind) // 8
 
 
 def _fill(

@@ -46,6 +46,7 @@ class Program:
         code: The instructions.
         params: Name and bytes of each parameter.
         shared_end: Offset at which dynamic shared memory begins.
+        local_end: Bytes of the local memory of a thread.
         blocks: The basic blocks.
         whole_warp: For each block whether only whole warps enter it.
         members: For each block the lanes without which a warp does not enter it, a bit each.
@@ -74,6 +75,7 @@ class Program:
         self.text, self.source = text, source
         self.module = module = parse(text, entry)
         self.code, self.params, self.shared_end = module.code, module.params, module.shared_end
+        self.local_end = module.local_end
         self._rows: dict[str, tuple[str, int]] = {}
         self.register_counts: Counter[str] = Counter()
         rules = [rule_of(instruction) or _UNKNOWN for instruction in self.code]
