@@ -33,6 +33,9 @@ if TYPE_CHECKING:
         Schedule,
         Tile,
     )
+    from jitgen.ops.moe_fc2_dense.call import moe_fc2_dense
+    from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
+    from jitgen.ops.quantize.config import QuantizeConfig, QuantizeProblem
     from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
     from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, SiluMulQuantizeProblem
     from jitgen.runtime.prewarm import prewarm
@@ -49,9 +52,13 @@ __all__ = [
     "Event",
     "KernelConfig",
     "Layout",
+    "MoeFc2DenseConfig",
+    "MoeFc2DenseProblem",
     "Operands",
     "Pipeline",
     "Problem",
+    "QuantizeConfig",
+    "QuantizeProblem",
     "ScaleGranularity",
     "Schedule",
     "Session",
@@ -64,6 +71,7 @@ __all__ = [
     "freeze",
     "get_kernel",
     "grouped_gemm",
+    "moe_fc2_dense",
     "on_event",
     "prewarm",
     "quantize",
@@ -74,6 +82,7 @@ __all__ = [
 ]
 
 _GEMM = "jitgen.ops.grouped_gemm"
+_FC2 = "jitgen.ops.moe_fc2_dense"
 _SILU = "jitgen.ops.silu_mul_quantize"
 _HOME = {
     "quantize": "",
@@ -92,6 +101,11 @@ _HOME = {
     "Tile": f"{_GEMM}.config",
     "Problem": f"{_GEMM}.config",
     "grouped_gemm": f"{_GEMM}.call",
+    "MoeFc2DenseConfig": f"{_FC2}.config",
+    "MoeFc2DenseProblem": f"{_FC2}.config",
+    "moe_fc2_dense": f"{_FC2}.call",
+    "QuantizeConfig": "jitgen.ops.quantize.config",
+    "QuantizeProblem": "jitgen.ops.quantize.config",
     "SiluMulQuantizeConfig": f"{_SILU}.config",
     "SiluMulQuantizeProblem": f"{_SILU}.config",
     "silu_mul_quantize": f"{_SILU}.call",

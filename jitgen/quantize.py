@@ -1,27 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-FP8 quantisation, with scales in the layout that kernels read.
+FP8 and FP4 quantisation, with scales in the layout that kernels read.
 
-A scale is ``s = max(abs(x)) / 448`` over the values that share it, and ``q = x / s`` rounded to
-float8_e4m3fn, whose largest value 448 is (OCP 8-bit Floating Point Specification, E4M3); ``q * s``
-gives x back to 1/16 of a value, or to s / 1024 where q is subnormal. Values that are all zero have
-scale 1. With ``power_of_two`` the scale is rounded up to a power of two, so that multiplying by it
-is exact. An infinity or NaN makes its whole block NaN.
+A float32 scale is ``s = max(abs(x)) / 448`` over the values that share it, and ``q = x / s``
+rounded to float8_e4m3fn, whose largest value 448 is (OCP 8-bit Floating Point Specification, E4M3);
+``q * s`` gives x back to 1/16 of a value, or to s / 1024 where q is subnormal. Values that are all
+zero have scale 1. With ``power_of_two`` the scale is rounded up to a power of two, so that
+multiplying by it is exact. An infinity or NaN makes its whole block NaN.
 
-Everything runs on the device of its input and does not wait for it. What each function does, and
+`mxfp8`, `mxfp4` and `nvfp4` have scales of a byte, in atoms; what is theirs stands with each.
+`to_atoms` and its like bring the scales of checkpoints and of other libraries into that order, and
+back: see `jitgen.formats.convert`.
+
+Everything runs on the device of its input and does not wait for it. On GPUs that have a kernel for
+them, `mxfp8`, `mxfp4` and `nvfp4` launch it: one pass over bfloat16. What each function does, and
 what its scales look like, stands in the file of its format, in `jitgen.formats`.
 """
 
 from jitgen.formats.block128 import is_kernel_layout, kernel_layout, per_block, per_token_group
+from jitgen.formats.convert import (
+    from_atoms,
+    from_torch,
+    from_trtllm,
+    from_words,
+    to_atoms,
+    to_torch,
+    to_trtllm,
+    to_words,
+)
 from jitgen.formats.row import per_row
 from jitgen.formats.tensor import per_matrix, per_tensor
+from jitgen.ops.quantize.call import mxfp4, mxfp8, nvfp4
 
 __all__ = [
+    "from_atoms",
+    "from_torch",
+    "from_trtllm",
+    "from_words",
     "is_kernel_layout",
     "kernel_layout",
+    "mxfp4",
+    "mxfp8",
+    "nvfp4",
     "per_block",
     "per_matrix",
     "per_row",
     "per_tensor",
     "per_token_group",
+    "to_atoms",
+    "to_torch",
+    "to_trtllm",
+    "to_words",
 ]

@@ -15,6 +15,7 @@ import re
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
@@ -177,9 +178,15 @@ def compile_function(
 
 @contextmanager
 def _refusals(name: str) -> Iterator[None]:
-    """Have what the compiler raises about `name` come out as a CompileError."""
+    """
+    Have what the compiler raises about `name` come out as a CompileError.
+
+    Its advice about long unrolled loops is no error, whatever the process makes of warnings.
+    """
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="This static loop has")
+            yield
     except (OSError, MemoryError, RecursionError, SystemError):
         raise  # not the source's fault, and must not be remembered
     except Exception as error:  # the compiler raises RuntimeError and many types of its own

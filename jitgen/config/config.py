@@ -26,6 +26,7 @@ class DType(StrEnum):
     """An element type, under the name that configs, kernel names and the command line use."""
 
     E4M3 = "e4m3"
+    E2M1 = "e2m1"
     BF16 = "bf16"
     F16 = "f16"
     F32 = "f32"
@@ -36,14 +37,20 @@ class DType(StrEnum):
         return _BITS[self]
 
     @property
+    def values_per_element(self) -> int:
+        """Values in one element of a tensor: 2 of e2m1 share a byte."""
+        return max(1, 8 // self.bits)
+
+    @property
     def torch_name(self) -> str:
         """Attribute of the torch module that holds the same type, for example ``float8_e4m3fn``."""
         return _TORCH[self]
 
 
-_BITS = {DType.E4M3: 8, DType.BF16: 16, DType.F16: 16, DType.F32: 32}
+_BITS = {DType.E4M3: 8, DType.E2M1: 4, DType.BF16: 16, DType.F16: 16, DType.F32: 32}
 _TORCH = {
     DType.E4M3: "float8_e4m3fn",
+    DType.E2M1: "float4_e2m1fn_x2",
     DType.BF16: "bfloat16",
     DType.F16: "float16",
     DType.F32: "float32",
@@ -61,6 +68,25 @@ class ScaleGranularity(StrEnum):
 
     BLOCK128 = "block128"
     """One float32 for each 1x128 of a and each 128x128 of b."""
+
+    MX32 = "mx32"
+    """One power of two (UE8M0) for each 1x32 of a and of b, in atoms of 128 rows x 4."""
+
+    NV16 = "nv16"
+    """One e4m3 for each 1x16 of a and of b, in the same atoms, and a float32 for each group."""
+
+    @property
+    def operands(self) -> tuple[DType, ...]:
+        """Element types that it is for, of a and of b."""
+        return _SCALED.get(self, (DType.E4M3, DType.BF16, DType.F32))
+
+
+_SCALED = {
+    ScaleGranularity.MX32: (DType.E4M3, DType.E2M1),
+    ScaleGranularity.NV16: (DType.E2M1,),
+}
+FLOAT_SCALES = (ScaleGranularity.TENSOR, ScaleGranularity.ROW, ScaleGranularity.BLOCK128)
+"""Those that are float32."""
 
 
 class Layout(StrEnum):
@@ -224,6 +250,14 @@ class Config(Part):
     @abstractmethod
     def of_words(cls, words: str) -> Self | None:
         """Return the config whose `words` these are; None where they are nobody's."""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """
+        What findings call the first arguments of the compiled function; further ones go by their
+        numbers.
+        """
+        return OPERATIONS.get(self.op).arguments  # type: ignore[no-any-return]
 
     @abstractmethod
     def parameters(self) -> dict[str, Any]:

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import getitem
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -10,7 +14,7 @@ from torch.nn.functional import pad
 from jitgen.config import ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.formats.e4m3 import check, check_block, rounded, scale_of
-from jitgen.formats.protocol import Shape, ceil_div
+from jitgen.formats.protocol import Rows, Shape, ceil_div
 
 _ROWS_OF_STRIDE = 4
 """Scales in 16 bytes: what the TMA unit asks of strides."""
@@ -121,12 +125,14 @@ class Block128:
     name = ScaleGranularity.BLOCK128
     dtype = torch.float32
     b_rank = 3
+    has_alpha = False
+    has_atoms = False
     has_readable_orders = True
     words = "for each 128 x 128 values"
 
-    def a_shape(self, rows: Shape, k: int) -> Shape:
+    def a_shape(self, rows: Rows, k: int) -> Shape:
         """Return (M, KB) or (G, M, KB)."""
-        return (*rows, ceil_div(k, SCALE_BLOCK))
+        return (*rows.shape, ceil_div(k, SCALE_BLOCK))
 
     def b_shape(self, groups: int, n: int, k: int) -> Shape:
         """Return (G, ceil(N / 128), KB)."""
@@ -140,11 +146,15 @@ class Block128:
         """See `kernel_layout`."""
         return kernel_layout(a_scale)
 
-    def new_a(self, like: Tensor, rows: Shape, k: int) -> Tensor:
+    def new_a(self, like: Tensor, rows: Rows, k: int) -> Tensor:
         """Return (M, KB) or (G, M, KB), M contiguous."""
-        return _new(like, rows[:-1], rows[-1], ceil_div(k, SCALE_BLOCK))
+        return _new(like, rows.shape[:-1], rows.shape[-1], ceil_div(k, SCALE_BLOCK))
 
-    def repeated_a(self, scale: Tensor, k: int) -> Tensor:
+    def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Any) -> Tensor:
+        """Return those of the rows."""
+        return reduce(getitem, where, scale)
+
+    def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:
         """Return (M, K) or (G, M, K)."""
         return scale.repeat_interleave(SCALE_BLOCK, -1)[..., :k]
 
@@ -152,14 +162,6 @@ class Block128:
         """Return (N, K)."""
         rows = scale.repeat_interleave(SCALE_BLOCK, 0)
         return rows.repeat_interleave(SCALE_BLOCK, 1)[:n, :k]
-
-    def quantize_a(self, x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
-        """See `per_token_group`."""
-        return per_token_group(x, power_of_two=power_of_two)
-
-    def quantize_b(self, w: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
-        """See `per_block`."""
-        return per_block(w, power_of_two=power_of_two)
 
 
 FORMAT = Block128()

@@ -2,11 +2,14 @@
 """
 What a scale format is: one object in a file of `jitgen.formats`, which alone knows the shapes, the
 memory layout and the arithmetic of one way of scaling an operand; and torch's element types.
+
+How values are quantised so, the functions beside the object say: what each takes and returns
+differs.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -14,7 +17,10 @@ from torch import Tensor
 from jitgen.config import DType, ScaleGranularity
 
 TORCH: dict[DType, torch.dtype] = {dtype: getattr(torch, dtype.torch_name) for dtype in DType}
-OF_TORCH: dict[torch.dtype, DType] = {value: key for key, value in TORCH.items()}
+OF_TORCH: dict[torch.dtype, DType] = {
+    **{value: key for key, value in TORCH.items()},
+    torch.uint8: DType.E2M1,  # two values a byte, as most code passes them around
+}
 
 
 def ceil_div(size: int, by: int) -> int:
@@ -25,10 +31,24 @@ def ceil_div(size: int, by: int) -> int:
 Shape = tuple[int, ...]
 
 
+class Rows(NamedTuple):
+    """
+    How the rows of a lie, as far as their scales ask.
+
+    Attributes:
+        shape: The sizes of a in front of K: (M,) or (G, M).
+        groups: Groups of the ragged layout, which follow each other without padding; 0 in other
+            layouts, where groups start at multiples of 128 rows or have a matrix of their own.
+        offs: (groups,) int32: the row behind the last of each; None where only shapes are asked.
+    """
+
+    shape: Shape
+    groups: int = 0
+    offs: Tensor | None = None
+
+
 class ScaleFormat(Protocol):
-    """
-    How values of an operand share scales. `rows` are the sizes of a in front of K: (M,) or (G, M).
-    """
+    """How values of an operand share scales."""
 
     name: ScaleGranularity
     """The word of configs."""
@@ -39,13 +59,19 @@ class ScaleFormat(Protocol):
     b_rank: int
     """Dimensions of b's scales, by which the format is told from others with the same type."""
 
+    has_alpha: bool
+    """Whether there is one more float32 for each group, which its sums are multiplied with."""
+
+    has_atoms: bool
+    """Whether scales lie in atoms; blocks of a's (dimension -3) may then be more than needed."""
+
     has_readable_orders: bool
     """Whether a's scales may come in any order, of which kernels read some (see `is_readable`)."""
 
     words: str
     """What one scale of b is for, for errors: ``for each row``."""
 
-    def a_shape(self, rows: Shape, k: int) -> Shape:
+    def a_shape(self, rows: Rows, k: int) -> Shape:
         """Return the shape of a's scales."""
         ...
 
@@ -61,22 +87,26 @@ class ScaleFormat(Protocol):
         """Return a's scales in an order that kernels read: themselves if they are so, or a copy."""
         ...
 
-    def new_a(self, like: Tensor, rows: Shape, k: int) -> Tensor:
+    def new_a(self, like: Tensor, rows: Rows, k: int) -> Tensor:
         """Return scales of a as kernels read them, beside `like`, not initialised."""
         ...
 
-    def repeated_a(self, scale: Tensor, k: int) -> Tensor:
+    def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Any) -> Tensor:
+        """
+        Return the scales of some rows of a, as they would be of these rows alone.
+
+        Args:
+            scale: a's scales.
+            rows: Which rows belong together.
+            k: Length of the sums.
+            where: Indices of these rows, one after the other: ``x[where[0]][where[1]]``.
+        """
+        ...
+
+    def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:
         """Return a's scales so that they multiply (..., K) values elementwise."""
         ...
 
     def repeated_b(self, scale: Tensor, n: int, k: int) -> Tensor:
         """Return one group's scales of b so that they multiply (N, K) values elementwise."""
-        ...
-
-    def quantize_a(self, x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
-        """Return (M, K) or (G, M, K) as float8_e4m3fn, and its scales as kernels read them."""
-        ...
-
-    def quantize_b(self, w: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
-        """Return (G, N, K) as float8_e4m3fn, and its scales."""
         ...

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import getitem
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from jitgen.config import ScaleGranularity
 from jitgen.formats.e4m3 import check, rounded, scale_of
-from jitgen.formats.protocol import Shape
+from jitgen.formats.protocol import Rows, Shape
 
 
 def per_row(x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
@@ -34,12 +38,14 @@ class PerRow:
     name = ScaleGranularity.ROW
     dtype = torch.float32
     b_rank = 2
+    has_alpha = False
+    has_atoms = False
     has_readable_orders = False
     words = "for each row"
 
-    def a_shape(self, rows: Shape, k: int) -> Shape:
+    def a_shape(self, rows: Rows, k: int) -> Shape:
         """Return (M,) or (G, M)."""
-        return rows
+        return rows.shape
 
     def b_shape(self, groups: int, n: int, k: int) -> Shape:
         """Return (G, N)."""
@@ -53,25 +59,21 @@ class PerRow:
         """Return `a_scale`."""
         return a_scale
 
-    def new_a(self, like: Tensor, rows: Shape, k: int) -> Tensor:
+    def new_a(self, like: Tensor, rows: Rows, k: int) -> Tensor:
         """Return (M,) or (G, M)."""
-        return like.new_empty(rows, dtype=torch.float32)
+        return like.new_empty(rows.shape, dtype=torch.float32)
 
-    def repeated_a(self, scale: Tensor, k: int) -> Tensor:
+    def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Any) -> Tensor:
+        """Return those of the rows."""
+        return reduce(getitem, where, scale)
+
+    def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:
         """Return (M, 1) or (G, M, 1)."""
         return scale.unsqueeze(-1)
 
     def repeated_b(self, scale: Tensor, n: int, k: int) -> Tensor:
         """Return (N, 1)."""
         return scale.unsqueeze(-1)
-
-    def quantize_a(self, x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
-        """See `per_row`."""
-        return per_row(x, power_of_two=power_of_two)
-
-    def quantize_b(self, w: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
-        """See `per_row`."""
-        return per_row(w, power_of_two=power_of_two)
 
 
 FORMAT = PerRow()

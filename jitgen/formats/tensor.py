@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from jitgen.config import ScaleGranularity
 from jitgen.formats.e4m3 import check, rounded, scale_of
-from jitgen.formats.protocol import Shape
+from jitgen.formats.protocol import Rows, Shape
 
 
 def per_tensor(x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
@@ -52,10 +54,12 @@ class PerTensor:
     name = ScaleGranularity.TENSOR
     dtype = torch.float32
     b_rank = 1
+    has_alpha = False
+    has_atoms = False
     has_readable_orders = False
     words = "for each group"
 
-    def a_shape(self, rows: Shape, k: int) -> Shape:
+    def a_shape(self, rows: Rows, k: int) -> Shape:
         """Return (1,)."""
         return (1,)
 
@@ -71,25 +75,21 @@ class PerTensor:
         """Return `a_scale`."""
         return a_scale
 
-    def new_a(self, like: Tensor, rows: Shape, k: int) -> Tensor:
+    def new_a(self, like: Tensor, rows: Rows, k: int) -> Tensor:
         """Return (1,)."""
         return like.new_empty((1,), dtype=torch.float32)
 
-    def repeated_a(self, scale: Tensor, k: int) -> Tensor:
+    def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Any) -> Tensor:
+        """Return (1,)."""
+        return scale
+
+    def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:
         """Return (1,)."""
         return scale
 
     def repeated_b(self, scale: Tensor, n: int, k: int) -> Tensor:
         """Return (1,): a number without dimensions would not make float32 wider."""
         return scale.reshape(1)
-
-    def quantize_a(self, x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
-        """See `per_tensor`."""
-        return per_tensor(x, power_of_two=power_of_two)
-
-    def quantize_b(self, w: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
-        """See `per_matrix`."""
-        return per_matrix(w, power_of_two=power_of_two)
 
 
 FORMAT = PerTensor()

@@ -52,8 +52,10 @@ class Operation(NamedTuple):
             ``make``, which returns a call with its answer; ``unreachable``, which says what no call
             can reach; and ``tile``, rows and columns of a CTA's work. See `jitgen.verify.problem`.
             Empty where kernels cannot be verified.
-        arguments: What findings call the first arguments of the compiled function; further ones
-            go by their numbers.
+        arguments: What findings call the first arguments of the compiled function, unless a config
+            has others; further ones go by their numbers.
+        results: Which of these the function writes and never reads: what they hold before means
+            nothing.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Operation(NamedTuple):
     problem: str
     samples: str = ""
     arguments: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
 
     @property
     def config_type(self) -> type[Config]:

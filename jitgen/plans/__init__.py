@@ -15,6 +15,7 @@ stands for each of its values with each of the others'::
     dtype = "e4m3"                                # this and the rest may be left out
     out_dtype = "bf16"
     scale_granularity = "block128"
+    optional = false                              # true: targets without such kernels leave it out
 
     [[problems]]
     op = "silu_mul_quantize"                      # grouped_gemm, if left out

@@ -9,11 +9,12 @@ from typing import Any
 
 from jitgen.config import Arch, Config
 from jitgen.documents import BadDocument, parse_toml, read_bounded
-from jitgen.errors import PlanError
+from jitgen.errors import PlanError, UnsupportedConfig
 from jitgen.frozen import frozen
 from jitgen.plans.read import read_sweeps
 from jitgen.plans.sweep import Sweep
 from jitgen.runtime.session import select
+from jitgen.targets import legality
 from jitgen.text import shown
 from jitgen.tuning.choice import Chooser, buckets
 
@@ -37,16 +38,32 @@ class Plan:
     description: str
     sweeps: tuple[Sweep, ...]
 
+    def served(self, arch: Arch | str) -> tuple[Sweep, ...]:
+        """Return the sweeps but for optional ones of types that `arch` has no kernels for."""
+        target = Arch.parse(arch)
+        return tuple(
+            sweep
+            for sweep in self.sweeps
+            if not sweep.is_optional or _has_kernels(target, sweep.problem)
+        )
+
     def problems(self, arch: Arch | str) -> Iterator[Any]:
         """
         Yield one problem for each bucket of the selector that the plan's problems fall into,
-        without repeats.
+        without repeats; those that `arch` serves.
         """
         target = Arch.parse(arch)
         found: dict[Any, None] = {}
-        for sweep in self.sweeps:
+        for sweep in self.served(target):
             found |= dict.fromkeys(buckets(sweep.problem, target, (sweep.min_rows, sweep.max_rows)))
         yield from found
+
+
+def _has_kernels(arch: Arch, problem: Any) -> bool:
+    """Say whether a target has a kernel for the types of `problem`."""
+    if problem.op not in legality.target(arch).operations:
+        return False
+    return bool(legality.rules(arch, problem.op).candidates(problem))
 
 
 def names() -> tuple[str, ...]:
@@ -101,9 +118,15 @@ def configs(plan: Plan, arch: Arch | str, chooser: Chooser | None = None) -> tup
         chooser: Who chooses; None for the session.
 
     Raises:
-        UnsupportedConfig: `arch` has no kernel for one of the plan's types or sizes.
+        UnsupportedConfig: `arch` has no kernel for one of the plan's types or sizes, or all of the
+            plan is optional and it has none for any.
     """
     target = Arch.parse(arch)
     choose = select if chooser is None else chooser.select
     chosen = {choose(problem, target).config for problem in plan.problems(target)}
+    if not chosen:
+        raise UnsupportedConfig(
+            f"{target} has no kernel for anything in the plan {plan.name}: all of it is optional",
+            code="E_PLAN",
+        )
     return tuple(sorted(chosen, key=lambda config: config.name(target)))

@@ -23,6 +23,8 @@ from jitgen.plans.sweep import Sweep
 from jitgen.text import shown
 
 _OP, _USUAL_OP = "op", "grouped_gemm"
+_OPTIONAL = "optional"
+
 _ROWS = "rows_per_group"
 _MAX_SWEEPS = 1000
 """Each is searched for its kernels, a millisecond for many rows; real plans have dozens."""
@@ -45,6 +47,21 @@ class _Key(NamedTuple):
     default: Any = _REQUIRED
 
 
+class _Entry(NamedTuple):
+    """
+    One entry of a plan.
+
+    Attributes:
+        op: Its operation.
+        is_optional: Whether targets without a kernel for its types leave it out.
+        values: For each of its keys the values that it lists.
+    """
+
+    op: str
+    is_optional: bool
+    values: dict[str, list[Any]]
+
+
 def read_sweeps(problems: Any, file: str) -> Iterator[Sweep]:
     """
     Yield the sweeps of the list `problems`, the product of all lists in each of its entries.
@@ -55,40 +72,41 @@ def read_sweeps(problems: Any, file: str) -> Iterator[Sweep]:
     """
     if not isinstance(problems, list) or not problems:
         raise PlanError(f"{file}: problems must be a list of tables, at least one [[problems]]")
-    entries = [_values(entry, f"{file}: problem {n}") for n, entry in enumerate(problems, start=1)]
-    total = sum(math.prod(map(len, values.values())) for _, values in entries)
+    entries = [_entry(entry, f"{file}: problem {n}") for n, entry in enumerate(problems, start=1)]
+    total = sum(math.prod(map(len, entry.values.values())) for entry in entries)
     if total > _MAX_SWEEPS:
         raise PlanError(
             f"{file}: its lists stand for {total:,} combinations, and {_MAX_SWEEPS:,} are the most "
             "that a plan may have; split it"
         )
-    for number, (op, values) in enumerate(entries, start=1):
+    for number, entry in enumerate(entries, start=1):
         try:
-            yield from _sweeps(op, values)
+            yield from _sweeps(entry)
         except ConfigError as error:  # of fields that are right one by one
             raise PlanError(f"{file}: problem {number}: {error}") from None
 
 
-def _values(entry: Any, where: str) -> tuple[str, dict[str, list[Any]]]:
-    """Return the operation of an entry, and for each of its keys the values that it lists."""
+def _entry(entry: Any, where: str) -> _Entry:
     op = _USUAL_OP
     if isinstance(entry, dict):
         op = _op(entry.get(_OP, _USUAL_OP), where)
     keys = _keys(op)
-    allowed = ", ".join((*keys, _OP))
+    allowed = ", ".join((*keys, _OP, _OPTIONAL))
     if not isinstance(entry, dict):
         raise PlanError(f"{where}: must be a table with {allowed} (got {shown(entry)})")
-    if unknown := sorted(entry.keys() - keys.keys() - {_OP}):
+    if unknown := sorted(entry.keys() - keys.keys() - {_OP, _OPTIONAL}):
         raise PlanError(
             f"{where}: no key {shown(unknown[0])}{_owner(unknown[0], op)}; allowed: {allowed}"
         )
     for name, key in keys.items():
         if name not in entry and key.default is _REQUIRED:
             raise PlanError(f"{where}: {name} is required")
-    return op, {
+    values = {
         name: _each(entry[name], key.read, f"{where}: {name}") if name in entry else [key.default]
         for name, key in keys.items()
     }
+    is_optional = _flag(entry.get(_OPTIONAL, False), f"{where}: {_OPTIONAL}")
+    return _Entry(op=op, is_optional=is_optional, values=values)
 
 
 def _op(value: Any, where: str) -> str:
@@ -125,15 +143,16 @@ def _keys(op: str) -> dict[str, _Key]:
     return found
 
 
-def _sweeps(op: str, values: dict[str, list[Any]]) -> Iterator[Sweep]:
-    """Yield the product of `values`."""
-    kind, keys = operation(op).problem_type, _keys(op)
+def _sweeps(entry: _Entry) -> Iterator[Sweep]:
+    """Yield the product of what an entry lists."""
+    kind, keys = operation(entry.op).problem_type, _keys(entry.op)
+    values = dict(entry.values)
     names = [field for key in keys.values() for field in key.fields]
     ranges = values.pop(_ROWS)
     for (least, most), *found in itertools.product(ranges, *values.values()):
         fields = dict(zip(names, itertools.chain(*found), strict=True))
-        problem = kind(**fields, m=least * fields["groups"])
-        yield Sweep(problem=problem, min_rows=least, max_rows=most)
+        problem = kind(**fields, m=fields["groups"]).with_mean(least)
+        yield Sweep(problem=problem, min_rows=least, max_rows=most, is_optional=entry.is_optional)
 
 
 def _each(value: Any, read: Callable[[Any, str], Any], where: str) -> list[Any]:

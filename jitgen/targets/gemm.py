@@ -32,9 +32,10 @@ def check_vectors(problem: Problem, arch: str, *, vector_bytes: int) -> None:
     Raises:
         Refusal: K or N is none of the multiples, with the code ``E_SIZE``.
     """
+    types = problem.operands
     for name, size, dtype in (
-        ("K", problem.k, problem.a_dtype),
-        ("N", problem.n, problem.out_dtype),
+        ("K", problem.k, min(types.a_dtype, types.b_dtype, key=lambda dtype: dtype.bits)),
+        ("N", problem.n, types.out_dtype),
     ):
         multiple = vector_bytes * 8 // dtype.bits
         refuse_unless(
@@ -65,6 +66,33 @@ def refuse_what_is_to_come(config: KernelConfig, arch: str) -> None:
     )
 
 
+def refuse_pairs(config: KernelConfig, arch: str) -> None:
+    """Refuse two CTAs that multiply one tile, where no instruction does."""
+    refuse_unless(
+        not config.schedule.two_cta,
+        "E_TWO_CTA",
+        f"two_cta: {arch} has no matrix instruction of two CTAs, which sm_100a has",
+    )
+
+
+def refuse_scales(config: KernelConfig, space: Space, arch: str) -> None:
+    """Refuse scales that a target has no kernels for, or that are not for such operands."""
+    types = config.operands
+    allowed = ", ".join(space.scale_granularity)
+    refuse_unless(
+        types.scale_granularity in space.scale_granularity,
+        "E_SCALES",
+        f"{types.scale_granularity} scales have no {arch} kernel; allowed: {allowed}",
+    )
+    scaled = types.scale_granularity.operands
+    refuse_unless(
+        types.a_dtype in scaled and types.b_dtype in scaled,
+        "E_SCALES",
+        f"{types.scale_granularity} scales are for operands of {' or '.join(scaled)} (got "
+        f"{types.a_dtype} x {types.b_dtype})",
+    )
+
+
 _SPREAD = tuple((2 * i + 9) / 16 for i in range(8))
 """Where the rows of a group may lie, in parts of their mean: from one half to three halves."""
 
@@ -86,10 +114,9 @@ def sizes(problem: Problem) -> tuple[float, ...]:
 
 def traffic(problem: Problem) -> int:
     """Return the bytes of a, b and out, each once: what L2 cannot spare DRAM."""
-    operands = problem.m * problem.k + problem.groups * problem.n * problem.k
-    return (
-        operands * problem.a_dtype.bits // 8 + problem.m * problem.n * problem.out_dtype.bits // 8
-    )
+    types, columns = problem.operands, problem.groups * problem.n
+    bits = problem.k * (problem.m * types.a_dtype.bits + columns * types.b_dtype.bits)
+    return bits // 8 + problem.m * problem.n * types.out_dtype.bits // 8
 
 
 class Space(NamedTuple):
@@ -97,7 +124,8 @@ class Space(NamedTuple):
     Every value that a target can take for a field: what proposals are searched in.
 
     `operands` pairs the type of a and b with one of the output; `tile_k` has the depths of tiles
-    for each type of a and b; `cluster` is (m, n).
+    for each type of a and b; `cluster` is (m, n). `mixed` has further pairs, of a's type and
+    another one of b, with the output types of a.
     """
 
     tile_m: tuple[int, ...]
@@ -108,6 +136,13 @@ class Space(NamedTuple):
     split_k: tuple[int, ...]
     operands: tuple[tuple[DType, DType], ...]
     scale_granularity: tuple[ScaleGranularity, ...]
+    two_cta: tuple[bool, ...] = (False,)
+    mixed: tuple[tuple[DType, DType], ...] = ()
+
+    def has(self, types: Operands) -> bool:
+        """Say whether kernels take and give these element types, whatever their scales."""
+        is_pair = types.a_dtype == types.b_dtype or (types.a_dtype, types.b_dtype) in self.mixed
+        return is_pair and (types.a_dtype, types.out_dtype) in self.operands
 
 
 class GemmRules(Protocol):
@@ -135,25 +170,28 @@ def every(space: Space) -> Iterator[KernelConfig]:
 
 def spanned(config: KernelConfig, space: Space) -> Iterator[KernelConfig]:
     """Yield the configs of `space` with the layout, raster and hints of `config`."""
-    for types in _operands(space):
+    for types in operands_of(space):
         yield from _of_types(config, types, space)
 
 
-def _operands(space: Space) -> Iterator[Operands]:
+def operands_of(space: Space) -> Iterator[Operands]:
+    """Yield every combination of types and scales that `space` has, legal or not."""
     for (a_dtype, out_dtype), scale in itertools.product(space.operands, space.scale_granularity):
-        yield Operands(
-            a_dtype=a_dtype, b_dtype=a_dtype, out_dtype=out_dtype, scale_granularity=scale
-        )
+        for b_dtype in (a_dtype, *(b for a, b in space.mixed if a is a_dtype)):
+            yield Operands(
+                a_dtype=a_dtype, b_dtype=b_dtype, out_dtype=out_dtype, scale_granularity=scale
+            )
 
 
 def _of_types(config: KernelConfig, types: Operands, space: Space) -> Iterator[KernelConfig]:
-    for m, n, k, cluster, stages, split_k in itertools.product(
+    for m, n, k, cluster, stages, split_k, two_cta in itertools.product(
         space.tile_m,
         space.tile_n,
         space.tile_k[types.a_dtype],
         space.cluster,
         space.num_acc_stage,
         space.split_k,
+        space.two_cta,
     ):
         yield replace(
             config,
@@ -161,7 +199,7 @@ def _of_types(config: KernelConfig, types: Operands, space: Space) -> Iterator[K
             tile=Tile(m=m, n=n, k=k),
             cluster=Cluster(m=cluster[0], n=cluster[1]),
             pipeline=Pipeline(num_acc_stage=stages),
-            schedule=replace(config.schedule, split_k=split_k),
+            schedule=replace(config.schedule, split_k=split_k, two_cta=two_cta),
         )
 
 
@@ -208,7 +246,8 @@ def nearest(config: KernelConfig, rules: GemmRules) -> KernelConfig | None:
         tile = sum(
             ratio(getattr(other.tile, side), getattr(config.tile, side)) for side in ("m", "n", "k")
         )
-        return stages, split_k, cluster, tile, -other.tile.m, -other.tile.n
+        pair = other.schedule.two_cta != config.schedule.two_cta
+        return stages, split_k, pair, cluster, tile, -other.tile.m, -other.tile.n
 
     start = replace(
         config,
@@ -217,7 +256,7 @@ def nearest(config: KernelConfig, rules: GemmRules) -> KernelConfig | None:
         pipeline=Pipeline(),
         epilogue=Epilogue(),
     )
-    in_order = sorted(_operands(rules.space), key=differing)
+    in_order = sorted(operands_of(rules.space), key=differing)
     for _, equally_near in itertools.groupby(in_order, key=differing):
         legal = [
             each for types in equally_near for each in _legal(replace(start, operands=types), rules)

@@ -67,6 +67,9 @@ class Device:
         clock_mhz: What they run at under load.
         dram_gbps: Rate of memory in 10^9 bytes a second, as the data sheet has it.
         l2_bytes: Last cache before memory.
+        is_proven: Whether the tests ran on it.
+        proof: What has run on it and what has not, in words for `jitgen doctor`; empty where
+            nothing is known.
         constants: What the target's cost model needs besides, fitted for this device; None where it
             does with what it derives from the numbers above.
     """
@@ -76,6 +79,8 @@ class Device:
     clock_mhz: int
     dram_gbps: float
     l2_bytes: int
+    is_proven: bool = False
+    proof: str = ""
     constants: Any = field(default=None, compare=False, repr=False)
 
 

@@ -13,7 +13,6 @@ from jitgen.compile import toolchain
 from jitgen.config.config import canonical_json
 from jitgen.emulator.artifact import Artifact
 from jitgen.errors import EmulationError
-from jitgen.ops.protocol import operation
 from jitgen.runtime.kernel import Kernel
 from jitgen.verify import kept
 
@@ -49,7 +48,7 @@ def of_entry(entry: Entry, source: Source) -> Artifact:
         symbol=entry.meta.symbol,
         ptx=_ptx(source),
         source=source.text,
-        names=operation(source.config.op).arguments,
+        names=source.config.arguments,
     )
 
 
@@ -79,7 +78,7 @@ def compiled(source: Source) -> Artifact:
         symbol=source.name,
         ptx=ptx.decode(),
         source=source.text,
-        names=operation(source.config.op).arguments,
+        names=source.config.arguments,
     )
 
 

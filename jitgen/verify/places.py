@@ -42,9 +42,10 @@ def describe(result: Result, tile: tuple[int, int]) -> list[str]:
     names, which = np.unique(tiles, axis=0, return_inverse=True)
     which = which.reshape(-1)
     found, expected = (x[tuple(wrong[0])] for x in (result.found, result.expected))
+    wanted = "what was there" if group[0] == NOBODY else f"{expected:.6g}"
     head = (
         f"{result.name}: {len(wrong):,} wrong values in {len(names):,} tiles of {tile[0]} x "
-        f"{tile[1]}; the first is {found:.6g} instead of {expected:.6g}, in "
+        f"{tile[1]}; the first is {found:.6g} instead of {wanted}, in "
         f"{_name(int(group[0]))}, row {row[0]}, column {wrong[0, 1]}"
     )
     lines = [head]

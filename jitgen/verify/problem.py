@@ -57,7 +57,7 @@ class Sizes:
 
         The first is wide: two clusters share a dozen tiles, each deeper than the ring of operands
         and than an unrolled loop over K; more groups than lanes, which are empty, tiny, one row
-        short of a tile and one row beyond it; and tails of N and K, of 16 bytes each.
+        short of a tile and, the last one, one row beyond it; and tails of N and K, 16 bytes each.
 
         The second is deep: few tiles, with more k-blocks than are handed over scales for at once,
         in each part of K; their number is no multiple of any of these; and the last part of the
@@ -70,20 +70,21 @@ class Sizes:
         derived = require(config, arch).derived
         stages = getattr(derived, "num_ab_stage", 1)
         height = tile.m * cluster.m
-        vector = VECTOR_BITS // types.a_dtype.bits
+        vector = VECTOR_BITS // min(types.a_dtype.bits, types.b_dtype.bits)
         sms = _NUM_CLUSTERS * cluster.size * split_k
         wide = cls(
-            rows=(3, 0, height + 1, *[0] * WARP, height - 1),
+            rows=(3, 0, height - 1, *[0] * WARP, height + 1),
             n=tile.n * cluster.n + VECTOR_BITS // types.out_dtype.bits,
             k=(stages + 1) * tile.k + vector,
             num_sms=sms,
         )
         part = getattr(derived, "part_m", 0)
+        is_alone = cluster.m == 1 or config.schedule.two_cta  # with its rows
         chunk = getattr(derived, "scale_chunk", 0)
         peeled = int(types.a_dtype is not DType.E4M3)  # sums in registers begin with a block
         blocks = max(chunk, _UNROLLED) + _UNROLLED - 1 + peeled
         deep = cls(
-            rows=(tile.m - (part if part and cluster.m == 1 else 1), 2, 0),
+            rows=(tile.m - (part if part and is_alone else 1), 2, 0),
             n=tile.n,
             k=(blocks * split_k - 1) * tile.k + vector,
             num_sms=cluster.size * split_k,
@@ -145,6 +146,7 @@ def make(config: KernelConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0) -
         n=sizes.n,
         k=sizes.k,
         a_dtype=types.a_dtype,
+        b_dtype=types.b_dtype,
         out_dtype=types.out_dtype,
         scale_granularity=types.scale_granularity,
     )

@@ -172,6 +172,7 @@ def verify(
             samples.tile(config),
             some,
             time_limit_s,
+            results=operation(config.op).results,
         )
         for sizes, is_exact, some in plans
     )
@@ -220,7 +221,11 @@ def _trial(
     tile: tuple[int, int],
     modes: tuple[Mode, ...],
     time_limit_s: float,
+    *,
+    results: tuple[str, ...],
 ) -> Trial:
+    named = zip(kernel.names, case.tensors, strict=False)
+    unknown = [name for name, tensor in named if name in results and tensor is not None]
     values = "integers" if case.is_exact else "random"
     try:
         report = emulate(
@@ -230,6 +235,7 @@ def _trial(
             modes=modes,
             num_sms=sizes.num_sms,
             time_limit_s=time_limit_s,
+            unknown=unknown,
         )
     except MachineFault as error:
         kind = "deadlock" if isinstance(error, Deadlock) else "fault"

@@ -7,8 +7,8 @@
 #     {"cluster":{"m":1,"n":1},"epilogue":{"bias":false},"layout":"contiguous","op":"grouped_gemm",
 #     "operands":{"a_dtype":"bf16","a_scale_granularity":null,"b_dtype":"bf16","b_layout":"plain",
 #     "out_dtype":"f16","scale_granularity":"row"},"pipeline":{"num_ab_stage":null,
-#     "num_acc_stage":1},"schedule":{"raster":8,"split_k":1,"stream_b":false,"use_pdl":true},
-#     "tile":{"k":64,"m":256,"n":128}}
+#     "num_acc_stage":1},"schedule":{"raster":8,"split_k":1,"stream_b":false,"two_cta":false,
+#     "use_pdl":true},"tile":{"k":64,"m":256,"n":128}}
 """
 Grouped GEMM on Hopper: bf16 operands, float32 sums, f16 result.
 
@@ -86,6 +86,8 @@ OUT_VECTOR = 128 // OUT_DTYPE.width  # and of out
 MMA_K = 2 * AB_VECTOR
 ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES
+
+
 PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
 SCALE_SLOTS = 2  # scales of tiles, or chunks of them, that it may be ahead
@@ -130,6 +132,7 @@ class WorkTile(NamedTuple):
     row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
     live_end: Int32 = 0  # the end of the group's rows
     b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
+    block: Int32 = 0  # of 128 rows, each group counted from its own first row: where scales are
     num_rows: Int32 = TILE_M  # that may be the group's
     is_valid: Boolean = True  # there is something to do
     shares_b: Boolean = True  # the CTAs of the cluster that share b need the same tile of it
@@ -201,21 +204,6 @@ def make_order(groups, storage, b, num_rows):
 def ranks_of(rank):
     """Return the places of a CTA among those of its cluster that share b, and that share a."""
     return (0, 0) if SPLIT_K > 1 else (rank % CLUSTER_M, rank // CLUSTER_M)
-
-
-@cute.jit
-def clear_tiles(sTile, num_groups):
-    """
-    Clear the slots of the plan ring, in a loop of run-time length for the sake of ptxas.
-
-    Without a loop that writes shared memory ahead of the roles, ptxas does not trust that warps
-    stay together: the math loop then keeps its state in vector registers, which costs 12 to 31
-    instructions per k-block, and some tiles spill.
-    """
-    thread, _, _ = cute.arch.thread_idx()
-    if thread < 32:  # one warp, as the words repeat
-        for i in cutlass.range(thread, num_groups, 32, unroll=1):
-            sTile[i % TILE_WORDS, i // TILE_WORDS % PLAN_SLOTS] = 0
 
 
 @cute.jit
@@ -309,6 +297,21 @@ def find_tile(schedule, position):
         is_valid=group >= 0,
         is_last=(part > 0) | (is_split == 0),
     )
+
+
+@cute.jit
+def clear_tiles(sTile, num_groups):
+    """
+    Clear the slots of the plan ring, in a loop of run-time length for the sake of ptxas.
+
+    Without a loop that writes shared memory ahead of the roles, ptxas does not trust that warps
+    stay together: the math loop then keeps its state in vector registers, which costs 12 to 31
+    instructions per k-block, and some tiles spill.
+    """
+    thread, _, _ = cute.arch.thread_idx()
+    if thread < 32:  # one warp, as the words repeat
+        for i in cutlass.range(thread, num_groups, 32, unroll=1):
+            sTile[i % TILE_WORDS, i // TILE_WORDS % PLAN_SLOTS] = 0
 
 
 @cute.jit

@@ -7,8 +7,8 @@
 #     {"cluster":{"m":2,"n":1},"epilogue":{"bias":false},"layout":"contiguous","op":"grouped_gemm",
 #     "operands":{"a_dtype":"e4m3","a_scale_granularity":null,"b_dtype":"e4m3","b_layout":"plain",
 #     "out_dtype":"bf16","scale_granularity":"block128"},"pipeline":{"num_ab_stage":null,
-#     "num_acc_stage":1},"schedule":{"raster":8,"split_k":1,"stream_b":false,"use_pdl":true},
-#     "tile":{"k":128,"m":128,"n":128}}
+#     "num_acc_stage":1},"schedule":{"raster":8,"split_k":1,"stream_b":false,"two_cta":false,
+#     "use_pdl":true},"tile":{"k":128,"m":128,"n":128}}
 """
 Grouped GEMM on Hopper: e4m3 operands, float32 sums, bf16 result.
 
@@ -95,6 +95,8 @@ OUT_VECTOR = 128 // OUT_DTYPE.width  # and of out
 MMA_K = 2 * AB_VECTOR
 ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + WAVES * SCALE_BOX * 4
+
+
 PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
 SCALE_SLOTS = 2  # scales of tiles, or chunks of them, that it may be ahead
@@ -141,6 +143,7 @@ class WorkTile(NamedTuple):
     row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
     live_end: Int32 = 0  # the end of the group's rows
     b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
+    block: Int32 = 0  # of 128 rows, each group counted from its own first row: where scales are
     num_rows: Int32 = TILE_M  # that may be the group's
     is_valid: Boolean = True  # there is something to do
     shares_b: Boolean = True  # the CTAs of the cluster that share b need the same tile of it
@@ -215,21 +218,6 @@ def ranks_of(rank):
 
 
 @cute.jit
-def clear_tiles(sTile, num_groups):
-    """
-    Clear the slots of the plan ring, in a loop of run-time length for the sake of ptxas.
-
-    Without a loop that writes shared memory ahead of the roles, ptxas does not trust that warps
-    stay together: the math loop then keeps its state in vector registers, which costs 12 to 31
-    instructions per k-block, and some tiles spill.
-    """
-    thread, _, _ = cute.arch.thread_idx()
-    if thread < 32:  # one warp, as the words repeat
-        for i in cutlass.range(thread, num_groups, 32, unroll=1):
-            sTile[i % TILE_WORDS, i // TILE_WORDS % PLAN_SLOTS] = 0
-
-
-@cute.jit
 def group_at(schedule, row):
     """Return the group of GROUP_ROWS rows from `row` on, -1 if all is padding. Takes a warp."""
     lane = cute.arch.lane_idx()
@@ -300,6 +288,21 @@ def is_left(schedule, position):
 def next_position(schedule, position, work):
     """Return where this cluster goes on after `work`."""
     return position + schedule.step
+
+
+@cute.jit
+def clear_tiles(sTile, num_groups):
+    """
+    Clear the slots of the plan ring, in a loop of run-time length for the sake of ptxas.
+
+    Without a loop that writes shared memory ahead of the roles, ptxas does not trust that warps
+    stay together: the math loop then keeps its state in vector registers, which costs 12 to 31
+    instructions per k-block, and some tiles spill.
+    """
+    thread, _, _ = cute.arch.thread_idx()
+    if thread < 32:  # one warp, as the words repeat
+        for i in cutlass.range(thread, num_groups, 32, unroll=1):
+            sTile[i % TILE_WORDS, i // TILE_WORDS % PLAN_SLOTS] = 0
 
 
 @cute.jit
@@ -527,33 +530,6 @@ def copies_of_scales(scales, work):
 
 
 @cute.jit
-def hand_over_scales(schedule, scales, state, work):
-    """Plan warp: hand over a tile's weight scales, chunk by chunk; return the ring's state."""
-    lane = cute.arch.lane_idx()
-    last_block = cute.size(scales.b_scale, mode=[1]) - 1
-    last_k = cute.size(scales.b_scale, mode=[2]) - 1
-    column = work.tile_n * TILE_N
-    block = cutlass.min(column // 128, last_block)
-    next_block = cutlass.min(block + 1, last_block)  # which the tile may reach into
-    for first in cutlass.range(0, schedule.num_k_blocks, SCALE_CHUNK, unroll=1):
-        scales.ring.producer_acquire(state)
-        for i in cutlass.range_constexpr(SCALE_CHUNK // 32):
-            slot = i * 32 + lane
-            k = cutlass.min(schedule.first_k_block + first + slot, last_k)
-            scale = scales.b_scale[work.group, block, k]
-            if cutlass.const_expr(SCALE_VALUES == 1):
-                scales.sBScale[0, slot, state.index] = scale
-            else:
-                next_scale = scales.b_scale[work.group, next_block, k]
-                for j in cutlass.range_constexpr(SCALE_VALUES):
-                    is_next = column % 128 + j * SCALE_COLUMNS >= 128
-                    scales.sBScale[j, slot, state.index] = next_scale if is_next else scale
-        scales.ring.producer_commit(state)
-        state.advance()
-    return state
-
-
-@cute.jit
 def promote(total, acc, wave, a_scales, b_scales):
     """
     Add the partial sums of one wave to their totals, scaled.
@@ -612,6 +588,33 @@ def multiply(mmas, operands, acc, wave, stage):
         cute.gemm(mmas[min(k, 1)], acc, rows, operands.tCrB[None, None, k, stage], acc)
     warpgroup.commit_group()
     warpgroup.wait_group(0)
+
+
+@cute.jit
+def hand_over_scales(schedule, scales, state, work):
+    """Plan warp: hand over a tile's weight scales, chunk by chunk; return the ring's state."""
+    lane = cute.arch.lane_idx()
+    last_block = cute.size(scales.b_scale, mode=[1]) - 1
+    last_k = cute.size(scales.b_scale, mode=[2]) - 1
+    column = work.tile_n * TILE_N
+    block = cutlass.min(column // 128, last_block)
+    next_block = cutlass.min(block + 1, last_block)  # which the tile may reach into
+    for first in cutlass.range(0, schedule.num_k_blocks, SCALE_CHUNK, unroll=1):
+        scales.ring.producer_acquire(state)
+        for i in cutlass.range_constexpr(SCALE_CHUNK // 32):
+            slot = i * 32 + lane
+            k = cutlass.min(schedule.first_k_block + first + slot, last_k)
+            scale = scales.b_scale[work.group, block, k]
+            if cutlass.const_expr(SCALE_VALUES == 1):
+                scales.sBScale[0, slot, state.index] = scale
+            else:
+                next_scale = scales.b_scale[work.group, next_block, k]
+                for j in cutlass.range_constexpr(SCALE_VALUES):
+                    is_next = column % 128 + j * SCALE_COLUMNS >= 128
+                    scales.sBScale[j, slot, state.index] = next_scale if is_next else scale
+        scales.ring.producer_commit(state)
+        state.advance()
+    return state
 
 
 class Plans(NamedTuple):

@@ -7,8 +7,8 @@
 #     {"cluster":{"m":1,"n":1},"epilogue":{"bias":false},"layout":"contiguous","op":"grouped_gemm",
 #     "operands":{"a_dtype":"f32","a_scale_granularity":null,"b_dtype":"f32","b_layout":"plain",
 #     "out_dtype":"f16","scale_granularity":"tensor"},"pipeline":{"num_ab_stage":null,
-#     "num_acc_stage":1},"schedule":{"raster":8,"split_k":1,"stream_b":false,"use_pdl":true},
-#     "tile":{"k":128,"m":64,"n":128}}
+#     "num_acc_stage":1},"schedule":{"raster":8,"split_k":1,"stream_b":false,"two_cta":false,
+#     "use_pdl":true},"tile":{"k":128,"m":64,"n":128}}
 """
 Grouped GEMM on the host: each row of a times the weight matrix of its group.
 

@@ -7,8 +7,8 @@
 #     {"cluster":{"m":1,"n":2},"epilogue":{"bias":false},"layout":"masked","op":"grouped_gemm",
 #     "operands":{"a_dtype":"e4m3","a_scale_granularity":null,"b_dtype":"e4m3","b_layout":"plain",
 #     "out_dtype":"bf16","scale_granularity":"block128"},"pipeline":{"num_ab_stage":null,
-#     "num_acc_stage":1},"schedule":{"raster":8,"split_k":1,"stream_b":true,"use_pdl":true},
-#     "tile":{"k":128,"m":64,"n":128}}
+#     "num_acc_stage":1},"schedule":{"raster":8,"split_k":1,"stream_b":true,"two_cta":false,
+#     "use_pdl":true},"tile":{"k":128,"m":64,"n":128}}
 """
 Grouped GEMM on Hopper: e4m3 operands, float32 sums, bf16 result.
 
@@ -96,6 +96,8 @@ OUT_VECTOR = 128 // OUT_DTYPE.width  # and of out
 MMA_K = 2 * AB_VECTOR
 ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + WAVES * SCALE_BOX * 4
+
+
 PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
 SCALE_SLOTS = 2  # scales of tiles, or chunks of them, that it may be ahead
@@ -143,6 +145,7 @@ class WorkTile(NamedTuple):
     row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
     live_end: Int32 = 0  # the end of the group's rows
     b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
+    block: Int32 = 0  # of 128 rows, each group counted from its own first row: where scales are
     num_rows: Int32 = TILE_M  # that may be the group's
     is_valid: Boolean = True  # there is something to do
     shares_b: Boolean = True  # the CTAs of the cluster that share b need the same tile of it
@@ -216,7 +219,7 @@ class Order(NamedTuple):
 def make_order(groups, storage, b, num_rows):
     """Return the order of tiles, and how many there are along M."""
     first_tile = storage.first_tile.get_tensor(cute.make_layout(MAX_ENTRIES + 1))
-    num_entries, groups_per_entry = fill_tile_table(groups, num_rows, first_tile)
+    num_entries, groups_per_entry = fill_tile_table(groups, num_rows, first_tile, TILE_M)
     return Order(first_tile, num_entries, groups_per_entry), first_tile[num_entries]
 
 
@@ -226,9 +229,10 @@ def ranks_of(rank):
 
 
 @cute.jit
-def fill_tile_table(groups, num_rows, first_tile):
+def fill_tile_table(groups, num_rows, first_tile, height):
     """
-    Fill the table of tiles: the threads count those of an entry each, one warp adds them up.
+    Fill the table of tiles of `height` rows: the threads count those of an entry each, one warp
+    adds them up.
 
     An entry is a group; where there are more groups than entries, it is as many as make do. Return
     the entries, and the groups of each.
@@ -246,7 +250,7 @@ def fill_tile_table(groups, num_rows, first_tile):
             first, cutlass.min(first + groups_per_entry, num_groups), unroll=1
         ):
             start, end = rows_of(groups, group, num_rows)
-            count += (end - start + (TILE_M - 1)) // TILE_M
+            count += (end - start + (height - 1)) // height
         first_tile[entry + 1] = count
     cute.arch.sync_threads()
     if thread < 32:
@@ -300,7 +304,8 @@ def find_tile(schedule, index):
     is_clipped = (end == schedule.num_rows) & (row < end)
     row_end = row + TILE_M if is_clipped else end
     b_tile = cutlass.min(tile_n, schedule.last_tile_n)
-    return WorkTile(row, tile_n, group, row_end, live_end=end, b_tile=b_tile, shares_b=shares_b)
+    work = WorkTile(row, tile_n, group, row_end, live_end=end, b_tile=b_tile, shares_b=shares_b)
+    return work
 
 
 @cute.jit
@@ -464,7 +469,7 @@ def maps_of_a(a):
 def source_of_a(maps, storage, sA):
     """Return where the load warp takes a from, and where to."""
     layout = parts_of_a()
-    sA_parts = storage.a.get_tensor(layout.outer, swizzle=layout.inner)
+    sA_parts = storage.a.get_tensor(layout.outer, swizzle=layout.inner, dtype=AB_DTYPE)
     tma, gmem, tma_part, gmem_parts = maps
     return SourceOfA(Source(tma, gmem, sA), Source(tma_part, gmem_parts, sA_parts))
 
@@ -473,7 +478,7 @@ def source_of_a(maps, storage, sA):
 def clear_a(sA):
     """Clear the stages of a, of which parts may be multiplied before any load has filled them."""
     thread, _, _ = cute.arch.thread_idx()
-    num_vectors = TILE_M * ROW_BYTES * NUM_STAGES // 16
+    num_vectors = cute.size(sA) * AB_DTYPE.width // 128
     words = cute.make_tensor(
         cute.recast_ptr(sA.iterator, dtype=Int32), cute.make_layout(num_vectors * 4)
     )
@@ -598,33 +603,6 @@ def copies_of_scales(scales, work):
 
 
 @cute.jit
-def hand_over_scales(schedule, scales, state, work):
-    """Plan warp: hand over a tile's weight scales, chunk by chunk; return the ring's state."""
-    lane = cute.arch.lane_idx()
-    last_block = cute.size(scales.b_scale, mode=[1]) - 1
-    last_k = cute.size(scales.b_scale, mode=[2]) - 1
-    column = work.tile_n * TILE_N
-    block = cutlass.min(column // 128, last_block)
-    next_block = cutlass.min(block + 1, last_block)  # which the tile may reach into
-    for first in cutlass.range(0, schedule.num_k_blocks, SCALE_CHUNK, unroll=1):
-        scales.ring.producer_acquire(state)
-        for i in cutlass.range_constexpr(SCALE_CHUNK // 32):
-            slot = i * 32 + lane
-            k = cutlass.min(schedule.first_k_block + first + slot, last_k)
-            scale = scales.b_scale[work.group, block, k]
-            if cutlass.const_expr(SCALE_VALUES == 1):
-                scales.sBScale[0, slot, state.index] = scale
-            else:
-                next_scale = scales.b_scale[work.group, next_block, k]
-                for j in cutlass.range_constexpr(SCALE_VALUES):
-                    is_next = column % 128 + j * SCALE_COLUMNS >= 128
-                    scales.sBScale[j, slot, state.index] = next_scale if is_next else scale
-        scales.ring.producer_commit(state)
-        state.advance()
-    return state
-
-
-@cute.jit
 def promote(total, acc, wave, a_scales, b_scales):
     """
     Add the partial sums of one wave to their totals, scaled.
@@ -683,6 +661,33 @@ def multiply(mmas, operands, acc, wave, stage):
         cute.gemm(mmas[min(k, 1)], acc, rows, operands.tCrB[None, None, k, stage], acc)
     warpgroup.commit_group()
     warpgroup.wait_group(0)
+
+
+@cute.jit
+def hand_over_scales(schedule, scales, state, work):
+    """Plan warp: hand over a tile's weight scales, chunk by chunk; return the ring's state."""
+    lane = cute.arch.lane_idx()
+    last_block = cute.size(scales.b_scale, mode=[1]) - 1
+    last_k = cute.size(scales.b_scale, mode=[2]) - 1
+    column = work.tile_n * TILE_N
+    block = cutlass.min(column // 128, last_block)
+    next_block = cutlass.min(block + 1, last_block)  # which the tile may reach into
+    for first in cutlass.range(0, schedule.num_k_blocks, SCALE_CHUNK, unroll=1):
+        scales.ring.producer_acquire(state)
+        for i in cutlass.range_constexpr(SCALE_CHUNK // 32):
+            slot = i * 32 + lane
+            k = cutlass.min(schedule.first_k_block + first + slot, last_k)
+            scale = scales.b_scale[work.group, block, k]
+            if cutlass.const_expr(SCALE_VALUES == 1):
+                scales.sBScale[0, slot, state.index] = scale
+            else:
+                next_scale = scales.b_scale[work.group, next_block, k]
+                for j in cutlass.range_constexpr(SCALE_VALUES):
+                    is_next = column % 128 + j * SCALE_COLUMNS >= 128
+                    scales.sBScale[j, slot, state.index] = next_scale if is_next else scale
+        scales.ring.producer_commit(state)
+        state.advance()
+    return state
 
 
 class Plans(NamedTuple):

@@ -7,8 +7,8 @@
 #     {"cluster":{"m":1,"n":1},"epilogue":{"bias":false},"layout":"ragged","op":"grouped_gemm",
 #     "operands":{"a_dtype":"e4m3","a_scale_granularity":null,"b_dtype":"e4m3","b_layout":"plain",
 #     "out_dtype":"bf16","scale_granularity":"block128"},"pipeline":{"num_ab_stage":null,
-#     "num_acc_stage":1},"schedule":{"raster":8,"split_k":1,"stream_b":false,"use_pdl":true},
-#     "tile":{"k":128,"m":32,"n":64}}
+#     "num_acc_stage":1},"schedule":{"raster":8,"split_k":1,"stream_b":false,"two_cta":false,
+#     "use_pdl":true},"tile":{"k":128,"m":32,"n":64}}
 """
 Grouped GEMM on the host: each row of a times the weight matrix of its group.
 

@@ -7,8 +7,8 @@
 #     {"cluster":{"m":1,"n":1},"epilogue":{"bias":false},"layout":"ragged","op":"grouped_gemm",
 #     "operands":{"a_dtype":"e4m3","a_scale_granularity":null,"b_dtype":"e4m3","b_layout":"plain",
 #     "out_dtype":"bf16","scale_granularity":"block128"},"pipeline":{"num_ab_stage":null,
-#     "num_acc_stage":1},"schedule":{"raster":1,"split_k":2,"stream_b":true,"use_pdl":true},
-#     "tile":{"k":128,"m":64,"n":64}}
+#     "num_acc_stage":1},"schedule":{"raster":1,"split_k":2,"stream_b":true,"two_cta":false,
+#     "use_pdl":true},"tile":{"k":128,"m":64,"n":64}}
 """
 Grouped GEMM on Hopper: e4m3 operands, float32 sums, bf16 result.
 
@@ -97,6 +97,11 @@ OUT_VECTOR = 128 // OUT_DTYPE.width  # and of out
 MMA_K = 2 * AB_VECTOR
 ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + WAVES * SCALE_BOX * 4
+
+
+SUM_WARPGROUPS = MATH_WARPGROUPS  # that add up sums of other CTAs
+WARP_ROWS = 16  # of theirs that are a warp's
+SHARE = OUT_N // 2  # sums of a thread that one of the CTAs adds up
 PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
 SCALE_SLOTS = 2  # scales of tiles, or chunks of them, that it may be ahead
@@ -146,6 +151,7 @@ class WorkTile(NamedTuple):
     row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
     live_end: Int32 = 0  # the end of the group's rows
     b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
+    block: Int32 = 0  # of 128 rows, each group counted from its own first row: where scales are
     num_rows: Int32 = TILE_M  # that may be the group's
     is_valid: Boolean = True  # there is something to do
     shares_b: Boolean = True  # the CTAs of the cluster that share b need the same tile of it
@@ -221,7 +227,7 @@ class Order(NamedTuple):
 def make_order(groups, storage, b, num_rows):
     """Return the order of tiles, and how many there are along M."""
     first_tile = storage.first_tile.get_tensor(cute.make_layout(MAX_ENTRIES + 1))
-    num_entries, groups_per_entry = fill_tile_table(groups, num_rows, first_tile)
+    num_entries, groups_per_entry = fill_tile_table(groups, num_rows, first_tile, TILE_M)
     return Order(first_tile, num_entries, groups_per_entry), first_tile[num_entries]
 
 
@@ -231,9 +237,10 @@ def ranks_of(rank):
 
 
 @cute.jit
-def fill_tile_table(groups, num_rows, first_tile):
+def fill_tile_table(groups, num_rows, first_tile, height):
     """
-    Fill the table of tiles: the threads count those of an entry each, one warp adds them up.
+    Fill the table of tiles of `height` rows: the threads count those of an entry each, one warp
+    adds them up.
 
     An entry is a group; where there are more groups than entries, it is as many as make do. Return
     the entries, and the groups of each.
@@ -251,7 +258,7 @@ def fill_tile_table(groups, num_rows, first_tile):
             first, cutlass.min(first + groups_per_entry, num_groups), unroll=1
         ):
             start, end = rows_of(groups, group, num_rows)
-            count += (end - start + (TILE_M - 1)) // TILE_M
+            count += (end - start + (height - 1)) // height
         first_tile[entry + 1] = count
     cute.arch.sync_threads()
     if thread < 32:
@@ -302,7 +309,8 @@ def find_tile(schedule, index):
     is_clipped = (end == schedule.num_rows) & (row < end)
     row_end = row + TILE_M if is_clipped else end
     b_tile = cutlass.min(tile_n, schedule.last_tile_n)
-    return WorkTile(row, tile_n, group, row_end, live_end=end, b_tile=b_tile, shares_b=shares_b)
+    work = WorkTile(row, tile_n, group, row_end, live_end=end, b_tile=b_tile, shares_b=shares_b)
+    return work
 
 
 @cute.jit
@@ -466,7 +474,7 @@ def maps_of_a(a):
 def source_of_a(maps, storage, sA):
     """Return where the load warp takes a from, and where to."""
     layout = parts_of_a()
-    sA_parts = storage.a.get_tensor(layout.outer, swizzle=layout.inner)
+    sA_parts = storage.a.get_tensor(layout.outer, swizzle=layout.inner, dtype=AB_DTYPE)
     tma, gmem, tma_part, gmem_parts = maps
     return SourceOfA(Source(tma, gmem, sA), Source(tma_part, gmem_parts, sA_parts))
 
@@ -475,7 +483,7 @@ def source_of_a(maps, storage, sA):
 def clear_a(sA):
     """Clear the stages of a, of which parts may be multiplied before any load has filled them."""
     thread, _, _ = cute.arch.thread_idx()
-    num_vectors = TILE_M * ROW_BYTES * NUM_STAGES // 16
+    num_vectors = cute.size(sA) * AB_DTYPE.width // 128
     words = cute.make_tensor(
         cute.recast_ptr(sA.iterator, dtype=Int32), cute.make_layout(num_vectors * 4)
     )
@@ -604,33 +612,6 @@ def copies_of_scales(scales, work):
 
 
 @cute.jit
-def hand_over_scales(schedule, scales, state, work):
-    """Plan warp: hand over a tile's weight scales, chunk by chunk; return the ring's state."""
-    lane = cute.arch.lane_idx()
-    last_block = cute.size(scales.b_scale, mode=[1]) - 1
-    last_k = cute.size(scales.b_scale, mode=[2]) - 1
-    column = work.tile_n * TILE_N
-    block = cutlass.min(column // 128, last_block)
-    next_block = cutlass.min(block + 1, last_block)  # which the tile may reach into
-    for first in cutlass.range(0, schedule.num_k_blocks, SCALE_CHUNK, unroll=1):
-        scales.ring.producer_acquire(state)
-        for i in cutlass.range_constexpr(SCALE_CHUNK // 32):
-            slot = i * 32 + lane
-            k = cutlass.min(schedule.first_k_block + first + slot, last_k)
-            scale = scales.b_scale[work.group, block, k]
-            if cutlass.const_expr(SCALE_VALUES == 1):
-                scales.sBScale[0, slot, state.index] = scale
-            else:
-                next_scale = scales.b_scale[work.group, next_block, k]
-                for j in cutlass.range_constexpr(SCALE_VALUES):
-                    is_next = column % 128 + j * SCALE_COLUMNS >= 128
-                    scales.sBScale[j, slot, state.index] = next_scale if is_next else scale
-        scales.ring.producer_commit(state)
-        state.advance()
-    return state
-
-
-@cute.jit
 def promote(total, acc, wave, a_scales, b_scales):
     """
     Add the partial sums of one wave to their totals, scaled.
@@ -691,6 +672,33 @@ def multiply(mmas, operands, acc, wave, stage):
     warpgroup.wait_group(0)
 
 
+@cute.jit
+def hand_over_scales(schedule, scales, state, work):
+    """Plan warp: hand over a tile's weight scales, chunk by chunk; return the ring's state."""
+    lane = cute.arch.lane_idx()
+    last_block = cute.size(scales.b_scale, mode=[1]) - 1
+    last_k = cute.size(scales.b_scale, mode=[2]) - 1
+    column = work.tile_n * TILE_N
+    block = cutlass.min(column // 128, last_block)
+    next_block = cutlass.min(block + 1, last_block)  # which the tile may reach into
+    for first in cutlass.range(0, schedule.num_k_blocks, SCALE_CHUNK, unroll=1):
+        scales.ring.producer_acquire(state)
+        for i in cutlass.range_constexpr(SCALE_CHUNK // 32):
+            slot = i * 32 + lane
+            k = cutlass.min(schedule.first_k_block + first + slot, last_k)
+            scale = scales.b_scale[work.group, block, k]
+            if cutlass.const_expr(SCALE_VALUES == 1):
+                scales.sBScale[0, slot, state.index] = scale
+            else:
+                next_scale = scales.b_scale[work.group, next_block, k]
+                for j in cutlass.range_constexpr(SCALE_VALUES):
+                    is_next = column % 128 + j * SCALE_COLUMNS >= 128
+                    scales.sBScale[j, slot, state.index] = next_scale if is_next else scale
+        scales.ring.producer_commit(state)
+        state.advance()
+    return state
+
+
 class Plans(NamedTuple):
     """Tiles on their way to the math warpgroups."""
 
@@ -747,7 +755,7 @@ def plan_tiles(schedule, plans, scales):
     hand_over_tile(plans, plan, WorkTile(row=0, tile_n=0, group=-1))
 
 
-SUM_BYTES = (SPLIT_K - 1) * 16 * OUT_N * 4  # that a warp gets from the others
+SUM_BYTES = (SPLIT_K - 1) * 32 * SHARE * 4  # that a warp gets from the others
 
 
 class Exchange(NamedTuple):
@@ -755,7 +763,7 @@ class Exchange(NamedTuple):
 
     rank: Int32  # of this CTA
     sums: cute.Tensor  # from each other CTA, as their threads hold them: (4, thread, columns / 8)
-    full: cute.Pointer  # barriers, one for each math warpgroup: the sums of all others are here
+    full: cute.Pointer  # barriers, one for each warpgroup: the sums of all others are here
     free: cute.Pointer  # and all others have read what was sent to them
 
 
@@ -775,12 +783,12 @@ def clusters_for(num_clusters, a, b):
 @cute.jit
 def open_exchange(rank, storage):
     """Set up the barriers; the cluster has to synchronise before anyone uses them."""
-    layout = cute.make_layout((4, 128 * MATH_WARPGROUPS, OUT_N // 8, SPLIT_K - 1))
+    layout = cute.make_layout((4, 128 * SUM_WARPGROUPS, SHARE // 4, SPLIT_K - 1))
     sums, barriers = storage.sums.get_tensor(layout), storage.sum_barriers.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
-    exchange = Exchange(rank, sums, barriers, barriers + MATH_WARPGROUPS)
+    exchange = Exchange(rank, sums, barriers, barriers + SUM_WARPGROUPS)
     if thread == 0:
-        for i in cutlass.range_constexpr(MATH_WARPGROUPS):
+        for i in cutlass.range_constexpr(SUM_WARPGROUPS):
             cute.arch.mbarrier_init(exchange.full + i, 1)
             cute.arch.mbarrier_init(exchange.free + i, 4 * (SPLIT_K - 1))
     return exchange
@@ -805,7 +813,8 @@ def add_up(exchange, phase, total, own, num_rows):
     thread, _, _ = cute.arch.thread_idx()
     math_warpgroup = cute.arch.make_warp_uniform(thread // 128)
     full, free = exchange.full + math_warpgroup, exchange.free + math_warpgroup
-    live_warps = cutlass.min((cute.arch.make_warp_uniform(num_rows) + 15) // 16, 4)
+    rows = cute.arch.make_warp_uniform(num_rows)
+    live_warps = cutlass.min((rows + (WARP_ROWS - 1)) // WARP_ROWS, 4)
     is_live = cute.arch.make_warp_uniform(thread % 128 // 32) < live_warps
     bits = cute.recast_tensor(total, Int32)
 
@@ -814,20 +823,20 @@ def add_up(exchange, phase, total, own, num_rows):
     if is_live:  # the others may miss a phase, for nobody waits for them
         cute.arch.mbarrier_wait(free, phase ^ 1)
     for rank in cutlass.range_constexpr(SPLIT_K):
-        share = rank * (OUT_N // 2)  # a thread has OUT_N / 2 sums of each
+        share = rank * SHARE
         if exchange.rank == rank:
-            for i in cutlass.range_constexpr(OUT_N // 2):
+            for i in cutlass.range_constexpr(SHARE):
                 own[i] = total[share + i]
         elif is_live:
             slot = exchange.rank - 1 if exchange.rank > rank else exchange.rank
-            for j in cutlass.range_constexpr(OUT_N // 8):
+            for j in cutlass.range_constexpr(SHARE // 4):
                 place = exchange.sums[None, thread, j, slot].iterator.align(16)
                 values = tuple(bits[share + j * 4 + i] for i in range(4))
                 cute.arch.store_async_dsmem(place, values, full, rank)
     cute.arch.mbarrier_wait(full, phase)
     if is_live:
         for slot in cutlass.range_constexpr(SPLIT_K - 1):
-            for j in cutlass.range_constexpr(OUT_N // 8):
+            for j in cutlass.range_constexpr(SHARE // 4):
                 values = exchange.sums[None, thread, j, slot].load()
                 for i in cutlass.range_constexpr(4):
                     own[j * 4 + i] += values[i]

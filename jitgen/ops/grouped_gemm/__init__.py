@@ -9,4 +9,5 @@ OPERATION = Operation(
     problem="jitgen.ops.grouped_gemm.config:Problem",
     samples="jitgen.verify.problem",
     arguments=("a", "b", "a_scale", "b_scale", "groups", "out"),
+    results=("out",),
 )

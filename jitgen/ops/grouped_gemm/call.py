@@ -19,7 +19,7 @@ from jitgen.runtime import devices
 from jitgen.runtime.session import current
 
 
-def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
+def grouped_gemm(  # noqa: C901, PLR0913  # each is one thing to say, each branch a way to call
     a: Tensor,
     b: Tensor,
     a_scale: Tensor | None = None,
@@ -37,22 +37,25 @@ def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
     """
     Multiply the rows of each group with the group's weights: a linear layer of many experts.
 
-    ``out[m, n] = sum over k of a[m, k] * b[g, n, k]``, times the scales, where g is the group of
-    row m. Products are added in float32, and with block128 scales promoted once per 128 of K. The
-    kernel is compiled at the first call that needs it, unless it was prewarmed or JITGEN_ON_MISS
-    says otherwise; it runs on the current stream of the tensors' device, and nothing waits.
+    ``out[m, n] = sum over k of a[m, k] * b[g, n, k]``, times the scales (and, with nv16 ones, times
+    ``alpha[g]``), where g is the group of row m. Products are added in float32, and with block128
+    scales promoted once per 128 of K. The kernel is compiled at the first call that needs it,
+    unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on the current stream of the
+    tensors' device, and nothing waits.
 
     Exactly one of `offs`, `m_indices` and `masked_m` says which rows belong to which group. Their
     values are read on the device and not checked.
 
     Args:
-        a: (M, K), or (G, M, K) with `masked_m`: float8_e4m3fn or bfloat16, on a CPU also float32. K
-            contiguous. On sm_90a K values are a multiple of 16 bytes, and so are addresses and
-            strides, as for b and out.
-        b: (G, N, K), type and device of `a`, K contiguous. On sm_90a N values of the output's type
-            are a multiple of 16 bytes.
-        a_scale: float32 on the same device. Its shape follows from the granularity, which the
-            number of dimensions of `b_scale` names:
+        a: (M, K), or (G, M, K) with `masked_m`: float8_e4m3fn or bfloat16, on a CPU also float32,
+            or (M, K / 2) of e2m1 in pairs, the first in the low half of its byte: uint8 or
+            float4_e2m1fn_x2. K contiguous. On sm_90a K values are a multiple of 16 bytes, and so
+            are addresses and strides, as for b and out.
+        b: (G, N, K), type and device of `a`, K contiguous; with mx32 scales (G, N, K / 2) of e2m1
+            beside float8_e4m3fn, too. On sm_90a N values of the output's type are a multiple of 16
+            bytes.
+        a_scale: On the same device. Its shape follows from the granularity, which the type and the
+            number of dimensions of `b_scale` name:
 
             =============  ==============================  ====================================
             granularity    a_scale                         b_scale
@@ -60,21 +63,31 @@ def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
             tensor         (1,)                            (G,)
             row            (M,) or (G, M)                  (G, N)
             block128       (M, KB) or (G, M, KB)           (G, ceil(N / 128), KB)
+            mx32, nv16     (blocks, ceil(S / 4), 512),     (G, ceil(N / 128), ceil(S / 4), 512)
+                           or with G in front
             =============  ==============================  ====================================
 
-            with KB = ceil(K / 128). So K up to 128 is not ambiguous: block scales keep their last
-            dimension of 1. Kernels read block scales of `a` with M contiguous and the stride of KB
-            a multiple of 4, which `jitgen.quantize` returns; any other order costs a copy at each
-            call, on the device and about 15 us on the host. On sm_90a bfloat16 operands have
-            scales of tensors or rows.
-        b_scale: float32 on the same device, last dimension contiguous. Both scales may be left out
-            for bfloat16 and float32 operands, where they count as 1.
+            The first three are float32, and KB = ceil(K / 128). So K up to 128 is not ambiguous:
+            block scales keep their last dimension of 1. Kernels read block scales of `a` with M
+            contiguous and the stride of KB a multiple of 4, which `jitgen.quantize` returns; any
+            other order costs a copy at each call, on the device and about 15 us on the host.
+
+            mx32 is float8_e8m0fnu with S = ceil(K / 32), for float8_e4m3fn (MXFP8) and e2m1
+            (MXFP4); nv16 is float8_e4m3fn with S = ceil(K / 16), for e2m1 (NVFP4). Both lie in
+            atoms, as `jitgen.quantize` makes them: see `jitgen.formats.atoms`. a's have at least
+            ceil(M / 128) blocks, or (M + 127 G) // 128 with `offs`.
+
+            On sm_90a bfloat16 operands have scales of tensors or rows, and there are no kernels for
+            mx32 and nv16.
+        b_scale: As `a_scale`, last dimension contiguous. Both scales may be left out for bfloat16
+            and float32 operands, where they count as 1.
         offs: (G,) int32, the ragged layout: the row behind the last of each group, non-decreasing,
             as torch's grouped GEMMs take it. Rows from ``offs[-1]`` on belong to no group.
         m_indices: (M,) int32, the contiguous layout: the group of each row, -1 for padding. Each
             group starts at a multiple of 128 rows.
         masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
-        alpha: Reserved for nv16 scales.
+        alpha: (G,) float32, with nv16 scales and only with them: what each group's sums are
+            multiplied with, a's global scale times b's.
         out: (M, N) or (G, M, N), N contiguous: where the result goes. Rows of no group are not
             written.
         out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
@@ -128,7 +141,7 @@ def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
             a_scale if b_scale is None else b_scale.shape,
             out_dtype,
             a.get_device() if devices.has_several_gpus else None,
-            alpha,
+            alpha.__class__,
             expected_m,
             None if config is None else id(config),
             # What has no memory is a tensor of another type (asked for in half of type()'s time),
@@ -153,6 +166,8 @@ def grouped_gemm(  # noqa: PLR0913  # each is one thing to say
         result = launch.new_out(a) if out is None else out
         if b_scale is None:
             launch.function(a, b, *launch.unit_scales, groups, result, *launch.tail)
+        elif launch.spare_rows:
+            launch.with_atoms(a, b, a_scale, b_scale, alpha, groups, result)
         elif launch.copies_scales:
             scale = kernel_layout(a_scale)  # type: ignore[arg-type]
             launch.function(a, b, scale, b_scale, groups, result, *launch.tail)

@@ -102,12 +102,15 @@ class Schedule(Part):
         stream_b: Mark b as read once, so that it does not push a out of L2.
         split_k: CTAs of a cluster that take consecutive parts of K of the same tile; then each adds
             up and stores its share of the columns. For fewer tiles than SMs.
+        two_cta: Two CTAs multiply one tile with one instruction, half of its rows each, where a
+            target has such instructions: tile.m is then the pair's, and the cluster counts CTAs.
     """
 
     raster: int = of(int, most=MAX_RASTER, default=8)
     use_pdl: bool = of(bool, default=True)
     stream_b: bool = of(bool, default=False)
     split_k: int = of(int, default=1)
+    two_cta: bool = of(bool, default=False)
 
 
 @frozen
@@ -158,6 +161,7 @@ class KernelConfig(Config):
             *([] if schedule.use_pdl else ["nopdl"]),
             *(["streamb"] if schedule.stream_b else []),
             *([f"splitk{schedule.split_k}"] if schedule.split_k != Schedule().split_k else []),
+            *(["twocta"] if schedule.two_cta else []),
             *(["bias"] if self.epilogue.bias else []),
         ]
         return "_".join(parts)
@@ -166,7 +170,7 @@ class KernelConfig(Config):
     def short(self) -> str:
         """What tells a config from others for the same problem, for a reader."""
         tile, cluster, schedule = self.tile, self.cluster, self.schedule
-        text = f"{tile.m}x{tile.n}x{tile.k} c{cluster.m}x{cluster.n}"
+        text = f"{tile.m}x{tile.n}x{tile.k} c{cluster.m}x{cluster.n}" + " pair" * schedule.two_cta
         if schedule.raster != Schedule().raster:
             text += f" raster {schedule.raster}"
         return text + " streaming b" * schedule.stream_b
@@ -195,10 +199,18 @@ class KernelConfig(Config):
                     "use_pdl": part["nopdl"] is None,
                     "stream_b": part["streamb"] is not None,
                     "split_k": int(part["split_k"] or Schedule().split_k),
+                    "two_cta": part["twocta"] is not None,
                 },
                 "epilogue": {"bias": part["bias"] is not None},
             }
         )
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What findings call the arguments: with nv16 scales there is alpha behind them."""
+        *operands, groups, out = super(KernelConfig, self).arguments  # noqa: UP008  # slots make the class anew
+        has_alpha = self.operands.scale_granularity is ScaleGranularity.NV16
+        return (*operands, *(["alpha"] if has_alpha else []), groups, out)
 
     def parameters(self) -> dict[str, Any]:
         """Return every field under the name by which templates ask for it."""
@@ -228,7 +240,8 @@ _WORDS = (
     r"_t(?P<tile_m>\d{1,9})x(?P<tile_n>\d{1,9})x(?P<tile_k>\d{1,9})"
     r"_c(?P<cluster_m>\d{1,9})x(?P<cluster_n>\d{1,9})"
     r"_acc(?P<num_acc_stage>\d{1,9})(_ab(?P<num_ab_stage>\d{1,9}))?(_raster(?P<raster>\d{1,9}))?"
-    r"(?P<nopdl>_nopdl)?(?P<streamb>_streamb)?(_splitk(?P<split_k>\d{1,9}))?(?P<bias>_bias)?"
+    r"(?P<nopdl>_nopdl)?(?P<streamb>_streamb)?(_splitk(?P<split_k>\d{1,9}))?"
+    r"(?P<twocta>_twocta)?(?P<bias>_bias)?"
 )
 
 
@@ -248,7 +261,8 @@ class Problem(Part):
             groups.
         n: Columns of the output.
         k: Length of the sums.
-        a_dtype: Element type of a; b has the same.
+        a_dtype: Element type of a.
+        b_dtype: Element type of b; None: as a's.
         out_dtype: Element type of the output.
         scale_granularity: How many values share one scale.
     """
@@ -260,8 +274,21 @@ class Problem(Part):
     n: int = of(int, most=MAX_SIZE)
     k: int = of(int, most=MAX_SIZE)
     a_dtype: DType = of(DType, default=DType.E4M3)
+    b_dtype: DType | None = of(DType, is_optional=True, default=None)
     out_dtype: DType = of(DType, default=DType.BF16)
     scale_granularity: ScaleGranularity = of(ScaleGranularity, default=ScaleGranularity.BLOCK128)
+
+    def __post_init__(self) -> None:
+        Part.__post_init__(self)
+        if self.b_dtype == self.a_dtype:  # said twice: one problem, one name
+            object.__setattr__(self, "b_dtype", None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the exact JSON form, without a type of b where it is a's."""
+        document = Part.to_json(self)
+        if self.b_dtype is None:
+            del document["b_dtype"]
+        return document
 
     @property
     def rows_per_group(self) -> int:
@@ -273,7 +300,7 @@ class Problem(Part):
         """The types of every kernel for this problem."""
         return Operands(
             a_dtype=self.a_dtype,
-            b_dtype=self.a_dtype,
+            b_dtype=self.b_dtype or self.a_dtype,
             out_dtype=self.out_dtype,
             scale_granularity=self.scale_granularity,
         )
@@ -281,21 +308,21 @@ class Problem(Part):
     @property
     def types(self) -> str:
         """The types in words, for errors."""
-        return (
-            f"{self.a_dtype} x {self.a_dtype} -> {self.out_dtype} with {self.scale_granularity} "
-            "scales"
-        )
+        types = f"{self.a_dtype} x {self.operands.b_dtype} -> {self.out_dtype}"
+        return f"{types} with {self.scale_granularity} scales"
 
     @property
     def slug(self) -> str:
         """A readable name, as a file may have it."""
-        operands = f"{self.a_dtype}_{self.scale_granularity}_{self.out_dtype}"
+        types = self.a_dtype if self.b_dtype is None else f"{self.a_dtype}_{self.b_dtype}"
+        operands = f"{types}_{self.scale_granularity}_{self.out_dtype}"
         return f"{self.layout}_{operands}_g{self.groups}_m{self.m}_n{self.n}_k{self.k}"
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """What to sort problems by: kind, matrix, groups, rows."""
-        kind = (self.layout, self.a_dtype, self.scale_granularity, self.out_dtype)
+        types = (self.a_dtype, self.operands.b_dtype)
+        kind = (self.layout, *types, self.scale_granularity, self.out_dtype)
         return (*kind, self.n, self.k, self.groups, self.m)
 
     def with_mean(self, rows: int) -> Self:

@@ -11,6 +11,7 @@ from torch import Tensor
 from jitgen import formats
 from jitgen.config import Config, Layout
 from jitgen.errors import InputError
+from jitgen.formats import atoms
 from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
@@ -31,12 +32,17 @@ class Launch(AnyLaunch):
         unit_scales: Scales of one, for operands that come without.
         columns: N of an output that the caller leaves to us.
         out_dtype: Its type.
+        spare_rows: Rows that blocks of 128 have to have beyond those of a, for scales in atoms; 0
+            for others.
+        b_values: Values along K in an element of b, for each in one of a.
     """
 
     copies_scales: bool
     unit_scales: tuple[Tensor, ...]
     columns: int
     out_dtype: torch.dtype
+    spare_rows: int = 0
+    b_values: int = 1
 
     @property
     def is_of_capture(self) -> bool:
@@ -46,6 +52,43 @@ class Launch(AnyLaunch):
     def new_out(self, a: Tensor) -> Tensor:
         """Return an output with the rows of `a`, on its device, not initialised."""
         return a.new_empty((*a.shape[:-1], self.columns), dtype=self.out_dtype)
+
+    def with_atoms(  # the kernel's own
+        self,
+        a: Tensor,
+        b: Tensor,
+        a_scale: Tensor,
+        b_scale: Tensor,
+        alpha: Tensor | None,
+        groups: Tensor,
+        out: Tensor,
+    ) -> None:
+        """
+        Launch a kernel whose scales lie in atoms.
+
+        Raises:
+            ValueError: Sizes do not fit each other, in the two ways that the entry does not see;
+                or alpha needs a gradient.
+        """
+        if (
+            a_scale.shape[-3] < (a.shape[-2] + self.spare_rows) // atoms.ROWS
+            or a.shape[-1] != b.shape[-1] * self.b_values
+        ):
+            raise ValueError("a_scale is too small, or a has another K than b")
+        if alpha is not None and alpha.requires_grad and torch.is_grad_enabled():
+            raise ValueError("alpha needs a gradient")
+        if self.copies_scales:
+            a_scale = _form(self.config).readable(a_scale)
+        if a.dtype is _PAIRS:
+            a = a.view(torch.uint8)
+        if b.dtype is _PAIRS:
+            b = b.view(torch.uint8)
+        scales = (a_scale, b_scale) if alpha is None else (a_scale, b_scale, alpha)
+        self.function(a, b, *scales, groups, out, *self.tail)
+
+
+_PAIRS = torch.float4_e2m1fn_x2
+"""What kernels take as bytes."""
 
 
 def run(given: Arguments, config: KernelConfig | None, key: Key) -> Tensor:
@@ -71,6 +114,9 @@ def _run(given: Arguments, config: KernelConfig | None, key: Key, session: Sessi
     launch = prepared(session, key, given.a, lambda: _prepare(given, config, session))
     out = launch.new_out(given.a) if given.out is None else given.out
     a_scale = given.a_scale
+    if launch.spare_rows:
+        launch.with_atoms(given.a, given.b, a_scale, given.b_scale, given.alpha, given.groups, out)  # type: ignore[arg-type]
+        return out
     if a_scale is not None:
         a_scale = _form(launch.config).readable(a_scale)
     scales = launch.unit_scales or (a_scale, given.b_scale)
@@ -97,7 +143,9 @@ def _prepare(
     else:  # whatever the rows, it serves, and is never replaced
         require_fit(config, facts)
         wanted = config
-    device, a_scale = given.a.device, given.a_scale
+    device, a_scale, types = given.a.device, given.a_scale, facts.operands
+    is_ragged = facts.layout is Layout.RAGGED
+    spare_rows = (atoms.ROWS - 1) * (facts.groups if is_ragged else 1)
     function, served = nothing, wanted
     if 0 not in facts.shape:
         function, served = facts.device.entry(session, wanted, neighbours)
@@ -107,7 +155,9 @@ def _prepare(
         copies_scales=a_scale is not None and not _form(served).is_readable(a_scale),
         unit_scales=_unit_scales(device, facts.groups, session) if given.b_scale is None else (),
         columns=facts.n,
-        out_dtype=TORCH[facts.out_dtype],
+        out_dtype=TORCH[types.out_dtype],
+        spare_rows=spare_rows if _form(served).has_atoms else 0,
+        b_values=types.b_dtype.values_per_element // types.a_dtype.values_per_element,
         config=served,
         awaited=None if served == wanted else wanted,
     )
@@ -123,9 +173,10 @@ def _problem(facts: Facts, expected_m: int | None) -> Problem:
         m=rows if expected_m is None else expected_m * facts.groups,
         n=facts.n,
         k=facts.k,
-        a_dtype=facts.a_dtype,
-        out_dtype=facts.out_dtype,
-        scale_granularity=facts.scale_granularity,
+        a_dtype=facts.operands.a_dtype,
+        b_dtype=facts.operands.b_dtype,
+        out_dtype=facts.operands.out_dtype,
+        scale_granularity=facts.operands.scale_granularity,
     )
 
 
@@ -149,16 +200,10 @@ def require_fit(config: KernelConfig, facts: Facts) -> None:
         UnsupportedConfig: The target cannot run it.
     """
     require_config(config)
-    operands = Operands(
-        a_dtype=facts.a_dtype,
-        b_dtype=facts.a_dtype,
-        out_dtype=facts.out_dtype,
-        scale_granularity=facts.scale_granularity,
-    )
-    if config.layout is not facts.layout or config.operands != operands:
+    if config.layout is not facts.layout or config.operands != facts.operands:
         raise InputError(
             "config",
-            f"must be for {facts.layout}, {_words(operands)}, as the tensors are "
+            f"must be for {facts.layout}, {_words(facts.operands)}, as the tensors are "
             f"(got one for {config.layout}, {_words(config.operands)})",
         )
     require(config, facts.arch)

@@ -4,13 +4,14 @@ What the kernels compute, in float32 torch.
 
     out[m, n] = sum over k of  a[m, k] * a_scale[m, k]  *  b[g, n, k] * b_scale[g, n, k]
 
-where g is the group of row m and each scale is repeated over the values that share it. Kernels add
-in another order and round once, at the end, to the type of `out`.
+where g is the group of row m and each scale is repeated over the values that share it; with nv16
+scales the sum is multiplied by alpha[g]. Kernels add in another order and round once, at the end,
+to the type of `out`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor
 
 from jitgen import formats
 from jitgen.errors import InputError
+from jitgen.formats.e2m1 import values_of
+from jitgen.formats.protocol import Rows
 from jitgen.ops.grouped_gemm.config import KernelConfig
 
 
@@ -42,24 +45,64 @@ def grouped_gemm(  # noqa: PLR0913  # the arguments of the real one
     Waits for the device, and checks less than the kernels do. Rows of no group are 0, or untouched
     where `out` is given. `expected_m` and `config` change nothing.
     """
-    if alpha is not None:
-        raise InputError("alpha", "belongs to nv16 scales, which have no kernel yet: leave it out")
+    if out is None:
+        shape = (*a.shape[:-1], b.shape[1])
+        out = torch.zeros(shape, dtype=out_dtype or torch.bfloat16, device=a.device)
+    groups = {"offs": offs, "m_indices": m_indices, "masked_m": masked_m}
+    given = {"a": a, "b": b, "a_scale": a_scale, "b_scale": b_scale, "alpha": alpha, **groups}
+    for rows, product in _products(given, torch.float32, is_absolute=False):
+        out[rows] = product.to(out.dtype)
+    return out
+
+
+def sums(
+    given: Mapping[str, Any], dtype: torch.dtype = torch.float32, *, is_absolute: bool = False
+) -> Tensor:
+    """
+    Return what a result is rounded from.
+
+    Args:
+        given: Arguments of `grouped_gemm` by their names.
+        dtype: Type of the arithmetic: float32 or float64.
+        is_absolute: Take the absolute values of a and b: rounding errors are relative to such sums.
+
+    Returns:
+        (M, N) or (G, M, N) of `dtype`, 0 in rows of no group.
+    """
+    a, b = given["a"], given["b"]
+    found = torch.zeros((*a.shape[:-1], b.shape[1]), dtype=dtype, device=a.device)
+    for rows, product in _products(given, dtype, is_absolute=is_absolute):
+        found[rows] = product
+    return found
+
+
+def _products(
+    given: Mapping[str, Any], dtype: torch.dtype, *, is_absolute: bool
+) -> Iterator[tuple[Any, Tensor]]:
+    """Yield the index of each group's rows, and their results."""
+    a_scale, b_scale, alpha = (given.get(name) for name in ("a_scale", "b_scale", "alpha"))
+    offs, b = given.get("offs"), given["b"]
     form = None if b_scale is None else formats.of_b(b_scale)
     if form is None and (a_scale is not None or b_scale is not None):
         raise InputError("b_scale", "must have the type and dimensions of a format of scales")
-    a32 = a.float()
+    if (alpha is None) == (form is not None and form.has_alpha):
+        raise InputError("alpha", "belongs to nv16 scales: give it with them, and only with them")
+
+    def values(x: Tensor) -> Tensor:
+        return values_of(x, dtype).abs() if is_absolute else values_of(x, dtype)
+
+    a = values(given["a"])
     if form is not None and a_scale is not None:
-        a32 = a32 * form.repeated_a(a_scale, a.shape[-1])
-    if out is None:
-        out = a.new_zeros((*a.shape[:-1], b.shape[1]), dtype=out_dtype or torch.bfloat16)
-    for group, rows in _rows(offs, m_indices, masked_m):
-        if not len(a32[rows]):
+        lead = Rows(tuple(a.shape[:-1]), 0 if offs is None else len(offs), offs)
+        a = a * form.repeated_a(a_scale, lead, a.shape[-1])
+    for group, rows in _rows(offs, given.get("m_indices"), given.get("masked_m")):
+        if not len(a[rows]):
             continue
-        b32 = b[group].float()
+        weights = values(b[group])
         if form is not None and b_scale is not None:
-            b32 = b32 * form.repeated_b(b_scale[group], *b32.shape)
-        out[rows] = (a32[rows] @ b32.T).to(out.dtype)
-    return out
+            weights = weights * form.repeated_b(b_scale[group], *weights.shape)
+        product = a[rows] @ weights.T
+        yield rows, product if alpha is None else product * alpha[group]
 
 
 def _rows(

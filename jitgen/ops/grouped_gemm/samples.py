@@ -17,22 +17,20 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from jitgen import formats
-from jitgen.config import Layout
+from jitgen.config import DType, Layout
 from jitgen.errors import ConfigError
-from jitgen.formats.protocol import TORCH
+from jitgen.formats.protocol import TORCH, Rows
 from jitgen.frozen import frozen
 from jitgen.layouts import ARGUMENT, GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm import reference
 from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.ops.grouped_gemm.draws import Draw
 from jitgen.ops.protocol import Result
 
 ACCUMULATOR_BITS = 22
 """Bits that sums keep: float32's 24, less its roundings."""
 
 _SPARE_ROWS = 5
-_CHUNK_VALUES = 2**26
-"""Random values that are drawn at a time."""
 
 
 @frozen
@@ -42,10 +40,12 @@ class Call:
 
     Attributes:
         layout: How rows belong to groups.
-        a: (M, K), or (G, M, K) for the masked layout.
-        b: (G, N, K).
-        a_scale: float32, in the layout that kernels read; its shape follows from the granularity.
-        b_scale: float32, likewise.
+        a: (M, K), or (G, M, K) for the masked layout; of e2m1 K / 2 bytes.
+        b: (G, N, K), likewise.
+        a_scale: In the layout that kernels read; type and shape follow from the granularity. In
+            atoms, what no row needs is a NaN.
+        b_scale: Likewise.
+        alpha: (G,) float32 of nv16 scales; None with others.
         groups: int32; offs, m_indices or masked_m, by layout. In the contiguous layout groups start
             at multiples of 128, with -1 in the rows between.
         out: (M, N) or (G, M, N), all NaN: what is not written shows.
@@ -58,11 +58,13 @@ class Call:
     b_scale: Tensor
     groups: Tensor
     out: Tensor
+    alpha: Tensor | None = None
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """The arguments in the order in which kernels take them."""
-        return self.a, self.b, self.a_scale, self.b_scale, self.groups, self.out
+        alpha = () if self.alpha is None else (self.alpha,)
+        return self.a, self.b, self.a_scale, self.b_scale, *alpha, self.groups, self.out
 
     @property
     def group_argument(self) -> dict[str, Tensor]:
@@ -73,17 +75,14 @@ class Call:
     def arguments(self) -> dict[str, Tensor]:
         """The arguments of `grouped_gemm` by their names."""
         scales = {"a_scale": self.a_scale, "b_scale": self.b_scale}
+        if self.alpha is not None:
+            scales["alpha"] = self.alpha
         return {"a": self.a, "b": self.b, **scales, **self.group_argument, "out": self.out}
 
     @property
     def is_owned(self) -> Tensor:
         """Shape of out, bool: false in rows that no group owns."""
-        if self.layout is Layout.CONTIGUOUS:
-            owned = self.groups >= 0
-        else:
-            is_masked = self.layout is Layout.MASKED
-            counts = self.groups.unsqueeze(-1) if is_masked else self.groups[-1]
-            owned = torch.arange(self.out.shape[-2], device=self.out.device) < counts
+        owned = _owned(self.layout, self.groups, self.out.shape[-2])
         return owned.unsqueeze(-1).expand(self.out.shape)
 
     @property
@@ -115,6 +114,14 @@ class Call:
         return replace(self, **tensors)
 
 
+def _owned(layout: Layout, groups: Tensor, num_rows: int) -> Tensor:
+    """Return (M,) or (G, M) bool: false for rows that no group owns."""
+    if layout is Layout.CONTIGUOUS:
+        return groups >= 0
+    counts = groups.unsqueeze(-1) if layout is Layout.MASKED else groups[-1]
+    return torch.arange(num_rows, device=groups.device) < counts
+
+
 def random_call(
     problem: Problem,
     row_counts: Sequence[int],
@@ -129,18 +136,17 @@ def random_call(
     """
     Return a call with the layout, types, scales, groups, N and K of `problem`, made on `device`.
 
-    Values are drawn from a normal distribution and rounded to the operands' type; scales lie
-    between 0.5 and 2.5, so that a wrong one shows.
+    What is drawn says `jitgen.ops.grouped_gemm.draws`.
 
     Args:
         problem: The sizes; its m does not count.
         row_counts: Rows of each group.
-        is_exact: Draw integers from -2 to 2, and scales that are powers of two from 1/4 to 4: every
-            sum is exact in float32, whatever its order.
+        is_exact: Draw integers, and scales that are powers of two: every sum is exact in float32,
+            whatever its order.
         has_spare: Let there be rows that no group owns: behind the last group, in each group of the
             masked layout, and in whole tiles between and behind those of the contiguous layout.
         spoils_idle: Let b be NaN for groups without rows: who takes it shows, and it need not be
-            drawn.
+            drawn. Of e2m1, which has no NaN, the scales are.
         max_rows: Rows that a has for each group of the masked layout; None: as many as the largest
             group has, and the spare ones. Other layouts have none.
         device: Where the tensors are made.
@@ -155,62 +161,32 @@ def random_call(
             f"row_counts must be {problem.groups} counts of at least 0 (got {counts})"
         )
     lead, groups = _rows(problem.layout, counts, max_rows, has_spare=has_spare)
-    draw = _Draw(torch.Generator(device).manual_seed(seed), is_exact=is_exact)
-    a_scale, b_scale = _scales(problem, lead, draw)
-    dtype, out_dtype = TORCH[problem.a_dtype], TORCH[problem.out_dtype]
-    a = draw.values((*lead, problem.k), dtype)
-    if spoils_idle and not all(counts):
-        b = torch.full((problem.groups, problem.n, problem.k), math.nan, device=device, dtype=dtype)
+    draw = Draw(torch.Generator(device).manual_seed(seed), is_exact=is_exact)
+    owners = torch.tensor(groups, dtype=torch.int32, device=device)
+    offs = owners if problem.layout is Layout.RAGGED else None
+    rows = Rows(lead, 0 if offs is None else len(offs), offs)
+    is_owned = _owned(problem.layout, owners, lead[-1])
+    is_idle = torch.tensor(counts, device=device) == 0 if spoils_idle else None
+    a_scale, b_scale = draw.scales(problem, rows, is_owned, is_idle)
+    types = problem.operands
+    a = draw.values((*lead, problem.k), types.a_dtype)
+    shape = (problem.groups, problem.n, problem.k)
+    if spoils_idle and not all(counts) and types.b_dtype is not DType.E2M1:
+        b = torch.full(shape, math.nan, device=device, dtype=TORCH[types.b_dtype])
         for group in (group for group, count in enumerate(counts) if count):
-            b[group] = draw.values((problem.n, problem.k), dtype)
+            b[group] = draw.values(shape[1:], types.b_dtype)
     else:
-        b = draw.values((problem.groups, problem.n, problem.k), dtype)
+        b = draw.values(shape, types.b_dtype)
     return Call(
         layout=problem.layout,
         a=a,
         b=b,
         a_scale=a_scale,
         b_scale=b_scale,
-        groups=torch.tensor(groups, dtype=torch.int32, device=device),
-        out=torch.full((*lead, problem.n), float("nan"), dtype=out_dtype, device=device),
+        groups=owners,
+        out=torch.full((*lead, problem.n), math.nan, dtype=TORCH[types.out_dtype], device=device),
+        alpha=draw.alpha(problem.scale_granularity, problem.groups),
     )
-
-
-class _Draw:
-    """Random values and scales, one after the other."""
-
-    def __init__(self, chance: torch.Generator, *, is_exact: bool) -> None:
-        self._options: dict[str, Any] = {"generator": chance, "device": chance.device}
-        self._is_exact = is_exact
-
-    def values(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return operands, drawn in chunks so that wide random numbers need little memory."""
-        device = self._options["device"]
-        values = torch.empty(shape, dtype=dtype, device=device)
-        flat = values.view(-1)
-        is_narrow = device.type == "cuda" and dtype.itemsize < 4
-        wide = torch.bfloat16 if is_narrow else torch.float32
-        for first in range(0, len(flat), _CHUNK_VALUES):
-            part = flat[first : first + _CHUNK_VALUES]
-            if self._is_exact:
-                drawn = torch.randint(-2, 3, part.shape, **self._options).to(wide)
-            else:
-                drawn = torch.randn(part.shape, dtype=wide, **self._options)
-            part.copy_(drawn)
-        return values
-
-    def scales(self, *shape: int) -> Tensor:
-        """Return scales, float32."""
-        if self._is_exact:
-            return torch.exp2(torch.randint(-2, 3, shape, **self._options).float())
-        return torch.rand(shape, **self._options) * 2 + 0.5
-
-
-def _scales(problem: Problem, lead: tuple[int, ...], draw: _Draw) -> tuple[Tensor, Tensor]:
-    """Return scales of a and b, in the layout that kernels read."""
-    form = formats.find(problem.scale_granularity)
-    a_scale = form.readable(draw.scales(*form.a_shape(lead, problem.k)))
-    return a_scale, draw.scales(*form.b_shape(problem.groups, problem.n, problem.k))
 
 
 def _rows(
@@ -264,18 +240,14 @@ class Solved:
         The roundings of a float32 reference are as large as those of a kernel: it would take up all
         that `allowed` allows for a float32 result.
         """
-        given: dict[str, Any] = {**call.arguments, "out": None, "out_dtype": torch.float32}
-        if not is_exact:
-            given |= {name: given[name].double() for name in ("a_scale", "b_scale")}
-        expected = reference.grouped_gemm(**given)
+        dtype = torch.float32 if is_exact else torch.float64
+        expected = reference.sums(call.arguments, dtype).float()
         return cls(call=call, is_exact=is_exact, expected=expected, is_owned=call.is_owned)
 
     @property
     def magnitude(self) -> Tensor:
         """The same sums over absolute values, computed now: rounding errors are relative to it."""
-        given: dict[str, Any] = {**self.arguments, "out": None, "out_dtype": torch.float32}
-        absolute = {name: given[name].float().abs().to(given[name].dtype) for name in ("a", "b")}
-        return reference.grouped_gemm(**{**given, **absolute})
+        return reference.sums(self.arguments, is_absolute=True)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from jitgen import formats
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.errors import InputError
-from jitgen.formats.protocol import OF_TORCH, TORCH, ScaleFormat
+from jitgen.formats.protocol import OF_TORCH, TORCH, Rows, ScaleFormat
 from jitgen.layouts import ARGUMENT
 from jitgen.ops.calling import (
     check_groups,
@@ -32,9 +32,11 @@ from jitgen.ops.calling import (
     require_unit_stride,
     words,
 )
+from jitgen.ops.grouped_gemm.config import Operands
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
 from jitgen.runtime.session import Session
+from jitgen.targets.gemm import Space
 from jitgen.targets.legality import rules, size_refusal
 
 _OP = "grouped_gemm"
@@ -74,9 +76,7 @@ class Facts(NamedTuple):
         device: What serves the tensors.
         arch: Its target.
         layout: How rows belong to groups.
-        scale_granularity: How many values share a scale.
-        a_dtype: Element type of a and b.
-        out_dtype: Element type of the output.
+        operands: The types of its kernels.
         groups: Number of groups.
         rows: Rows of a; in the masked layout, of one group.
         n: Columns of the output.
@@ -87,9 +87,7 @@ class Facts(NamedTuple):
     device: Device
     arch: Arch
     layout: Layout
-    scale_granularity: ScaleGranularity
-    a_dtype: DType
-    out_dtype: DType
+    operands: Operands
     groups: int
     rows: int
     n: int
@@ -118,38 +116,44 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     a, b = given.a, given.b
     require_tensor("a", a)
     require_tensor("b", b)
-    if given.alpha is not None:
-        raise InputError("alpha", "belongs to nv16 scales, which have no kernel yet: leave it out")
     layout, groups = layout_of(given.offs, given.m_indices, given.masked_m)
     device = devices.find(a.device, session)
     arch = device.arch
-    require_dtype("a", a, [TORCH[dtype] for dtype, _ in _operands(arch)], arch)
-    require_dtype("b", b, [a.dtype], None)
+    space = _space(arch)
+    require_dtype("a", a, _torch_types([dtype for dtype, _ in space.operands]), arch)
+    of_a = OF_TORCH[a.dtype]
+    allowed = [of_a, *(of_b for other, of_b in space.mixed if other is of_a)]
+    require_dtype("b", b, _torch_types(allowed), None)
+    of_b = OF_TORCH[b.dtype]
     a_rank = 3 if layout is Layout.MASKED else 2
     require_rank(
         "a", a, a_rank, f"(G, M, K) for {layout}" if a_rank == 3 else f"(M, K) for {layout}"
     )
     require_rank("b", b, 3, "(G, N, K)")
     num_groups, n, k = b.shape
+    k *= of_b.values_per_element
     if num_groups == 0:
         raise InputError("b", "must have at least one group: the group list is empty")
-    wanted = (num_groups, a.shape[1], k) if layout is Layout.MASKED else (a.shape[0], k)
-    require_shape("a", a, wanted, f"as b has shape {tuple(b.shape)}")
+    front = (num_groups, a.shape[1]) if layout is Layout.MASKED else (a.shape[0],)
+    wanted = (*front, k // of_a.values_per_element)
+    require_shape("a", a, wanted, f"as b has shape {tuple(b.shape)}{_packed(of_a, of_b)}")
     for name, size in (("K", k), ("N", n)):
         if size == 0:
             raise InputError("b", f"must have {name} of at least 1 (got 0)")
     length = a.shape[0] if layout is Layout.CONTIGUOUS else num_groups
     check_groups(ARGUMENT[layout], groups, length, ("a", a))
     form = _format(given)
-    granularity = ScaleGranularity.TENSOR if form is None else form.name
     out_dtype = _check_out(given, (*a.shape[:-1], n), arch)
     facts = Facts(
         device=device,
         arch=arch,
         layout=layout,
-        scale_granularity=granularity,
-        a_dtype=OF_TORCH[a.dtype],
-        out_dtype=out_dtype,
+        operands=Operands(
+            a_dtype=of_a,
+            b_dtype=of_b,
+            out_dtype=out_dtype,
+            scale_granularity=ScaleGranularity.TENSOR if form is None else form.name,
+        ),
         groups=num_groups,
         rows=a.shape[-2],
         n=n,
@@ -159,7 +163,8 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     if reason := size_refusal(facts, arch):
         raise InputError("b", reason)
     if form is not None:
-        _check_scales(form, given, n, k)
+        _check_scales(form, given, facts)
+    _check_alpha(form, given, num_groups)
     alignment = rules(arch, _OP).alignment
     for name, tensor in (("a", a), ("b", b), ("out", given.out)):
         if tensor is not None:
@@ -177,17 +182,28 @@ def _check_the_rest(given: Arguments, n: int) -> None:
         raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")
 
 
-def _operands(arch: Arch) -> tuple[tuple[DType, DType], ...]:
-    """Return the types of a, each with one of the output, that `arch` has kernels for."""
-    return rules(arch, _OP).space.operands  # type: ignore[attr-defined,no-any-return]
+def _space(arch: Arch) -> Space:
+    """Return what `arch` has kernels for."""
+    return rules(arch, _OP).space  # type: ignore[attr-defined,no-any-return]
+
+
+def _torch_types(dtypes: list[DType]) -> list[torch.dtype]:
+    """Return every type of torch's that holds one of `dtypes`."""
+    return [of_torch for of_torch, dtype in OF_TORCH.items() if dtype in dtypes]
+
+
+def _packed(of_a: DType, of_b: DType) -> str:
+    """Return what explains that sizes along K differ; empty where they do not."""
+    return f": {of_b} has two values a byte, {of_a} one" if of_a is not of_b else ""
 
 
 def _format(given: Arguments) -> ScaleFormat | None:
     """Return the format that the scales have, as b_scale names it; None where there are none."""
     a_scale, b_scale = given.a_scale, given.b_scale
     if a_scale is None and b_scale is None:
-        if given.a.dtype is torch.float8_e4m3fn:
-            raise InputError("a_scale", "is required for float8_e4m3fn operands (got None)")
+        if OF_TORCH[given.a.dtype].bits <= 8:
+            of_torch = words({given.a.dtype})
+            raise InputError("a_scale", f"is required for {of_torch} operands (got None)")
         return None
     if a_scale is None or b_scale is None:
         name = "a_scale" if a_scale is None else "b_scale"
@@ -197,24 +213,36 @@ def _format(given: Arguments) -> ScaleFormat | None:
     require_dtype("b_scale", b_scale, [form.dtype for form in formats.every()], None)
     form = formats.of_b(b_scale)
     if form is None:
-        first, *others = formats.every()
-        ranks = [f"{each.b_rank} (a scale {each.words})" for each in others]
+        of_type = [each for each in formats.every() if each.dtype is b_scale.dtype]
+        first, *others = (f"(a scale {each.words})" for each in of_type)
+        text = f"{of_type[0].b_rank} dimension{'s' * (of_type[0].b_rank > 1)} {first}"
+        if others:
+            ranks = [f"{n.b_rank} {why}" for n, why in zip(of_type[1:], others, strict=True)]
+            text += f", {', '.join(ranks[:-1])} or {ranks[-1]}"
+        raise InputError("b_scale", f"must have {text} (got shape {tuple(b_scale.shape)})")
+    have = {OF_TORCH[given.a.dtype], OF_TORCH[given.b.dtype]}
+    if wrong := [dtype for dtype in DType if dtype in have - {*form.name.operands}]:
         raise InputError(
             "b_scale",
-            f"must have {first.b_rank} dimension (a scale {first.words}), "
-            f"{', '.join(ranks[:-1])} or {ranks[-1]} (got shape {tuple(b_scale.shape)})",
+            f"has the type and dimensions of {form.name} scales, which are for operands of "
+            f"{' or '.join(form.name.operands)} (got {' and '.join(wrong)})",
         )
     return form
 
 
-def _check_scales(form: ScaleFormat, given: Arguments, n: int, k: int) -> None:
+def _check_scales(form: ScaleFormat, given: Arguments, facts: Facts) -> None:
     """Require the shapes, types and strides that `form` has."""
-    a_scale, b_scale, rows = given.a_scale, given.b_scale, tuple(given.a.shape[:-1])
+    a_scale, b_scale = given.a_scale, given.b_scale
     if a_scale is None or b_scale is None:
         return
+    is_ragged = facts.layout is Layout.RAGGED
+    rows = Rows(tuple(given.a.shape[:-1]), facts.groups if is_ragged else 0)
+    a_shape = form.a_shape(rows, facts.k)
+    if form.has_atoms and a_scale.dim() == len(a_shape) and a_scale.shape[-3] > a_shape[-3]:
+        a_shape = (*a_shape[:-3], a_scale.shape[-3], *a_shape[-2:])  # blocks more than needed
     for name, scale, shape in (
-        ("b_scale", b_scale, form.b_shape(given.b.shape[0], n, k)),
-        ("a_scale", a_scale, form.a_shape(rows, k)),
+        ("b_scale", b_scale, form.b_shape(facts.groups, facts.n, facts.k)),
+        ("a_scale", a_scale, a_shape),
     ):
         require_dtype(name, scale, [form.dtype], None)
         require_shape(
@@ -226,9 +254,32 @@ def _check_scales(form: ScaleFormat, given: Arguments, n: int, k: int) -> None:
         require_unit_stride("a_scale", a_scale, -1)
 
 
+def _check_alpha(form: ScaleFormat | None, given: Arguments, groups: int) -> None:
+    """Require one factor for each group where the scales have one."""
+    alpha = given.alpha
+    if form is None or not form.has_alpha:
+        if alpha is not None:
+            what = "operands without scales" if form is None else f"{form.name} scales"
+            raise InputError("alpha", f"belongs to nv16 scales: leave it out with {what}")
+        return
+    if alpha is None:
+        raise InputError(
+            "alpha",
+            f"is required with {form.name} scales: (G,) float32, a's global scale times b's (got "
+            "None)",
+        )
+    require_tensor("alpha", alpha)
+    require_dtype("alpha", alpha, [torch.float32], None)
+    require_shape("alpha", alpha, (groups,), "which is (G,)")
+    require_device("alpha", alpha, ("a", given.a))
+    require_unit_stride("alpha", alpha, -1)
+
+
 def _check_out(given: Arguments, shape: tuple[int, ...], arch: Arch) -> DType:
     out, wanted = given.out, given.out_dtype
-    known = {TORCH[dtype] for of_a, dtype in _operands(arch) if TORCH[of_a] is given.a.dtype}
+    known = {
+        TORCH[dtype] for of_a, dtype in _space(arch).operands if of_a is OF_TORCH[given.a.dtype]
+    }
     if wanted is not None and wanted not in known:
         raise InputError("out_dtype", f"must be {words(known)} on {arch} (got {wanted})")
     if out is None:

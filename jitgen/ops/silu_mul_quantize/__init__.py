@@ -9,4 +9,5 @@ OPERATION = Operation(
     problem="jitgen.ops.silu_mul_quantize.config:SiluMulQuantizeProblem",
     samples="jitgen.ops.silu_mul_quantize.samples",
     arguments=("x", "groups", "q", "scale"),
+    results=("q", "scale"),
 )

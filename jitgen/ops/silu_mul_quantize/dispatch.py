@@ -9,7 +9,7 @@ from torch import Tensor
 from jitgen import formats
 from jitgen.config import Config, Layout, ScaleGranularity
 from jitgen.errors import InputError
-from jitgen.formats.protocol import TORCH, ScaleFormat
+from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
@@ -48,7 +48,7 @@ class Launch(AnyLaunch):
         if q is None:
             q = x.new_empty((*rows, self.columns), dtype=self.q_dtype)
         if self.form is not None:
-            scale = self.form.new_a(x, rows, self.columns)
+            scale = self.form.new_a(x, Rows(rows), self.columns)
         if scale is None:
             self.function(x, groups, q, *self.tail)
         else:
@@ -67,7 +67,7 @@ def new_scale(x: Tensor, columns: int, scales: Scales) -> Tensor | None:
     finds none.
     """
     form = _form(scales)
-    return None if form is None else form.new_a(x, tuple(x.shape[:-1]), columns)
+    return None if form is None else form.new_a(x, Rows(x.shape[:-1]), columns)
 
 
 def _form(scales: Scales) -> ScaleFormat | None:

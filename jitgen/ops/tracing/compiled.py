@@ -12,8 +12,11 @@ from torch import Tensor
 
 from jitgen.config import Config
 from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
+from jitgen.ops.moe_fc2_dense.validate import Arguments as Fc2Arguments
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.validate import Arguments
+from jitgen.ops.tracing import moe_fc2_dense as fc2
 from jitgen.ops.tracing import silu_mul_quantize as silu
 from jitgen.ops.tracing.grouped_gemm import name_of, operation, operation_out
 
@@ -34,9 +37,16 @@ def _name(config: KernelConfig, device: torch.device) -> str | None:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _silu_name(config: SiluMulQuantizeConfig, device: torch.device) -> str | None:
-    """Return the same for the other operation."""
+    """Return the same for another operation."""
     _kept[id(config)] = config
     return silu.name_of(config, device)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _fc2_name(config: MoeFc2DenseConfig, device: torch.device) -> str | None:
+    """Return the same for the third."""
+    _kept[id(config)] = config
+    return fc2.name_of(config, device)
 
 
 def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
@@ -96,3 +106,26 @@ def silu_mul_quantize(  # noqa: PLR0913, PLR0917  # as the public one
         expected_m=expected_m,
     )
     return silu.call(given, None if config is None else _silu_name(config, x.device))
+
+
+def moe_fc2_dense(  # as the public one
+    a: Tensor,
+    b: Tensor,
+    a_scale: Tensor,
+    b_scale: Tensor,
+    alpha: Tensor,
+    out: Tensor | None,
+    out_dtype: torch.dtype | None,
+    config: MoeFc2DenseConfig | None,
+) -> Tensor:
+    """Call the operation, which is all that the graph holds."""
+    given = Fc2Arguments(
+        a=a,
+        b=b,
+        a_scale=a_scale,
+        b_scale=b_scale,
+        alpha=alpha,
+        out=out,
+        out_dtype=out_dtype,
+    )
+    return fc2.call(given, None if config is None else _fc2_name(config, a.device))

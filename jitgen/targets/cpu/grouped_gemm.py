@@ -14,7 +14,14 @@ from jitgen.config.config import SCALE_BLOCK, DType, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem, Tile
 from jitgen.targets import gemm
-from jitgen.targets.gemm import Space, refuse_what_is_to_come, sizes, traffic
+from jitgen.targets.gemm import (
+    Space,
+    refuse_pairs,
+    refuse_scales,
+    refuse_what_is_to_come,
+    sizes,
+    traffic,
+)
 from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
 
 _MULTIPLY_US = 2.2e-3
@@ -24,13 +31,15 @@ _DECODE_US = 5e-4
 """One FP8 operand to float32 and into its panel, on the same core."""
 
 
+_OPERANDS = (DType.E4M3, DType.E2M1, DType.BF16, DType.F32)
 _ROWS = (8, 16, 32, 64)
 """Rows of the tiles that may be chosen: of equally good ones the first needs the least memory."""
 
 
 _PARAMETERS = frozenset(
     (
-        *("name", "config_json", "layout", "a_dtype", "out_dtype", "scale_granularity"),
+        *("name", "config_json", "layout", "a_dtype", "b_dtype", "out_dtype"),
+        "scale_granularity",
         *("tile_m", "tile_n", "tile_k"),
     )
 )
@@ -61,29 +70,30 @@ class GroupedGemm:
     space = Space(
         tile_m=(8, 16, 32, 64),
         tile_n=(16, 32, 64, 128),
-        tile_k=dict.fromkeys((DType.E4M3, DType.BF16, DType.F32), (SCALE_BLOCK,)),
+        tile_k=dict.fromkeys(_OPERANDS, (SCALE_BLOCK,)),
         cluster=((1, 1),),
         num_acc_stage=(1,),
         split_k=(1,),
         operands=tuple(
-            (operand, out)
-            for operand in (DType.E4M3, DType.BF16, DType.F32)
-            for out in (DType.BF16, DType.F16, DType.F32)
+            (operand, out) for operand in _OPERANDS for out in (DType.BF16, DType.F16, DType.F32)
         ),
         scale_granularity=tuple(ScaleGranularity),
+        mixed=((DType.E4M3, DType.E2M1),),
     )
 
     def derive(self, config: KernelConfig) -> CpuDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_what_is_to_come(config, "cpu")
+        refuse_pairs(config, "cpu")
         space, tile, types = self.space, config.tile, config.operands
-        pair = (types.a_dtype, types.out_dtype)
         refuse_unless(
-            types.a_dtype == types.b_dtype and pair in space.operands,
+            space.has(types),
             "E_MMA",
             f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no cpu kernel; a and b "
-            "share one of e4m3, bf16, f32 and the output is bf16, f16 or f32",
+            "share one of e4m3, e2m1, bf16, f32, or are e4m3 and e2m1, and the output is bf16, f16 "
+            "or f32",
         )
+        refuse_scales(config, space, "cpu")
         refuse_unless(
             config.cluster.size == 1, "E_CLUSTER", "a cpu has no clusters: cluster must be 1x1"
         )

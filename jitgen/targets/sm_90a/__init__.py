@@ -22,7 +22,7 @@ class Sm90a:
     compiler_options = ("--gpu-arch", "sm_90a")
     host_level = HostLevel.BASE
     devices = DEVICES
-    operations = ("grouped_gemm", "silu_mul_quantize")
+    operations = ("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize")
 
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a GPU of this compute capability runs its kernels."""
@@ -35,6 +35,14 @@ class Sm90a:
             from jitgen.targets.sm_90a.silu_mul_quantize import SiluMulQuantize
 
             return SiluMulQuantize()
+        if op == "quantize":
+            from jitgen.targets.sm_90a.quantize import Quantize
+
+            return Quantize()
+        if op == "moe_fc2_dense":
+            from jitgen.targets.sm_90a.moe_fc2_dense import MoeFc2Dense
+
+            return MoeFc2Dense()
         from jitgen.targets.sm_90a.grouped_gemm import GroupedGemm
 
         return GroupedGemm()

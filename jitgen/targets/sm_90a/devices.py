@@ -113,6 +113,8 @@ H200 = Device(
     clock_mhz=1400,
     dram_gbps=4800.0,
     l2_bytes=50 * 2**20,
+    is_proven=True,
+    proof="tests and benchmarks ran on one: docs/gpu.md, docs/hopper.md",
     constants={
         "grouped_gemm": Fit(
             call_us=3.58,
@@ -152,6 +154,8 @@ def _like_h200(name: str, num_sms: int, clock_mhz: int, dram_gbps: float) -> Dev
         num_sms=num_sms,
         clock_mhz=clock_mhz,
         dram_gbps=dram_gbps,
+        is_proven=False,
+        proof="its kernels ran on an H200; on this device nothing was run or timed",
         constants=None,
     )
 

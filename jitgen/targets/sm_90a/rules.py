@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 
-from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
+from jitgen.config.config import FLOAT_SCALES, SCALE_BLOCK, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.targets.gemm import Space, refuse_what_is_to_come
+from jitgen.targets.gemm import Space, refuse_pairs, refuse_scales, refuse_what_is_to_come
 from jitgen.targets.protocol import refuse_unless
 
 SMEM_BYTES = 232_448
@@ -117,12 +117,13 @@ class Sm90Rules:
             for operand in (DType.E4M3, DType.BF16)
             for out in (DType.BF16, DType.F16, DType.F32)
         ),
-        scale_granularity=tuple(ScaleGranularity),
+        scale_granularity=FLOAT_SCALES,
     )
 
     def derive(self, config: KernelConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_what_is_to_come(config, "sm_90a")
+        refuse_pairs(config, "sm_90a")
         self._check_instruction(config)
         self._check_cluster(config)
         self._check_split_k(config)
@@ -161,6 +162,7 @@ class Sm90Rules:
             f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no sm_90a kernel; a and b "
             "share one of e4m3, bf16 and the output is bf16, f16 or f32",
         )
+        refuse_scales(config, self.space, "sm_90a")
         refuse_unless(
             _is_promoted(config) or types.scale_granularity is not ScaleGranularity.BLOCK128,
             "E_SCALES",
@@ -269,6 +271,27 @@ class Sm90Rules:
 
     def _stages(self, config: KernelConfig) -> tuple[int, int]:
         """Return the operand stages and the bytes of the kernel's struct of shared memory."""
+        tile = config.tile
+        stage, fixed = self._memory(config)
+        minimum = 3 if tile.m * tile.n >= 128 * 192 else 4
+        most = (SMEM_BYTES - fixed) // stage
+        stages = config.pipeline.num_ab_stage or min(MAX_STAGES, most)
+        refuse_unless(
+            stages <= most,
+            "E_SMEM",
+            f"{stages} stages of {stage} B and {fixed} B besides are {stages * stage + fixed} B "
+            f"of shared memory; {SMEM_BYTES} B hold {most}",
+        )
+        refuse_unless(
+            stages >= minimum,
+            "E_STAGES",
+            f"{stages} stages are too few to hide the loads of a {tile.m}x{tile.n} tile: at least "
+            f"{minimum}",
+        )
+        return stages, _align(fixed + stages * stage, _SWIZZLE_BYTES)
+
+    def _memory(self, config: KernelConfig) -> tuple[int, int]:
+        """Return the bytes of shared memory that an operand stage takes, and those of all else."""
         tile, types, split_k = config.tile, config.operands, config.schedule.split_k
         stage = (tile.m + tile.n) * tile.k * types.a_dtype.bits // 8 + _RING_SLOT_BYTES
         fixed = tile.m * _out_n(config) * types.out_dtype.bits // 8 + 2 * (
@@ -287,22 +310,7 @@ class Sm90Rules:
                 fixed += 16
         if config.layout is not Layout.CONTIGUOUS:
             fixed += 4 * (MAX_ENTRIES + 1)
-        minimum = 3 if tile.m * tile.n >= 128 * 192 else 4
-        most = (SMEM_BYTES - fixed) // stage
-        stages = config.pipeline.num_ab_stage or min(MAX_STAGES, most)
-        refuse_unless(
-            stages <= most,
-            "E_SMEM",
-            f"{stages} stages of {stage} B and {fixed} B besides are {stages * stage + fixed} B "
-            f"of shared memory; {SMEM_BYTES} B hold {most}",
-        )
-        refuse_unless(
-            stages >= minimum,
-            "E_STAGES",
-            f"{stages} stages are too few to hide the loads of a {tile.m}x{tile.n} tile: at least "
-            f"{minimum}",
-        )
-        return stages, _align(fixed + stages * stage, _SWIZZLE_BYTES)
+        return stage, fixed
 
 
 def _align(size: int, to: int) -> int:

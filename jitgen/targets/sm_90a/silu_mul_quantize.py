@@ -119,6 +119,7 @@ class Sm90SiluDerived:
 class SiluMulQuantize:
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
+    arch = "sm_90a"
     generation = 1
     alignment = 16
     row_edges: tuple[int, ...] = (
@@ -257,8 +258,8 @@ class SiluMulQuantize:
         refuse_unless(
             problem.n % VECTOR == 0,
             "E_SIZE",
-            f"must have I, half of its columns, a multiple of {VECTOR} on sm_90a, 16 bytes of bf16 "
-            f"(got {problem.n})",
+            f"must have I, half of its columns, a multiple of {VECTOR} on {self.arch}, 16 bytes of "
+            f"bf16 (got {problem.n})",
         )
 
     def template(self) -> Template:

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen import reference
+from jitgen import formats
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.formats.protocol import ceil_div
+from jitgen.formats.protocol import Rows, ceil_div
 from jitgen.frozen import frozen
 from jitgen.layouts import GROUP_ALIGNMENT
+from jitgen.ops.grouped_gemm import reference
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.grouped_gemm.samples import Call, distance, random_call
@@ -129,18 +130,21 @@ class Workload(Call):
 
     def _expected(self, group: int, where: Any, rows: slice, dtype: torch.dtype) -> Tensor:
         """Return the reference for `rows` of a group, counted from its first: (rows, N) `dtype`."""
-        per_row = self.problem.scale_granularity is not ScaleGranularity.TENSOR
-        a_scale = self.a_scale[where][rows] if per_row else self.a_scale
-        a = self.a[where][rows]
-        # The reference computes in the type of the scales, if that is wider than float32.
-        return reference.grouped_gemm(
-            a,
-            self.b[group : group + 1],
-            a_scale.to(dtype),
-            self.b_scale[group : group + 1].to(dtype),
-            offs=torch.tensor([len(a)], dtype=torch.int32),
-            out_dtype=dtype,
-        )
+        a, one = self.a[where][rows], slice(group, group + 1)
+        is_ragged = self.problem.layout is Layout.RAGGED
+        lead = Rows(tuple(self.a.shape[:-1]), len(self.groups), self.groups)
+        form = formats.find(self.problem.scale_granularity)
+        given = {
+            "a": a,
+            "b": self.b[one],
+            "a_scale": form.part_of_a(
+                self.a_scale, lead if is_ragged else Rows(lead.shape), self.problem.k, where, rows
+            ),
+            "b_scale": self.b_scale[one],
+            "alpha": None if self.alpha is None else self.alpha[one],
+            "offs": torch.tensor([len(a)], dtype=torch.int32, device=a.device),
+        }
+        return reference.sums(given, dtype)
 
     def check(self, what: str, *, allowance: float = 1.0) -> None:
         """

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Values as e2m1, two in a byte: the arithmetic that formats with 4-bit operands share.
+
+A code has a sign, two bits of exponent (biased by 1) and one of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4
+and 6, and their negatives; no infinity and no NaN (OCP Microscaling Formats Specification v1.0,
+5.3.3). Of two neighbours along K the first is in the low half of their byte.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from jitgen.errors import InputError
+
+MAX = 6.0
+_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_PACKED = (torch.uint8, torch.float4_e2m1fn_x2)
+
+
+def pack(x: Tensor) -> Tensor:
+    """
+    Round to nearest, ties to the even code, and pack; beyond 6 is 6.
+
+    Args:
+        x: (..., K) float32 with K even; a NaN becomes 0.
+
+    Returns:
+        (..., K / 2) uint8.
+    """
+    codes = torch.bucketize(x.abs().contiguous(), _bounds(x.device)).to(torch.uint8)
+    codes = codes.masked_fill_(x.isnan(), 0) | torch.signbit(x).to(torch.uint8) << 3
+    return codes[..., 0::2] | codes[..., 1::2] << 4
+
+
+@cache
+def _bounds(device: torch.device) -> Tensor:
+    """
+    Return above what magnitude the next code begins: the middle, or where that is a tie which goes
+    up, the float32 below it.
+    """
+    values = torch.tensor(_VALUES)
+    middles = (values[1:] + values[:-1]) / 2
+    below = torch.nextafter(middles, torch.zeros(()))
+    goes_up = torch.arange(len(middles)) % 2 == 1  # the even code is the upper one
+    return torch.where(goes_up, below, middles).to(device)
+
+
+def unpack(q: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """
+    Return the values of packed codes.
+
+    Args:
+        q: (..., K / 2) uint8 or float4_e2m1fn_x2.
+        dtype: Type of the result; every float type holds them exactly.
+
+    Returns:
+        (..., K).
+    """
+    q = as_bytes(q)
+    codes = torch.stack([q & 15, q >> 4], -1).flatten(-2).long()
+    values = torch.tensor((*_VALUES, *(-value for value in _VALUES)), dtype=dtype)
+    return values.to(q.device)[codes]
+
+
+def is_packed(x: Tensor) -> bool:
+    """Say whether `x` holds e2m1."""
+    return x.dtype in _PACKED
+
+
+def as_bytes(q: Tensor) -> Tensor:
+    """Return packed codes as uint8, which all of torch's operations and all kernels take."""
+    return q if q.dtype is torch.uint8 else q.view(torch.uint8)
+
+
+def values_of(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the values of an operand of any type, (..., K)."""
+    return unpack(x, dtype) if is_packed(x) else x.to(dtype)
+
+
+def check_even(x: Tensor, argument: str) -> None:
+    """Require that K can be packed; raises InputError."""
+    if x.shape[-1] % 2:
+        raise InputError(
+            argument, f"must have an even K: e2m1 has two values a byte (got {tuple(x.shape)})"
+        )

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+``nv16``: an e4m3 for each 1x16 of a and of b, and a float32 over them: NVFP4.
+
+Scales of two levels: a value is ``q * scale * global_scale``, where `scale` is an e4m3 for 16
+neighbours along K and `global_scale` one float32 for a tensor, or for each group's matrix. Both
+global scales of a product leave the sum and become `grouped_gemm`'s
+``alpha = a_global * b_global``, (G,) float32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from jitgen.config import ScaleGranularity
+from jitgen.errors import InputError
+from jitgen.formats import e2m1, e4m3
+from jitgen.formats.atoms import Atoms, laid_out, rows_of
+
+VALUES = 16
+
+
+def nvfp4(
+    x: Tensor, *, offs: Tensor | None = None, global_scale: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """
+    Quantise activations or weights to NVFP4: e2m1 with an e4m3 for every 16 along K.
+
+    Args:
+        x: (M, K) activations, contiguous or, with `offs`, ragged; (G, M, K) masked ones; or
+            (G, N, K) weights. Any float type; K is even and need not be a multiple of 16.
+        offs: (G,) int32, for ragged rows: as `grouped_gemm` takes it.
+        global_scale: float32, what dequantised values are multiplied with: (1,), or (G,) where `x`
+            has G. None: ``amax(x) / (6 * 448)`` of all of `x`, or of each matrix. A calibrated one
+            saves a pass over `x`; blocks that it is too small for are clipped. (ModelOpt calls it
+            ``input_scale`` and ``weight_scale_2``; TRT-LLM's and compressed-tensors' global scales
+            are its reciprocal.)
+
+    Returns:
+        q: (..., K / 2) uint8, two values a byte; ``q.view(torch.float4_e2m1fn_x2)`` is the same to
+            `grouped_gemm`.
+        scale: float8_e4m3fn in atoms (see `jitgen.formats.atoms`): (blocks, ceil(S / 4), 512), with
+            G in front where `x` has it; S = ceil(K / 16), blocks = ceil(M / 128), or
+            (M + 127 G) // 128 with `offs`: ``amax / 6 / global_scale`` of its 16 values, rounded.
+        global_scale: What was given or found, (1,) or (G,) float32. The product of a's and b's is
+            `grouped_gemm`'s alpha.
+
+    Raises:
+        InputError: `x` or `global_scale` is not of this kind.
+    """
+    rows = rows_of(x, offs)
+    overall = global_scale_of(x, offs, global_scale)
+    size_k = x.shape[-1]
+    padded = pad(x.float(), (0, -size_k % VALUES))
+    parts = padded.reshape(*x.shape[:-1], padded.shape[-1] // VALUES, VALUES)
+    per_matrix = overall.view(-1, 1, 1) if x.dim() == 3 else overall
+    largest = parts.abs().amax(-1)
+    scale = torch.where(largest.isfinite(), _sixth(largest) / per_matrix, torch.nan)
+    scale = e4m3.rounded(scale)
+    divisor = (scale.float() * per_matrix).unsqueeze(-1)
+    values = torch.where(divisor == 0, 0.0, parts / divisor).flatten(-2)[..., :size_k]
+    return e2m1.pack(values), laid_out(scale, rows), overall
+
+
+def global_scale_of(x: Tensor, offs: Tensor | None, given: Tensor | None) -> Tensor:
+    """
+    Return what is over the scales of `x`: `given`, or what its largest value asks for.
+
+    Args:
+        x: As for `nvfp4`.
+        offs: As for `nvfp4`.
+        given: (1,) float32, or (G,) where `x` has G; None: to be found, in one pass over `x`.
+
+    Returns:
+        (1,) float32, or (G,) where `x` has G.
+
+    Raises:
+        InputError: As for `nvfp4`.
+    """
+    rows_of(x, offs)
+    e2m1.check_even(x, "x")
+    groups = x.shape[0] if x.dim() == 3 else 1
+    return _global(x, groups) if given is None else _given(given, x, groups)
+
+
+def _global(x: Tensor, groups: int) -> Tensor:
+    if not x.numel():
+        return x.new_ones(groups, dtype=torch.float32)
+    largest = torch.linalg.vector_norm(x.reshape(groups, -1), torch.inf, dim=-1).float()
+    return e4m3.scale_of(_sixth(largest), power_of_two=False)
+
+
+def _sixth(largest: Tensor) -> Tensor:
+    """Divide by e2m1's largest value: by a tensor, as `e4m3.scale_of` does, for its reasons."""
+    return largest / torch.full((), e2m1.MAX, device=largest.device)
+
+
+def _given(global_scale: Tensor, x: Tensor, groups: int) -> Tensor:
+    allowed = [(1,), (groups,)] if groups > 1 else [(1,)]
+    if not isinstance(global_scale, Tensor) or global_scale.dtype is not torch.float32:
+        raise InputError("global_scale", "must be a float32 tensor")
+    if tuple(global_scale.shape) not in allowed:
+        wanted = " or ".join(map(str, allowed))
+        raise InputError(
+            "global_scale", f"must have shape {wanted} (got {tuple(global_scale.shape)})"
+        )
+    if global_scale.device != x.device:
+        raise InputError(
+            "global_scale", f"must be on {x.device}, as x is (got {global_scale.device})"
+        )
+    return global_scale.expand(groups)
+
+
+class Nv16(Atoms):
+    """See `jitgen.formats.protocol.ScaleFormat`."""
+
+    name = ScaleGranularity.NV16
+    dtype = torch.float8_e4m3fn
+    values = VALUES
+    has_alpha = True
+    words = "for each 16 values of a row, in atoms"
+
+
+FORMAT = Nv16()

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Random operands and scales of a grouped GEMM.
+
+Values are drawn from a normal distribution and rounded to the operands' type; scales lie between
+0.5 and 2.5, or are powers of two, so that a wrong one shows. Exact ones are integers from -2 to 2
+with scales that are powers of two from 1/4 to 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen import formats
+from jitgen.config import DType, ScaleGranularity
+from jitgen.formats import e2m1
+from jitgen.formats.atoms import PLACES, laid_out, swizzled
+from jitgen.formats.protocol import TORCH, Rows
+from jitgen.ops.grouped_gemm.config import Problem
+
+POISON = {torch.float8_e8m0fnu: 0xFF, torch.float8_e4m3fn: 0x7F}
+"""The NaN of each type that scales in atoms have: it stands where no scale is needed."""
+
+_CHUNK_VALUES = 2**26
+"""Random values that are drawn at a time."""
+
+
+class Draw:
+    """Random values and scales, one after the other."""
+
+    def __init__(self, chance: torch.Generator, *, is_exact: bool) -> None:
+        self._options: dict[str, Any] = {"generator": chance, "device": chance.device}
+        self._is_exact = is_exact
+
+    def values(self, shape: tuple[int, ...], dtype: DType) -> Tensor:
+        """
+        Return operands, drawn in chunks so that wide random numbers need little memory; `shape`
+        counts values. Of e2m1 two share a byte.
+        """
+        device, of_torch = self._options["device"], TORCH[dtype]
+        if dtype is DType.E2M1:
+            shape, of_torch = (*shape[:-1], shape[-1] // 2), torch.uint8
+        values = torch.empty(shape, dtype=of_torch, device=device)
+        flat = values.view(-1)
+        is_narrow = device.type == "cuda" and of_torch.itemsize < 4
+        wide = torch.bfloat16 if is_narrow else torch.float32
+        for first in range(0, len(flat), _CHUNK_VALUES):
+            part = flat[first : first + _CHUNK_VALUES]
+            size = len(part) * dtype.values_per_element
+            if self._is_exact:
+                drawn = torch.randint(-2, 3, (size,), **self._options).to(wide)
+            else:
+                drawn = torch.randn(size, dtype=wide, **self._options)
+            part.copy_(e2m1.pack(drawn.float()) if dtype is DType.E2M1 else drawn)
+        return values
+
+    def floats(self, *shape: int) -> Tensor:
+        """Return scales, float32."""
+        if self._is_exact:
+            return torch.exp2(torch.randint(-2, 3, shape, **self._options).float())
+        return torch.rand(shape, **self._options) * 2 + 0.5
+
+    def _bytes(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        """Return scales of one byte, uint8."""
+        if dtype is torch.float8_e8m0fnu:
+            return torch.randint(125, 130, shape, **self._options).to(torch.uint8)
+        return self.floats(*shape).to(dtype).view(torch.uint8)
+
+    def scales(
+        self, problem: Problem, rows: Rows, is_owned: Tensor, is_idle: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """
+        Return scales of a and b, in the layout that kernels read.
+
+        Args:
+            problem: The granularity and the sizes.
+            rows: Which rows belong together.
+            is_owned: (M,) or (G, M) bool: where atoms need scales of a; elsewhere they are NaN.
+            is_idle: (G,) bool: groups whose scales of b are NaN if they lie in atoms; None: none.
+        """
+        form = formats.find(problem.scale_granularity)
+        a_shape = form.a_shape(rows, problem.k)
+        b_shape = form.b_shape(problem.groups, problem.n, problem.k)
+        if not form.has_atoms:
+            return form.readable(self.floats(*a_shape)), self.floats(*b_shape)
+        poison, places = POISON[form.dtype], a_shape[-2] * PLACES  # those beyond K are finite
+        a_scale = self._bytes(form.dtype, (*rows.shape, places))
+        a_scale.masked_fill_(~is_owned.unsqueeze(-1), poison)
+        b_scale = self._bytes(form.dtype, (problem.groups, problem.n, places))
+        if is_idle is not None:
+            b_scale.masked_fill_(is_idle[:, None, None], poison)
+        atoms = laid_out(a_scale, rows, fill=poison), swizzled(b_scale, fill=poison)
+        return atoms[0].view(form.dtype), atoms[1].view(form.dtype)
+
+    def alpha(self, granularity: ScaleGranularity, groups: int) -> Tensor | None:
+        """Return a factor for each group, float32 (G,); None where scales have none."""
+        return self.floats(groups) if formats.find(granularity).has_alpha else None

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public `moe_fc2_dense`, and its warm path: one tuple, one lookup, one tvm-ffi call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, is_grad_enabled
+from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.compiler import is_dynamo_compiling
+
+from jitgen.ops.launch import similar
+from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
+from jitgen.ops.moe_fc2_dense.dispatch import run
+from jitgen.ops.moe_fc2_dense.validate import Arguments
+from jitgen.runtime import devices
+from jitgen.runtime.session import current
+
+
+def moe_fc2_dense(  # each is one thing to say
+    a: Tensor,
+    b: Tensor,
+    a_scale: Tensor,
+    b_scale: Tensor,
+    alpha: Tensor,
+    *,
+    out: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    config: MoeFc2DenseConfig | None = None,
+) -> Tensor:
+    """
+    Multiply every token with every expert's weights and add up the experts, weighted.
+
+    ``out[t, n] = sum over e of alpha[t, e] * sum over i of a[t, e, i] * b[e, n, i]``, times the
+    scales: the second GEMM of an MoE layer and its combine in one, with nothing gathered, padded or
+    scattered. It multiplies tokens with experts that they are not routed to, which weights that are
+    read anyway hide while there are few tokens; experts to which no token of a tile is routed are
+    left out, neither read nor multiplied. `jitgen.ops.moe_fc2_dense.ways` predicts when it pays.
+
+    Products are added in float32 and promoted once per 128 of an expert's K, with alpha. The kernel
+    is compiled at the first call that needs it, unless it was prewarmed or JITGEN_ON_MISS says
+    otherwise; it runs on the current stream of the tensors' device, and nothing waits.
+
+    Args:
+        a: (T, E, I) float8_e4m3fn: for each of T tokens and E experts the activations of that
+            expert. I contiguous, other strides as they come: (E, T, I) in memory serves as well. On
+            sm_90a I is a multiple of 16, and addresses and strides are multiples of 16 bytes, as
+            for b and out. Values of experts with an alpha of 0 have to be finite, for they are
+            multiplied by it.
+        b: (E, N, I), type and device of `a`, I contiguous: the weights that
+            `jitgen.grouped_gemm` takes. On sm_90a N values of the output's type are a multiple of
+            16 bytes.
+        a_scale: (E, T, ceil(I / 128)) float32 on the same device, as `jitgen.quantize` and, with
+            `masked_m`, `jitgen.silu_mul_quantize` give them for (E, T, I). Kernels read them with T
+            contiguous, and the other strides multiples of 4; any other order costs a copy at each
+            call.
+        b_scale: (E, ceil(N / 128), ceil(I / 128)) float32 on the same device, last dimension
+            contiguous.
+        alpha: (T, E) float32 on the same device: the router's weight, 0 where a token is not routed
+            to the expert. Kernels read it with T contiguous and the stride of E a multiple of 4,
+            which ``torch.zeros(E, ceil(T / 4) * 4).T[:T]`` has; any other order costs a copy.
+        out: (T, N), N contiguous: where the result goes.
+        out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
+        config: A config to use instead of the selector's.
+
+    Returns:
+        `out`, or a new tensor.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+            A tensor that requires a gradient is wrong while autograd is on, because there is none.
+        UnsupportedConfig: The target cannot run `config`.
+        KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
+            captured.
+        CompileError: The kernel cannot be compiled.
+
+    Safe to call from any thread. torch's tracers see one operation,
+    ``torch.ops.jitgen.moe_fc2_dense``; see `jitgen.ops.tracing`.
+    """
+    if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
+        from jitgen.ops.tracing import compiled
+
+        return compiled.moe_fc2_dense(a, b, a_scale, b_scale, alpha, out, out_dtype, config)
+    key: tuple[Any, ...] = ()
+    try:
+        # Dtypes and strides are not in the key, nor that the tensors agree about their sizes: the
+        # entry refuses others, and run() replaces it.
+        key = (
+            "moe_fc2_dense",
+            alpha.shape[0],  # in its place: `launch.ROWS`
+            b.shape,
+            b_scale.shape,
+            out_dtype,
+            a.get_device() if devices.has_several_gpus else None,
+            None if config is None else id(config),
+            # What has no memory is a tensor of another type (asked for in half of type()'s time),
+            # or is seen by a mode: it is never remembered, nor is what needs a gradient.
+            a.__class__,
+            b.__class__,
+            a_scale.__class__,
+            b_scale.__class__,
+            alpha.__class__,
+            out.__class__,
+            num_modes(),
+            is_grad_enabled()
+            and (
+                a.requires_grad
+                or b.requires_grad
+                or a_scale.requires_grad
+                or b_scale.requires_grad
+                or alpha.requires_grad
+                or (out is not None and out.requires_grad)
+            ),
+        )
+        session = current.get()
+        launch = session.memo.get(key) or similar(session, key, alpha)
+        return launch.call(a, b, a_scale, b_scale, alpha, out)  # type: ignore[no-any-return]
+    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+        pass
+    given = Arguments(
+        a=a,
+        b=b,
+        a_scale=a_scale,
+        b_scale=b_scale,
+        alpha=alpha,
+        out=out,
+        out_dtype=out_dtype,
+    )
+    return run(given, config, key)

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of `moe_fc2_dense` that put a kernel to the test, and what they must give."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from jitgen import formats
+from jitgen.config import Arch, ScaleGranularity
+from jitgen.emulator.program.unreached import Excuse
+from jitgen.errors import ConfigError
+from jitgen.formats.block128 import kernel_layout
+from jitgen.formats.protocol import TORCH, Rows
+from jitgen.frozen import frozen
+from jitgen.ops.grouped_gemm.config import Operands
+from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, distance
+from jitgen.ops.moe_fc2_dense import reference
+from jitgen.ops.moe_fc2_dense.config import TOP_K, MoeFc2DenseConfig
+from jitgen.ops.protocol import Result
+from jitgen.targets.legality import require
+
+_SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
+_NUM_CLUSTERS = 2
+_IDLE = 5
+"""Every so many experts there is one that no token is routed to, whose weights are NaN."""
+
+VECTOR_BITS = 128
+"""What rows of operands and results have in multiples."""
+
+
+@frozen
+class Sizes:
+    """
+    The sizes of a call.
+
+    Attributes:
+        tokens: Rows of a.
+        experts: Matrices of b.
+        n: Columns of the output.
+        k: Length of one expert's sums.
+        top_k: Experts of a token; 0: no token has any.
+        num_sms: SMs of the GPU: few, so that a CTA gets several tiles.
+    """
+
+    tokens: int
+    experts: int
+    n: int
+    k: int
+    top_k: int
+    num_sms: int = 1
+
+    @classmethod
+    def of(cls, config: MoeFc2DenseConfig, arch: Arch) -> tuple[Self, ...]:
+        """
+        Return the sizes that test `config`, which together execute all of a kernel.
+
+        The first is wide: two clusters share four tiles, with a token alone in the last one, more
+        k-blocks than the ring of operands has stages and than are handed over at once, and tails of
+        N and of an expert's K, of 16 bytes each.
+
+        The second is deep: one tile, not full, and more experts with tokens than are listed at
+        once, in each part of them, with less than a k-block each.
+
+        In the third no token has an expert, so that all sums are 0.
+        """
+        tile, cluster, types = config.tile, config.cluster, config.operands
+        split_k = config.schedule.split_k
+        derived = require(config, arch).derived
+        vector = VECTOR_BITS // types.a_dtype.bits
+        part = getattr(derived, "part_m", 0) or 1
+        listed = getattr(derived, "listed_experts", 8)
+        ctas = cluster.size * split_k
+        wide = cls(
+            tokens=tile.m * cluster.m + 1,
+            experts=26 * split_k,
+            n=tile.n * cluster.n + VECTOR_BITS // types.out_dtype.bits,
+            k=tile.k + vector,
+            top_k=2,
+            num_sms=_NUM_CLUSTERS * ctas,
+        )
+        deep = cls(
+            tokens=tile.m - (part if part < tile.m else 1),
+            experts=(listed + 6) * _IDLE // (_IDLE - 1) * split_k,
+            n=tile.n,
+            k=vector,
+            top_k=TOP_K * split_k,
+            num_sms=ctas,
+        )
+        none = cls(tokens=3, experts=2, n=tile.n, k=vector, top_k=0, num_sms=ctas)
+        return wide, deep, none
+
+    @classmethod
+    def parse(cls, text: str, config: MoeFc2DenseConfig) -> Self:
+        """
+        Return the sizes that ``E:T:N:I`` stands for: experts, tokens, N, I.
+
+        Raises:
+            ConfigError: `text` is something else.
+        """
+        match = _SIZES.fullmatch(text)
+        experts, tokens, n, k = map(int, match.groups()) if match else (0, 0, 0, 0)
+        if min(experts, tokens, n, k) < 1:
+            raise ConfigError(f"problem {text!r} is not E:T:N:I: experts, tokens, N, I")
+        num_sms = _NUM_CLUSTERS * config.cluster.size * config.schedule.split_k
+        return cls(tokens=tokens, experts=experts, n=n, k=k, top_k=TOP_K, num_sms=num_sms)
+
+    def __str__(self) -> str:
+        """Return the sizes in words."""
+        return (
+            f"{self.tokens} tokens, {self.experts} experts, {self.top_k} of them each, N {self.n}, "
+            f"I {self.k}, {self.num_sms} SMs"
+        )
+
+
+@frozen
+class Solved:
+    """
+    A call with its answer.
+
+    Attributes:
+        tensors: What kernels take, in order, without the number of SMs.
+        is_exact: Whether every sum is exact, whatever its order.
+        expected: (T, N): the sums, in float64 or exact.
+    """
+
+    tensors: tuple[Tensor, ...]
+    is_exact: bool
+    expected: Tensor
+
+    @property
+    def out(self) -> Tensor:
+        """Where the result goes."""
+        return self.tensors[-1]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `jitgen.moe_fc2_dense` by their names."""
+        names = ("a", "b", "a_scale", "b_scale", "alpha", "out")
+        return dict(zip(names, self.tensors, strict=True))
+
+    def _is_wrong(self, accumulator_bits: int) -> Tensor:
+        """(T, N), bool."""
+        out = self.out
+        if self.is_exact:
+            return out != self.expected.to(out.dtype)
+        half_unit = torch.finfo(out.dtype).eps / 2 * 1.01
+        allowed = self.expected.abs() * half_unit + self._magnitude * 2.0**-accumulator_bits
+        return ~((out.double() - self.expected).abs() <= allowed)  # a NaN is wrong
+
+    @property
+    def _magnitude(self) -> Tensor:
+        """The same sums over absolute values: rounding errors are relative to it."""
+        a, b, a_scale, b_scale, alpha, _ = self.tensors
+        a, b = (x.float().nan_to_num().abs().to(x.dtype) for x in (a, b))
+        return _sums(a, b, a_scale, b_scale, alpha.abs())
+
+    def wrong(self, accumulator_bits: int = ACCUMULATOR_BITS) -> int:
+        """
+        Return how many values of the result are wrong: exact problems want the rounded sum, bit for
+        bit, others what half a unit in the last place and the roundings of sums allow.
+
+        Args:
+            accumulator_bits: Bits that the accumulator keeps: 2.0**-bits of the sum of absolute
+                values are lost.
+        """
+        return int(self._is_wrong(accumulator_bits).sum())
+
+    def results(self) -> list[Result]:
+        """Return the result, value by value; all tokens count as one group's."""
+        found, expected = self.out.float().cpu(), self.expected.float().cpu()
+        rows = torch.arange(len(found))
+        return [
+            Result(
+                name="out",
+                found=found.numpy(),
+                expected=expected.numpy(),
+                is_wrong=self._is_wrong(ACCUMULATOR_BITS).cpu().numpy(),
+                group=torch.zeros_like(rows).numpy(),
+                row=rows.numpy(),
+            )
+        ]
+
+    def errors(self) -> tuple[float, float]:
+        """Return how far the result is from what is expected; see `distance`."""
+        return distance([(self.out.double(), self.expected.double())])
+
+
+def unreachable(config: MoeFc2DenseConfig) -> tuple[Excuse, ...]:
+    """Return what no problem can reach in kernels of `config`."""
+    if config.tile.m != 64 or config.cluster.size > 1:
+        return ()
+    return (Excuse("waves == 0", "a tile of 64 tokens is one warpgroup's, and has one at least"),)
+
+
+def tile(config: MoeFc2DenseConfig) -> tuple[int, int]:
+    """Return rows and columns of the result that one CTA computes."""
+    return config.tile.m, config.tile.n
+
+
+def make(
+    config: MoeFc2DenseConfig,
+    sizes: Sizes,
+    *,
+    is_exact: bool,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Solved:
+    """
+    Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
+
+    Some experts are nobody's, and their weights are NaN. `out` is NaN, so that what is not written
+    shows, and so is what lies between the columns of alpha.
+    """
+    return of_sizes(config.operands, sizes, is_exact=is_exact, seed=seed, device=device)
+
+
+def of_sizes(
+    types: Operands,
+    sizes: Sizes,
+    *,
+    is_exact: bool,
+    seed: int = 0,
+    device: str = "cpu",
+    spoils_idle: bool = True,
+    has_idle: bool = True,
+) -> Solved:
+    """
+    Return the same for operands of these types.
+
+    Args:
+        types: The types.
+        sizes: The sizes.
+        is_exact: Whether every sum is to be exact.
+        seed: Of the random numbers.
+        device: Where the tensors are made.
+        spoils_idle: Whether weights of nobody's experts are NaN.
+        has_idle: Whether some are nobody's on purpose, besides those that chance leaves out.
+    """
+    chance = torch.Generator(device).manual_seed(seed)
+    options: dict[str, Any] = {"generator": chance, "device": device}
+    form = formats.find(types.scale_granularity)
+    experts, tokens, n, k = sizes.experts, sizes.tokens, sizes.n, sizes.k
+
+    def values(*shape: int) -> Tensor:
+        dtype = TORCH[types.a_dtype]
+        if is_exact:
+            return torch.randint(-2, 3, shape, **options).to(torch.float32).to(dtype)
+        return torch.randn(shape, dtype=torch.bfloat16, **options).to(dtype)
+
+    def scales(*shape: int) -> Tensor:
+        if is_exact:
+            return torch.exp2(torch.randint(-1, 2, shape, **options).float())
+        return torch.rand(shape, **options) * 2 + 0.5
+
+    routed = _routed(sizes, options, has_idle=has_idle)
+    is_idle = (~routed.any(0)).tolist()
+    a, b = values(tokens, experts, k), values(experts, n, k)
+    for expert in (e for e in range(experts) if is_idle[e]):
+        b[expert] = torch.zeros((n, k), device=device).to(b.dtype)
+    a_scale = form.readable(scales(*form.a_shape(Rows((experts, tokens)), k)))
+    b_scale = scales(*form.b_shape(experts, n, k))
+    memory = torch.full((experts, -(-tokens // 4) * 4), math.nan, device=device)
+    alpha = memory.T[:tokens]
+    alpha.copy_(scales(tokens, experts).where(routed, 0.0))
+    out = torch.full((tokens, n), math.nan, device=device, dtype=TORCH[types.out_dtype])
+    expected = _sums(a, b, a_scale, b_scale, alpha)
+    if spoils_idle:
+        for expert in (e for e in range(experts) if is_idle[e]):
+            b[expert] = torch.full((n, k), math.nan, device=device).to(b.dtype)
+    return Solved(
+        tensors=(a, b, a_scale, b_scale, kernel_layout(alpha), out),
+        is_exact=is_exact,
+        expected=expected,
+    )
+
+
+def _routed(sizes: Sizes, options: dict[str, Any], *, has_idle: bool) -> Tensor:
+    """Return which experts a token has, (T, E) bool: some of them are nobody's."""
+    experts = torch.arange(sizes.experts, device=options["device"])
+    busy = experts[experts % _IDLE != _IDLE - 1] if has_idle else experts
+    routed = torch.zeros(sizes.tokens, sizes.experts, dtype=torch.bool, device=options["device"])
+    if not sizes.top_k:
+        return routed
+    order = torch.rand(sizes.tokens, len(busy), **options).argsort(1)
+    return routed.scatter_(1, busy[order[:, : sizes.top_k]], value=True)
+
+
+def _sums(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, alpha: Tensor) -> Tensor:
+    """Return the sums in float64."""
+    if a_scale.dtype is torch.float32:
+        a_scale, b_scale = a_scale.double(), b_scale.double()
+    return reference.moe_fc2_dense(a, b, a_scale, b_scale, alpha.double(), out_dtype=torch.float64)
+
+
+BLOCKS = Operands(scale_granularity=ScaleGranularity.BLOCK128)
+"""Operands with block scales, as every target has them."""

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Two ways to the second GEMM of an MoE layer, and what each is predicted to take: the dense GEMM of
+this operation; or a grouped GEMM over the rows of each expert, and a sum over those of each token.
+"""
+
+from __future__ import annotations
+
+from jitgen.config import Arch, Layout
+from jitgen.frozen import frozen
+from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseProblem
+from jitgen.runtime.session import select
+from jitgen.targets import devices
+
+_COMBINE_US = 9.0
+_COMBINE_SHARE = 0.16
+"""
+What a combine takes besides its bytes, and the part of memory's rate at which it moves them. Of
+torch's multiplication and ``index_add_`` on an H200 (docs/fc2.md), to 6 % for 8 to 64 tokens, and
+to a third beyond.
+"""
+
+_SHORT_K = 512
+_OF_SHORT_K = 1.5
+"""
+How much longer a grouped GEMM takes than its model says where K is no longer than that: there it
+was not fitted. Measured at K = 256 on an H200, 1.46 to 1.55 for 8 to 384 tokens.
+"""
+
+
+@frozen
+class Ways:
+    """
+    Predicted microseconds of each way; `select` says which kernels they are of.
+
+    Attributes:
+        dense_us: `moe_fc2_dense`.
+        grouped_us: `grouped_gemm` over ragged rows, without padding.
+        combine_us: Reading its rows, weighting and adding them up.
+    """
+
+    dense_us: float
+    grouped_us: float
+    combine_us: float
+
+    @property
+    def is_dense_faster(self) -> bool:
+        """Whether the dense GEMM is predicted to be the faster way."""
+        return self.dense_us < self.grouped_us + self.combine_us
+
+
+def ways(
+    problem: MoeFc2DenseProblem, arch: Arch | str | None = None, *, device: str | None = None
+) -> Ways:
+    """
+    Return what both ways take for `problem`, whose `top_k` says how many rows tokens have in all.
+
+    Experts that no token has are left out by both; the rest share the rows evenly.
+
+    Args:
+        problem: The sizes.
+        arch: The target; None for JITGEN_ARCH, else the GPU's, else ``cpu``.
+        device: Name of the device; None for JITGEN_DEVICE, else the target's first.
+
+    Raises:
+        UnsupportedConfig: The target has no kernel for one of them.
+    """
+    dense = select(problem, arch, device=device)
+    rows = problem.m * min(problem.top_k, problem.groups)
+    grouped = Problem(
+        layout=Layout.RAGGED,
+        groups=max(1, round(problem.live_experts(problem.m))),
+        m=rows,
+        n=problem.n,
+        k=problem.k,
+        a_dtype=problem.a_dtype,
+        out_dtype=problem.out_dtype,
+        scale_granularity=problem.scale_granularity,
+    )
+    other = select(grouped, dense.arch, device=device)
+    rate = devices.find(dense.arch, device).dram_gbps * 1e3  # bytes per microsecond
+    moved = (rows + problem.m) * problem.n * problem.out_dtype.bits / 8
+    return Ways(
+        dense_us=dense.candidates[0].cost,
+        grouped_us=other.candidates[0].cost * (_OF_SHORT_K if problem.k <= _SHORT_K else 1),
+        combine_us=_COMBINE_US + moved / (rate * _COMBINE_SHARE),
+    )

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The cost model: an estimate of the time of a call, in microseconds, from what the units of an SM do
+in a cycle. On paper: no constant was measured on such a GPU.
+
+A CTA takes as long for a k-block, 128 bytes of each row, as the slowest of these, which overlap:
+
+    tensor    2 x 128 rows x columns x depth operations
+    shared    what a matrix instruction reads of a (128 rows) and of its share of b
+    fill      the bytes that L2 brings: rows of a that groups have, a CTA's share of b, and scales
+              that tensor cores apply
+    read      sums read from tensor memory
+    multiply  their multiply-adds
+    issue     the instructions of the warps that do both
+
+The last three are there where scales change within K (block128). With one accumulator stage the
+tensor core waits for them, and their time adds up with its own. A call takes whole waves of tiles,
+and no less than its bytes take from memory.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from jitgen.config import Layout, ScaleGranularity
+from jitgen.layouts import GROUP_ALIGNMENT
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.targets.gemm import sizes, traffic
+from jitgen.targets.protocol import Candidate, Device
+from jitgen.targets.sm_100a.devices import Paper
+from jitgen.targets.sm_100a.sizes import (
+    ATOM_BYTES,
+    CTA_ROWS,
+    PART_M,
+    ROW_BYTES,
+    UPDATE_WARPS,
+    atoms,
+    has_atoms,
+    num_ctas,
+    scale_blocks,
+)
+
+UPDATE_INSTRUCTIONS = {32: 43, 64: 51, 128: 69, 192: 101, 256: 110}
+"""
+What an update warp issues for a k-block, by the columns of a tile: counted in the SASS of ragged
+kernels, where multiply-adds are packed two to an instruction.
+"""
+
+
+_WRONG_HINT = 0.01
+"""
+Assumed: what it costs to stream weights past L2 that several tiles read, or to let weights that one
+tile reads push others out of it. It decides between kernels that differ in nothing else.
+"""
+
+
+class Cycles(NamedTuple):
+    """Cycles that each unit of an SM is busy with one k-block; see the module."""
+
+    tensor: float
+    shared: float
+    fill: float
+    read: float
+    multiply: float
+    issue: float
+
+    @property
+    def promotion(self) -> float:
+        """What scaling and adding the sums of a k-block takes."""
+        return max(self.read, self.multiply, self.issue)
+
+    def bound(self, num_acc_stage: int) -> float:
+        """Return the cycles that a k-block takes: the slowest unit's."""
+        if num_acc_stage == 1 and self.promotion:
+            return max(self.tensor + self.promotion, self.shared, self.fill)
+        return max(self)
+
+
+def cycles(config: KernelConfig, paper: Paper, rows: float = CTA_ROWS) -> Cycles:
+    """
+    Return what a k-block costs a CTA.
+
+    Args:
+        config: A legal config.
+        paper: What an SM does in a cycle.
+        rows: Rows of a that the CTA loads of its 128; it multiplies all.
+    """
+    n, ctas, types = config.tile.n, num_ctas(config), config.operands
+    bits = max(types.a_dtype.bits, types.b_dtype.bits)  # mixed ones take a byte each
+    flop = paper.fp4_flop if bits == 4 else paper.fp8_flop * 8 / bits
+    shares_a, shares_b = config.cluster.n, config.cluster.m // ctas
+    loaded = rows / shares_a + n / ctas / shares_b
+    values = ROW_BYTES * 8 // bits
+    scale_bytes = 0
+    if has_atoms(config):
+        scale_bytes = atoms(config) * (1 + scale_blocks(n)) * ATOM_BYTES
+    sums = CTA_ROWS * n if types.scale_granularity is ScaleGranularity.BLOCK128 else 0
+    issued = UPDATE_WARPS * _update_instructions(config) if sums else 0
+    return Cycles(
+        tensor=2 * CTA_ROWS * n * values / flop,
+        shared=(CTA_ROWS + n / ctas) * ROW_BYTES / paper.smem_bytes,
+        fill=(loaded * ROW_BYTES + scale_bytes) / paper.l2_bytes,
+        read=sums * 4 / paper.tmem_bytes,
+        multiply=sums / paper.fma,
+        issue=issued / paper.issue_slots,
+    )
+
+
+def predict(problem: Problem, config: KernelConfig, device: Device, num_sms: int) -> Candidate:
+    """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+    tile, cluster, ctas = config.tile, config.cluster, num_ctas(config)
+    paper: Paper = device.constants["grouped_gemm"]
+    split_k = config.schedule.split_k
+    height, width = tile.m * cluster.m // ctas, tile.n * cluster.n
+    down, rows = _clusters_of_rows(problem, height)
+    clusters = down * -(-problem.n // width)
+    slots = max(1, num_sms // (cluster.size * split_k))
+    waves = math.ceil(clusters / slots)
+
+    loaded = min(CTA_ROWS, -(-rows // PART_M) * PART_M)
+    depth = ROW_BYTES * 8 // problem.a_dtype.bits
+    k_blocks = math.ceil(-(-problem.k // depth) / split_k)
+    k_block = cycles(config, paper, loaded).bound(config.pipeline.num_acc_stage)
+    ends = paper.tile_cycles + (paper.split_cycles if split_k > 1 else 0)
+    multiply_us = waves * (k_blocks * k_block + ends) / device.clock_mhz
+    crossing = traffic(problem)
+    stream_us = crossing / (device.dram_gbps * 1e3 * paper.dram_share)
+    cost = paper.call_us + max(multiply_us, stream_us) + min(multiply_us, stream_us) / 8
+    if config.schedule.stream_b == (problem.rows_per_group > height):
+        cost *= 1 + _WRONG_HINT
+    return Candidate(
+        config=config,
+        cost=cost,
+        padding_ratio=clusters * height * width / (max(1, problem.m) * problem.n),
+        waves=waves,
+        traffic_bytes=crossing,
+        limiter="multiply" if multiply_us > stream_us else "stream",
+    )
+
+
+def _clusters_of_rows(problem: Problem, height: int) -> tuple[float, float]:
+    """Return how many blocks of `height` rows all groups have, and the mean rows in one."""
+    unit = GROUP_ALIGNMENT if problem.layout is Layout.CONTIGUOUS else 1
+    each = [max(rows, unit) for rows in sizes(problem)]
+    count = sum(math.ceil(rows / height) for rows in each)
+    return count * problem.groups / len(each), sum(each) / count
+
+
+def _update_instructions(config: KernelConfig) -> int:
+    """Return what an update warp issues for a k-block; plain multiply-adds beyond ragged rows."""
+    n = config.tile.n
+    packed = UPDATE_INSTRUCTIONS[n]
+    return packed if config.layout is Layout.RAGGED else packed + n // 4

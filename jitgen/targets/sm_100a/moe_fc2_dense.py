@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sm_100a and sm_103a say of `moe_fc2_dense`: see `jitgen.targets.protocol.Rules`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from jitgen import templates
+from jitgen.config.config import SCALE_BLOCK, DType, ScaleGranularity
+from jitgen.frozen import frozen
+from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Pipeline, Schedule, Tile
+from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.targets import fc2_space
+from jitgen.targets.gemm import check_vectors
+from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
+from jitgen.targets.sm_100a import fc2_cost
+from jitgen.targets.sm_100a.rules import Sm100Derived, Sm100Rules
+from jitgen.targets.sm_100a.sizes import PART_M, SCALE_CHUNK, SCALE_STAGES, scale_box
+
+_SCANNED_ROWS = 1024
+"""Values of alpha that the plan warp has under way at once: 32 of a lane, in registers."""
+
+_SPLIT_REGISTERS = {"update_registers": 200, "other_registers": 104}
+"""
+Of a thread of tiles of 128 columns that are split: with an equal share, 168, ptxas spills a word or
+two of what an update warp keeps between tiles. 2 x 200 + 104 are those of three warpgroups.
+"""
+
+FIRST_CHUNK = 8
+"""k-blocks that are handed over first, so that work begins; then twice as many, up to a chunk."""
+
+LISTED_EXPERTS = 64
+"""
+Entries of the ring of experts that are found and not yet handed over: fewer than a chunk of
+k-blocks has, with one each, and those that are found next.
+"""
+
+_CHUNK_WORDS = 2 * SCALE_CHUNK + 2
+"""Of a chunk besides its scales: expert and place of each k-block, their number, and the end."""
+
+_STREAM = Schedule(stream_b=True)
+_SPLIT = Schedule(stream_b=True, split_k=2)
+_LISTED = (
+    (128, 64, Cluster(), 4, _STREAM),
+    (128, 64, Cluster(), 4, _SPLIT),
+    (128, 128, Cluster(), 4, _STREAM),
+    (128, 128, Cluster(), 4, _SPLIT),
+    (256, 128, Cluster(m=2), 4, Schedule(two_cta=True)),
+)
+"""
+Rows, columns, cluster, accumulator stages and schedule: what fills 148 SMs at 32 to 384 tokens and
+N 7168, by the cost model on paper.
+"""
+
+_PARAMETERS = frozenset(
+    (
+        *("name", "config_json", "layout", "a_dtype", "out_dtype", "scale_granularity"),
+        *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "num_acc_stage"),
+        *("raster", "stream_b", "use_pdl", "split_k"),
+        *("ctas", "update_warps", "threads", "update_registers", "other_registers"),
+        *("tmem_columns", "num_ab_stage", "part_m", "read_n", "epilogue_n"),
+        *("scale_stages", "scale_chunk", "scale_columns", "scale_values", "scale_blocks"),
+        *("scale_box", "scale_pitch", "scanned_experts", "listed_experts", "first_chunk"),
+    )
+)
+
+
+@frozen
+class Sm100Fc2Derived(Sm100Derived):
+    """
+    What follows from a legal config: all that does for a grouped GEMM, and more of the plan.
+
+    Attributes:
+        scanned_experts: Experts whose alpha is looked at at once.
+        listed_experts: Experts that are found and not yet handed over, at most.
+        first_chunk: k-blocks of a tile that are handed over first.
+    """
+
+    scanned_experts: int
+    listed_experts: int
+    first_chunk: int
+
+
+class _Parts(Sm100Rules):
+    """The rules of a grouped GEMM that is made of the same parts."""
+
+    space = Sm100Rules.space._replace(
+        tile_n=(64, 128),
+        tile_k={DType.E4M3: Sm100Rules.space.tile_k[DType.E4M3]},
+        cluster=((1, 1), (2, 1), (1, 2)),
+        operands=tuple((DType.E4M3, out) for out in (DType.BF16, DType.F16, DType.F32)),
+        scale_granularity=(ScaleGranularity.BLOCK128,),
+    )
+
+    def __init__(self, arch: str) -> None:
+        self.arch = arch
+
+    def derive(self, config: KernelConfig) -> Sm100Derived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        fc2_space.check_types(config, self.space, self.arch)
+        refuse_unless(
+            config.tile.n in self.space.tile_n,
+            "E_MMA_N",
+            f"tile_n={config.tile.n}: tiles wider than {SCALE_BLOCK} leave SMs without one where "
+            "experts lie along K, and narrower ones than 64 load more of a than of b: "
+            f"{' or '.join(map(str, self.space.tile_n))}",
+        )
+        return super().derive(config)
+
+    def _memory(self, config: KernelConfig) -> tuple[int, int]:
+        """Return the bytes of shared memory that an operand stage takes, and those of all else."""
+        stage, fixed = super()._memory(config)
+        alpha = SCALE_STAGES * scale_box(config) * 4
+        return stage, fixed + alpha + 2 * _CHUNK_WORDS * 4 + LISTED_EXPERTS * 4
+
+
+class MoeFc2Dense:
+    """The rules of its kernels, the few that may be chosen, and what they cost."""
+
+    generation = 1
+    alignment = 16  # the TMA unit's grain
+    row_edges: tuple[int, ...] = (
+        *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 384),
+        *(512, 768, 1024, 2048, 4096),
+    )
+    space = _Parts.space
+
+    def __init__(self, arch: str) -> None:
+        self.arch = arch
+        self.parts = _Parts(arch)
+
+    def derive(self, config: MoeFc2DenseConfig) -> Sm100Fc2Derived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        numbers = asdict(self.parts.derive(config.gemm)) | {"part_m": PART_M}
+        if config.schedule.split_k > 1 and config.tile.n == SCALE_BLOCK:
+            numbers |= _SPLIT_REGISTERS
+        ctas = numbers["ctas"]
+        return Sm100Fc2Derived(
+            **numbers,
+            scanned_experts=_SCANNED_ROWS // (config.tile.m * config.cluster.m // ctas),
+            listed_experts=LISTED_EXPERTS,
+            first_chunk=FIRST_CHUNK,
+        )
+
+    def nearest(self, config: MoeFc2DenseConfig) -> MoeFc2DenseConfig | None:
+        """Return the legal config that is nearest to a refused one; None where there is none."""
+        return fc2_space.nearest(config, self.parts)
+
+    def configs(self) -> Iterator[MoeFc2DenseConfig]:
+        """Yield every config that the target can be asked for, legal or not."""
+        yield from fc2_space.every(self.space)
+
+    def candidates(self, problem: MoeFc2DenseProblem) -> tuple[MoeFc2DenseConfig, ...]:
+        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        listed = (
+            MoeFc2DenseConfig(
+                operands=problem.operands,
+                tile=Tile(m=rows, n=columns, k=128),
+                cluster=cluster,
+                pipeline=Pipeline(num_acc_stage=stages),
+                schedule=schedule,
+            )
+            for rows, columns, cluster, stages, schedule in _LISTED
+        )
+        return fc2_space.legal_of(listed, self.parts)
+
+    def predict(
+        self,
+        problem: MoeFc2DenseProblem,
+        config: MoeFc2DenseConfig,
+        device: Device,
+        num_sms: int,
+    ) -> Candidate:
+        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        return fc2_cost.predict(problem, config, device, num_sms)
+
+    def doubt(self, problem: MoeFc2DenseProblem, device: Device) -> str:  # noqa: ARG002
+        """Return that nothing was measured on such a device."""
+        return (
+            f"the model of an {device.name} is on paper: nothing was measured; it takes routing "
+            "for even"
+        )
+
+    def template(self) -> Template:
+        """Return the template of its kernels."""
+        return Template(
+            root=templates.ROOT, entry="sm100/moe_fc2_dense.py.jinja", parameters=_PARAMETERS
+        )
+
+    def check_sizes(self, problem: MoeFc2DenseProblem) -> None:
+        """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
+        check_vectors(problem, self.arch, vector_bytes=self.alignment)  # type: ignore[arg-type]

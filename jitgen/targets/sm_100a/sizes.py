@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What an SM of sm_100a and sm_103a has, what kernels are made of, and the sizes that follow from a
+config, whether it is legal or not.
+"""
+
+from __future__ import annotations
+
+import math
+
+from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import KernelConfig
+
+SMEM_BYTES = 232_448
+"""Shared memory that one CTA can have: 227 KiB of the SM's 228."""
+
+TMEM_COLUMNS = 512
+"""Columns of an SM's tensor memory, 128 lanes of 32 bits each."""
+
+CTA_ROWS = 128
+"""Rows of a tile that are one CTA's: the lanes of tensor memory, all of which are filled."""
+
+UPDATE_WARPS = 8
+"""Warps that read sums: each sees a quarter of the lanes, and takes half of the columns."""
+
+ROW_BYTES = 128
+"""Bytes of one row of an operand's stage: what its swizzle spans."""
+
+MAX_STAGES = 10
+"""More operand stages than this hide nothing more."""
+
+MIN_STAGES = 3
+"""Fewer do not hide the loads."""
+
+SCALE_STAGES = 8
+"""k-blocks whose activation scales may be ahead: they live longer than the operands."""
+
+SCALE_CHUNK = 32
+"""k-blocks whose weight scales are handed to the update warps at once."""
+
+MAX_ENTRIES = 512
+"""Entries of the table of tile counts in shared memory, as on sm_90a."""
+
+PART_M = 32
+"""Rows of a that one copy loads where a group does not fill its tile."""
+
+ATOM_BYTES = 512
+"""Of scales: 128 rows or columns, 4 places along K."""
+
+ATOM_COLUMNS = 4
+"""Columns of tensor memory that an atom takes, each with the scales of 32 rows or columns."""
+
+SHIFT_COLUMNS = 64
+"""Columns of b that scales in tensor memory are shifted by, as NVIDIA's examples do."""
+
+VALUES = {ScaleGranularity.MX32: 32, ScaleGranularity.NV16: 16}
+"""Values along K that share a scale."""
+
+THREADS = 32 * (UPDATE_WARPS + 4)
+"""Update warps, and a warpgroup of a multiply, a load, a plan and an idle warp."""
+
+WIDE = 192
+"""Columns from which on the totals of an update warp need more registers than an equal share."""
+
+RING_SLOT_BYTES = 16
+"""The full and the free barrier of a slot."""
+
+TILE_INFO_BYTES = 32
+"""First row, tile along N, group and two ends of rows, in eight words."""
+
+SWIZZLE_BYTES = 1024
+"""What shared memory is a multiple of, as the 128-byte swizzle repeats after so much."""
+
+
+def align(size: int, to: int) -> int:
+    """Return `size`, rounded up to a multiple of `to`."""
+    return -(-size // to) * to
+
+
+def is_block(config: KernelConfig) -> bool:
+    """Return whether scales change within K and are applied to sums of 128."""
+    return config.operands.scale_granularity is ScaleGranularity.BLOCK128
+
+
+def has_atoms(config: KernelConfig) -> bool:
+    """Return whether the tensor core applies the scales, which come in atoms."""
+    return config.operands.scale_granularity in VALUES
+
+
+def has_block_table(config: KernelConfig) -> bool:
+    """Return whether blocks of scales are not tiles: of ragged groups in tiles of 256 rows."""
+    return has_atoms(config) and config.layout is Layout.RAGGED and config.schedule.two_cta
+
+
+def atoms(config: KernelConfig) -> int:
+    """Return the atoms of scales along K of a stage, for each 128 rows or columns."""
+    values = VALUES[config.operands.scale_granularity]
+    return ROW_BYTES * 8 // config.operands.a_dtype.bits // (4 * values)
+
+
+def scale_blocks(tile_n: int) -> int:
+    """Return the blocks of 128 columns that a tile of b meets, wherever it starts."""
+    return -(-(tile_n + SCALE_BLOCK - math.gcd(tile_n, SCALE_BLOCK)) // SCALE_BLOCK)
+
+
+def scale_columns(config: KernelConfig) -> int:
+    """Return the columns of tensor memory that scales take."""
+    if not has_atoms(config):
+        return 0
+    return ATOM_COLUMNS * atoms(config) * (1 + scale_blocks(config.tile.n))
+
+
+def num_ctas(config: KernelConfig) -> int:
+    """Return the CTAs that multiply a tile together."""
+    return 2 if config.schedule.two_cta else 1
+
+
+def read_n(tile_n: int) -> int:
+    """Return the columns that a warp reads at once: of its half at most 64, of one weight scale."""
+    half = tile_n // 2
+    if half <= 64:
+        return half
+    return 64 if half % 64 == 0 else 32
+
+
+def scale_box(config: KernelConfig) -> int:
+    """
+    Return the activation scales of a CTA's rows, as one copy loads them.
+
+    A ragged tile starts at any row, but the TMA unit faults where its first coordinate is not at
+    whole 16 bytes, so that a box begins up to 3 rows ahead.
+    """
+    return CTA_ROWS + 4 if config.layout is Layout.RAGGED else CTA_ROWS
+
+
+def epilogue_n(columns: int, out_dtype: DType) -> int:
+    """Return the columns of one store box: as wide as a swizzle of 128, 64 or 32 bytes allows."""
+    widths = (size * 8 // out_dtype.bits for size in (128, 64, 32))
+    return next(width for width in widths if columns % width == 0)
+
+
+def scale_values(tile_n: int) -> int:
+    """Return the weight scales kept for a k-block."""
+    return tile_n // math.gcd(tile_n, SCALE_BLOCK)

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blackwell Ultra for data centres: B300, GB300. Kernels are those of sm_100a, compiled anew."""
+
+from __future__ import annotations
+
+from jitgen.targets.sm_100a import Sm100a
+from jitgen.targets.sm_100a.devices import B300, GB300
+
+
+class Sm103a(Sm100a):
+    """See `jitgen.targets.protocol.Target`."""
+
+    name = "sm_103a"
+    compiler_options = ("--gpu-arch", "sm_103a")
+    devices = (B300, GB300)
+
+    def runs_on(self, major: int, minor: int) -> bool:
+        """Return whether a GPU of this compute capability runs its kernels."""
+        return (major, minor) == (10, 3)
+
+
+TARGET = Sm103a()

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sm_90a says of `moe_fc2_dense`: see `jitgen.targets.protocol.Rules`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from jitgen import templates
+from jitgen.config.config import DType, ScaleGranularity
+from jitgen.frozen import frozen
+from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Schedule, Tile
+from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.targets import fc2_space
+from jitgen.targets.gemm import check_vectors
+from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
+from jitgen.targets.sm_90a import fc2_cost
+from jitgen.targets.sm_90a.devices import fit_of
+from jitgen.targets.sm_90a.rules import SCALE_CHUNK, Sm90Derived, Sm90Rules
+
+SCANNED_ROWS = {64: 512, 128: 256}
+"""
+Values of alpha that the plan warp has under way at once, by rows of a tile: 16 or 8 of a lane,
+of whose registers ptxas spills some where there are more.
+"""
+
+_REGISTERS = {64: (56, 248), 128: (56, 224)}
+"""Of a thread that loads or plans, and of one that multiplies, by rows of a tile."""
+
+FIRST_CHUNK = 8
+"""k-blocks that are handed over first, so that work begins; then twice as many, up to a chunk."""
+
+LISTED_EXPERTS = 64
+"""
+Entries of the ring of experts that are found and not yet handed over: fewer than a chunk of
+k-blocks has, with one each, and those that are found next.
+"""
+
+_CHUNK_WORDS = 2 * SCALE_CHUNK + 2
+"""Of a chunk besides its scales: expert and place of each k-block, their number, and the end."""
+
+_PART_M = {64: 16, 128: 64}
+"""Rows of a that one copy loads where there are fewer tokens than a tile has rows."""
+
+_STREAM = Schedule(stream_b=True)
+_SPLIT = Schedule(stream_b=True, split_k=2)
+_LISTED = (
+    (64, 64, Cluster(), _STREAM),
+    (64, 64, Cluster(n=2), _STREAM),
+    (64, 128, Cluster(), _STREAM),
+    (64, 128, Cluster(), _SPLIT),
+    (64, 128, Cluster(n=2), _STREAM),
+    (128, 64, Cluster(n=2), _STREAM),
+    (128, 128, Cluster(), _SPLIT),
+    (128, 128, Cluster(n=2), _STREAM),
+    (128, 128, Cluster(m=2), Schedule()),
+    (128, 192, Cluster(n=2), Schedule()),
+    (128, 192, Cluster(m=2), Schedule()),
+)
+"""Not tuned yet: what fills 132 SMs at 32 to 384 tokens and N 7168, by the cost model."""
+
+_PARAMETERS = frozenset(
+    (
+        *("name", "config_json", "layout", "a_dtype", "out_dtype", "scale_granularity"),
+        *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"),
+        *("raster", "stream_b", "use_pdl", "split_k"),
+        *("math_warpgroups", "waves", "threads", "load_registers", "math_registers"),
+        *("num_ab_stage", "part_m", "out_n", "epilogue_n"),
+        *("scale_chunk", "scale_columns", "scale_values", "scale_box", "scale_pitch"),
+        *("scanned_experts", "listed_experts", "first_chunk"),
+    )
+)
+
+
+@frozen
+class Sm90Fc2Derived(Sm90Derived):
+    """
+    What follows from a legal config: all that does for a grouped GEMM, and more of the plan.
+
+    Attributes:
+        scanned_experts: Experts whose alpha is looked at at once.
+        listed_experts: Experts that are found and not yet handed over, at most.
+        first_chunk: k-blocks of a tile that are handed over first.
+    """
+
+    scanned_experts: int
+    listed_experts: int
+    first_chunk: int
+
+
+class _Parts(Sm90Rules):
+    """The rules of a grouped GEMM that is made of the same parts."""
+
+    space = Sm90Rules.space._replace(
+        tile_m=tuple(_PART_M),
+        tile_k={DType.E4M3: (128,)},
+        operands=tuple((DType.E4M3, out) for out in (DType.BF16, DType.F16, DType.F32)),
+        scale_granularity=(ScaleGranularity.BLOCK128,),
+    )
+
+    def derive(self, config: KernelConfig) -> Sm90Derived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        fc2_space.check_types(config, self.space, "sm_90a")
+        refuse_unless(
+            config.tile.m in self.space.tile_m,
+            "E_WGMMA_M",
+            f"tile_m={config.tile.m}: one or two warpgroups take 64 tokens each, 64 or 128; more "
+            "leave SMs without a tile where experts lie along K",
+        )
+        return super().derive(config)
+
+    def _memory(self, config: KernelConfig) -> tuple[int, int]:
+        """Return the bytes of shared memory that an operand stage takes, and those of all else."""
+        stage, fixed = super()._memory(config)
+        alpha = -(-config.tile.m // 32) * 32 * 4
+        return stage + alpha, fixed + 2 * _CHUNK_WORDS * 4 + LISTED_EXPERTS * 4
+
+
+class MoeFc2Dense:
+    """The rules of its kernels, the few that may be chosen, and what they cost."""
+
+    generation = 1
+    alignment = 16  # the TMA unit's grain
+    row_edges: tuple[int, ...] = (
+        *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 384),
+        *(512, 768, 1024, 2048, 4096),
+    )
+    space = _Parts.space
+    parts = _Parts()
+
+    def derive(self, config: MoeFc2DenseConfig) -> Sm90Fc2Derived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        rows = config.tile.m
+        numbers = asdict(self.parts.derive(config.gemm))
+        load_registers, math_registers = _REGISTERS[rows]
+        numbers |= {"load_registers": load_registers, "math_registers": math_registers}
+        numbers |= {"part_m": _PART_M[rows]}
+        return Sm90Fc2Derived(
+            **numbers,
+            scanned_experts=SCANNED_ROWS[rows] // (rows * config.cluster.m),
+            listed_experts=LISTED_EXPERTS,
+            first_chunk=FIRST_CHUNK,
+        )
+
+    def nearest(self, config: MoeFc2DenseConfig) -> MoeFc2DenseConfig | None:
+        """Return the legal config that is nearest to a refused one; None where there is none."""
+        return fc2_space.nearest(config, self.parts)
+
+    def configs(self) -> Iterator[MoeFc2DenseConfig]:
+        """Yield every config that the target can be asked for, legal or not."""
+        yield from fc2_space.every(self.space)
+
+    def candidates(self, problem: MoeFc2DenseProblem) -> tuple[MoeFc2DenseConfig, ...]:
+        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        listed = (
+            MoeFc2DenseConfig(
+                operands=problem.operands,
+                tile=Tile(m=rows, n=columns, k=128),
+                cluster=cluster,
+                schedule=schedule,
+            )
+            for rows, columns, cluster, schedule in _LISTED
+        )
+        return fc2_space.legal_of(listed, self.parts)
+
+    def predict(
+        self,
+        problem: MoeFc2DenseProblem,
+        config: MoeFc2DenseConfig,
+        device: Device,
+        num_sms: int,
+    ) -> Candidate:
+        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        return fc2_cost.predict(problem, config, fit_of(device), num_sms)
+
+    def doubt(self, problem: MoeFc2DenseProblem, device: Device) -> str:  # noqa: ARG002
+        """Return what the cost model was not fitted to."""
+        return "the model was fitted to grouped GEMMs, and takes routing for even"
+
+    def template(self) -> Template:
+        """Return the template of its kernels."""
+        return Template(
+            root=templates.ROOT, entry="sm90/moe_fc2_dense.py.jinja", parameters=_PARAMETERS
+        )
+
+    def check_sizes(self, problem: MoeFc2DenseProblem) -> None:
+        """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
+        check_vectors(problem, "sm_90a", vector_bytes=self.alignment)  # type: ignore[arg-type]

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sm_90a says of `quantize`: see `jitgen.targets.protocol.Rules`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jitgen import templates
+from jitgen.config.config import Layout
+from jitgen.frozen import frozen
+from jitgen.ops.quantize.config import (
+    Format,
+    QuantizeConfig,
+    QuantizeProblem,
+    Rounding,
+    Tiling,
+)
+from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
+from jitgen.targets.sm_90a.devices import H200
+
+COLUMNS = 16
+"""What K is a multiple of: the GEMMs that read the results take 16 bytes of e4m3, too."""
+
+_ROWS = (1, 2, 4, 8)
+_THREADS = (64, 128, 256)
+_CTAS = (2, 3, 4, 5, 6, 7, 8, 9, 16)
+_VECTORS = (8, 16)
+
+_WARP = 32
+_THREADS_PER_SM = 2048
+_CTAS_PER_SM = 32
+_PARTITIONS = 4  # of an SM, each with registers of its own for every fourth warp
+_REGISTERS_PER_PARTITION = 16_384
+_MAX_REGISTERS = 255
+_REGISTER_UNIT = 8  # a thread gets whole units
+
+_NEEDED = {
+    (Format.MXFP8, 8): {1: 40, 2: 48, 4: 56, 8: 80},
+    (Format.MXFP8, 16): {1: 56, 2: 64, 4: 80, 8: 168},
+    (Format.MXFP4, 8): {1: 40, 2: 48, 4: 64, 8: 80},
+    (Format.MXFP4, 16): {1: 56, 2: 64, 4: 80, 8: 128},
+    (Format.NVFP4, 8): {1: 64, 2: 72, 4: 80, 8: 96},
+    (Format.NVFP4, 16): {1: 80, 2: 96, 4: 128},
+}
+"""
+Registers of a thread below which the compiler spills, by rows of a tile. Found by compiling every
+layout with nvidia-cutlass-dsl 4.8.1.
+"""
+
+_SPEEDS = {8: (4.9, 3.0e6), 16: (5.3, 3.6e6), 32: (5.95, 4.0e6)}
+"""
+By the columns of a lane's loads: microseconds of a call without rows, and bytes per microsecond.
+Assumed to be what `silu_mul_quantize` has on an H200.
+"""
+
+_PARAMETERS = frozenset(
+    (
+        *("name", "config_json", "layout", "format", "rounding"),
+        *("rows", "threads", "ctas_per_sm", "vector", "is_persistent", "use_pdl"),
+    )
+)
+
+_FLAT = Tiling(rows=1, threads=64, ctas_per_sm=16)
+_TILINGS = (
+    Tiling(is_persistent=False),
+    Tiling(),
+    Tiling(rows=2, ctas_per_sm=8),
+    Tiling(rows=2, vector=16),
+    _FLAT,
+)
+_TILINGS_OF_NVFP4 = (
+    Tiling(rows=2, ctas_per_sm=5, vector=16, is_persistent=False),
+    Tiling(rows=2, ctas_per_sm=5, vector=16),
+    Tiling(ctas_per_sm=6, is_persistent=False),
+    Tiling(ctas_per_sm=6),
+    Tiling(rows=2),
+    _FLAT,
+)
+"""
+Its registers are more. Of tilings with as many loads under way the first is chosen: on an H200 it
+took 62 us for 8192 x 7168 values, the third 69.
+"""
+
+
+@frozen
+class Sm90QuantizeDerived:
+    """
+    What follows from a legal sm_90a config.
+
+    Attributes:
+        registers: Of a thread, as many as `ctas_per_sm` CTAs leave it.
+        bytes_ahead: Loads of an SM that are under way at once.
+    """
+
+    registers: int
+    bytes_ahead: int
+
+
+class Quantize:
+    """The rules of its kernels, the few that may be chosen, and what they cost."""
+
+    arch = "sm_90a"
+    generation = 1
+    alignment = 16
+    row_edges: tuple[int, ...] = (1, 8, 32, 128, 512, 2048, 8192, 32768)
+
+    def derive(self, config: QuantizeConfig) -> Sm90QuantizeDerived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        tiling, form = config.tiling, config.format
+        refuse_unless(
+            form is not Format.NVFP4 or config.rounding is Rounding.UP,
+            "E_ROUNDING",
+            f"rounding={config.rounding} is for scales that are powers of two: those of nvfp4 are "
+            "e4m3, rounded to nearest",
+        )
+        for name, allowed in (("rows", _ROWS), ("threads", _THREADS), ("vector", _VECTORS)):
+            have = getattr(tiling, name)
+            refuse_unless(
+                have in allowed,
+                f"E_{name.upper()}",
+                f"{name}={have} is not one of {', '.join(map(str, allowed))}",
+            )
+        lanes = 4 * form.values // tiling.vector
+        refuse_unless(
+            tiling.rows <= lanes,
+            "E_ROWS",
+            f"rows={tiling.rows}: {lanes} lanes share the columns of four scales, and each stores "
+            "those of one row at most",
+        )
+        threads = tiling.threads * tiling.ctas_per_sm
+        refuse_unless(
+            tiling.ctas_per_sm <= _CTAS_PER_SM and threads <= _THREADS_PER_SM,
+            "E_CTAS",
+            f"{tiling.ctas_per_sm} CTAs of {tiling.threads} threads are more than an SM holds: "
+            f"{_CTAS_PER_SM} CTAs, {_THREADS_PER_SM} threads",
+        )
+        registers, needed = _registers(threads), _NEEDED[form, tiling.vector][tiling.rows]
+        refuse_unless(
+            needed <= registers,
+            "E_REGS",
+            f"{tiling.rows} rows of {tiling.vector} columns need {needed} registers a thread, and "
+            f"{threads} threads leave each {registers}",
+        )
+        ahead = 2 * tiling.vector * tiling.rows * threads
+        return Sm90QuantizeDerived(registers=registers, bytes_ahead=ahead)
+
+    def nearest(self, config: QuantizeConfig) -> QuantizeConfig | None:
+        """Return the legal config that is nearest to a refused one: sides by their ratios."""
+        start = config
+        if config.format is Format.NVFP4:
+            start = replace(config, rounding=Rounding.UP)
+
+        def distance(other: QuantizeConfig) -> float:
+            sides = ("rows", "threads", "ctas_per_sm", "vector")
+            pairs = [(getattr(start.tiling, side), getattr(other.tiling, side)) for side in sides]
+            return float(sum(max(pair) / max(1, min(pair)) for pair in pairs))
+
+        every = (replace(start, tiling=tiling) for tiling in _tilings(start.tiling))
+        return min(filter(self._is_legal, every), key=distance, default=None)
+
+    def configs(self) -> Iterator[QuantizeConfig]:
+        """Yield configs of every size, legal or not, with the default launch."""
+        for layout, form, rounding in itertools.product(Layout, Format, Rounding):
+            for tiling in _tilings(Tiling()):
+                yield QuantizeConfig(layout=layout, format=form, rounding=rounding, tiling=tiling)
+
+    def candidates(self, problem: QuantizeProblem) -> tuple[QuantizeConfig, ...]:
+        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        kind = QuantizeConfig(
+            layout=problem.layout, format=problem.format, rounding=problem.rounding
+        )
+        listed = _TILINGS_OF_NVFP4 if problem.format is Format.NVFP4 else _TILINGS
+        return tuple(filter(self._is_legal, (replace(kind, tiling=each) for each in listed)))
+
+    def predict(
+        self, problem: QuantizeProblem, config: QuantizeConfig, device: Device, num_sms: int
+    ) -> Candidate:
+        """Return what `config` would take: its launch, and what crosses memory at its rate."""
+        tiling = config.tiling
+        tiles = problem.groups * -(-problem.rows_per_group // tiling.rows)
+        widths = -(-problem.k // (tiling.vector * _WARP))
+        warps = num_sms * tiling.ctas_per_sm * tiling.threads // _WARP
+        in_flight = tiling.rows * tiling.vector
+        call_us, rate = _SPEEDS[max(size for size in _SPEEDS if size <= max(in_flight, 8))]
+        share = min(1.0, num_sms / device.num_sms) * device.dram_gbps / H200.dram_gbps
+        return Candidate(
+            config=config,
+            cost=call_us + problem.traffic_bytes / (rate * share),
+            padding_ratio=tiles * tiling.rows / max(1, problem.m),
+            waves=-(-tiles * widths // warps),
+            traffic_bytes=problem.traffic_bytes,
+            limiter="stream",
+        )
+
+    def doubt(self, problem: QuantizeProblem, device: Device) -> str:  # noqa: ARG002
+        """Return what the model was not fitted to."""
+        return "speeds are those of silu_mul_quantize on an H200, not of quantize"
+
+    def check_sizes(self, problem: QuantizeProblem) -> None:
+        """Raise a Refusal where a row does not end with a whole vector."""
+        refuse_unless(
+            problem.k % COLUMNS == 0,
+            "E_SIZE",
+            f"must have K a multiple of {COLUMNS} on {self.arch} (got {problem.k})",
+        )
+
+    def template(self) -> Template:
+        """Return the template of its kernels."""
+        return Template(root=templates.ROOT, entry="sm90/quantize.py.jinja", parameters=_PARAMETERS)
+
+    def _is_legal(self, config: QuantizeConfig) -> bool:
+        try:
+            self.derive(config)
+        except Refusal:
+            return False
+        return True
+
+
+def _registers(threads: int) -> int:
+    """Return the registers of each thread where an SM holds so many."""
+    warps = -(-threads // (_WARP * _PARTITIONS))
+    registers = _REGISTERS_PER_PARTITION // (_WARP * warps) // _REGISTER_UNIT * _REGISTER_UNIT
+    return min(registers, _MAX_REGISTERS)
+
+
+def _tilings(like: Tiling) -> Iterator[Tiling]:
+    """Yield the tilings of every size, legal or not, with the flags of `like`."""
+    for rows, threads, ctas, vector in itertools.product(_ROWS, _THREADS, _CTAS, _VECTORS):
+        yield replace(like, rows=rows, threads=threads, ctas_per_sm=ctas, vector=vector)
