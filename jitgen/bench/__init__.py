@@ -23,8 +23,16 @@ SUITES = {
     "emulator": "The emulator: seconds and memory for one kernel.",
     "gemm": "Device time of GPU kernels; needs a GPU.",
     "silu": "SwiGLU and its quantisation beside a copy and torch's inductor.",
+    "quantize": "MXFP8, MXFP4 and NVFP4 beside a copy and torch's operations.",
+    "fc2": "FC2 of an MoE layer: one dense GEMM beside the grouped GEMM and a combine.",
 }
 """Every suite and what it measures, in the order in which `all` runs them."""
+
+REPORTS = {
+    "hopper": "Grouped GEMMs from one token to prefill, beside peers; needs a GPU.",
+    "blackwell": "Grouped GEMMs by experts, rows, N and K, beside peers; needs a GPU.",
+}
+"""Suites with a command and reports of their own, which `all` leaves out: see `suite`."""
 
 
 def run(suite: str) -> Iterator[Row]:
@@ -41,4 +49,4 @@ def run(suite: str) -> Iterator[Row]:
     yield from importlib.import_module(f"jitgen.bench.{suite}").rows()
 
 
-__all__ = ["SUITES", "Row", "run"]
+__all__ = ["REPORTS", "SUITES", "Row", "run"]

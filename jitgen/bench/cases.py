@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The cases of the hopper suite: what a mixture-of-experts layer asks for, from one token to prefill.
+The cases of the suites of grouped GEMMs: what a mixture-of-experts layer asks for.
 
-The public ones lie beside this file in ``hopper.json``, and any file of the same form may take
-their place.
+Those of each suite lie beside this file in a JSON file of its name, and any file of the same form
+may take their place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.text import shown
 
 PUBLIC = Path(__file__).with_name("hopper.json")
-"""The public cases."""
+"""The cases of the hopper suite."""
 
 MATRICES = UP, DOWN = ((4096, 7168), (7168, 2048))
 """N and K of the two projections of an expert of DeepSeek-V3."""

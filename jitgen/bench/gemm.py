@@ -13,9 +13,8 @@ from functools import partial
 
 import jitgen
 from jitgen.bench.cases import MATRICES
-from jitgen.bench.peers import find_all
+from jitgen.bench.peers import PEER, find_all
 from jitgen.bench.protocol import Row
-from jitgen.bench.targets import PEER
 from jitgen.config import Layout
 from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.config import Problem

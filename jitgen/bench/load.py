@@ -12,7 +12,8 @@ import itertools
 from collections.abc import Iterator
 
 from jitgen.bench.protocol import Row, temporary_cache
-from jitgen.config import Arch, Layout, ScaleGranularity
+from jitgen.config import Arch, Layout
+from jitgen.config.config import FLOAT_SCALES
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
 from jitgen.tuning.measure.clock import compete_on_host
 from jitgen.tuning.measure.errors import WrongResult
@@ -23,7 +24,7 @@ CONFIGS = tuple(
     KernelConfig(
         layout=layout, operands=Operands(scale_granularity=scales), tile=Tile(m=m, n=64, k=128)
     )
-    for layout, scales, m in itertools.product(Layout, ScaleGranularity, (16, 32))
+    for layout, scales, m in itertools.product(Layout, FLOAT_SCALES, (16, 32))
 )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots of a report of the hopper suite: time against rows per group, and a roofline."""
+"""Plots of a report of a suite: time against rows per group, and a roofline."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jitgen.bench.cases import MATRICES
+from jitgen.bench.peers import PEER
 from jitgen.bench.report import OURS, BenchReport, Measured, Section
-from jitgen.bench.targets import PEER
 from jitgen.errors import ConfigError, JitgenError
 
 if TYPE_CHECKING:
     from jitgen.bench.cases import Case
 
-PEAKS = {"H100": 1979e12, "H200": 1979e12}
+PEAKS = {"H100": 1979e12, "H200": 1979e12, "GB200": 5000e12, "B200": 4500e12}
 """Dense FP8 operations a second that the data sheets name, by a word of the GPU's name."""
 
 _FORMATS = ("svg", "png")
@@ -58,7 +58,7 @@ def _write(report: BenchReport, folder: Path) -> Iterator[Path]:
             figure = Figure(figsize=(11, 5.5), layout="constrained")
             fill(report, figure)
             for kind in _FORMATS:
-                path = folder / f"hopper-{name}.{kind}"
+                path = folder / f"{report.suite}-{name}.{kind}"
                 metadata = {"Date": None} if kind == "svg" else {}
                 figure.savefig(path, dpi=_DOTS_PER_INCH, metadata=metadata)
                 yield path

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the hopper suite measured, as values that can be written and read again.
+What a suite of grouped GEMMs measured, as values that can be written and read again.
 
 Times are seconds of one call on the device, one for each round; ratios are a peer's time over
 jitgen's, so that more than 1 means that jitgen is faster.
@@ -18,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from jitgen.bench import REPORTS
 from jitgen.bench.cases import Case
 from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ConfigError
@@ -25,7 +26,7 @@ from jitgen.frozen import frozen
 from jitgen.text import shown
 from jitgen.tuning.measure.times import Times
 
-SCHEMA = 1
+SCHEMA = 2
 _MAX_BYTES = 2**26  # of a report; a whole suite with its samples takes one
 OURS = "jitgen"
 PADDING = "padding"
@@ -160,6 +161,11 @@ class Accuracy:
     errors: Mapping[str, float]
     missing: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def words(self) -> str:
+        """The errors of all sides in a line."""
+        return ", ".join(f"{side} {error:.3e}" for side, error in self.errors.items())
+
     def to_json(self) -> dict[str, Any]:
         """Return the errors as JSON values."""
         return {
@@ -175,22 +181,44 @@ class Accuracy:
         return cls(case=case, errors=document["errors"], missing=document["missing"])
 
 
+@frozen
+class Checked:
+    """
+    A kernel that was run on small exact problems.
+
+    Attributes:
+        kernel: Its name.
+        reason: What was wrong, or why it did not run; empty where every value was right.
+    """
+
+    kernel: str
+    reason: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """Return the kernel as JSON values."""
+        return {"kernel": self.kernel, "reason": self.reason}
+
+
 @dataclass(slots=True, kw_only=True)
 class BenchReport:
     """
     A run of the suite, which grows while it runs.
 
     Attributes:
+        suite: Its name.
         conditions: What figures depend on: device, versions, clocks seen.
         copy_rate: Bytes a second of a copy within the device's memory, read and written ones; 0
             where it was not measured.
+        kernels: Every kernel that may be chosen, on a small exact problem.
         measured: Every case.
         accuracy: Errors.
         notes: What a reader must know of a peer.
     """
 
+    suite: str = "hopper"
     conditions: dict[str, str] = field(default_factory=dict)
     copy_rate: float = 0.0
+    kernels: list[Checked] = field(default_factory=list)
     measured: list[Measured] = field(default_factory=list)
     accuracy: list[Accuracy] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
@@ -220,15 +248,19 @@ class BenchReport:
     def failures(self) -> list[str]:
         """What jitgen did not compute, or not right: one line each."""
         found: list[Measured | Accuracy] = [*self.measured, *self.accuracy]
-        return [f"{each.case}: {each.missing[OURS]}" for each in found if OURS in each.missing]
+        of_kernels = [f"{each.kernel}: {each.reason}" for each in self.kernels if each.reason]
+        return of_kernels + [
+            f"{each.case}: {each.missing[OURS]}" for each in found if OURS in each.missing
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         return {
-            "suite": "hopper",
+            "suite": self.suite,
             "report_schema": SCHEMA,
             "conditions": self.conditions,
             "copy_bytes_per_s": self.copy_rate,
+            "kernels": [each.to_json() for each in self.kernels],
             "measured": [each.to_json() for each in self.measured],
             "accuracy": [each.to_json() for each in self.accuracy],
             "notes": self.notes,
@@ -242,12 +274,15 @@ class BenchReport:
         Raises:
             ConfigError: `document` is something else.
         """
-        if document.get("suite") != "hopper" or document.get("report_schema") != SCHEMA:
-            raise ConfigError("it is no report of the hopper suite of this version")
+        suite = document.get("suite")
+        if suite not in REPORTS or document.get("report_schema") != SCHEMA:
+            raise ConfigError(f"it is no report of {' or '.join(REPORTS)} of this version")
         try:
             return cls(
+                suite=suite,
                 conditions=dict(document["conditions"]),
                 copy_rate=float(document["copy_bytes_per_s"]),
+                kernels=[Checked(**each) for each in document["kernels"]],
                 measured=[Measured.from_json(each) for each in document["measured"]],
                 accuracy=[Accuracy.from_json(each) for each in document["accuracy"]],
                 notes=dict(document["notes"]),

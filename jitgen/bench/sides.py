@@ -60,6 +60,11 @@ def chosen(case: Case, operands: Workload) -> str:
     return str(jitgen.select(problem, arch).config.name(arch))
 
 
+def device() -> str:
+    """Return where operands live: the GPU, as torch calls it."""
+    return _DEVICE
+
+
 def workload(case: Case) -> Workload:
     """Return random operands of the case."""
     return Workload.random(case.problem, case.row_counts, max_rows=case.max_rows, device=_DEVICE)

@@ -6,16 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from jitgen.bench.cases import DOWN, UP, Case
+from jitgen.bench.peers import PEER
 from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS, BenchReport, Measured, Section
+from jitgen.bench.suite import PREFILL_ROWS
 from jitgen.config import Layout
 from jitgen.frozen import frozen
-
-PEER = "deep_gemm"
-"""The peer that targets speak of: same numerics, and the fastest."""
-
-PREFILL_ROWS = 4096
-"""Rows of a group from which a case counts as prefill."""
 
 HOST_US = 9.0
 ACCURACY = 1.001

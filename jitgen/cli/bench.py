@@ -5,18 +5,14 @@ from __future__ import annotations
 
 import click
 
-from jitgen.bench import SUITES, run
+from jitgen.bench import REPORTS, SUITES, run
 from jitgen.bench.protocol import Row, conditions
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output
 from jitgen.tuning.measure.errors import NoDevice
 
 _ALL = "all"
-_HOPPER = "hopper"
-_LINES = {
-    _HOPPER: "Grouped GEMMs from one token to prefill, beside peers; needs a GPU.",
-    _ALL: f"Every suite but {_HOPPER}, one after the other.",
-}
+_LINES = {_ALL: f"Every suite but {' and '.join(REPORTS)}, one after the other."}
 
 
 class _BenchGroup(click.Group):
@@ -24,23 +20,23 @@ class _BenchGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the suites in the order in which `all` runs them."""
-        return [*SUITES, *_LINES]
+        return [*SUITES, *REPORTS, *_LINES]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """Return the command of a suite, or fail with the suites that there are."""
         suites = self.list_commands(ctx)
         if cmd_name not in suites:
             ctx.fail(f"{cmd_name!r} is not one of {', '.join(suites)}")
-        if cmd_name == _HOPPER:
-            from jitgen.cli.bench_hopper import hopper
+        if cmd_name in REPORTS:
+            from jitgen.cli.bench_suite import command
 
-            return hopper
+            return command(cmd_name)
         return _command(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write one line for each suite."""
         with formatter.section("Suites"):
-            formatter.write_dl([*SUITES.items(), *_LINES.items()])
+            formatter.write_dl([*SUITES.items(), *REPORTS.items(), *_LINES.items()])
 
 
 @click.group(cls=_BenchGroup, subcommand_metavar="SUITE [OPTIONS]")

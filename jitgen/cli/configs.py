@@ -22,7 +22,7 @@ from jitgen.text import shown
 @click.option("--arch", type=ARCH, help="Target; the GPU's, else cpu, if not given.")
 @click.option("--layout", type=Word(Layout), help="Only this layout.")
 @click.option("--scales", "scale_granularity", type=SCALES, help="Only these scales.")
-@click.option("--dtype", "a_dtype", type=Word(DType), help="Only this type of a and b.")
+@click.option("--dtype", "a_dtype", type=Word(DType), help="Only this type of a.")
 @click.option("--out-dtype", type=Word(DType), help="Only this type of the output.")
 @click.option("--all", "show_all", is_flag=True, help="Refused configs too, with code and reason.")
 @with_fields

@@ -21,8 +21,10 @@ from jitgen.cli.doctor_machine import (
 from jitgen.cli.findings import Finding, Health
 from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output, counted
+from jitgen.config import Arch
 from jitgen.errors import JitgenError
 from jitgen.settings import TABLE, settings
+from jitgen.targets.legality import target
 
 
 class _Ear(logging.Handler):
@@ -87,6 +89,7 @@ def doctor(output: Output) -> int:
     return ExitCode.FAILED if is_broken else ExitCode.OK
 
 
+_ASKED = "please send a report: jitgen bench blackwell --peers --report FILE (docs/blackwell.md)"
 _STYLES = {Health.OK: "", Health.NOTE: "", Health.WARN: "yellow", Health.FAIL: "bold red"}
 
 
@@ -110,8 +113,10 @@ def _devices() -> Iterator[Finding]:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for index in range(count):
         major, minor = torch.cuda.get_device_capability(index)
-        name = f"{torch.cuda.get_device_name(index)} (compute capability {major}.{minor})"
-        yield Finding(section=section, name=f"gpu {index}", value=name)
+        name = torch.cuda.get_device_name(index)
+        value = f"{name} (compute capability {major}.{minor})"
+        yield Finding(section=section, name=f"gpu {index}", value=value)
+        yield from proof(section, f"proof {index}", name, Arch.of_capability(major, minor))
     if not count:
         is_blind = bool(driver) and torch.version.cuda is None
         yield Finding(
@@ -127,6 +132,37 @@ def _devices() -> Iterator[Finding]:
         yield Finding(section=section, name="arch", value=str(default_arch()))
     except JitgenError as error:
         yield Finding(section=section, name="arch", value=str(error), health=Health.FAIL)
+
+
+def proof(section: str, name: str, device: str, arch: Arch | None) -> Iterator[Finding]:
+    """Yield what of jitgen has run on a device of this name."""
+    if arch is None:
+        yield Finding(
+            section=section, name=name, value="no target has kernels for it", health=Health.NOTE
+        )
+        return
+    devices = target(arch).devices
+    found = next((each for each in devices if each.name == device), None)
+    value = f"not listed for {arch}: kernels are chosen as for the {devices[0].name}"
+    if found is not None:
+        value = found.proof or "what ran on it is not known"
+    is_proven = found is not None and found.is_proven
+    yield Finding(
+        section=section,
+        name=name,
+        value=value,
+        health=Health.OK if is_proven else Health.NOTE,
+        advice="" if is_proven else _ASKED,
+    )
+
+
+def about_machine() -> list[Finding]:
+    """Return what a report of figures needs: versions, GPUs and what they can run; no paths."""
+    return [
+        finding
+        for section in (version_findings, _devices, ability_findings)
+        for finding in section()
+    ]
 
 
 def _settings() -> Iterator[Finding]:

@@ -128,6 +128,7 @@ def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..
                     show_default=True,
                 ),
                 _word("--dtype", "a_dtype", DType, "e4m3"),
+                click.option("--b-dtype", type=Word(DType), help="Type of b; else that of a."),
                 _word("--out-dtype", "out_dtype", DType, "bf16"),
             )
         ):

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib import metadata
 from typing import TYPE_CHECKING, Protocol
 
 from jitgen.errors import JitgenError
@@ -72,6 +74,7 @@ class Peer(Protocol):
 
 _CLASSES: Mapping[str, str] = {
     "deep_gemm": "jitgen.bench.peers.deep_gemm:DeepGemm",
+    "flashinfer": "jitgen.bench.peers.flashinfer:FlashInfer",
     "cublaslt": "jitgen.bench.peers.cublaslt:CublasLt",
     "torch_grouped": "jitgen.bench.peers.torch_grouped:TorchGrouped",
     "triton": "jitgen.bench.peers.triton:Triton",
@@ -79,6 +82,21 @@ _CLASSES: Mapping[str, str] = {
 
 NAMES = tuple(_CLASSES)
 """Every peer, the one that counts most first."""
+
+PEER = "deep_gemm"
+"""The peer that targets speak of: same numerics, and the fastest on Hopper."""
+
+
+_DISTRIBUTIONS = ("deep-gemm", "sgl-deep-gemm", "flashinfer-python", "triton")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what peers come with, of those that are installed."""
+    found = {}
+    for name in _DISTRIBUTIONS:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def find(name: str) -> Peer:

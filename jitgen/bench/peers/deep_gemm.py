@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ class DeepGemm(Peer):
     """The module `deep_gemm`, which compiles a kernel at the first call with new sizes."""
 
     name = "deep_gemm"
-    note = ""
+    note = "on Blackwell with scales of powers of two, which it packs at every call"
     has_same_numerics = True
 
     def __init__(self) -> None:
@@ -45,6 +46,12 @@ class DeepGemm(Peer):
         is_fp8 = problem.a_dtype is DType.E4M3 and problem.out_dtype is DType.BF16
         if not is_fp8 or problem.scale_granularity is not ScaleGranularity.BLOCK128:
             raise Unavailable("deep_gemm is called for FP8 operands with block128 scales alone")
+        if _wants_powers_of_two():
+            workload = replace(
+                workload,
+                a_scale=power_of_two(workload.a_scale),
+                b_scale=power_of_two(workload.b_scale),
+            )
         check = partial(workload.check, "deep_gemm")
         b = (workload.b, workload.b_scale)
         if problem.layout is Layout.MASKED:
@@ -65,6 +72,19 @@ class DeepGemm(Peer):
             if hasattr(self._module, name):
                 return getattr(self._module, name)
         raise Unavailable(f"this deep_gemm has no {names[0]}")
+
+
+def _wants_powers_of_two() -> bool:
+    """Say whether its kernels for this GPU take eight bits of each scale, the exponent's."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 10
+
+
+def power_of_two(scale: Tensor) -> Tensor:
+    """Return scales rounded up to powers of two, as they lie in memory."""
+    rounded = torch.exp2(torch.ceil(torch.log2(scale)))
+    return torch.empty_strided(
+        scale.shape, scale.stride(), dtype=scale.dtype, device=scale.device
+    ).copy_(rounded)
 
 
 def _padded(workload: Workload, function: Any) -> Prepared:

@@ -43,7 +43,7 @@ class TorchGrouped(Peer):
             a_scale=torch.rand(len(workload.a), device=device) + 0.5,
             b_scale=torch.rand(problem.groups, problem.n, device=device) + 0.5,
         )
-        offs = torch.tensor(_ends(workload), dtype=torch.int32, device=device)
+        offs = torch.tensor(ends_of_groups(workload), dtype=torch.int32, device=device)
         b = workload.b.transpose(1, 2)
         results: list[torch.Tensor] = []
 
@@ -67,7 +67,7 @@ class TorchGrouped(Peer):
         return Prepared(call=call, check=check)
 
 
-def _ends(workload: Workload) -> list[int]:
+def ends_of_groups(workload: Workload) -> list[int]:
     """Return where groups end in a; padding counts to the group before it."""
     if workload.problem.layout is Layout.RAGGED:
         return list(accumulate(workload.row_counts))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen bench hopper``: grouped GEMMs beside their peers, as a table, as JSON and as plots."""
+"""
+``jitgen bench hopper`` and ``blackwell``: grouped GEMMs beside their peers, as a table, as JSON, as
+plots, and as a report to send.
+"""
 
 from __future__ import annotations
 
@@ -8,59 +11,98 @@ from pathlib import Path
 
 import click
 
+from jitgen.bench import REPORTS
 from jitgen.bench import cases as sizes
 from jitgen.bench import peers as others
-from jitgen.bench import targets
+from jitgen.bench import suite as suites
 from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS, PADDING, BenchReport, Measured, Section
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted
+from jitgen.config import Arch
+from jitgen.errors import ConfigError
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
-@click.command()
-@click.option("--peers", "use_peers", is_flag=True, help="Time every peer that is installed, too.")
-@click.option("--cases", "cases_at", type=_FILE, help="Cases to use instead of the public ones.")
-@click.option(
-    "--only", multiple=True, metavar="TEXT", help="Measure only steps whose name has every TEXT."
-)
-@click.option("--save", "save_at", type=_FILE, help="Write the report here after every step.")
-@click.option("--from", "read_at", type=_FILE, help="Show a saved report; needs no GPU.")
-@click.option("--plot", "plot_at", type=_FOLDER, help="Draw plots into this folder.")
-@with_output
-def hopper(
-    output: Output,
-    *,
-    use_peers: bool,
-    cases_at: Path | None,
-    only: tuple[str, ...],
-    save_at: Path | None,
-    read_at: Path | None,
-    plot_at: Path | None,
-) -> int:
-    """
-    Measure grouped GEMMs from one token to prefill, with a cold L2.
+_HELP = """
+{line}
 
-    Exits 1 if a result is wrong or a target is missed. Steps are called for example "public masked
-    32 x 8 N4096 K7168"; their first word is public, one_token, accuracy, host or sustained.
-    """
-    if read_at is None:
-        cases = sizes.load() if cases_at is None else sizes.load(cases_at)
-        report = _measure(output, cases, only, save_at, use_peers=use_peers)
-    elif use_peers or cases_at or only or save_at:
-        raise click.UsageError(
-            "--from measures nothing: leave out --peers, --cases, --only, --save"
-        )
-    else:
-        report = BenchReport.read(read_at)
+Every result is checked, and every kernel that may be chosen on small exact problems; L2 is cold.
+Exits 1 if a result is wrong or a target is missed. Steps are called for example "public masked 32 x
+8 N4096 K7168"; their first word is kernels, public, one_token, accuracy, host or sustained.
+"""
+
+
+def command(name: str) -> click.Command:
+    """Return the command that measures or shows the suite of a name."""
+
+    @click.command(name, help=_HELP.format(line=REPORTS[name]))
+    @click.option(
+        "--peers", "use_peers", is_flag=True, help="Time every peer that is installed, too."
+    )
+    @click.option("--cases", "cases_at", type=_FILE, help="Cases to use instead of its own.")
+    @click.option(
+        "--only",
+        multiple=True,
+        metavar="TEXT",
+        help="Measure only steps whose name has every TEXT.",
+    )
+    @click.option("--save", "save_at", type=_FILE, help="Write what was found after every step.")
+    @click.option("--from", "read_at", type=_FILE, help="Show what was saved; needs no GPU.")
+    @click.option("--plot", "plot_at", type=_FOLDER, help="Draw plots into this folder.")
+    @click.option(
+        "--report", "report_at", type=_FILE, help="Write a file to send: machine, kernels, table."
+    )
+    @with_output
+    def measure(
+        output: Output,
+        *,
+        use_peers: bool,
+        cases_at: Path | None,
+        only: tuple[str, ...],
+        save_at: Path | None,
+        read_at: Path | None,
+        plot_at: Path | None,
+        report_at: Path | None,
+    ) -> int:
+        suite = suites.find(name)
+        if read_at is None:
+            cases = sizes.load(cases_at or suite.cases)
+            report = _measure(output, suite, cases, only, save_at, use_peers=use_peers)
+        elif use_peers or cases_at or only or save_at:
+            raise click.UsageError(
+                "--from measures nothing: leave out --peers, --cases, --only, --save"
+            )
+        else:
+            report = _read(read_at, suite)
+        return _tell(output, suite, report, plot_at, report_at)
+
+    return measure
+
+
+def _read(path: Path, suite: suites.Suite) -> BenchReport:
+    report = BenchReport.read(path)
+    if report.suite != suite.name:
+        raise ConfigError(f"{path} is a report of another suite: jitgen bench {report.suite}")
+    return report
+
+
+def _tell(
+    output: Output,
+    suite: suites.Suite,
+    report: BenchReport,
+    plot_at: Path | None,
+    report_at: Path | None,
+) -> int:
+    """Print what was found, write the files that were asked for, and return the exit code."""
     if plot_at is not None:
         from jitgen.bench.plots import draw
 
         for path in draw(report, plot_at):
             output.note(f"wrote {path}")
-    rows = list(targets.rows(report))
+    rows = list(suite.targets(report))
     is_good = not report.failures and all(row.ok for row in rows)
     document = {
         "ok": is_good,
@@ -69,6 +111,11 @@ def hopper(
         "noise": report.noise,
         "targets": [row.to_json() for row in rows],
     }
+    if report_at is not None:
+        from jitgen.cli.bench_report import write
+
+        write(report, report_at)
+        output.note(f"wrote {report_at}: look it over, and send it with an issue")
     output.result("bench", document, lambda: _show(output, report, rows))
     for failure in report.failures:
         output.error("WrongResult", failure)
@@ -77,24 +124,24 @@ def hopper(
 
 def _measure(
     output: Output,
+    suite: suites.Suite,
     cases: tuple[sizes.Case, ...],
     only: tuple[str, ...],
     save_at: Path | None,
     *,
     use_peers: bool,
 ) -> BenchReport:
-    from jitgen.bench import hopper as suite
     from jitgen.tuning.measure.clock import require_gpu
 
-    require_gpu("the hopper suite")
-    steps = suite.plan(cases, only)
+    require_gpu(f"the {suite.name} suite")
+    steps = suites.plan(cases, only)
     if not steps:
         words = " and ".join(map(repr, only))
         raise click.UsageError(f"no step has {words} in its name")
     found, missing = others.find_all() if use_peers else ([], {})
     for name, reason in missing.items():
         output.note(f"without {name}: {reason}")
-    report = BenchReport(notes=dict(missing))
+    report = BenchReport(suite=suite.name, notes=dict(missing))
 
     def save() -> None:
         if save_at is not None:
@@ -102,7 +149,7 @@ def _measure(
 
     save()  # where it cannot be, better known before anything is measured
     with output.progress(len(steps), "measuring") as progress:
-        for step in suite.run(report, steps, found):
+        for step in suites.run(report, steps, found):
             progress.advance(str(step))
             save()
     save()  # with what is known at the end alone: clocks, the copy rate
@@ -116,9 +163,12 @@ def _show(output: Output, report: BenchReport, rows: list[Row]) -> None:
             output.line(section, style="bold")
             _show_section(output, report, found)
             output.line()
+    if report.kernels:
+        wrong = sum(bool(each.reason) for each in report.kernels)
+        right = len(report.kernels) - wrong
+        output.line(f"kernels on small exact problems: {right} right, {wrong} not")
     for accuracy in report.accuracy:
-        errors = ", ".join(f"{side} {error:.3e}" for side, error in accuracy.errors.items())
-        output.line(f"error, {accuracy.case}: {errors}")
+        output.line(f"error, {accuracy.case}: {accuracy.words}")
     for peer in report.peers:
         mean = report.geometric_mean(peer)
         if mean is not None:
@@ -141,12 +191,12 @@ def _show_notes(output: Output, report: BenchReport) -> None:
         output.note("under a peer's name: its time over jitgen's, so above 1 jitgen is faster")
     for name, note in report.notes.items():
         output.note(f"{name}: {note}")
-    for (name, reason), count in _left_out(report).items():
+    for (name, reason), count in left_out(report).items():
         output.note(f"{name} left out of {counted(count, 'case')}: {reason}")
     output.note(", ".join(f"{name} {value}" for name, value in report.conditions.items() if value))
 
 
-def _left_out(report: BenchReport) -> Counter[tuple[str, str]]:
+def left_out(report: BenchReport) -> Counter[tuple[str, str]]:
     """Count the cases that a peer did not compute for the same reason."""
     return Counter(
         (side, reason)
@@ -157,6 +207,14 @@ def _left_out(report: BenchReport) -> Counter[tuple[str, str]]:
 
 
 def _show_section(output: Output, report: BenchReport, found: list[Measured]) -> None:
+    columns, rows = section_table(report, found)
+    output.table(columns, rows)
+
+
+def section_table(
+    report: BenchReport, found: list[Measured]
+) -> tuple[list[Column], list[tuple[str, ...]]]:
+    """Return the table of the measurements of a section."""
     peers = [peer for peer in report.peers if any(peer in each.times for each in found)]
     has_padding = any(PADDING in each.times for each in found)
     columns = [
@@ -172,10 +230,7 @@ def _show_section(output: Output, report: BenchReport, found: list[Measured]) ->
         Column("KERNEL"),
         Column("DETAIL"),
     ]
-    output.table(
-        columns,
-        [_cells(report, each, peers, has_padding=has_padding) for each in found],
-    )
+    return columns, [_cells(report, each, peers, has_padding=has_padding) for each in found]
 
 
 def _cells(
@@ -206,6 +261,8 @@ def _cell(value: float | None, form: str, scale: float = 1.0) -> str:
 
 
 def _short(kernel: str) -> str:
-    """Return the part of a kernel's name that varies within the suite: tile, cluster, schedule."""
+    """Return the part of a kernel's name that varies within a suite: tile, cluster, schedule."""
     _, _, rest = kernel.partition("_bf16_")
-    return rest.removesuffix("_sm_90a") or kernel
+    for arch in Arch:
+        rest = rest.removesuffix(f"_{arch}")
+    return rest or kernel

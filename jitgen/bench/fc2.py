@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Device time of the second GEMM of an MoE layer in two ways: `moe_fc2_dense`, and `grouped_gemm` over
+the rows of each expert with the sum over the rows of each token.
+
+The layer has 256 experts of 256 columns, 8 for each token, and 7168 columns of output. Both begin
+with quantised activations: the dense way with those of all experts, the grouped one with the rows
+that are routed, in the order of experts; what gathers them is in neither. All sides of a case take
+turns in one process; on a GPU each launch finds nothing in L2. Besides the kernel that the selector
+chooses, every other that it might have chosen is timed, where it is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+import jitgen
+from jitgen.bench.protocol import Row
+from jitgen.bench.sides import attempt
+from jitgen.config import Arch
+from jitgen.formats.block128 import kernel_layout
+from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS
+from jitgen.ops.moe_fc2_dense import samples
+from jitgen.ops.moe_fc2_dense.config import TOP_K, MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.ops.moe_fc2_dense.ways import ways
+from jitgen.targets.devices import default_arch
+from jitgen.tuning.measure.clock import compete, has_gpu
+from jitgen.tuning.measure.errors import WrongResult
+from jitgen.tuning.measure.times import Times
+
+DENSE, GROUPED, COMBINE = "dense", "grouped", "grouped and combine"
+
+TENSOR_CORE_BITS = 12
+"""Bits that Hopper's tensor cores keep of a sum of FP8 products, at least."""
+
+LARGEST_ERROR = 2.0**-6
+"""Of the grouped way, as a part of the largest result: its rows are rounded to bf16 before."""
+
+_GPU_TOKENS, _CPU_TOKENS = (1, 8, 16, 32, 64, 96, 128, 192, 256, 288, 384), (8,)
+_GPU_SIZES, _CPU_SIZES = (256, 7168, 256, TOP_K), (6, 128, 128, 2)
+_ROUNDS, _REPETITIONS = 5, 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """
+    One measurement.
+
+    Attributes:
+        tokens: Rows of the output.
+        experts: Matrices of weights.
+        n: Columns of the output.
+        k: Columns of an expert's activations.
+        top_k: Experts of a token.
+    """
+
+    tokens: int
+    experts: int
+    n: int
+    k: int
+    top_k: int
+
+    def __str__(self) -> str:
+        """Return the case as tables show it: ``32 tokens, 8 of 256 experts, N7168 I256``."""
+        routing = f"{self.top_k} of {self.experts} experts"
+        return f"{self.tokens} tokens, {routing}, N{self.n} I{self.k}"
+
+    @property
+    def problem(self) -> MoeFc2DenseProblem:
+        """What a kernel is chosen for."""
+        return MoeFc2DenseProblem(
+            groups=self.experts, m=self.tokens, n=self.n, k=self.k, top_k=self.top_k
+        )
+
+    @property
+    def sizes(self) -> samples.Sizes:
+        """What operands are made of."""
+        return samples.Sizes(
+            tokens=self.tokens, experts=self.experts, n=self.n, k=self.k, top_k=self.top_k
+        )
+
+
+def cases(arch: Arch) -> Iterator[Case]:
+    """Yield what is measured on a device of `arch`: on a CPU one small case."""
+    experts, n, k, top_k = _GPU_SIZES if arch.is_gpu else _CPU_SIZES
+    for tokens in _GPU_TOKENS if arch.is_gpu else _CPU_TOKENS:
+        yield Case(tokens=tokens, experts=experts, n=n, k=k, top_k=top_k)
+
+
+def rows() -> Iterator[Row]:
+    """
+    Yield for each case the time of every side, and of the grouped way as a part of the dense one.
+
+    Raises:
+        WrongResult: A kernel computes something wrong.
+    """
+    arch = default_arch() if has_gpu() else Arch.CPU
+    for case in cases(arch):
+        yield from _measured(case, arch)
+        if arch.is_gpu:
+            torch.cuda.empty_cache()
+
+
+def _measured(case: Case, arch: Arch) -> Iterator[Row]:
+    device = "cuda" if arch.is_gpu else "cpu"
+    make = partial(samples.of_sizes, samples.BLOCKS, case.sizes, has_idle=False, device=device)
+    _check(make(is_exact=True), case, None)
+    solved = make(is_exact=False)
+    _check(solved, case, None)
+    chosen = jitgen.select(replace(case.problem, top_k=TOP_K), arch)  # no call says its top_k
+    sides: dict[str, Callable[[], object]] = {
+        DENSE: partial(jitgen.moe_fc2_dense, **solved.arguments),
+        **dict(zip((GROUPED, COMBINE), _grouped(solved, case), strict=True)),
+    }
+    names = {DENSE: chosen.config.name(arch)}
+    missing: dict[str, str] = {}
+    for other in (candidate.config for candidate in chosen.candidates[1:]):
+        name = f"{DENSE} {other.short}"
+        if attempt(name, partial(_check, solved, case, other), missing):
+            sides[name] = partial(jitgen.moe_fc2_dense, **solved.arguments, config=other)
+            names[name] = other.name(arch)
+    found = compete(
+        list(sides.values()), rounds=_ROUNDS, repetitions=_REPETITIONS, on_gpu=arch.is_gpu
+    )
+    times = dict(zip(sides, found, strict=True))
+    for name, each in times.items():
+        yield _time(case, name, each, names.get(name, ""))
+    for name, reason in missing.items():
+        yield Row(suite="fc2", what=f"{name}: {case}", value=0.0, unit="us", detail=reason)
+    predicted = ways(case.problem, arch)
+    yield Row(
+        suite="fc2",
+        what=f"{COMBINE} over {DENSE}: {case}",
+        value=times[COMBINE].median / times[DENSE].median,
+        unit="x",
+        is_rate=True,
+        detail=f"predicted {predicted.dense_us:.1f} us for {DENSE}, {predicted.grouped_us:.1f} "
+        f"for {GROUPED}, {predicted.combine_us:.1f} to combine",
+    )
+
+
+def _check(solved: samples.Solved, case: Case, config: MoeFc2DenseConfig | None) -> None:
+    """Raise WrongResult where a kernel computes something wrong; None: the one that is chosen."""
+    solved.out.fill_(float("nan"))
+    jitgen.moe_fc2_dense(**solved.arguments, config=config)
+    bits = TENSOR_CORE_BITS if solved.out.is_cuda else ACCUMULATOR_BITS
+    if wrong := solved.wrong(bits):
+        raise WrongResult(f"the kernel for {case} gives {wrong:,} wrong values")
+
+
+def _grouped(
+    solved: samples.Solved, case: Case
+) -> tuple[Callable[[], object], Callable[[], object]]:
+    """
+    Return the grouped GEMM over the rows that are routed, and the same with the sum over them.
+
+    Raises:
+        WrongResult: They compute something else than what is expected.
+    """
+    a, b, a_scale, b_scale, alpha, _ = solved.tensors
+    routed = alpha != 0
+    experts, tokens = routed.T.nonzero().unbind(1)  # in the order of experts
+    offs = routed.sum(0).cumsum(0).int()
+    row_scale = kernel_layout(a_scale[experts, tokens].contiguous())
+    each = (a.view(torch.uint8)[tokens, experts].view(a.dtype), b, row_scale, b_scale)
+    of_token = tokens.argsort(stable=True)  # rows of a token, side by side
+    weights = alpha[tokens, experts][of_token].view(case.tokens, 1, -1).to(solved.out.dtype)
+    y = solved.out.new_empty((len(tokens), case.n))
+    out = torch.empty_like(solved.out)
+    multiply = partial(jitgen.grouped_gemm, *each, offs=offs, out=y)
+
+    def combine() -> Tensor:
+        multiply()
+        sums = torch.bmm(weights, y[of_token].view(case.tokens, -1, case.n))
+        return out.copy_(sums.view_as(out))
+
+    expected = solved.expected
+    if (combine().double() - expected).abs().max() > LARGEST_ERROR * expected.abs().max():
+        raise WrongResult(f"the grouped way for {case} gives another result")
+    return multiply, combine
+
+
+def _time(case: Case, name: str, times: Times, kernel: str) -> Row:
+    size = case.problem.traffic_bytes
+    words = [f"{size / times.median * 1e-9:.0f} GB/s", times.detail(1e6, "us"), kernel]
+    return Row(
+        suite="fc2",
+        what=f"{name}: {case}",
+        value=times.median * 1e6,
+        unit="us",
+        detail="; ".join(word for word in words if word),
+    )
