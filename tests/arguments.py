@@ -64,9 +64,9 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     (
         "a dtype",
         wrong(a=torch.ones(M, K, dtype=torch.int8)),
-        r"a: must be bfloat16 or float32 or float8_e4m3fn on cpu \(got torch.int8\)",
+        r"a: must be bfloat16 or float32 or float4_.* or float8_e4m3fn or uint8 on cpu \(got",
     ),
-    ("b dtype", wrong(b=torch.ones(G, N, K)), r"b: must be float8_e4m3fn \(got torch.float32\)"),
+    ("b dtype", wrong(b=torch.ones(G, N, K)), r"b: must be .*float8_e4m3fn or uint8 \(got"),
     (
         "a rank",
         wrong(a=torch.ones(1, M, K).to(E4M3)),
@@ -117,7 +117,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     (
         "scale dtype",
         wrong(b_scale=torch.ones(G, 2, 3).half()),
-        r"b_scale: must be float32 \(got tor",
+        r"b_scale: must be float32 or float8_e4m3fn or float8_e8m0fnu \(got tor",
     ),
     (
         "b_scale N",

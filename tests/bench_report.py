@@ -15,6 +15,7 @@ DECODE = Case(
 )
 SMALL = Case(layout=Layout.CONTIGUOUS, groups=8, rows_per_group=64, n=7168, k=2048)
 PREFILL = replace(SMALL, rows_per_group=4096)
+TINY = Case(layout=Layout.RAGGED, groups=3, rows_per_group=6, n=128, k=256, spread=0.5)
 RAGGED = Case(layout=Layout.RAGGED, groups=32, rows_per_group=150, n=4096, k=7168, spread=0.5)
 
 

@@ -17,6 +17,7 @@ def candidates(arch: Arch, layout: Layout, operands: Operands) -> tuple[KernelCo
         n=1,
         k=1,
         a_dtype=operands.a_dtype,
+        b_dtype=operands.b_dtype,
         out_dtype=operands.out_dtype,
         scale_granularity=operands.scale_granularity,
     )

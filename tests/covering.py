@@ -32,14 +32,15 @@ def covering(
 
 def pairs_and_numbers(config: KernelConfig) -> Iterator[object]:
     """
-    Yield what kernels differ in: each pair of layout, scales, types, cluster and split K, for these
-    change a kernel's structure together; and, one by one, the numbers and switches.
+    Yield what kernels differ in: each two of layout, scales, types, cluster, CTAs of a tile and
+    split K, for these change a kernel's structure together; and, one by one, numbers and switches.
     """
     yield from combinations(_structure(config).items(), 2)
     yield "operands", config.operands
     yield "m", config.tile.m
     yield "n", config.tile.n
     yield "stages", config.pipeline.num_ab_stage
+    yield "places for sums", config.pipeline.num_acc_stage
     yield from _switches(config).items()
 
 
@@ -57,6 +58,7 @@ def _structure(config: KernelConfig) -> dict[str, object]:
         "scales": operands.scale_granularity,
         "types": (operands.a_dtype, operands.b_dtype),
         "cluster": config.cluster,
+        "pair": config.schedule.two_cta,
         "split_k": config.schedule.split_k,
     }
 

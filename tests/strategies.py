@@ -20,11 +20,13 @@ from jitgen.ops.grouped_gemm.config import (
     Schedule,
     Tile,
 )
+from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
+from jitgen.ops.quantize.config import QuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import Tiling as SiluTiling
 from jitgen.targets import silu_space
 from jitgen.targets.gemm import spanned
-from jitgen.targets.legality import check, rules
+from jitgen.targets.legality import check, rules, target
 
 positive = st.integers(min_value=1, max_value=4096)
 
@@ -49,6 +51,7 @@ configs = st.builds(
         use_pdl=st.booleans(),
         stream_b=st.booleans(),
         split_k=st.one_of(st.integers(min_value=1, max_value=4), positive),
+        two_cta=st.booleans(),
     ),
 )
 
@@ -99,3 +102,26 @@ def silu_sweep(arch: Arch) -> Iterator[SiluMulQuantizeConfig]:
         config = replace(kind, tiling=tiling)
         if check(config, arch):
             yield config
+
+
+def fc2_sweep(arch: Arch) -> Iterator[MoeFc2DenseConfig]:
+    """Yield legal configs of `moe_fc2_dense`: a sample of every size, and other schedules."""
+    if "moe_fc2_dense" not in target(arch).operations:
+        return
+    every = [config for config in rules(arch, "moe_fc2_dense").configs() if check(config, arch)]
+    some = every[:: max(1, len(every) // 40)]
+    yield from some
+    for schedule in (Schedule(raster=1, stream_b=True), Schedule(use_pdl=False)):
+        for config in some[::10] if arch.is_gpu else ():
+            yield replace(config, schedule=replace(schedule, split_k=config.schedule.split_k))
+
+
+def quantize_sweep(arch: Arch) -> Iterator[QuantizeConfig]:
+    """Yield legal configs of `quantize`: all words, with a few tilings of each kind."""
+    if "quantize" not in target(arch).operations:
+        return
+    for config in itertools.islice(rules(arch, "quantize").configs(), 0, None, 53):
+        if check(config, arch):
+            yield config
+            once = replace(config.tiling, is_persistent=False, use_pdl=True)
+            yield replace(config, tiling=once)

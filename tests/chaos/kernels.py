@@ -28,7 +28,8 @@ from jitgen.cache import Store
 from jitgen.compile import compile as compiling
 from jitgen.compile import provenance
 from jitgen.compile.compiler import Artifact
-from jitgen.config import Arch, Layout, ScaleGranularity
+from jitgen.config import Arch, Layout
+from jitgen.config.config import FLOAT_SCALES
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.registry import Registry
@@ -46,7 +47,7 @@ CONFIGS = tuple(
     KernelConfig(
         layout=layout, operands=Operands(scale_granularity=scales), tile=Tile(m=m, n=64, k=128)
     )
-    for layout, scales, m in itertools.product(Layout, ScaleGranularity, (8, 16, 32))
+    for layout, scales, m in itertools.product(Layout, FLOAT_SCALES, (8, 16, 32))
 )[:20]
 
 _PLACEHOLDER = 0x6A69_7467_656E_0001

@@ -13,6 +13,9 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.cache.disk import cause
+from jitgen.cli.doctor import about_machine, proof
+from jitgen.config import Arch
+from jitgen.targets.legality import target
 from tests.cli.conftest import Jitgen
 from tests.unit.store_fakes import folder_of, publish
 
@@ -55,6 +58,46 @@ def test_it_finds_what_is_broken(
     human = jitgen("doctor")
     assert "[fail]" in human.out
     assert CONTENT not in human.err
+
+
+class TestProof:
+    """What doctor says has run on a GPU."""
+
+    @pytest.mark.parametrize(
+        ("name", "arch", "words", "is_proven"),
+        [
+            ("NVIDIA H200", "sm_90a", "tests and benchmarks ran on one", True),
+            ("NVIDIA H100 PCIe", "sm_90a", "kernels ran on an H200", False),
+            ("NVIDIA B200", "sm_100a", "in the emulator alone, never on such a GPU", False),
+            ("NVIDIA GB300", "sm_103a", "in the emulator alone, never on such a GPU", False),
+            ("NVIDIA B200 NVL", "sm_100a", "kernels are chosen as for the NVIDIA B200", False),
+        ],
+    )
+    def test_of_a_device(self, name: str, arch: str, words: str, is_proven: bool) -> None:
+        (found,) = proof("target", "proof 0", name, Arch(arch))
+
+        assert words in found.value
+        assert found.health == ("ok" if is_proven else "note")
+        assert ("jitgen bench blackwell --peers --report" in found.advice) is not is_proven
+
+    def test_of_a_device_without_a_target(self) -> None:
+        (found,) = proof("target", "proof 0", "NVIDIA A100", None)
+
+        assert found.value == "no target has kernels for it"
+
+    def test_every_device_of_a_gpu_says_what_ran(self) -> None:
+        for arch in (arch for arch in Arch if arch.is_gpu):
+            assert all(device.proof for device in target(arch).devices)
+
+    def test_a_gpu_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+        monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (10, 3))
+        monkeypatch.setattr("torch.cuda.get_device_name", lambda *_: "NVIDIA B300 SXM6 AC")
+        found = {each.name: each.value for each in about_machine()}
+
+        assert found["gpu 0"] == "NVIDIA B300 SXM6 AC (compute capability 10.3)"
+        assert "never on such a GPU" in found["proof 0"]
 
 
 class TestCache:

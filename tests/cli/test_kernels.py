@@ -17,7 +17,7 @@ from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.settings import settings
-from jitgen.targets.legality import check
+from jitgen.targets.legality import check, rules
 from tests.cli.conftest import Jitgen
 
 CPU = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t16x64x128_c1x1_acc1_cpu"
@@ -57,7 +57,9 @@ def test_configs_filter_types(jitgen: Jitgen, dtype: str) -> None:
     done = jitgen("configs", "--arch", "cpu", "--dtype", dtype, "--out-dtype", "f32")
 
     assert done.out
-    assert all(f"_{dtype}_{dtype}_" in name and "_f32_t" in name for name in done.out.split())
+    for name in done.out.split():
+        operands = KernelConfig.parse(name)[0].operands
+        assert (operands.a_dtype, operands.out_dtype) == (dtype, "f32")
 
 
 def test_configs_follow_the_arch_setting(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +122,7 @@ class TestDevice:
         [
             (
                 ("--device", "NVIDIA H3"),
-                "error: device 'NVIDIA H3' is not known; allowed: x86-64 server, NVIDIA H200, ",
+                "error: device 'NVIDIA H3' is not known; allowed: x86-64 server, NVIDIA B200, ",
             ),
             (
                 ("--device", "NVIDIA H200", "--arch", "cpu"),
@@ -144,6 +146,22 @@ def test_select_of_types_without_a_kernel(jitgen: Jitgen) -> None:
 
     assert done.code == 2
     assert done.err.startswith("error: ")
+
+
+def test_weights_may_have_another_type(jitgen: Jitgen) -> None:
+    """On the command line, and an error says both."""
+    words = "select -g 8 -m 64 -n 64 -k 64 --b-dtype e2m1 --arch {} --scales {}"
+    done = jitgen(words.format("cpu", "mx32"), "--json")
+    operands = KernelConfig.parse(done.document["name"])[0].operands
+
+    assert (operands.a_dtype, operands.b_dtype, operands.scale_granularity) == (
+        "e4m3",
+        "e2m1",
+        "mx32",
+    )
+    refused = jitgen(words.format("sm_90a", "block128"))
+    assert refused.code == 2
+    assert "sm_90a has no kernel for e4m3 x e2m1 -> bf16 with block128 scales" in refused.err
 
 
 def test_show_summary_of_what_is_not_compiled(jitgen: Jitgen) -> None:
@@ -219,6 +237,26 @@ def test_dry_run_and_check_list_a_plan(jitgen: Jitgen) -> None:
     assert check_.document["counts"]["would_compile"] == len(wanted)
     assert not check_.document["ok"]
     assert list(Store.open().entries()) == []
+
+
+@pytest.mark.parametrize("name", plans.names())
+def test_a_shipped_plan_for_both_blackwells(jitgen: Jitgen, name: str) -> None:
+    """What would be compiled are candidates, of both targets, and nothing is compiled."""
+    archs = ("sm_100a", "sm_103a")
+    done = jitgen("prewarm", name, "--arch", ",".join(archs), "--dry-run", "--json")
+    found = {kernel["name"] for kernel in done.document["kernels"]}
+    candidates = {
+        arch: {
+            config.name(arch)
+            for sweep in plans.load(name).served(arch)
+            for config in rules(arch, sweep.problem.op).candidates(sweep.problem)
+        }
+        for arch in map(Arch, archs)
+    }
+
+    assert done.code == 0
+    assert found <= set.union(*candidates.values())
+    assert all(found & names for names in candidates.values())
 
 
 def test_targets_and_configs_are_put_together(jitgen: Jitgen) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jitgen.bench import SUITES
+from jitgen.bench import REPORTS, SUITES
 from jitgen.cli import main
 from jitgen.errors import CompileError, ConfigError, JitgenError, PlanError
 from tests.cli.conftest import Jitgen, process
@@ -54,7 +54,7 @@ def test_every_promised_command_is_there() -> None:
         "unpin",
         "adopt",
     ]
-    bench = [*SUITES, "hopper", "all"]
+    bench = [*SUITES, *REPORTS, "all"]
 
     found = {("cache", name) for name in cache} | {("bench", name) for name in bench}
     assert {(name,) for name in promised} | found == set(ALL)
@@ -118,11 +118,11 @@ def test_version(jitgen: Jitgen) -> None:
         ("nope", "No such command 'nope'"),
         ("cache nope", "No such command 'nope'"),
         ("show", "Missing argument"),
-        ("configs --arch sm_42", "'sm_42' is not known; allowed: cpu, sm_90a"),
+        ("configs --arch sm_42", "'sm_42' is not known; allowed: cpu, sm_100a"),
         ("configs --layout diagonal", "'diagonal' is not one of"),
         ("select -g 8 -m 8 -n 0 -k 8", "n must be an integer of at least 1 (got 0)"),
         ("show nonsense", "'nonsense' is no kernel name"),
-        ("prewarm", "name a plan (deepseek-v3, swiglu)"),
+        ("prewarm", "name a plan (deepseek-v3, "),
         ("prewarm no-such-plan", "no plan 'no-such-plan'; shipped plans: deepseek-v3"),
         ("cache prune --size tiny", "a size such as 4GiB"),
         ("bench nope", "'nope' is not one of"),

@@ -71,11 +71,11 @@ def test_select(jitgen: Jitgen) -> None:
     [
         (
             ("select", "--op", "silu", *SIZES),
-            "'silu' is not known; allowed: grouped_gemm, si",
+            "'silu' is not known; allowed: grouped_gemm, moe_fc2_dense, quantize, si",
         ),
         (
             ("select", *OP, *SIZES, "-k", "64"),
-            "silu_mul_quantize has no field 'k': it belongs to grouped_gemm; silu_mul_quantize has",
+            "has no field 'k': it belongs to grouped_gemm and moe_fc2_dense and quantize; silu_mul",
         ),
         (
             ("select", *SIZES, "-k", "64", "--set", "activation=swiglu"),

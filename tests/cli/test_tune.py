@@ -226,7 +226,7 @@ class TestTables:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("tune", "name a plan (deepseek-v3, swiglu), or give --groups, --m, --n and --k"),
+        ("tune", "swiglu), or give --groups, --m, --n and --k"),
         ("tune -g 2 -m 4", "a problem needs --n and --k too"),
         ("tune --layout masked", "a problem needs --groups and --m and --n and --k too"),
         ("tune deepseek-v3 -g 2", "give a plan or sizes, not both"),

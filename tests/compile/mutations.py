@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Mistakes in correct kernels: edits of their PTX, and what must be found in what comes of them.
+Mistakes in correct kernels: edits of their PTX, or source, and what must be found in what comes of
+them.
 
-An edit is a pattern that survives another compiler: opcodes and what stands next to them, never a
-register or a label. See `swap` for how to write one.
+An edit of PTX is a pattern that survives another compiler: opcodes and what stands next to them,
+never a register or a label. See `swap` for how to write one, and `rewrite` for edits of sources.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Mutation:
         kind: Of the finding that it must give; ``fault`` or ``deadlock`` if the kernel does not
             come to its end, ``wrong`` if only the result shows it.
         names: What the text of the finding must contain, in this order.
+        of_source: Whether the edit is one of the source, which is compiled again, not of the PTX.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Mutation:
     edit: Edit
     kind: str
     names: tuple[str, ...] = ()
+    of_source: bool = False
 
 
 @cache
@@ -92,6 +95,18 @@ def swap(pattern: str, *new: Replacement, count: int = 0) -> Edit:
 def drop(pattern: str, count: int = 0) -> Edit:
     """Return an edit that leaves out the one part of a pattern of `swap`."""
     return swap(pattern, "", count=count)
+
+
+def rewrite(*pairs: tuple[str, str]) -> Edit:
+    """Return an edit that replaces each of some texts, which occurs once, by another."""
+
+    def edit(text: str) -> str:
+        for old, new in pairs:
+            assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times"
+            text = text.replace(old, new)
+        return text
+
+    return edit
 
 
 def plus(number: int) -> Replacement:

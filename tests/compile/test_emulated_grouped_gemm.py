@@ -11,6 +11,7 @@ import torch
 
 import jitgen
 from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.config.config import FLOAT_SCALES
 from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Tile
 from jitgen.verify import device
@@ -46,7 +47,7 @@ def config(layout: Layout, scales: ScaleGranularity) -> KernelConfig:
     )
 
 
-PAIRS = [*product(Layout, ScaleGranularity)]
+PAIRS = [*product(Layout, FLOAT_SCALES)]
 OTHER_LAYOUTS = (Layout.CONTIGUOUS, Layout.MASKED)
 OFTEN = {*PAIRS[::4], (Layout.RAGGED, ScaleGranularity.BLOCK128)}
 """Every layout and every kind of scale, and what models use most: for every push."""

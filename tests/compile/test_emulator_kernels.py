@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Golden kernels and those of the sm_90a menu, compiled and run in the emulator: with every push a few
-goldens that have between them every cluster and split (`test_emulated_grouped_gemm` varies layouts,
-scales and types), and at night the others.
+Golden kernels and those of the menus of GPU targets, compiled and run in the emulator.
+
+With every push a few goldens: of sm_90a such as have between them every cluster and split, of
+sm_100a the narrowest pair of CTAs (`test_emulated_grouped_gemm` and `test_emulated_sm_100a` vary
+layouts, scales and types). The others at night, those of sm_100a in every mode.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from jitgen.config import Arch, Config, Layout
+from jitgen.config import Arch, Config, DType, Layout, ScaleGranularity
+from jitgen.config.rooms import TARGETS
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseProblem
+from jitgen.targets.legality import rules
 from jitgen.verify import verify
 from tests import needs
 from tests.candidates import candidates
@@ -20,34 +26,70 @@ from tests.covering import covering
 
 pytestmark = [needs.compiler, needs.linker]
 
-GOLDENS = sorted(path.stem for path in (Path(__file__).parents[1] / "goldens").glob("*_sm_90a.py"))
-MENU = [
-    config.name(Arch.SM_90A)
-    for layout in Layout
-    for config in candidates(Arch.SM_90A, layout, Operands())
+FOLDER = Path(__file__).parents[1] / "goldens"
+SM_100A = Arch("sm_100a")
+SCALED = [
+    Operands(a_dtype=dtype, b_dtype=dtype, scale_granularity=scales)
+    for dtype, scales in [
+        (DType.E4M3, ScaleGranularity.MX32),
+        (DType.E2M1, ScaleGranularity.MX32),
+        (DType.E2M1, ScaleGranularity.NV16),
+    ]
 ]
-NAMES = tuple(dict.fromkeys([*MENU, *GOLDENS]))
-FEW = {
-    config.name(Arch.SM_90A)
-    for config in covering(
-        [KernelConfig.parse(name)[0] for name in GOLDENS if name.startswith(KernelConfig.op)],
-        lambda config: [
-            *([config.cluster] if config.cluster.size > 1 else []),
-            *(["split K"] if config.schedule.split_k > 1 else []),
-        ],
-    )
-}
+"""Operands whose scales the tensor core applies."""
 
 
-def test_there_are_goldens_and_a_menu() -> None:
-    assert GOLDENS
-    assert MENU
-    assert len(FEW) < len(NAMES) / 2
+def goldens(arch: Arch) -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob(f"*_{arch}.py"))
+
+
+def menu(arch: Arch) -> list[str]:
+    kinds = [Operands(), *(SCALED if arch == SM_100A else [])]
+    configs = [
+        config for kind in kinds for layout in Layout for config in candidates(arch, layout, kind)
+    ]
+    if "moe_fc2_dense" in TARGETS.get(arch).operations:
+        problem = MoeFc2DenseProblem(groups=1, m=1, n=1, k=1)
+        configs += rules(arch, "moe_fc2_dense").candidates(problem)
+    return [config.name(arch) for config in configs]
+
+
+def _structure(config: KernelConfig) -> Iterator[object]:
+    if config.schedule.two_cta:
+        yield "a pair"
+    elif config.cluster.size > 1:
+        yield config.cluster
+    if config.schedule.split_k > 1:
+        yield "split K"
+
+
+def few(arch: Arch) -> set[str]:
+    """Return the goldens for every push."""
+    names = [name for name in goldens(arch) if name.startswith(KernelConfig.op)]
+    configs = [KernelConfig.parse(name)[0] for name in names]
+    if arch == SM_100A:
+        configs = sorted((c for c in configs if c.schedule.two_cta), key=lambda c: c.tile.n)
+    return {config.name(arch) for config in covering(configs, _structure)}
+
+
+NAMES = {arch: [*dict.fromkeys([*menu(arch), *goldens(arch)])] for arch in (Arch.SM_90A, SM_100A)}
+FEW = {name for arch in NAMES for name in few(arch)}
+
+
+@pytest.mark.parametrize("arch", NAMES)
+def test_there_are_goldens_and_a_menu(arch: Arch) -> None:
+    assert goldens(arch)
+    assert menu(arch)
+    assert len(few(arch)) < len(NAMES[arch]) / 2
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in FEW else pytest.mark.nightly) for name in NAMES],
+    [
+        pytest.param(name, marks=() if name in FEW else pytest.mark.nightly)
+        for names in NAMES.values()
+        for name in names
+    ],
 )
 def test_kernel(name: str) -> None:
     """
@@ -57,6 +99,6 @@ def test_kernel(name: str) -> None:
     """
     config, arch = Config.parse(name)
 
-    found = verify(config, arch, modes="quick")
+    found = verify(config, arch, modes="all" if arch == SM_100A and name not in FEW else "quick")
 
     assert found.is_right, found.to_json()

@@ -3,34 +3,28 @@
 
 from __future__ import annotations
 
-import re
-from copy import deepcopy
-from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
-from jitgen.codegen.render import render
-from jitgen.emulator.artifact import Artifact
-from jitgen.emulator.report import Finding
-from jitgen.errors import Deadlock, MachineFault
-from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.samples import Solved
-from jitgen.verify import emulate
-from jitgen.verify.artifacts import compiled
-from jitgen.verify.problem import Sizes, make
+from jitgen.ops.moe_fc2_dense.samples import Sizes as Fc2Sizes
+from jitgen.verify.problem import Sizes
 from tests import needs
 from tests.compile.mutations import Mutation
+from tests.compile.mutations_fc2 import EXPERTS
 from tests.compile.mutations_order import FENCES, WAITS
 from tests.compile.mutations_resources import RESOURCES
 from tests.compile.mutations_split_k import EXCHANGE
 from tests.compile.mutations_values import ADDRESSES, TRANSACTIONS
+from tests.compile.programs import HAS_TWO_PLACES, Program, assert_found, programs_of
 
 pytestmark = [needs.compiler, needs.linker]
 
-MUTATIONS = (*TRANSACTIONS, *ADDRESSES, *WAITS, *FENCES, *EXCHANGE, *RESOURCES)
+MUTATIONS = (*TRANSACTIONS, *ADDRESSES, *WAITS, *FENCES, *EXCHANGE, *RESOURCES, *EXPERTS)
 
+_FC2 = "moe_fc2_dense_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_sm_90a"
 _RAGGED = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
-PROGRAMS = {
+PROGRAMS: dict[str, tuple[str, Any]] = {
     "ragged": (
         _RAGGED,
         Sizes(rows=(133, 0, 70), n=136, k=400, num_sms=2),
@@ -51,48 +45,25 @@ PROGRAMS = {
         "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x32x128_c1x1_acc1_splitk2_sm_90a",
         Sizes(rows=(66, 0, 30), n=72, k=400, num_sms=2),
     ),
+    "FC2": (
+        _FC2,
+        Fc2Sizes(tokens=70, experts=26, n=72, k=144, top_k=2, num_sms=2),
+    ),
+    "FC2, few experts": (
+        _FC2,
+        Fc2Sizes(tokens=70, experts=3, n=72, k=16, top_k=2, num_sms=1),
+    ),
+    "FC2, many experts": (
+        _FC2,
+        Fc2Sizes(tokens=48, experts=90, n=64, k=16, top_k=8, num_sms=1),
+    ),
 }
 """Kernels, and problems that wrap every ring and give each CTA several tiles."""
-
-PLACE = re.compile(r"kernel\.py:\d+ \(\w+\) \| ptx:\d+: ")
-HAS_TWO_PLACES = {"race", "proxy"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """A compiled kernel and a problem for it."""
-
-    artifact: Artifact
-    problem: Solved
-    num_sms: int
-
-    def findings(self, text: str, modes: str) -> list[Finding]:
-        """Return what is found in PTX, a wrong result among it."""
-        problem, num_sms = deepcopy(self.problem), self.num_sms
-        artifact = replace(self.artifact, ptx=text)
-        try:
-            report = emulate(
-                artifact, *problem.tensors, num_sms, modes=modes, num_sms=num_sms, time_limit_s=30
-            )
-        except MachineFault as error:
-            kind = "deadlock" if isinstance(error, Deadlock) else "fault"
-            return [Finding(kind=kind, message=str(error))]
-        found = [finding for _, finding in report.findings]
-        if wrong := problem.wrong():
-            found.append(Finding(kind="wrong", message=f"{wrong} values"))
-        return found
 
 
 @pytest.fixture(scope="module")
 def programs() -> dict[str, Program]:
-    found, artifacts = {}, {}
-    for key, (name, sizes) in PROGRAMS.items():
-        config, arch = KernelConfig.parse(name)
-        if name not in artifacts:
-            artifacts[name] = compiled(render(config, arch))
-        problem = make(config, sizes, is_exact=True)
-        found[key] = Program(artifact=artifacts[name], problem=problem, num_sms=sizes.num_sms)
-    return found
+    return programs_of(PROGRAMS)
 
 
 def test_there_are_many() -> None:
@@ -113,17 +84,7 @@ def test_unchanged_programs_are_clean(programs: dict[str, Program], name: str) -
     ],
 )
 def test_found(programs: dict[str, Program], mutation: Mutation) -> None:
-    program = programs[mutation.program]
-    found = program.findings(mutation.edit(program.artifact.ptx), "eager")
-
-    # what is read by mistake may lead astray at once: a fault tells what was found before it
-    before = f"before that, {mutation.kind}: "
-    texts = [str(item) for item in found if item.kind == mutation.kind or before in str(item)]
-    wanted = re.compile(".*".join(map(re.escape, mutation.names)), re.DOTALL)
-    matching = [text for text in texts if wanted.search(text)]
-    assert matching, "\n".join(map(str, found)) or "nothing was found"
-    if mutation.kind in HAS_TWO_PLACES and "griddepcontrol" not in matching[0]:
-        assert len(PLACE.findall(matching[0])) == 2, matching[0]
+    assert_found(programs[mutation.program], mutation)
 
 
 REPEATED = [mutation for mutation in MUTATIONS if mutation.kind in HAS_TWO_PLACES][::4]

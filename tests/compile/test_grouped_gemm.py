@@ -14,6 +14,7 @@ from torch import Tensor
 import jitgen
 from jitgen import quantize, reference
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.config.config import FLOAT_SCALES
 from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
@@ -70,7 +71,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("granularity", ScaleGranularity)
+@pytest.mark.parametrize("granularity", FLOAT_SCALES)
 @pytest.mark.parametrize("layout", Layout)
 def test_results_are_exact_where_they_can_be(layout: str, granularity: str) -> None:
     """Small integers and power-of-two scales: every sum is exact, so every bit must be right."""
@@ -91,7 +92,7 @@ def test_results_are_exact_where_they_can_be(layout: str, granularity: str) -> N
             assert torch.equal(out, expected)
 
 
-@pytest.mark.parametrize("granularity", ScaleGranularity)
+@pytest.mark.parametrize("granularity", FLOAT_SCALES)
 def test_results_are_near_where_they_are_rounded(granularity: str) -> None:
     """
     Both sides add K products in float32 and round once to bfloat16.

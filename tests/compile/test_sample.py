@@ -23,7 +23,10 @@ from jitgen.targets.legality import check
 from tests.covering import covering, pairs_and_numbers, structure_and_switches
 from tests.strategies import legal_sweep
 
-NUM_SAMPLES = {Arch.CPU: 64, Arch.SM_90A: 96}
+NUM_SAMPLES = dict.fromkeys(Arch, 96)
+
+SPILLED_BYTES = 8
+"""Of the widest tiles on Blackwell: a word outside of the k loop, and what aligns it."""
 
 LARGEST = (
     [
@@ -143,7 +146,10 @@ def test_the_few_cover_the_sweep(arch: Arch) -> None:
     "chosen",
     [few, *(pytest.param(chosen, marks=pytest.mark.nightly) for chosen in (more, sample))],
 )
-@pytest.mark.parametrize("arch", Arch)
+@pytest.mark.parametrize(
+    "arch",  # kernels of sm_103a are those of sm_100a
+    [pytest.param(a, marks=[pytest.mark.nightly] * (a == "sm_103a")) for a in Arch],
+)
 def test_a_sample_compiles(
     arch: Arch, chosen: Callable[[Arch], list[KernelConfig]], kernel_root: Path
 ) -> None:
@@ -158,7 +164,10 @@ def test_a_sample_compiles(
         assert entry is not None
         resources = inspect.resources(entry.library)
 
-        assert resources.stack_bytes == resources.local_bytes == 0, config.name(arch)
+        is_wide = arch.startswith("sm_10") and config.tile.n >= 192
+        allowed = SPILLED_BYTES if is_wide else 0
+        assert resources.stack_bytes <= allowed, config.name(arch)
+        assert resources.local_bytes == 0, config.name(arch)
         assert resources.threads == check(config, arch).derived.threads
 
 

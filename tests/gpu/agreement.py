@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 import jitgen
-from jitgen.config import Arch, Layout
+from jitgen.config import Layout
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
 from jitgen.settings import settings
 from tests.candidates import candidates
-from tests.gpu.configs import OF_OTHER_TYPES
+from tests.gpu.configs import ARCH, OF_OTHER_TYPES, depth
 from tests.problems import Solved, make_for
 
 PER_LAYOUT = 10
@@ -43,7 +43,7 @@ class Problem:
     def name(self) -> str:
         kind = "exact" if self.is_exact else "random"
         rows = "+".join(map(str, self.rows))
-        return f"{self.config.name('sm_90a')} rows {rows} n {self.n} k {self.k} {kind}"
+        return f"{self.config.name(ARCH)} rows {rows} n {self.n} k {self.k} {kind}"
 
     def case(self, device: str) -> Solved:
         return make_for(
@@ -59,7 +59,7 @@ def problems() -> Iterator[Problem]:
     chance = random.Random(7)
     configs = []
     for layout in Layout:
-        of_menu = candidates(Arch.SM_90A, layout, Operands())
+        of_menu = candidates(ARCH, layout, Operands())
         configs += [of_menu[index % len(of_menu)] for index in range(PER_LAYOUT)]
     for index, config in enumerate([*configs, *OF_OTHER_TYPES]):
         tile = config.tile.m
@@ -67,7 +67,7 @@ def problems() -> Iterator[Problem]:
         rows = [chance.choice(edges) for _ in range(5)]
         n, k = SIZES[index % PER_LAYOUT % len(SIZES)]
         for is_exact in (True, False):
-            yield Problem(config, rows, n, k, is_exact)
+            yield Problem(config, rows, n, depth(config, k), is_exact)
 
 
 def digest(case: Solved) -> str:
@@ -108,7 +108,7 @@ def compare(path: str) -> int:
         case = problem.case("cpu")
         inputs, theirs = kept[problem.name]
         assert inputs == digest(case), f"other inputs for {problem.name}"
-        with device("sm_90a"):
+        with device(ARCH):
             ours = jitgen.grouped_gemm(**case.arguments, config=problem.config)
         have, want = ours[case.is_owned].double(), theirs[case.is_owned].double()
         assert theirs[~case.is_owned].isnan().all(), problem.name

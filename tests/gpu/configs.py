@@ -1,98 +1,113 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels that the GPU tests run; prewarm them on any machine: python -m tests.gpu.configs."""
+"""
+The kernels that the GPU tests run: what may be chosen on the GPU's target, and some of everything
+else that its family has. Prewarm them on any machine: python -m tests.gpu.configs --arch sm_100a.
+"""
 
 from __future__ import annotations
 
-from jitgen.config import Arch, DType, Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Schedule, Tile
+import argparse
+import importlib
+from typing import Any
+
+import torch
+
+from jitgen.bench.kernels import KINDS
+from jitgen.config import Arch, DType, Layout
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.ops.quantize.config import Format, QuantizeConfig, QuantizeProblem
+from jitgen.targets.legality import rules, target
 from tests.candidates import candidates
 
-SHAPES = [
-    (64, 16, 1, 1),
-    (64, 64, 1, 2),
-    (64, 192, 2, 1),
-    (128, 128, 1, 1),
-    (128, 128, 2, 1),
-    (128, 160, 1, 2),
-    (128, 192, 2, 1),
-    (256, 128, 1, 2),
-]
 
-ACCUMULATOR_BITS = {DType.E4M3: 12, DType.BF16: 16}
-"""
-What `verify` allows for. Hopper's FP8 tensor cores keep about 13 bits beside the largest product of
-a step. Sums of bf16 stay there over all of K, and each step of 16 may round: this allows for the
-537 steps of the longest test, and one product left out of its sums would still show.
-"""
+def arch_of_gpu() -> Arch:
+    """Return the target of the GPU at hand; Hopper's where there is none, and all is skipped."""
+    if torch.cuda.is_available():
+        return Arch.of_capability(*torch.cuda.get_device_capability()) or Arch.SM_90A
+    return Arch.SM_90A
 
-SPLIT_SHAPES = [(64, 32, 2), (64, 64, 2), (64, 128, 4), (128, 64, 2)]
 
-OTHER_TYPES = [
-    ("e4m3", "block128", "f16", (128, 192, 2, 1)),
-    ("e4m3", "block128", "f32", (128, 128, 2, 1)),
-    ("e4m3", "row", "f32", (64, 16, 1, 2)),
-    ("e4m3", "tensor", "f32", (256, 48, 1, 1)),
-    ("bf16", "tensor", "bf16", (64, 64, 1, 2)),
-    ("bf16", "tensor", "bf16", (128, 128, 2, 1)),
-    ("bf16", "tensor", "bf16", (128, 256, 2, 1)),
-    ("bf16", "tensor", "bf16", (256, 128, 1, 2)),
-    ("bf16", "row", "f16", (64, 16, 1, 1)),
-    ("bf16", "row", "f32", (128, 192, 1, 2)),
-]
-"""Types of a and b, scales, type of the output, tile rows and columns, cluster."""
+def of_family(arch: Arch) -> Any:
+    """Return the module of the family's kernels: CONFIGS, OF_OTHER_TYPES, ACCUMULATOR_BITS."""
+    return importlib.import_module(f"tests.gpu.{target(arch).family}")
 
-OF_FP8_TO_BF16 = [
-    KernelConfig(
-        layout=layout,
-        operands=Operands(scale_granularity=scales),
-        tile=Tile(m=m, n=n, k=128),
-        cluster=Cluster(m=cluster_m, n=cluster_n),
-        schedule=Schedule(raster=4 if m == 256 else 8, stream_b=m == 64),
-    )
-    for layout in Layout
-    for scales in ScaleGranularity
-    for m, n, cluster_m, cluster_n in SHAPES
-] + [
-    KernelConfig(
-        layout=layout,
-        operands=Operands(scale_granularity=scales),
-        tile=Tile(m=m, n=n, k=128),
-        schedule=Schedule(raster=1, stream_b=True, split_k=split_k),
-    )
-    for layout in Layout
-    for scales in ScaleGranularity
-    for m, n, split_k in SPLIT_SHAPES
-]
 
-OF_OTHER_TYPES = [
-    KernelConfig(
-        layout=layout,
-        operands=Operands(
-            a_dtype=dtype, b_dtype=dtype, out_dtype=out_dtype, scale_granularity=scales
-        ),
-        tile=Tile(m=m, n=n, k=1024 // DType(dtype).bits),
-        cluster=Cluster(m=cluster_m, n=cluster_n),
-    )
-    for layout in Layout
-    for dtype, scales, out_dtype, (m, n, cluster_m, cluster_n) in OTHER_TYPES
-]
+def menu(arch: Arch) -> dict[tuple[Layout, DType], KernelConfig]:
+    """Return a kernel for each layout and type of result that the selector can choose as well."""
+    return {
+        (layout, out_dtype): candidates(arch, layout, Operands(out_dtype=out_dtype))[0]
+        for layout in Layout
+        for out_dtype in (DType.F16, DType.F32)
+    }
 
-CONFIGS = [*OF_FP8_TO_BF16, *OF_OTHER_TYPES]
 
-OF_MENUS = {
-    (layout, out_dtype): candidates(Arch.SM_90A, layout, Operands(out_dtype=out_dtype))[0]
-    for layout in Layout
-    for out_dtype in (DType.F16, DType.F32)
-}
-"""One kernel for each layout and type of result that the selector can choose as well."""
+def choices(arch: Arch) -> list[KernelConfig]:
+    """Return everything that may be chosen for the types that `jitgen bench` checks."""
+    return [
+        config
+        for layout in Layout
+        for dtype, scales in KINDS
+        for config in candidates(
+            arch, layout, Operands(a_dtype=dtype, b_dtype=dtype, scale_granularity=scales)
+        )
+    ]
 
-if __name__ == "__main__":
+
+def fc2(arch: Arch) -> tuple[MoeFc2DenseConfig, ...]:
+    """Return what may be chosen for `moe_fc2_dense`; nothing where a target has no kernel."""
+    if "moe_fc2_dense" not in target(arch).operations:
+        return ()
+    problem = MoeFc2DenseProblem(groups=256, m=64, n=7168, k=256)
+    return rules(arch, problem.op).candidates(problem)
+
+
+def quantized(arch: Arch) -> list[QuantizeConfig]:
+    """Return everything that may be chosen for `quantize`; nothing where there is no kernel."""
+    if "quantize" not in target(arch).operations:
+        return []
+    return [
+        config
+        for layout in Layout
+        for form in Format
+        for config in rules(arch, "quantize").candidates(
+            QuantizeProblem(layout=layout, groups=8, m=8192, k=7168, format=form)
+        )
+    ]
+
+
+ARCH = arch_of_gpu()
+ACCUMULATOR_BITS: dict[DType, int] = of_family(ARCH).ACCUMULATOR_BITS
+CONFIGS: list[KernelConfig] = list(dict.fromkeys([*of_family(ARCH).CONFIGS, *choices(ARCH)]))
+OF_OTHER_TYPES: list[KernelConfig] = of_family(ARCH).OF_OTHER_TYPES
+OF_MENUS = menu(ARCH)
+
+
+def depth(config: KernelConfig, k: int) -> int:
+    """Return a K of as many bytes as `k` values of FP8, where values are smaller."""
+    return k * 2 if config.operands.a_dtype.bits == 4 else k
+
+
+def main() -> None:
+    """Prewarm what the tests and the suites of `jitgen bench` run on a target."""
     import jitgen
     from jitgen import plans
 
-    choices = [
-        config for layout in Layout for config in candidates(Arch.SM_90A, layout, Operands())
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--arch", default=str(ARCH), help="a GPU target")
+    arch = Arch.parse(parser.parse_args().arch)
+    named = [plans.configs(plans.load(name), arch) for name in ("deepseek-v3", "swiglu")]
+    wanted = [
+        *of_family(arch).CONFIGS,
+        *menu(arch).values(),
+        *choices(arch),
+        *fc2(arch),
+        *quantized(arch),
     ]
-    swiglu = plans.configs(plans.load("swiglu"), Arch.SM_90A)
-    report = jitgen.prewarm([*CONFIGS, *OF_MENUS.values(), *choices, *swiglu], arch="sm_90a")
+    every = dict.fromkeys([*wanted, *(config for configs in named for config in configs)])
+    report = jitgen.prewarm(list(every), arch=arch)
     print(*(f"{row.state} {row.name} {row.error}" for row in report.rows), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,7 @@ import torch
 
 import jitgen
 from jitgen.settings import settings
-from tests.gpu.configs import ACCUMULATOR_BITS, CONFIGS
+from tests.gpu.configs import ACCUMULATOR_BITS, ARCH, CONFIGS, depth
 from tests.problems import make_for, verify
 
 
@@ -24,11 +24,11 @@ def main() -> None:
     every = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     for config in CONFIGS[::every]:
         tile = config.tile.m
-        case = make_for(config, [0, 1, tile + 1, 0, tile], 72, 400, device="cuda")
+        case = make_for(config, [0, 1, tile + 1, 0, tile], 72, depth(config, 400), device="cuda")
         out = jitgen.grouped_gemm(**case.arguments, config=config)
         torch.cuda.synchronize()
         verify(case, out, accumulator_bits=ACCUMULATOR_BITS[config.operands.a_dtype])
-        print("right:", config.name("sm_90a"), flush=True)
+        print("right:", config.name(ARCH), flush=True)
 
 
 if __name__ == "__main__":

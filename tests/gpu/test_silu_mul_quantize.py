@@ -10,15 +10,15 @@ import torch
 
 import jitgen
 from jitgen import plans
-from jitgen.config import Arch
 from jitgen.errors import CaptureMiss
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.samples import Sizes, make
 from jitgen.runtime.session import current
+from tests.gpu.configs import ARCH
 
 CONFIGS = [
     config
-    for config in plans.configs(plans.load("swiglu"), Arch.SM_90A)
+    for config in plans.configs(plans.load("swiglu"), ARCH)
     if isinstance(config, SiluMulQuantizeConfig)
 ]
 CONFIG = next(config for config in CONFIGS if config.layout == "ragged")
@@ -26,13 +26,13 @@ CONFIG = next(config for config in CONFIGS if config.layout == "ragged")
 of_cuda = partial(make, device="cuda")
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=[config.name("sm_90a") for config in CONFIGS])
+@pytest.mark.parametrize("config", CONFIGS, ids=[config.name(ARCH) for config in CONFIGS])
 @pytest.mark.parametrize("is_exact", [True, False], ids=["exact", "random"])
 class TestEveryKernel:
     def test_edges(self, config: SiluMulQuantizeConfig, is_exact: bool) -> None:
         """More groups than lanes, empty and tiny ones; twice, for the second call is warm."""
         for seed in (0, 1):
-            (sizes,) = Sizes.of(config, Arch.SM_90A)
+            (sizes,) = Sizes.of(config, ARCH)
             case = of_cuda(config, sizes, is_exact=is_exact, seed=seed)
 
             assert case.solve(partial(jitgen.silu_mul_quantize, config=config)) == 0

@@ -12,7 +12,7 @@ from jitgen.codegen.render import render
 from jitgen.compile import compiler
 from jitgen.config import Arch, Config, Layout
 from jitgen.errors import UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import Operands
+from jitgen.targets.gemm import operands_of
 from jitgen.targets.legality import rules
 from tests.candidates import candidates
 
@@ -24,12 +24,7 @@ def names() -> list[str]:
     found = dict.fromkeys(path.stem for path in sorted(GOLDENS.glob("*.py")))
     for arch in Arch:
         space = rules(arch, "grouped_gemm").space
-        for layout, (dtype, out_dtype), scales in product(
-            Layout, space.operands, space.scale_granularity
-        ):
-            operands = Operands(
-                a_dtype=dtype, b_dtype=dtype, out_dtype=out_dtype, scale_granularity=scales
-            )
+        for layout, operands in product(Layout, operands_of(space)):
             try:
                 configs = candidates(arch, layout, operands)
             except UnsupportedConfig:

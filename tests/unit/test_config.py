@@ -139,3 +139,14 @@ class TestConstruction:
         """A config cannot change after it was checked."""
         with pytest.raises(dataclasses.FrozenInstanceError):
             CONFIG.layout = "masked"
+
+
+def test_arguments_have_alpha_where_scales_do() -> None:
+    """As findings call them: the compiled function takes it behind the scales."""
+    plain, scaled = (
+        KernelConfig.parse(f"grouped_gemm_ragged_e2m1_e2m1_{scales}_bf16_t8x16x128_c1x1_acc1_cpu")
+        for scales in ("mx32", "nv16")
+    )
+
+    assert plain[0].arguments == ("a", "b", "a_scale", "b_scale", "groups", "out")
+    assert scaled[0].arguments == ("a", "b", "a_scale", "b_scale", "alpha", "groups", "out")

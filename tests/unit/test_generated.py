@@ -20,7 +20,8 @@ from jitgen.codegen.render import render
 from jitgen.config import Arch, Config
 from jitgen.config.config import canonical_json
 from jitgen.errors import RenderError
-from tests.strategies import legal_sweep, silu_sweep
+from jitgen.targets.legality import target
+from tests.strategies import fc2_sweep, legal_sweep, quantize_sweep, silu_sweep
 from tests.templates import TEMPLATES
 
 GOLDENS = sorted((Path(__file__).parents[1] / "goldens").glob("*.py"))
@@ -31,8 +32,13 @@ MANY = pytest.mark.parametrize("many", [12, pytest.param(40, marks=pytest.mark.n
 
 
 def _sample(arch: Arch, many: int) -> list[Config]:
-    sweeps: list[list[Config]] = [[*legal_sweep(arch)], [*silu_sweep(arch)]]
-    return [config for configs in sweeps for config in configs[:: len(configs) // many]]
+    sweeps: list[list[Config]] = [
+        [*legal_sweep(arch)],
+        [*silu_sweep(arch)],
+        [*fc2_sweep(arch)],
+        [*quantize_sweep(arch)],
+    ]
+    return [config for configs in sweeps for config in configs[:: max(1, len(configs) // many)]]
 
 
 @cache
@@ -136,6 +142,9 @@ def test_rendering_reads_no_file_that_the_digest_misses(
         render(config, arch)
     rendering.environment.cache_clear()
 
-    of_arch = [TEMPLATES[str(arch)], TEMPLATES[f"{arch} silu_mul_quantize"]]
+    of_arch = [
+        TEMPLATES[str(arch)],
+        *(TEMPLATES[f"{arch} {op}"] for op in target(arch).operations if op != "grouped_gemm"),
+    ]
     assert {template.entry for template in of_arch} <= loaded
     assert loaded <= {name for template in of_arch for name in templates.files(template)}

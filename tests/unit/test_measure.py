@@ -31,7 +31,10 @@ def test_a_right_result_passes_and_a_wrong_one_does_not(
     layout: Layout, scales: ScaleGranularity
 ) -> None:
     load = Workload.random(
-        problem(layout, scale_granularity=scales), (5, 0, 130), device="cpu", seed=3
+        problem(layout, a_dtype=scales.operands[0], scale_granularity=scales),
+        (5, 0, 130),
+        device="cpu",
+        seed=3,
     )
     load.out.fill_(float("nan"))
     load.call(reference.grouped_gemm)
@@ -51,7 +54,8 @@ def test_a_right_result_passes_and_a_wrong_one_does_not(
 @pytest.mark.parametrize("scales", list(ScaleGranularity))
 def test_sums_in_float64_show_the_rounding_alone(scales: ScaleGranularity) -> None:
     """Scales per tensor used to fail: float64 times float32 where one of them is a number."""
-    given = problem(out_dtype=DType.F32, scale_granularity=scales)
+    a_dtype = scales.operands[0]
+    given = problem(a_dtype=a_dtype, out_dtype=DType.F32, scale_granularity=scales)
     load = Workload.random(given, device="cpu")
     load.call(reference.grouped_gemm)
 

@@ -12,9 +12,11 @@ import torch
 from jitgen import reference
 from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.errors import ConfigError
-from jitgen.ops.grouped_gemm import samples as problems
+from jitgen.formats.e2m1 import values_of
+from jitgen.ops.grouped_gemm import draws
 from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.ops.grouped_gemm.samples import Solved, distance, random_call
+from jitgen.ops.grouped_gemm.reference import sums
+from jitgen.ops.grouped_gemm.samples import Call, Solved, distance, random_call
 from jitgen.quantize import is_kernel_layout
 
 COUNTS = (5, 0, 130)
@@ -24,7 +26,7 @@ def problem(layout: Layout = Layout.RAGGED, **changes: object) -> Problem:
     return replace(Problem(layout=layout, groups=3, m=135, n=136, k=272), **changes)  # type: ignore[arg-type]
 
 
-def bytes_of(call: problems.Call) -> list[bytes]:
+def bytes_of(call: Call) -> list[bytes]:
     return [x.contiguous().view(torch.uint8).numpy().tobytes() for x in call.tensors]
 
 
@@ -58,14 +60,14 @@ def test_a_whole_tile_of_padding_lies_between_groups_and_at_the_end() -> None:
 @pytest.mark.parametrize("layout", list(Layout))
 def test_exact_sums_are_exact(layout: Layout, scales: ScaleGranularity) -> None:
     """In float32 as in float64: nothing was rounded, so the order of additions does not count."""
-    call = random_call(problem(layout, scale_granularity=scales), COUNTS, is_exact=True)
+    given = problem(layout, a_dtype=scales.operands[0], scale_granularity=scales)
+    call = random_call(given, COUNTS, is_exact=True)
     solved = Solved.of(call, is_exact=True)
-    wide = {name: getattr(call, name).double() for name in ("a_scale", "b_scale")}
-    given = {**call.arguments, **wide, "out": None, "out_dtype": torch.float64}
+    scale = call.b_scale.float()
 
-    assert torch.equal(reference.grouped_gemm(**given), solved.expected.double())
-    assert set(call.a.float().flatten().tolist()) == {-2, -1, 0, 1, 2}
-    assert set(call.b_scale.flatten().tolist()) <= {0.25, 0.5, 1, 2, 4}
+    assert torch.equal(sums(call.arguments, torch.float64), solved.expected.double())
+    assert set(values_of(call.a).flatten().tolist()) == {-2, -1, 0, 1, 2}
+    assert set(scale[~scale.isnan()].tolist()) <= {0, 0.25, 0.5, 1, 2, 4}
 
 
 def test_random_values_fill_their_type() -> None:
@@ -89,7 +91,7 @@ def test_seeds_repeat_and_differ() -> None:
 def test_chunks_do_not_show(is_exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values that are drawn part by part are those that are drawn at once."""
     whole = random_call(problem(), COUNTS, is_exact=is_exact)
-    monkeypatch.setattr(problems, "_CHUNK_VALUES", 2**12)
+    monkeypatch.setattr(draws, "_CHUNK_VALUES", 2**12)
 
     assert bytes_of(random_call(problem(), COUNTS, is_exact=is_exact)) == bytes_of(whole)
 

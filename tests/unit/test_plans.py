@@ -13,6 +13,7 @@ from jitgen import plans
 from jitgen.config import Arch, Layout
 from jitgen.errors import PlanError, UnsupportedConfig
 from jitgen.runtime.session import select
+from jitgen.targets.legality import rules
 
 GOOD = """
 description = "two matrices"
@@ -44,20 +45,77 @@ def test_deepseek_v3_is_shipped() -> None:
     assert {(sweep.min_rows, sweep.max_rows) for sweep in plan.sweeps} == {(1, 8192)}
 
 
-def test_every_shipped_plan_has_kernels_on_every_arch() -> None:
-    for name in plans.names():
-        for arch in Arch:
-            assert plans.configs(plans.load(name), arch)
+@pytest.mark.parametrize("name", plans.names())
+@pytest.mark.parametrize("arch", Arch)
+def test_shipped_plans_ask_for_candidates_alone(name: str, arch: Arch) -> None:
+    """Every target has kernels for every shipped plan, and prewarms nothing but candidates."""
+    plan = plans.load(name)
+    if (name, arch) == ("quantize", Arch.CPU):  # where torch's operations quantise
+        with pytest.raises(UnsupportedConfig, match="cpu has no kernel for quantize"):
+            plans.configs(plan, arch)
+        return
+    wanted = plans.configs(plan, arch)
+    known = {
+        config
+        for sweep in plan.served(arch)
+        for config in rules(arch, sweep.problem.op).candidates(sweep.problem)
+    }
+
+    assert wanted
+    assert set(wanted) <= known
+
+
+MODELS = {
+    # experts, hidden size, expert size; layers x these parameters are what the models are named for
+    "deepseek-v3": (256, 7168, 2048),
+    "deepseek-v4-flash": (256, 4096, 2048),
+    "deepseek-v4-pro": (384, 7168, 3072),
+    "kimi-k2": (384, 7168, 2048),
+    "gpt-oss": (128, 2880, 2880),
+    "llama-4": (128, 5120, 8192),
+    "qwen3-moe": (128, 4096, 1536),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_has_both_gemms_in_every_layout(name: str) -> None:
+    experts, hidden, inner = MODELS[name]
+    sweeps = plans.load(name).sweeps
+    found = {(each.problem.layout, each.problem.n, each.problem.k) for each in sweeps}
+
+    assert max(each.problem.groups for each in sweeps if each.problem.k == hidden) >= experts
+    assert found >= {
+        (layout, n, k) for layout in Layout for n, k in ((2 * inner, hidden), (hidden, inner))
+    }
+    assert {(each.min_rows, each.max_rows) for each in sweeps} == {(1, 8192)}
+
+
+def test_what_is_optional_is_left_out_where_there_is_no_kernel(tmp_path: Path) -> None:
+    """A plan may name types that only some targets multiply."""
+    optional = GOOD.split("\n\n", 1)[1] + 'dtype = "bf16"\nscale_granularity = "tensor"\n'
+    both = plans.load(written(tmp_path, GOOD + optional + "optional = true\n"))
+    types = {
+        arch: {config.parameters()["a_dtype"] for config in plans.configs(both, arch)}
+        for arch in ("sm_90a", "sm_100a")
+    }
+
+    assert types == {"sm_90a": {"e4m3", "bf16"}, "sm_100a": {"e4m3"}}
+    required = plans.load(written(tmp_path, GOOD + optional))
+    with pytest.raises(UnsupportedConfig, match="bf16"):
+        plans.configs(required, "sm_100a")
+    alone = plans.load(written(tmp_path, optional + "optional = true\n"))
+    with pytest.raises(UnsupportedConfig, match="anything in the plan mine"):
+        plans.configs(alone, "sm_100a")
 
 
 @pytest.mark.parametrize("arch", Arch)
 def test_configs_are_complete(arch: Arch) -> None:
     """No problem inside the plan's ranges chooses a config that the plan leaves out."""
     plan = plans.load("deepseek-v3")
-    chosen = set(plans.configs(plan, arch))
+    chosen, served = set(plans.configs(plan, arch)), plan.served(arch)
     chance = random.Random(1)
     for _ in range(3000):
-        sweep = chance.choice(plan.sweeps)
+        sweep = chance.choice(served)
         groups = sweep.problem.groups
         # Even over sizes, so that small ones are met as often as large ones.
         mean = sweep.min_rows * (sweep.max_rows / sweep.min_rows) ** chance.random()
@@ -71,7 +129,7 @@ def test_configs_are_minimal(arch: Arch) -> None:
     """Each config is chosen for a problem of the plan."""
     plan = plans.load("deepseek-v3")
     wanted = set(plans.configs(plan, arch))
-    for sweep in plan.sweeps:
+    for sweep in plan.served(arch):
         for rows in {1, 8, 9, 16, 17, 32, *range(33, 8193, 31)}:
             problem = replace(sweep.problem, m=rows * sweep.problem.groups)
             wanted.discard(select(problem, arch).config)
@@ -105,6 +163,30 @@ def test_lists_stand_for_each_with_each(tmp_path: Path) -> None:
     assert len(set(plan.problems(Arch.CPU))) == len(list(plan.problems(Arch.CPU)))
 
 
+def test_weights_may_have_another_type(tmp_path: Path) -> None:
+    plan = plans.load(
+        written(
+            tmp_path,
+            """
+            [[problems]]
+            layout = "masked"
+            groups = 8
+            rows_per_group = 64
+            matrix = { n = 512, k = 256 }
+            dtype = ["e4m3", "e2m1"]
+            b_dtype = "e2m1"
+            scale_granularity = "mx32"
+            """,
+        )
+    )
+    configs = plans.configs(plan, Arch.CPU)
+
+    assert {(c.operands.a_dtype, c.operands.b_dtype) for c in configs} == {
+        ("e4m3", "e2m1"),
+        ("e2m1", "e2m1"),
+    }
+
+
 def test_a_path_may_be_text(tmp_path: Path) -> None:
     assert plans.load(str(written(tmp_path, GOOD))).name == "mine"
 
@@ -136,9 +218,10 @@ def test_types_that_a_target_lacks_are_an_error(tmp_path: Path) -> None:
         (
             "groups = 8",
             "op = 'gemm'\ngroups = 8",
-            r"op: must be one of grouped_gemm, silu",
+            r"op: must be one of grouped_gemm, moe_fc2_dense, quantize, silu",
         ),
         ("groups = 8", "op = ['x']\ngroups = 8", r"op: must be one of .* \(got \['x'\]"),
+        ("groups = 8", "optional = 1\ngroups = 8", r"optional: must be true or false \(got 1\)"),
         ("groups = 8", "op = 3\ngroups = 8", r"op: must be one of .* \(got 3"),
         (
             "groups = 8",
@@ -193,7 +276,7 @@ def test_another_operation(tmp_path: Path) -> None:
         (
             "n = [2048, 1536]",
             "matrix = { n = 2048, k = 7168 }",
-            r"no key 'matrix' in one of silu_mul_quantize: it belongs to grouped_gemm; allowed: l",
+            r"no key 'matrix' in one of silu_mul_quantize: it belongs to grouped_gemm and moe_fc2",
         ),
         ("n = [", "nn = [", r"problem 1: no key 'nn'; allowed: layout"),
         ('"masked"', '"contiguous"', r"problem 1: groups must be 1 for contiguous rows"),

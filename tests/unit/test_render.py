@@ -19,7 +19,7 @@ from jitgen.config import Arch
 from jitgen.errors import RenderError, UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.targets.legality import rules
-from tests.strategies import legal_sweep, silu_sweep
+from tests.strategies import fc2_sweep, legal_sweep, quantize_sweep, silu_sweep
 from tests.templates import TEMPLATES
 
 CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
@@ -59,7 +59,11 @@ def test_legal_configs_render(arch: Arch, least: int) -> None:
 def test_generated_sources_are_formatted(arch: Arch, tmp_path: Path) -> None:
     """A spread sample passes the formatter and the linter as it is."""
     configs = legal_sweep(arch)
-    others = itertools.islice(silu_sweep(arch), 0, None, 5)
+    others = (
+        *itertools.islice(silu_sweep(arch), 0, None, 5),
+        *itertools.islice(quantize_sweep(arch), 0, None, 5),
+        *itertools.islice(fc2_sweep(arch), 0, None, 5),
+    )
     for config in (*configs[:: len(configs) // 24], *others):
         source = render(config, arch)
         (tmp_path / f"{source.name}.py").write_text(source.text, encoding="utf-8")

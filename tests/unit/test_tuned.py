@@ -170,7 +170,7 @@ class TestExclusions:
         tuned.exclude(store, GPU, NAMES[0], "it hung")
         tuned.readmit(store, GPU, NAMES[0])
 
-        assert select(PROBLEM, GPU) is BY_MODEL
+        assert select(PROBLEM, GPU) == BY_MODEL
 
     def test_nothing_is_left(self) -> None:
         store = Store.open()

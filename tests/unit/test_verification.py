@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,9 +50,13 @@ class Emulated:
         self.calls: list[tuple[Any, list[str]]] = []
         self.blocks: list[list[int]] = []
         self.faults: set[int] = set()
+        self.unknown: list[list[str]] = []
 
-    def emulate(self, _: Artifact, *arguments: Any, modes: Any, **__: Any) -> Report:
+    def emulate(
+        self, _: Artifact, *arguments: Any, modes: Any, unknown: list[str], **__: Any
+    ) -> Report:
         call = len(self.calls)
+        self.unknown.append(unknown)
         self.calls.append((arguments[0].shape, [mode.name for mode in parse(modes)]))
         if call in self.faults:
             raise MachineFault("ended")
@@ -88,6 +93,14 @@ def test_what_one_problem_leaves_out_another_may_reach(emulated: Emulated) -> No
 
     assert found.is_right
     assert found.coverage[0].missed == []
+
+
+def test_results_hold_nothing_before_the_kernel_wrote_them(emulated: Emulated) -> None:
+    emulated.blocks = [[1, 1, 1, 1, 1]]
+
+    verify(CONFIG, ARCH, artifact=replace(ARTIFACT, names=("out", "a")))  # a call of one tensor
+
+    assert set(map(tuple, emulated.unknown)) == {("out",)}
 
 
 def test_what_no_problem_reaches_is_a_finding(emulated: Emulated) -> None:

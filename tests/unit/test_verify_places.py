@@ -87,6 +87,7 @@ def test_rows_of_nobody_are_named(layout: str) -> None:
 
     head, only = of_case(case, tile(config))
     assert "rows of nobody" in head
+    assert "is 0 instead of what was there, in" in head
     assert "rows of nobody" in only
     assert case.wrong() == 1
 

@@ -1,26 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hopper suite without a GPU: cases, plan, reports, targets, and the run itself on a CPU."""
+"""Suites without a GPU: cases, plan, reports, targets, and the run itself on a CPU."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from jitgen import reference
-from jitgen.bench import cases, gpu, hopper, peers, sides, targets
+from jitgen.bench import REPORTS, cases, gpu, kernels, sides, suite, targets
 from jitgen.bench.cases import Case
-from jitgen.bench.peers import Peer, Prepared, Unavailable
-from jitgen.bench.peers.deep_gemm import _places
-from jitgen.bench.peers.torch_grouped import _ends
-from jitgen.bench.peers.triton import suited, tile_table
+from jitgen.bench.peers import Peer, Prepared
 from jitgen.bench.report import BenchReport, Section, geometric_mean
 from jitgen.config import Layout
 from jitgen.errors import ConfigError
@@ -29,9 +23,7 @@ from jitgen.tuning.measure.clock import Batch, Call
 from jitgen.tuning.measure.rotation import rotation
 from jitgen.tuning.measure.times import Times
 from jitgen.tuning.measure.workload import Workload
-from tests.bench_report import DECODE, PREFILL, SMALL, measured, report
-
-TINY = Case(layout=Layout.RAGGED, groups=3, rows_per_group=6, n=128, k=256, spread=0.5)
+from tests.bench_report import DECODE, PREFILL, SMALL, TINY, measured, report
 
 
 def test_public_cases() -> None:
@@ -41,6 +33,26 @@ def test_public_cases() -> None:
     assert len(set(found)) == 41
     assert {case.layout for case in found} == {*Layout}
     assert all(case.problem.groups == len(case.row_counts) for case in found)
+
+
+def test_the_cases_of_blackwell() -> None:
+    """Experts, rows, N and K each with each, DeepSeek-V3's matrices first; then other layouts."""
+    found = cases.load(suite.find("blackwell").cases)
+    grid = [case for case in found if case.layout is Layout.RAGGED]
+    sizes = {(each.groups, each.rows_per_group, each.n, each.k) for each in grid}
+
+    assert len(grid) == len(sizes) == 81
+    assert [len({size[axis] for size in sizes}) for axis in range(4)] == [3, 3, 3, 3]
+    assert {(case.n, case.k) for case in found[:18]} == {*cases.MATRICES}
+    assert {case.layout for case in found[81:]} == {Layout.MASKED, Layout.CONTIGUOUS}
+
+
+def test_suites_are_found_by_their_names() -> None:
+    assert [suite.find(name).name for name in REPORTS] == [*REPORTS]
+    assert suite.find("hopper").cases == cases.PUBLIC
+    assert not list(suite.find("blackwell").targets(report()))
+    with pytest.raises(KeyError):
+        suite.find("gemm")
 
 
 def test_rows_of_groups_vary_with_the_spread_and_never_between_runs() -> None:
@@ -102,15 +114,16 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
 
 def test_the_plan_and_what_only_leaves() -> None:
     found = cases.load()
-    steps = hopper.plan(found)
+    steps = suite.plan(found)
 
     kinds = [step.kind for step in steps]
+    assert kinds[:3] == ["kernels"] * 3
     assert kinds.count("public") == 41
     assert kinds.count("one_token") == 4
     assert kinds.count("accuracy") == 3
     assert kinds.count("host") == 1
     assert kinds.count("sustained") == 5
-    only = hopper.plan(found, ["masked", " 32 x 8 "])
+    only = suite.plan(found, ["masked", " 32 x 8 "])
     assert [str(step) for step in only] == [
         "public masked 32 x 8 N4096 K7168",
         "public masked 32 x 8 N7168 K2048",
@@ -162,7 +175,7 @@ def test_bad_reports_are_refused(tmp_path: Path) -> None:
     slow["copy_bytes_per_s"] = "slow"
     for document, message in (
         ([], "does not hold a report"),
-        ({"suite": "gemm"}, "no report of the hopper suite"),
+        ({"suite": "gemm"}, "no report of hopper or blackwell"),
         ({**report().to_json(), "report_schema": 0}, "of this version"),
         (damaged, "a case needs 'layout'"),
         (missing, "the report is damaged: KeyError"),
@@ -211,65 +224,6 @@ def test_clocks_are_read_from_a_line() -> None:
     assert gpu.words([]) == ""
     assert state is not None
     assert gpu.words([state, replace(state, sm_mhz=1405), state]).startswith("SM 1395 MHz")
-
-
-def test_peers_that_are_not_here_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden: Any = None
-    monkeypatch.setitem(sys.modules, "deep_gemm", hidden)
-    found, missing = peers.find_all(("deep_gemm", "torch_grouped"))
-
-    assert [peer.name for peer in found] == ["torch_grouped"]
-    assert "deep_gemm cannot be imported:" in missing["deep_gemm"]
-
-    def fail(_: str) -> Any:
-        raise AssertionError("no CUDA_HOME")
-
-    monkeypatch.setattr("importlib.import_module", fail)
-    assert peers.find_all(("triton",)) == ([], {"triton": "AssertionError: no CUDA_HOME"})
-
-
-def test_peers_refuse_what_they_cannot_compute() -> None:
-    load = Workload.random(replace(DECODE, n=128, k=128).problem, (2,) * 32, device="cpu")
-
-    with pytest.raises(Unavailable, match="no masked layout"):
-        peers.find("torch_grouped").prepare(load, 2)
-    with pytest.raises(Unavailable, match="K of a multiple of 512"):
-        peers.find("cublaslt").prepare(load, 2)
-
-
-def test_places_of_padded_rows() -> None:
-    indices, places = _places((2, 0, 130))
-
-    assert len(indices) == 128 + 256
-    assert indices[places].tolist() == [0, 0] + [2] * 130
-    assert int((indices < 0).sum()) == 126 + 126
-
-
-@pytest.mark.parametrize("layout", list(Layout))
-def test_tiles_cover_every_valid_row_once(layout: Layout) -> None:
-    problem = replace(TINY, layout=Layout.RAGGED).problem
-    load = Workload.random(replace(problem, layout=layout), (5, 0, 40), device="cpu")
-    rows = torch.arange(load.out.shape[:-1].numel()).view(load.out.shape[:-1])
-    flat_scales = torch.as_strided(
-        load.a_scale, (load.a_scale.untyped_storage().nbytes() // 4,), (1,)
-    )
-    found = []
-    for group, first, count, scale in tile_table(load, 16).tolist():
-        assert 0 < count <= 16
-        found += [(group, row) for row in range(first, first + count)]
-        where = (group, first % load.out.shape[-2]) if layout is Layout.MASKED else (first,)
-        assert flat_scales[scale] == load.a_scale[(*where, 0)]
-
-    expected = [(group, row) for group, where in load.valid_rows() for row in rows[where].tolist()]
-    assert found == expected
-    if layout is not Layout.MASKED:
-        assert _ends(load)[-1] == len(load.a)
-
-
-def test_triton_shapes_suit_the_rows() -> None:
-    assert {shape["block_m"] for shape in suited(1)} == {16}
-    assert {shape["block_m"] for shape in suited(64)} == {32, 64}
-    assert {shape["block_m"] for shape in suited(4096)} == {64, 128}
 
 
 class Reference(Peer):
@@ -326,11 +280,11 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sides, "_DEVICE", "cpu")
     monkeypatch.setattr("jitgen.tuning.measure.rotation._MOST", 2)
     monkeypatch.setattr(Batch, "capture", capture)
-    monkeypatch.setattr(hopper, "compete_in_batches", in_turn)
-    monkeypatch.setattr(hopper, "compete_on_host", on_host)
-    monkeypatch.setattr(hopper, "sustain", back_to_back)
-    monkeypatch.setattr(hopper, "_ACCURACY", (TINY,))
-    monkeypatch.setattr(hopper, "_HOST", replace(TINY, layout=Layout.MASKED, max_rows=16))
+    monkeypatch.setattr(suite, "compete_in_batches", in_turn)
+    monkeypatch.setattr(suite, "compete_on_host", on_host)
+    monkeypatch.setattr(suite, "sustain", back_to_back)
+    monkeypatch.setattr(suite, "_ACCURACY", (TINY,))
+    monkeypatch.setattr(suite, "_HOST", replace(TINY, layout=Layout.MASKED, max_rows=16))
 
 
 @pytest.mark.usefixtures("on_a_cpu")
@@ -347,19 +301,34 @@ def test_sides_take_part_if_they_are_right() -> None:
 
 @pytest.mark.usefixtures("on_a_cpu")
 def test_every_kind_of_step() -> None:
-    found = hopper.cold(Section.PUBLIC, TINY, [Reference(), Wrong()])
+    found = suite.cold(Section.PUBLIC, TINY, [Reference(), Wrong()])
     assert found.kernel.endswith("_cpu")
     assert found.launches == 2
     assert {*found.times} == {"jitgen", "deep_gemm", "padding"}
     assert found.flop == 2 * sum(TINY.row_counts) * 128 * 256
     assert math.isfinite(found.ratio("deep_gemm") or math.nan)
 
-    errors = hopper.accuracy(TINY, [Reference(), Broken()])
+    errors = suite.accuracy(TINY, [Reference(), Broken()])
     assert 0 < errors.errors["jitgen"] < 2**-8
     assert {*errors.missing} == {"broken"}
 
-    assert {*hopper.host(hopper._HOST, [Reference()]).times} == {"jitgen", "deep_gemm"}
-    assert {*hopper.sustained(TINY, [Broken()]).times} == {"jitgen"}
+    assert {*suite.host(suite._HOST, [Reference()]).times} == {"jitgen", "deep_gemm"}
+    assert {*suite.sustained(TINY, [Broken()]).times} == {"jitgen"}
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_kernels_that_may_be_chosen_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is run on edges, and one that leaves a value out is named; with scales over scales."""
+    monkeypatch.setattr(kernels, "KINDS", kernels.KINDS[-1:])
+    [edges] = [case for case in kernels.EDGES if case.layout is Layout.RAGGED]
+    right = list(kernels.check(edges))
+    monkeypatch.setattr("jitgen.bench.kernels.jitgen.grouped_gemm", lambda **_: None)
+    wrong = list(kernels.check(edges))
+
+    assert [each.reason for each in right] == [""] * len(right)
+    assert len({each.kernel for each in right}) == len(right) > 0
+    assert all("values are wrong" in each.reason for each in wrong)
+    assert len(BenchReport(kernels=wrong).failures) == len(wrong)
 
 
 @pytest.mark.usefixtures("on_a_cpu")
@@ -367,7 +336,7 @@ def test_a_kernel_that_is_wrong_is_told_and_the_run_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("jitgen.bench.sides.jitgen.grouped_gemm", lambda *_, **__: None)
-    found = hopper.cold(Section.PUBLIC, TINY, [Reference()])
+    found = suite.cold(Section.PUBLIC, TINY, [Reference()])
 
     assert {*found.times} == {"deep_gemm", "padding"}
     assert (found.kernel, found.seconds) == ("", None)
@@ -376,6 +345,6 @@ def test_a_kernel_that_is_wrong_is_told_and_the_run_goes_on(
 
 
 def test_prefill_is_what_the_sustained_steps_run() -> None:
-    steps = [step.case for step in hopper.plan([PREFILL, SMALL], ["sustained"])]
+    steps = [step.case for step in suite.plan([PREFILL, SMALL], ["sustained"])]
 
     assert steps == [PREFILL]

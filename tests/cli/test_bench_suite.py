@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`jitgen bench hopper`, on saved reports and on machines without a GPU."""
+"""`jitgen bench hopper` and `blackwell`, on saved reports and on machines without a GPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from jitgen.bench.hopper import Step
-from jitgen.bench.report import BenchReport
+from jitgen.bench.report import BenchReport, Checked
+from jitgen.bench.suite import Step
 from tests.bench_report import SMALL, measured, report
 from tests.cli.conftest import Jitgen
 
@@ -27,7 +27,7 @@ def test_help_names_every_suite(jitgen: Jitgen) -> None:
     done = jitgen("bench --help")
 
     assert done.code == 0
-    for suite in ("dispatch", "gemm", "hopper", "all"):
+    for suite in ("dispatch", "gemm", "hopper", "blackwell", "all"):
         assert f"\n  {suite} " in done.out
     assert "--peers" in jitgen("bench hopper --help").out
     assert "--json" in jitgen("bench load --help").out
@@ -94,12 +94,42 @@ def test_plots_of_a_saved_report(jitgen: Jitgen, saved: Path, tmp_path: Path) ->
     assert len(list((tmp_path / "plots").iterdir())) == 4
 
 
+def test_a_report_to_send(jitgen: Jitgen, tmp_path: Path) -> None:
+    """It says what the machine is, which kernels are right, and every figure, and nothing else."""
+    found = report()
+    found.suite = "blackwell"
+    found.kernels = [Checked(kernel="good_one"), Checked(kernel="bad_one", reason="3 are | wrong")]
+    saved, sent = tmp_path / "saved.json", tmp_path / "report.md"
+    found.save(saved)
+    done = jitgen("bench blackwell --from", str(saved), "--report", str(sent))
+    text = sent.read_text(encoding="utf-8")
+    document = json.loads(text.partition("```json")[2].partition("```")[0])
+
+    assert done.code == 1  # for the kernel that is wrong
+    assert "kernels on small exact problems: 1 right, 1 not" in done.out
+    assert f"wrote {sent}" in done.err
+    assert text.startswith("# jitgen bench blackwell: NVIDIA H200\n")
+    assert "| good_one | right |" in text
+    assert "| bad_one | 3 are / wrong |" in text
+    assert "| masked 32 x 8 N4096 K7168 | 100.0 |" in text
+    assert "| torch | " in text
+    assert "| cublaslt | 1 | RuntimeError: not here |" in text
+    assert str(tmp_path) not in text
+    assert BenchReport.from_json(document) == found
+    lost = jitgen("bench blackwell --from", str(saved), "--report", str(tmp_path / "none" / "r.md"))
+    assert lost.code == 2
+    assert "cannot be written" in lost.err
+    other = jitgen("bench hopper --from", str(saved))
+    assert other.code == 2
+    assert "is a report of another suite: jitgen bench blackwell" in other.err
+
+
 def test_bad_words(jitgen: Jitgen, saved: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{}")
     for words, message in (
         (f"--from {saved} --peers", "--from measures nothing"),
         (f"--from {tmp_path / 'none.json'}", "does not hold a report"),
-        (f"--from {tmp_path / 'bad.json'}", "no report of the hopper suite"),
+        (f"--from {tmp_path / 'bad.json'}", "no report of hopper or blackwell"),
         (f"--cases {tmp_path / 'bad.json'}", "does not hold cases"),
         (f"--from {saved} --plot {saved}/plots", "/plots: Not a directory"),
     ):
@@ -121,7 +151,7 @@ def test_a_run_is_saved_step_by_step(
             yield step
         found.conditions["warm"] = "SM 1400 MHz"
 
-    monkeypatch.setattr("jitgen.bench.hopper.run", run)
+    monkeypatch.setattr("jitgen.bench.suite.run", run)
     monkeypatch.setattr("jitgen.tuning.measure.clock.require_gpu", lambda _: None)
     done = jitgen("bench hopper --save", str(path), "--only public --only contiguous")
 

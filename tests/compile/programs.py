@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled kernels that mistakes are made in, and whether what must be found is."""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jitgen.codegen.render import Source, render
+from jitgen.config import Config
+from jitgen.emulator.artifact import Artifact
+from jitgen.emulator.report import Finding
+from jitgen.errors import Deadlock, MachineFault
+from jitgen.verify import emulate
+from jitgen.verify.artifacts import compiled
+from jitgen.verify.verification import samples_of
+from tests.compile.mutations import Mutation
+
+PLACE = re.compile(r"kernel\.py:\d+ \(\w+\) \| ptx:\d+: ")
+HAS_TWO_PLACES = {"race", "proxy"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A compiled kernel and a problem for it."""
+
+    source: Source
+    artifact: Artifact
+    problem: Any
+    num_sms: int
+
+    def findings(self, text: str, modes: str) -> list[Finding]:
+        """Return what is found in PTX, a wrong result among it."""
+        return self.findings_of(replace(self.artifact, ptx=text), modes)
+
+    def mutated(self, mutation: Mutation) -> Artifact:
+        """Return the kernel with a mistake in it."""
+        if mutation.of_source:
+            return compiled(replace(self.source, text=mutation.edit(self.source.text)))
+        return replace(self.artifact, ptx=mutation.edit(self.artifact.ptx))
+
+    def findings_of(self, artifact: Artifact, modes: str) -> list[Finding]:
+        """Return what is found in a kernel, a wrong result among it."""
+        problem, num_sms = deepcopy(self.problem), self.num_sms
+        try:
+            report = emulate(
+                artifact, *problem.tensors, num_sms, modes=modes, num_sms=num_sms, time_limit_s=60
+            )
+        except MachineFault as error:
+            kind = "deadlock" if isinstance(error, Deadlock) else "fault"
+            return [Finding(kind=kind, message=str(error))]
+        found = [finding for _, finding in report.findings]
+        if wrong := problem.wrong():
+            found.append(Finding(kind="wrong", message=f"{wrong} values"))
+        return found
+
+
+def programs_of(wanted: dict[str, tuple[str, Any]]) -> dict[str, Program]:
+    """Return programs by what they are called, of a kernel's name and sizes for each."""
+    found, artifacts = {}, {}
+    for key, (name, sizes) in wanted.items():
+        config, arch = Config.parse(name)
+        if name not in artifacts:
+            source = render(config, arch)
+            artifacts[name] = source, compiled(source)
+        source, artifact = artifacts[name]
+        problem = samples_of(config).make(config, sizes, is_exact=True)
+        found[key] = Program(
+            source=source, artifact=artifact, problem=problem, num_sms=sizes.num_sms
+        )
+    return found
+
+
+def assert_found(program: Program, mutation: Mutation) -> None:
+    """Assert that a mistake is found, as what it is, and in the place where it was made."""
+    found = program.findings_of(program.mutated(mutation), "eager")
+
+    # what is read by mistake may lead astray at once: a fault tells what was found before it
+    before = f"before that, {mutation.kind}: "
+    texts = [str(item) for item in found if item.kind == mutation.kind or before in str(item)]
+    wanted = re.compile(".*".join(map(re.escape, mutation.names)), re.DOTALL)
+    matching = [text for text in texts if wanted.search(text)]
+    assert matching, "\n".join(map(str, found)) or "nothing was found"
+    if mutation.kind in HAS_TWO_PLACES and "griddepcontrol" not in matching[0]:
+        assert len(PLACE.findall(matching[0])) == 2, matching[0]

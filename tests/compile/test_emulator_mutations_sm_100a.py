@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes made on purpose in kernels of sm_100a; `test_emulator_mutations` has those of sm_90a."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from jitgen.verify import verify
+from jitgen.verify.artifacts import compiled
+from tests import needs
+from tests.compile import mutations_fc2_sm_100a as fc2
+from tests.compile import mutations_sm_100a as gemm
+from tests.compile.mutations import Mutation, rewrite
+from tests.compile.mutations_sm_100a import JUDGED, ONE
+from tests.compile.mutations_sm_100a_rings import RINGS
+from tests.compile.mutations_sm_100a_stores import STORES
+from tests.compile.mutations_sm_100a_tensor import TENSOR_MEMORY
+from tests.compile.programs import Program, assert_found, programs_of
+
+pytestmark = [needs.compiler, needs.linker]
+
+PROGRAMS = gemm.PROGRAMS | fc2.PROGRAMS
+MUTATIONS = (*RINGS, *TENSOR_MEMORY, *STORES, *fc2.EXPERTS)
+
+OFTEN = [mutation for mutation in MUTATIONS if not mutation.of_source and mutation.program == ONE]
+"""Those that need nothing compiled but a narrow kernel: for every push."""
+
+
+@pytest.fixture(scope="module")
+def program() -> Callable[[str], Program]:
+    """A program by what it is called, compiled when it is first asked for."""
+    found: dict[str, Program] = {}
+
+    def get(name: str) -> Program:
+        if name not in found:
+            found.update(programs_of({name: PROGRAMS[name]}))
+        return found[name]
+
+    return get
+
+
+def test_there_are_many() -> None:
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 80
+    assert len(OFTEN) >= 5
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == ONE else pytest.mark.nightly) for name in PROGRAMS],
+)
+def test_unchanged_programs_are_clean(program: Callable[[str], Program], name: str) -> None:
+    unchanged = program(name)
+    assert unchanged.findings_of(unchanged.artifact, "quick") == []
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        pytest.param(mutation, marks=() if mutation in OFTEN else pytest.mark.nightly)
+        for mutation in MUTATIONS
+    ],
+    ids=lambda mutation: mutation.name,
+)
+def test_found(program: Callable[[str], Program], mutation: Mutation) -> None:
+    """With the problem that `PROGRAMS` has for it."""
+    assert_found(program(mutation.program), mutation)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_verify_finds(program: Callable[[str], Program], mutation: Mutation) -> None:
+    """So does `jitgen verify` with its own problems, whatever it says of it."""
+    source = program(mutation.program).source
+    mutated = program(mutation.program).mutated(mutation)
+
+    assert not verify(source.config, source.arch, artifact=mutated, time_limit_s=60).is_right
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", JUDGED)
+def test_judged(program: Callable[[str], Program], name: str) -> None:
+    """What is right all the same gives no finding: a reason is kept beside each."""
+    where, edit, reason = JUDGED[name]
+    unchanged = program(where)
+    changed = replace(unchanged.source, text=rewrite(edit)(unchanged.source.text))
+
+    assert reason
+    assert unchanged.findings_of(compiled(changed), "quick") == []

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the GPU tests run on Hopper besides what may be chosen."""
+
+from __future__ import annotations
+
+from jitgen.config import DType, Layout
+from jitgen.config.config import FLOAT_SCALES
+from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Schedule, Tile
+
+SHAPES = [
+    (64, 16, 1, 1),
+    (64, 64, 1, 2),
+    (64, 192, 2, 1),
+    (128, 128, 1, 1),
+    (128, 128, 2, 1),
+    (128, 160, 1, 2),
+    (128, 192, 2, 1),
+    (256, 128, 1, 2),
+]
+
+ACCUMULATOR_BITS = {DType.E4M3: 12, DType.BF16: 16}
+"""
+What `verify` allows for. Hopper's FP8 tensor cores keep about 13 bits beside the largest product of
+a step. Sums of bf16 stay there over all of K, and each step of 16 may round: this allows for the
+537 steps of the longest test, and one product left out of its sums would still show.
+"""
+
+SPLIT_SHAPES = [(64, 32, 2), (64, 64, 2), (64, 128, 4), (128, 64, 2)]
+
+OTHER_TYPES = [
+    ("e4m3", "block128", "f16", (128, 192, 2, 1)),
+    ("e4m3", "block128", "f32", (128, 128, 2, 1)),
+    ("e4m3", "row", "f32", (64, 16, 1, 2)),
+    ("e4m3", "tensor", "f32", (256, 48, 1, 1)),
+    ("bf16", "tensor", "bf16", (64, 64, 1, 2)),
+    ("bf16", "tensor", "bf16", (128, 128, 2, 1)),
+    ("bf16", "tensor", "bf16", (128, 256, 2, 1)),
+    ("bf16", "tensor", "bf16", (256, 128, 1, 2)),
+    ("bf16", "row", "f16", (64, 16, 1, 1)),
+    ("bf16", "row", "f32", (128, 192, 1, 2)),
+]
+"""Types of a and b, scales, type of the output, tile rows and columns, cluster."""
+
+OF_FP8_TO_BF16 = [
+    KernelConfig(
+        layout=layout,
+        operands=Operands(scale_granularity=scales),
+        tile=Tile(m=m, n=n, k=128),
+        cluster=Cluster(m=cluster_m, n=cluster_n),
+        schedule=Schedule(raster=4 if m == 256 else 8, stream_b=m == 64),
+    )
+    for layout in Layout
+    for scales in FLOAT_SCALES
+    for m, n, cluster_m, cluster_n in SHAPES
+] + [
+    KernelConfig(
+        layout=layout,
+        operands=Operands(scale_granularity=scales),
+        tile=Tile(m=m, n=n, k=128),
+        schedule=Schedule(raster=1, stream_b=True, split_k=split_k),
+    )
+    for layout in Layout
+    for scales in FLOAT_SCALES
+    for m, n, split_k in SPLIT_SHAPES
+]
+
+OF_OTHER_TYPES = [
+    KernelConfig(
+        layout=layout,
+        operands=Operands(
+            a_dtype=dtype, b_dtype=dtype, out_dtype=out_dtype, scale_granularity=scales
+        ),
+        tile=Tile(m=m, n=n, k=1024 // DType(dtype).bits),
+        cluster=Cluster(m=cluster_m, n=cluster_n),
+    )
+    for layout in Layout
+    for dtype, scales, out_dtype, (m, n, cluster_m, cluster_n) in OTHER_TYPES
+]
+
+CONFIGS = [*OF_FP8_TO_BF16, *OF_OTHER_TYPES]

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels that the GPU tests run can all be made, and are enough: known without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+import jitgen
+from jitgen.config import Arch, Layout
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.targets.legality import rules
+from tests.gpu import configs
+
+GPUS = [arch for arch in Arch if arch.is_gpu]
+
+
+@pytest.mark.parametrize("arch", GPUS)
+class TestKernels:
+    def test_all_are_legal(self, arch: Arch) -> None:
+        found = [*configs.of_family(arch).CONFIGS, *configs.choices(arch)]
+        refused = {
+            config.name(arch): verdict.reason
+            for config in found
+            if not (verdict := jitgen.check(config, arch))
+        }
+
+        assert len(set(found)) > 100
+        assert not refused
+
+    def test_they_have_everything_between_them(self, arch: Arch) -> None:
+        """Each layout, scale, output, cluster and depth of a target that its space has."""
+        family = configs.of_family(arch)
+        space = rules(arch, "grouped_gemm").space  # type: ignore[attr-defined]
+        found: list[KernelConfig] = family.CONFIGS
+
+        assert {config.layout for config in found} == {*Layout}
+        assert {config.operands.scale_granularity for config in found} == {*space.scale_granularity}
+        assert {config.operands.out_dtype for config in found} == {out for _, out in space.operands}
+        assert {config.operands.a_dtype for config in found} == {a for a, _ in space.operands}
+        assert {config.tile.m for config in found} == {*space.tile_m}
+        assert {config.schedule.two_cta for config in found} == {*space.two_cta}
+        assert {config.pipeline.num_acc_stage for config in found} == {*space.num_acc_stage}
+        assert {config.schedule.split_k for config in found} == {*space.split_k}
+        assert {(config.cluster.m, config.cluster.n) for config in found} == {*space.cluster}
+        assert family.ACCUMULATOR_BITS.keys() >= {config.operands.a_dtype for config in found}
+
+    def test_a_k_in_bytes_is_a_k_that_kernels_take(self, arch: Arch) -> None:
+        for config in configs.of_family(arch).CONFIGS:
+            assert configs.depth(config, 16) * config.operands.a_dtype.bits % 128 == 0

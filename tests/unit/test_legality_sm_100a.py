@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sm_100a and sm_103a refuse: tuples that others ask for, and many at random."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import jitgen
+from jitgen.compile import compiler, isolated
+from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.errors import UnsupportedConfig
+from jitgen.ops.grouped_gemm.config import (
+    Cluster,
+    KernelConfig,
+    Operands,
+    Pipeline,
+    Schedule,
+    Tile,
+)
+from jitgen.targets.legality import check
+from jitgen.targets.sm_100a.sizes import SMEM_BYTES, TMEM_COLUMNS
+from tests.strategies import legal_sweep
+
+FEW, NUM_RANDOM = 10, 200
+TYPES_AND_TILES = ("E_MMA", "E_SCALES", "E_MMA_M", "E_MMA_N", "E_TILE_K", "E_TWO_CTA", "E_CLUSTER")
+
+
+def config(
+    m: int = 128,
+    n: int = 128,
+    k: int = 128,
+    *,
+    stages: int = 1,
+    cluster: tuple[int, int] = (1, 1),
+    two_cta: bool = False,
+    split_k: int = 1,
+    num_ab_stage: int | None = None,
+    layout: str = "ragged",
+    **operands: object,
+) -> KernelConfig:
+    return KernelConfig(
+        layout=layout,
+        operands=Operands(**operands),
+        tile=Tile(m=m, n=n, k=k),
+        cluster=Cluster(m=cluster[0], n=cluster[1]),
+        pipeline=Pipeline(num_acc_stage=stages, num_ab_stage=num_ab_stage),
+        schedule=Schedule(two_cta=two_cta, split_k=split_k),
+    )
+
+
+ASKED = [
+    # tiles of other libraries on such GPUs, of one CTA
+    (config(64, 32), "E_MMA_M", "64"),
+    (config(64, 64), "E_MMA_M", "64"),
+    (config(64, 128), "E_MMA_M", "64"),
+    (config(64, 256), "E_MMA_M", "64"),
+    (config(128, 16), "E_MMA_N", "16"),
+    # for decoding: few columns, or rows where a and b change places; deep stages
+    (config(128, 8, 512), "E_MMA_N", "8"),
+    (config(256, 8, 512, cluster=(2, 1), two_cta=True), "E_MMA_N", "8"),
+    (config(128, 32, 256), "E_TILE_K", "256"),
+    (config(128, 128, 256), "E_TILE_K", "256"),
+    (config(128, 128, 512), "E_TILE_K", "512"),
+    (config(256, 8, cluster=(2, 1), two_cta=True), "E_MMA_N", "8"),
+    # pairs without a pair
+    (config(256, 128), "E_TWO_CTA", "256"),
+    (config(256, 128, two_cta=True), "E_TWO_CTA", "1x1"),
+    (config(256, 128, cluster=(1, 2), two_cta=True), "E_TWO_CTA", "1x2"),
+    (config(256, 128, cluster=(2, 2), two_cta=True), "E_TWO_CTA", "2x2"),
+    (config(128, 128, cluster=(2, 1), two_cta=True), "E_TWO_CTA", "128"),
+    # more sums than tensor memory has columns
+    (config(128, 256, stages=3), "E_TMEM", "768"),
+    (config(256, 256, stages=3, cluster=(2, 1), two_cta=True), "E_TMEM", "768"),
+    (config(128, 192, stages=3), "E_TMEM", "576"),
+    (config(128, 128, stages=5), "E_TMEM", "640"),
+    # clusters
+    (config(cluster=(2, 2)), "E_CLUSTER", "2x2"),
+    (config(cluster=(4, 1)), "E_CLUSTER", "4x1"),
+    (config(cluster=(4, 4)), "E_CLUSTER", "4x4"),
+    # parts of K
+    (config(split_k=3), "E_SPLIT_K", "3"),
+    (config(split_k=2, cluster=(2, 1)), "E_SPLIT_K", "2x1"),
+    (config(256, split_k=2, cluster=(2, 1), two_cta=True), "E_SPLIT_K", "2x1"),
+    (config(n=192, split_k=2), "E_SPLIT_K", "192"),
+    (config(split_k=2, scale_granularity="row"), "E_SPLIT_K", "2"),
+    # operand stages
+    (config(num_ab_stage=9), "E_SMEM", str(SMEM_BYTES)),
+    (config(num_ab_stage=2), "E_STAGES", "3"),
+    (config(n=256, out_dtype="f32"), "E_STAGES", "256"),
+    # types
+    (config(a_dtype="bf16", b_dtype="bf16", scale_granularity="tensor"), "E_MMA", "bf16"),
+    (config(a_dtype="e4m3", b_dtype="e2m1"), "E_MMA", "e2m1"),
+    (config(out_dtype="e4m3"), "E_MMA", "-> e4m3"),
+    (config(scale_granularity="nv16"), "E_SCALES", "nv16"),
+]
+"""What somebody asked for, its code, and what the reason must name."""
+
+
+@pytest.mark.parametrize(
+    ("refused", "code", "number"),
+    ASKED,
+    ids=[f"{number}-{code}" for number, (_, code, _) in enumerate(ASKED)],
+)
+def test_what_others_ask_for(refused: KernelConfig, code: str, number: str) -> None:
+    """Each rule has its code, its number in the reason, and a legal neighbour."""
+    verdict = check(refused, "sm_100a")
+
+    assert not verdict
+    assert verdict.code == code == check(refused, "sm_103a").code
+    assert number in verdict.reason
+    assert verdict.derived is None
+    assert verdict.proposal is not None
+    assert check(verdict.proposal, "sm_100a")
+
+
+def at_random(chance: random.Random) -> KernelConfig:
+    """Return a legal config of which one to three fields were replaced, by anything."""
+    pick = chance.choice
+    m = pick([128, 256])
+    fields = {
+        "m": m,
+        "n": pick([64, 128, 192, 256]),
+        "stages": pick([1, 2]),
+        "cluster": (m // 128, 1),
+        "two_cta": m == 256,
+        "layout": pick([*Layout]),
+    }
+    others: dict[str, list[object]] = {
+        "m": [16, 64, 96, 128, 192, 256, 512],
+        "n": [8, 16, 48, 96, 160, 224, 256, 320],
+        "k": [32, 64, 256, 512],
+        "stages": [3, 4, 5, 8],
+        "cluster": [(1, 1), (2, 1), (2, 2), (4, 1), (1, 4), (4, 4)],
+        "two_cta": [False, True],
+        "split_k": [2, 3, 4, 8],
+        "num_ab_stage": [2, 6, 9, 12],
+        "a_dtype": [DType.BF16, DType.E2M1, DType.F32],
+        "out_dtype": [DType.F32, DType.E4M3],
+        "scale_granularity": [scales for scales in ScaleGranularity if scales != "block128"],
+    }
+    for field in chance.sample([*others], pick([1, 2, 3])):
+        fields[field] = pick(others[field])
+    return config(**fields)
+
+
+def random_refusals(arch: str, count: int) -> Iterator[KernelConfig]:
+    """Yield the same refused configs every time."""
+    chance = random.Random(100)
+    while count:
+        asked = at_random(chance)
+        if not check(asked, arch):
+            count -= 1
+            yield asked
+
+
+@pytest.mark.parametrize("count", [FEW, pytest.param(NUM_RANDOM, marks=pytest.mark.nightly)])
+def test_random_tuples(count: int) -> None:
+    """A code, a reason with numbers, and a legal proposal of the same layout for each."""
+    codes, arch = set(), "sm_100a"
+    for refused in random_refusals(arch, count):
+        verdict = check(refused, arch)
+
+        assert re.fullmatch(r"E_[A-Z_]+", verdict.code), refused
+        assert re.search(r"\d", verdict.reason), verdict.reason
+        assert verdict.proposal is not None, refused
+        assert verdict.proposal.layout == refused.layout
+        assert check(verdict.proposal, arch), refused
+        codes.add(verdict.code)
+
+    more = {"E_SPLIT_K", "E_TMEM", "E_SMEM", "E_STAGES"}
+    assert count == FEW or codes >= {*TYPES_AND_TILES, *more}
+
+
+def test_none_reaches_the_compiler(monkeypatch: pytest.MonkeyPatch, cache_root: Path) -> None:
+    """A refused config raises before anything is compiled, here or in a process, or published."""
+
+    def never(*_: object, **__: object) -> None:
+        pytest.fail("the compiler was called")
+
+    monkeypatch.setattr(compiler, "compile_source", never)
+    monkeypatch.setattr(isolated, "compile_task", never)
+    asked = [config for config, _, _ in ASKED[::4]]
+    for refused in (*asked, *random_refusals("sm_100a", FEW)):
+        with pytest.raises(UnsupportedConfig) as caught:
+            jitgen.get_kernel(refused, "sm_100a")
+
+        assert caught.value.code == check(refused, "sm_100a").code
+    assert not [*cache_root.rglob("kernel.*")]
+
+
+@pytest.mark.nightly
+def test_derived_numbers_fit_the_chip() -> None:
+    """Shared memory, registers and columns of every legal config stay within an SM's limits."""
+    for legal in legal_sweep(Arch("sm_100a")):
+        derived = check(legal, "sm_100a").derived
+
+        assert derived.smem_bytes <= SMEM_BYTES
+        columns = derived.tmem_columns
+        assert legal.pipeline.num_acc_stage * legal.tile.n <= columns <= TMEM_COLUMNS
+        assert columns & (columns - 1) == 0
+        assert columns >= 32
+        assert derived.ctas == 1 + legal.schedule.two_cta
+        assert derived.ctas * 128 == legal.tile.m
+        registers = 2 * derived.update_registers + derived.other_registers
+        assert registers <= 512, "setmaxnreg: 65536 registers / 128 threads"
+        assert derived.update_registers % 8 == derived.other_registers % 8 == 0
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "stages"),
+    [
+        *[(128, 64, 8), (128, 128, 5), (128, 192, 4), (128, 256, 3)],
+        *[(256, 64, 10), (256, 128, 7), (256, 192, 6), (256, 256, 4)],
+    ],
+)
+def test_stages_of_known_tiles(m: int, n: int, stages: int) -> None:
+    """As many operand stages as fit beside a tile of results."""
+    pair = {"cluster": (2, 1), "two_cta": True} if m == 256 else {}
+    derived = check(config(m, n, **pair), "sm_100a").derived
+
+    assert derived.num_ab_stage == stages
