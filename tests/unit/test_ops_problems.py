@@ -160,8 +160,13 @@ def test_prepared_weights_have_nans_to_find(
     """One column of each group; all else is exact, and a column that is not NaN is wrong."""
     given = problem(
         layout,
-        **{"a_dtype": a_dtype, "b_dtype": "e2m1", "scale_granularity": "mx32", "k": 288},
-        **{"a_scale_granularity": of_a, "b_layout": b_layout, "bias": True},
+        a_dtype=a_dtype,
+        b_dtype="e2m1",
+        scale_granularity="mx32",
+        k=288,
+        a_scale_granularity=of_a,
+        b_layout=b_layout,
+        bias=True,
     )
     call = random_call(given, COUNTS, is_exact=True, has_spare=True, spoils_idle=True)
     solved = Solved.of(call, is_exact=True)
