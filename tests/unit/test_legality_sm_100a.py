@@ -12,7 +12,8 @@ import pytest
 
 import jitgen
 from jitgen.compile import compiler, isolated
-from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.config import Arch, DType, Layout
+from jitgen.config.config import SCALES
 from jitgen.errors import UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import (
     Cluster,
@@ -141,7 +142,7 @@ def at_random(chance: random.Random) -> KernelConfig:
         "num_ab_stage": [2, 6, 9, 12],
         "a_dtype": [DType.BF16, DType.E2M1, DType.F32],
         "out_dtype": [DType.F32, DType.E4M3],
-        "scale_granularity": [scales for scales in ScaleGranularity if scales != "block128"],
+        "scale_granularity": [scales for scales in SCALES if scales != "block128"],
     }
     for field in chance.sample([*others], pick([1, 2, 3])):
         fields[field] = pick(others[field])

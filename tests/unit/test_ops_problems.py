@@ -11,6 +11,7 @@ import torch
 
 from jitgen import reference
 from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.config.config import SCALES
 from jitgen.errors import ConfigError
 from jitgen.formats.e2m1 import values_of
 from jitgen.ops.grouped_gemm import draws
@@ -56,7 +57,7 @@ def test_a_whole_tile_of_padding_lies_between_groups_and_at_the_end() -> None:
     assert tiles.tolist() == [0, -1, 2, 2, 3, -1]
 
 
-@pytest.mark.parametrize("scales", list(ScaleGranularity))
+@pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("layout", list(Layout))
 def test_exact_sums_are_exact(layout: Layout, scales: ScaleGranularity) -> None:
     """In float32 as in float64: nothing was rounded, so the order of additions does not count."""

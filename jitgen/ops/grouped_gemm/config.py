@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from jitgen.config.config import BLayout, Config, DType, Layout, Part, ScaleGranularity, of
+from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 
 MAX_RASTER = 1024
@@ -55,8 +56,9 @@ class Operands(Part):
         b_dtype: Element type of b.
         out_dtype: Element type of the output.
         scale_granularity: How many values of b share one scale.
-        a_scale_granularity: The same of a; None: as b's.
-        b_layout: ``plain``, or how b was prepared.
+        a_scale_granularity: The same of a; None: as b's. ``none`` is a's alone.
+        b_layout: ``plain``, or how b was prepared. Then b has mx32 scales, which lie in it, and
+            b_scale is one float32 for each group.
     """
 
     a_dtype: DType = of(DType, default=DType.E4M3)
@@ -72,6 +74,13 @@ class Operands(Part):
         Part.__post_init__(self)
         if self.a_scale_granularity == self.scale_granularity:  # said twice: one config, one name
             object.__setattr__(self, "a_scale_granularity", None)
+        if self.scale_granularity is ScaleGranularity.NONE:
+            raise ConfigError(
+                "scale_granularity must be one of b's (got none, which a_scale_granularity may be)"
+            )
+        for name in ("b_dtype", "out_dtype"):
+            if getattr(self, name) is DType.E4M3X2:
+                raise ConfigError(f"{name} must be one type (got e4m3x2, which only a can be)")
 
 
 @frozen
@@ -119,7 +128,7 @@ class Epilogue(Part):
     What happens to sums before they are stored.
 
     Attributes:
-        bias: Add a vector of N for each group.
+        bias: Add a float32 vector of N for each group, before the result is rounded.
     """
 
     bias: bool = of(bool, default=False)
@@ -207,10 +216,13 @@ class KernelConfig(Config):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What findings call the arguments: with nv16 scales there is alpha behind them."""
+        """What findings call the arguments: without scales of a, with alpha or bias behind them."""
         *operands, groups, out = super(KernelConfig, self).arguments  # noqa: UP008  # slots make the class anew
+        if self.operands.a_scale_granularity is ScaleGranularity.NONE:
+            operands.remove("a_scale")
         has_alpha = self.operands.scale_granularity is ScaleGranularity.NV16
-        return (*operands, *(["alpha"] if has_alpha else []), groups, out)
+        more = {"alpha": has_alpha, "bias": self.epilogue.bias}
+        return (*operands, *(name for name, is_there in more.items() if is_there), groups, out)
 
     def parameters(self) -> dict[str, Any]:
         """Return every field under the name by which templates ask for it."""
@@ -236,7 +248,7 @@ class KernelConfig(Config):
 _WORDS = (
     r"(?P<layout>[a-z]+)_(?P<a_dtype>[a-z0-9]+)_(?P<b_dtype>[a-z0-9]+)"
     r"_(?P<scale_granularity>[a-z0-9]+)_(?P<out_dtype>[a-z0-9]+)"
-    r"(_as(?P<a_scale_granularity>[a-z0-9]+))?(_b(?P<b_layout>prepared[0-9]+))?"
+    r"(_as(?P<a_scale_granularity>[a-z0-9]+))?(_b(?P<b_layout>[a-z]+[0-9]+))?"
     r"_t(?P<tile_m>\d{1,9})x(?P<tile_n>\d{1,9})x(?P<tile_k>\d{1,9})"
     r"_c(?P<cluster_m>\d{1,9})x(?P<cluster_n>\d{1,9})"
     r"_acc(?P<num_acc_stage>\d{1,9})(_ab(?P<num_ab_stage>\d{1,9}))?(_raster(?P<raster>\d{1,9}))?"

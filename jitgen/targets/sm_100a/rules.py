@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
+from jitgen.config.config import SCALE_BLOCK, SCALES, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.targets.gemm import Space, refuse_scales, refuse_what_is_to_come
@@ -114,7 +114,7 @@ class Sm100Rules:
             for operand in (DType.E4M3, DType.E2M1)
             for out in (DType.BF16, DType.F16, DType.F32)
         ),
-        scale_granularity=tuple(ScaleGranularity),
+        scale_granularity=SCALES,
         two_cta=(False, True),
     )
 
