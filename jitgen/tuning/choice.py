@@ -144,8 +144,8 @@ class Chooser:
             raise InputError("problem", f"must be a Problem (got {type(problem).__name__})")
         target = default_arch() if arch is None else Arch.parse(arch)
         require_sizes(problem, target)
-        asked = settings.device if device is None else device
         place, found = bucket(resolved(problem), target), devices.find(target, device)
+        asked = found.name if settings.device or device else ""
         by = Mode.of(mode, problem)
         if not use_measured or num_sms not in (None, found.num_sms):
             return _choose(place, target, found, num_sms or found.num_sms, by)
