@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The few configs that the selector may choose on RTX 50, RTX PRO 6000 and DGX Spark: what prewarming
+compiles.
+
+They come from a model on paper, not from measurements. Few rows are bound by the weights that
+memory delivers: there, tiles of 64 weights give more CTAs, and deep ones more bytes in flight; what
+is read once is streamed past L2. Wide tiles are for many rows, which tensor cores bound.
+"""
+
+from __future__ import annotations
+
+from jitgen.config import Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Schedule, Tile
+
+_Listed = tuple[tuple[int, int, int, Schedule], ...]
+
+_STREAM = Schedule(raster=1, stream_b=True)
+_LOW, _HIGH = Schedule(raster=4), Schedule()
+
+_MIXED = (
+    (8, 64, 512, _STREAM),
+    (8, 128, 256, _STREAM),
+    (16, 128, 256, _STREAM),
+    (32, 128, 256, _STREAM),
+    (64, 128, 128, _STREAM),
+    (64, 128, 128, _HIGH),
+    (128, 128, 128, _STREAM),
+    (128, 128, 128, _LOW),
+    (128, 128, 128, _HIGH),
+)
+"""Rows, columns, depth and schedule, where rows have a byte for each value: fewer stages fit."""
+
+_PACKED = (
+    (8, 64, 512, _STREAM),
+    (8, 128, 256, _STREAM),
+    (16, 128, 256, _STREAM),
+    (32, 128, 256, _STREAM),
+    (64, 128, 256, _STREAM),
+    (128, 128, 128, _LOW),
+    (128, 128, 128, _HIGH),
+)
+"""The same where both operands have two values a byte."""
+
+_PROMOTED = (
+    (8, 128, 128, _STREAM),
+    (16, 128, 128, _STREAM),
+    (32, 128, 128, _STREAM),
+    (64, 128, 128, _STREAM),
+    (128, 128, 128, _LOW),
+    (128, 128, 128, _HIGH),
+)
+"""The same where scales are applied by promotion, every 128 of K."""
+
+
+def candidates(layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
+    """Return the configs that may be chosen, legal or not."""
+    if operands.scale_granularity is ScaleGranularity.BLOCK128:
+        return _configs(layout, operands, _PROMOTED)
+    return _configs(layout, operands, _PACKED if operands.a_dtype.bits == 4 else _MIXED)
+
+
+def _configs(layout: Layout, operands: Operands, listed: _Listed) -> tuple[KernelConfig, ...]:
+    return tuple(
+        KernelConfig(
+            layout=layout, operands=operands, tile=Tile(m=rows, n=columns, k=depth), schedule=way
+        )
+        for rows, columns, depth, way in listed
+    )
