@@ -277,6 +277,8 @@ class Problem(Part):
         b_dtype: Element type of b; None: as a's.
         out_dtype: Element type of the output.
         scale_granularity: How many values share one scale.
+        min_latency: Whether few rows are to take the least time, whatever else that costs; None: as
+            JITGEN_MIN_LATENCY says. See `jitgen.tuning.modes`.
     """
 
     op: ClassVar[str] = "grouped_gemm"
@@ -289,6 +291,7 @@ class Problem(Part):
     b_dtype: DType | None = of(DType, is_optional=True, default=None)
     out_dtype: DType = of(DType, default=DType.BF16)
     scale_granularity: ScaleGranularity = of(ScaleGranularity, default=ScaleGranularity.BLOCK128)
+    min_latency: bool | None = of(bool, is_optional=True, default=None)
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
@@ -296,11 +299,9 @@ class Problem(Part):
             object.__setattr__(self, "b_dtype", None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the exact JSON form, without a type of b where it is a's."""
+        """Return the exact JSON form, without what is left out: the type of b where it is a's."""
         document = Part.to_json(self)
-        if self.b_dtype is None:
-            del document["b_dtype"]
-        return document
+        return {name: value for name, value in document.items() if value is not None}
 
     @property
     def rows_per_group(self) -> int:
@@ -328,14 +329,15 @@ class Problem(Part):
         """A readable name, as a file may have it."""
         types = self.a_dtype if self.b_dtype is None else f"{self.a_dtype}_{self.b_dtype}"
         operands = f"{types}_{self.scale_granularity}_{self.out_dtype}"
-        return f"{self.layout}_{operands}_g{self.groups}_m{self.m}_n{self.n}_k{self.k}"
+        text = f"{self.layout}_{operands}_g{self.groups}_m{self.m}_n{self.n}_k{self.k}"
+        return text + "_minlatency" * bool(self.min_latency)
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """What to sort problems by: kind, matrix, groups, rows."""
         types = (self.a_dtype, self.operands.b_dtype)
         kind = (self.layout, *types, self.scale_granularity, self.out_dtype)
-        return (*kind, self.n, self.k, self.groups, self.m)
+        return (*kind, self.n, self.k, self.groups, self.m, bool(self.min_latency))
 
     def with_mean(self, rows: int) -> Self:
         """Return the same sizes with a mean of `rows` rows a group."""

@@ -137,7 +137,7 @@ def _prepare(
     family = Family()
     neighbours: tuple[Config, ...] = ()
     if config is None:
-        problem = _problem(facts, given.expected_m)
+        problem = _problem(facts, given.expected_m, given.min_latency)
         wanted, neighbours = chosen(session, problem, facts.arch, "a")
         family = Family.of(problem, facts, given.expected_m)
     else:  # whatever the rows, it serves, and is never replaced
@@ -164,7 +164,7 @@ def _prepare(
     return launch, family, 0 if 0 in facts.shape else facts.rows
 
 
-def _problem(facts: Facts, expected_m: int | None) -> Problem:
+def _problem(facts: Facts, expected_m: int | None, min_latency: bool | None) -> Problem:
     """Return what is chosen for; unless told, groups share the rows and masked ones are full."""
     rows = facts.rows * facts.groups if facts.layout is Layout.MASKED else facts.rows
     return Problem(
@@ -177,6 +177,7 @@ def _problem(facts: Facts, expected_m: int | None) -> Problem:
         b_dtype=facts.operands.b_dtype,
         out_dtype=facts.operands.out_dtype,
         scale_granularity=facts.operands.scale_granularity,
+        min_latency=min_latency,
     )
 
 

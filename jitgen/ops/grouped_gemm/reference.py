@@ -37,13 +37,14 @@ def grouped_gemm(  # noqa: PLR0913  # the arguments of the real one
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     expected_m: int | None = None,  # noqa: ARG001  # as in the real one
+    min_latency: bool | None = None,  # noqa: ARG001
     config: KernelConfig | None = None,  # noqa: ARG001  # likewise
 ) -> Tensor:
     """
     Return what `jitgen.grouped_gemm` returns for the same arguments, computed slowly and plainly.
 
     Waits for the device, and checks less than the kernels do. Rows of no group are 0, or untouched
-    where `out` is given. `expected_m` and `config` change nothing.
+    where `out` is given. `expected_m`, `min_latency` and `config` change nothing.
     """
     if out is None:
         shape = (*a.shape[:-1], b.shape[1])

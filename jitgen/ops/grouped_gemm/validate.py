@@ -56,6 +56,7 @@ class Arguments(NamedTuple):
     out: Tensor | None
     out_dtype: torch.dtype | None
     expected_m: int | None
+    min_latency: bool | None = None
 
     @property
     def groups(self) -> Tensor | None:
@@ -180,6 +181,8 @@ def _check_the_rest(given: Arguments, n: int) -> None:
         raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
     if expected_m is not None and (type(expected_m) is not int or expected_m < 1):
         raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")
+    if given.min_latency is not None and type(given.min_latency) is not bool:
+        raise InputError("min_latency", f"must be True, False or None (got {given.min_latency!r})")
 
 
 def _space(arch: Arch) -> Space:
