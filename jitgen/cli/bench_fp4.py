@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from jitgen.bench import HOPPER_FP4
-from jitgen.bench.hopper_fp4 import NAME, cases, run, targets
+from jitgen.bench.hopper_fp4 import NAME, cases, run, sides, targets
 from jitgen.bench.hopper_fp4.report import Fp4Report
 from jitgen.bench.hopper_fp4.tables import Table, errors, left_out, tables
 from jitgen.bench.peers import mxfp4
@@ -46,6 +46,7 @@ turns. Exits 1 if a target is missed. Cases are called for example "ragged 32 x 
     help="Go on with what --save names: without its cases, and without a side that hung.",
 )
 @click.option("--from", "read_at", type=_FILE, help="Show what was saved; needs no GPU.")
+@click.option("--kernels", is_flag=True, help="List the kernels that the cases need, and end.")
 @click.option("--report", "report_at", type=_FILE, help="Write the tables as Markdown.")
 @with_output
 def hopper_fp4(  # noqa: PLR0913  # each is an option
@@ -59,6 +60,7 @@ def hopper_fp4(  # noqa: PLR0913  # each is an option
     save_at: Path | None,
     resume: bool,
     read_at: Path | None,
+    kernels: bool,
     report_at: Path | None,
 ) -> int:
     """Measure or show the suite."""
@@ -71,6 +73,8 @@ def hopper_fp4(  # noqa: PLR0913  # each is an option
     steps = cases.plan(cases.load(cases_at or cases.PUBLIC), only)
     if not steps:
         raise click.UsageError(f"no case has {' and '.join(map(repr, only))} in its name")
+    if kernels:
+        return _list(output, steps)
     run.require_hopper()
     report = Fp4Report()
     if resume and save_at is not None and save_at.exists():
@@ -88,6 +92,13 @@ def hopper_fp4(  # noqa: PLR0913  # each is an option
             save()
     save()
     return _tell(output, report, report_at)
+
+
+def _list(output: Output, steps: list[cases.Step]) -> int:
+    """Print the kernels that the steps need: what to prewarm for a machine without a compiler."""
+    names = sides.kernels([step.case for step in steps])
+    output.result("bench", {"kernels": names}, lambda: output.line("\n".join(names)))
+    return ExitCode.OK
 
 
 def _tell(output: Output, report: Fp4Report, report_at: Path | None) -> int:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from jitgen.bench.cases import DOWN, UP
-from jitgen.bench.hopper_fp4 import cases, run, tables, targets
+from jitgen.bench.hopper_fp4 import cases, run, sides, tables, targets
 from jitgen.bench.hopper_fp4.operands import LARGEST_ERROR, Ready, Tokens, Weights
 from jitgen.bench.hopper_fp4.report import Found, Fp4Report, Timed
 from jitgen.bench.hopper_fp4.sides import OURS, Fp8, Side
@@ -285,6 +285,14 @@ def test_tables() -> None:
         ("triton_kernels", "all", "not here"),
         ("humming bf16", "1", "RuntimeError: no | kernel"),
     )
+
+
+def test_kernels_for_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sides, "OURS", (Fp8(),))
+    found = sides.kernels([DECODE, replace(DECODE, rows_per_group=128), DECODE])
+
+    assert len(found) == 2
+    assert all(name.startswith("grouped_gemm_ragged_e4m3_e4m3_block128") for name in found)
 
 
 def test_sides_have_names_of_their_own() -> None:

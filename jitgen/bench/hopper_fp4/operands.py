@@ -101,12 +101,14 @@ class Tokens:
     Activations of one case.
 
     Attributes:
+        case: The sizes.
         row_counts: Rows of each group.
         x: (M, K) bfloat16.
         offs: (G,) int32, where groups end.
     """
 
     def __init__(self, case: Case, device: str) -> None:
+        self.case = case
         self.row_counts = case.row_counts
         m = sum(self.row_counts)
         chance = torch.Generator(device).manual_seed(_SEED)

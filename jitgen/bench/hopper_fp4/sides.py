@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 import jitgen
+from jitgen.bench.cases import Case
 from jitgen.bench.hopper_fp4.operands import SETS, Ready, Tokens, Weights, copies
 from jitgen.bench.hopper_fp4.report import FP8
-from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.config import Arch, DType, ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK, BLayout
 from jitgen.formats.protocol import ceil_div
 from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.targets.devices import default_arch
 
 _NAN_BITS = 127
@@ -47,10 +48,50 @@ class Side(Protocol):
         ...
 
 
-class Fp8(Side):
+class Own(Side):
+    """
+    One of jitgen's own.
+
+    Attributes:
+        types: What a problem says of operands.
+    """
+
+    types: Mapping[str, Any]
+
+    def kernel(self, case: Case, arch: Arch) -> KernelConfig:
+        """Return what the selector chooses for a case."""
+        problem = replace(case.problem, m=sum(case.row_counts), **self.types)
+        chosen: KernelConfig = jitgen.select(problem, arch).config
+        return chosen
+
+    def ready(
+        self,
+        tokens: Tokens,
+        calls: Sequence[Callable[..., Tensor]],
+        *,
+        expected: Tensor,
+        num_bytes: int,
+    ) -> Ready:
+        """Return `calls`, which lack `offs` and `out`, with results of their own."""
+        outs = [tokens.new_out(tokens.case.n) for _ in calls]
+        arch = default_arch()
+        return Ready(
+            calls=tuple(
+                partial(call, offs=tokens.offs, out=out)
+                for call, out in zip(calls, outs, strict=True)
+            ),
+            out=outs[0],
+            expected=expected,
+            num_bytes=num_bytes + outs[0].nbytes,
+            kernel=str(self.kernel(tokens.case, arch).name(arch)),
+        )
+
+
+class Fp8(Own):
     """jitgen's FP8 kernel with block128 scales, on random weights of its own."""
 
     name = FP8
+    types: Mapping[str, Any] = {}
     note = "e4m3 weights with block128 scales: 8 bits a weight"
 
     def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
@@ -61,8 +102,7 @@ class Fp8(Side):
             return weights.once("fp8 values", partial(_fp8_values, b[0], b_scale))
 
         a, a_scale = jitgen.quantize.per_token_group(tokens.x)
-        return _ready(
-            weights,
+        return self.ready(
             tokens,
             [partial(jitgen.grouped_gemm, a, each, a_scale, b_scale) for each in b],
             expected=tokens.product(FP8, partial(_by_block, a, a_scale), values),
@@ -70,7 +110,7 @@ class Fp8(Side):
         )
 
 
-class Mxfp4(Side):
+class Mxfp4(Own):
     """
     jitgen's kernels for prepared MXFP4 weights.
 
@@ -84,25 +124,26 @@ class Mxfp4(Side):
         self.name = name
         self._layout = layout
         self._kind = kind
+        self.types = {
+            "a_dtype": kind.dtype,
+            "b_dtype": DType.E2M1,
+            "scale_granularity": ScaleGranularity.MX32,
+            "a_scale_granularity": kind.scales,
+            "b_layout": layout,
+        }
 
     def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
         """Return the call with the kernel that the selector chooses."""
         prepared = weights.once(self._layout, partial(_prepared, weights, self._layout))
         kind = self._kind
         operands = kind.quantize(tokens.x)
-        return _ready(
-            weights,
+        return self.ready(
             tokens,
             [partial(jitgen.grouped_gemm, operands[0], each, *operands[1:]) for each in prepared],
             expected=tokens.product(
                 kind.product, lambda: kind.values(tokens.x, *operands), weights.values
             ),
             num_bytes=weights.num_bytes + sum(x.nbytes for x in operands),
-            a_dtype=kind.dtype,
-            b_dtype=DType.E2M1,
-            scale_granularity=ScaleGranularity.MX32,
-            a_scale_granularity=kind.scales,
-            b_layout=self._layout,
         )
 
 
@@ -163,7 +204,7 @@ BLOCK128 = Kind(
     product="block128",
 )
 
-OURS: tuple[Side, ...] = (
+OURS: tuple[Own, ...] = (
     Fp8(),
     Mxfp4("e4m3", BLayout.EXACT1, ROW),
     Mxfp4("e4m3 folded", BLayout.FOLDED1, ROW),
@@ -174,6 +215,13 @@ OURS: tuple[Side, ...] = (
     Mxfp4("e4m3 block128 folded", BLayout.FOLDED1, BLOCK128),
 )
 """FP8 first: the ratios are to it."""
+
+
+def kernels(found: Sequence[Case]) -> list[str]:
+    """Return the names of every kernel that the selector chooses for our sides of some cases."""
+    arch = Arch.SM_90A
+    configs = (side.kernel(case, arch) for case in found for side in OURS)
+    return list(dict.fromkeys(str(config.name(arch)) for config in configs))
 
 
 def _prepared(weights: Weights, layout: BLayout) -> list[Any]:
@@ -202,28 +250,3 @@ def _fp8_values(b: Tensor, b_scale: Tensor) -> Tensor:
         rows = scale.repeat_interleave(SCALE_BLOCK, 0)[:n]
         torch.mul(each.float(), rows.repeat_interleave(SCALE_BLOCK, 1)[:, :k], out=value)
     return values
-
-
-def _ready(
-    weights: Weights,
-    tokens: Tokens,
-    calls: Sequence[Callable[..., Tensor]],
-    *,
-    expected: Tensor,
-    num_bytes: int,
-    **types: Any,
-) -> Ready:
-    """Return `calls` with results of their own; `types` are what a problem says of operands."""
-    groups, n, k = weights.sizes
-    outs = [tokens.new_out(n) for _ in calls]
-    arch = default_arch()
-    problem = Problem(layout=Layout.RAGGED, groups=groups, m=len(tokens.x), n=n, k=k, **types)
-    return Ready(
-        calls=tuple(
-            partial(call, offs=tokens.offs, out=out) for call, out in zip(calls, outs, strict=True)
-        ),
-        out=outs[0],
-        expected=expected,
-        num_bytes=num_bytes + outs[0].nbytes,
-        kernel=str(jitgen.select(problem, arch).config.name(arch)),
-    )
