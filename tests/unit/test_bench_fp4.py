@@ -109,12 +109,21 @@ def test_weights_have_the_values_of_their_codes() -> None:
 
 def ready(tokens: Tokens, weights: Weights) -> Ready:
     expected = tokens.product("bf16", tokens.x.float, weights.values)
-    out = tokens.new_out(weights.sizes[1])
+    [(_, out)] = tokens.paired([weights])
 
     def call() -> None:
         out.copy_(expected)
 
     return Ready(calls=(call,), out=out, expected=expected, num_bytes=1)
+
+
+def test_long_calls_have_one_copy() -> None:
+    short, long = (
+        Tokens(replace(TINY, rows_per_group=rows, n=8, k=32), "cpu") for rows in (8, 1024)
+    )
+
+    assert [len(each.paired("abc")) for each in (short, long)] == [3, 1]
+    assert len({out.data_ptr() for _, out in short.paired("abc")}) == 3
 
 
 def test_one_wrong_value_is_seen() -> None:

@@ -9,7 +9,7 @@ that of its kernel alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self, TypeVar
@@ -32,6 +32,9 @@ LARGEST_ERROR = 4e-3
 Of any row, in the Frobenius norm, as a part of the exact result: rounding to bfloat16 leaves
 1.65e-3, and one value of a row of 4096 that is lost 1.6e-2.
 """
+
+LONG_ROWS = 1024
+"""Rows of a group from which a call takes milliseconds."""
 
 _EXPONENTS = (115, 124)
 _SEED = 0
@@ -128,11 +131,22 @@ class Tokens:
             if count:
                 yield group, slice(end - count, end)
 
-    def new_out(self, n: int) -> Tensor:
-        """Return (M, N) bfloat16 full of NaN, so that what is not written is seen."""
-        return torch.full(
-            (len(self.x), n), float("nan"), dtype=torch.bfloat16, device=self.x.device
-        )
+    def paired(self, sets: Sequence[T]) -> list[tuple[T, Tensor]]:
+        """
+        Return copies of weights, each with a result of its own: what each call is made of.
+
+        A result is (M, N) bfloat16 full of NaN, so that what is not written is seen. Long calls
+        need but one copy: weights are a small part of what they read, results fill the memory.
+        """
+        count = 1 if self.is_long else len(sets)
+        shape = (len(self.x), self.case.n)
+        like = self.x.new_full((1,), float("nan"))
+        return [(each, like.expand(shape).clone()) for each in sets[:count]]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a call takes milliseconds."""
+        return self.case.rows_per_group >= LONG_ROWS
 
     def product(self, name: str, a: Callable[[], Tensor], weights: Callable[[], Tensor]) -> Tensor:
         """

@@ -38,8 +38,6 @@ LAUNCH_S = 90.0
 """Most seconds until a side's first result; some compile for half a minute."""
 
 _REPETITIONS = 3
-_LONG_ROWS = 1024
-"""Rows of a group from which a call takes milliseconds, and one repetition is enough."""
 
 _DEVICE = "cuda"
 
@@ -151,7 +149,7 @@ def _measured(
 
         with watched(report, side.name, save):
             attempt(side.name, add, missing)
-    repetitions = 1 if case.rows_per_group >= _LONG_ROWS else _REPETITIONS
+    repetitions = 1 if tokens.is_long else _REPETITIONS
     times = compete_in_batches(list(batches.values()), rounds=rounds, repetitions=repetitions)
     timed = {
         name: Timed(times=each, num_bytes=ready.num_bytes, error=error, kernel=ready.kernel)

@@ -73,16 +73,13 @@ class Own(Side):
         num_bytes: int,
     ) -> Ready:
         """Return `calls`, which lack `offs` and `out`, with results of their own."""
-        outs = [tokens.new_out(tokens.case.n) for _ in calls]
+        paired = tokens.paired(calls)
         arch = default_arch()
         return Ready(
-            calls=tuple(
-                partial(call, offs=tokens.offs, out=out)
-                for call, out in zip(calls, outs, strict=True)
-            ),
-            out=outs[0],
+            calls=tuple(partial(call, offs=tokens.offs, out=out) for call, out in paired),
+            out=paired[0][1],
             expected=expected,
-            num_bytes=num_bytes + outs[0].nbytes,
+            num_bytes=num_bytes + paired[0][1].nbytes,
             kernel=str(self.kernel(tokens.case, arch).name(arch)),
         )
 

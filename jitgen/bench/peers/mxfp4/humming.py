@@ -39,7 +39,7 @@ class _Humming(Side):
         config = layers[0].humming_config
         a, a_scale = self._forward.may_quant_input(config, tokens.x)
         starts = [0, *accumulate(tokens.row_counts)]
-        outs = [tokens.new_out(weights.sizes[1]) for _ in layers]
+        paired = tokens.paired(layers)
         options = {
             "input_scale": a_scale,
             "expert_layout": torch.tensor(starts, dtype=torch.int64, device=a.device),
@@ -50,13 +50,10 @@ class _Humming(Side):
         }
         scales = [] if a_scale is None else [a_scale]
         return Ready(
-            calls=tuple(
-                partial(layer, a, outputs=out, **options)
-                for layer, out in zip(layers, outs, strict=True)
-            ),
-            out=outs[0],
+            calls=tuple(partial(layer, a, outputs=out, **options) for layer, out in paired),
+            out=paired[0][1],
             expected=tokens.product(self.name, partial(_values, a, *scales), weights.values),
-            num_bytes=weights.num_bytes + outs[0].nbytes + sum(x.nbytes for x in (a, *scales)),
+            num_bytes=weights.num_bytes + paired[0][1].nbytes + sum(x.nbytes for x in (a, *scales)),
         )
 
     def _made(self, weights: Weights) -> Any:

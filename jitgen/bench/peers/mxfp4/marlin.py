@@ -55,7 +55,7 @@ class Marlin(Side):
         ids, experts = blocks_of_rows(tokens.row_counts, block)
         sms = torch.cuda.get_device_properties(device).multi_processor_count
         locks = torch.zeros(sms * 4, dtype=torch.int32, device=device)
-        outs = [tokens.new_out(n) for _ in sets]
+        paired = tokens.paired(sets)
         rows = [
             ids.to(device),
             experts.to(device),
@@ -70,13 +70,13 @@ class Marlin(Side):
                 *(*rows, block, 1, False, _E2M1, len(tokens.x), n, k),
                 *(True, False, True, False, -1, -1, -1),
             )
-            for packed, out in zip(sets, outs, strict=True)
+            for packed, out in paired
         ]
         return Ready(
             calls=tuple(calls),
-            out=outs[0],
+            out=paired[0][1],
             expected=tokens.product("bf16", tokens.x.float, weights.values),
-            num_bytes=weights.num_bytes + tokens.x.nbytes + outs[0].nbytes,
+            num_bytes=weights.num_bytes + tokens.x.nbytes + paired[0][1].nbytes,
         )
 
 

@@ -43,12 +43,12 @@ class TritonKernels(Side):
 
     def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
         """Return the product of groups whose rows are in order."""
-        groups, n, _ = weights.sizes
+        groups, _, _ = weights.sizes
         sets = weights.once(self.name, lambda: [self._weights(weights) for _ in range(SETS)])
         counts = torch.tensor(tokens.row_counts, dtype=torch.int32, device=tokens.x.device)
         places = self._routing.compute_expt_data(counts, groups, len(tokens.x))
         routing = self._routing.RoutingData(None, counts, groups, 1, places)
-        outs = [tokens.new_out(n) for _ in sets]
+        paired = tokens.paired(sets)
         calls = [
             partial(
                 self._matmul.matmul_ogs,
@@ -59,13 +59,13 @@ class TritonKernels(Side):
                 precision_config=precision,
                 y=out.unsqueeze(0),
             )
-            for (values, precision), out in zip(sets, outs, strict=True)
+            for (values, precision), out in paired
         ]
         return Ready(
             calls=tuple(calls),
-            out=outs[0],
+            out=paired[0][1],
             expected=tokens.product("bf16", tokens.x.float, weights.values),
-            num_bytes=weights.num_bytes + tokens.x.nbytes + outs[0].nbytes,
+            num_bytes=weights.num_bytes + tokens.x.nbytes + paired[0][1].nbytes,
         )
 
     def _weights(self, weights: Weights) -> tuple[Any, Any]:
