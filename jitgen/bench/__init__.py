@@ -34,6 +34,11 @@ REPORTS = {
 }
 """Suites with a command and reports of their own, which `all` leaves out: see `suite`."""
 
+HOPPER_FP4 = {
+    "hopper-fp4": "MXFP4 weights on Hopper beside FP8 ones and peers; needs such a GPU.",
+}
+"""A suite with a room, a command and reports of its own: see `hopper_fp4`."""
+
 
 def run(suite: str) -> Iterator[Row]:
     """
@@ -49,4 +54,4 @@ def run(suite: str) -> Iterator[Row]:
     yield from importlib.import_module(f"jitgen.bench.{suite}").rows()
 
 
-__all__ = ["REPORTS", "SUITES", "Row", "run"]
+__all__ = ["HOPPER_FP4", "REPORTS", "SUITES", "Row", "run"]
