@@ -26,6 +26,9 @@ _UNROLLED = 8
 VECTOR_BITS = 128
 """What rows of operands and results have in multiples."""
 
+PREPARED_N = 8
+"""What rows of prepared weights are a multiple of."""
+
 WAVE_ROWS = 64
 """Rows that a warpgroup multiplies at once."""
 
@@ -71,10 +74,11 @@ class Sizes:
         stages = getattr(derived, "num_ab_stage", 1)
         height = tile.m * cluster.m
         vector = VECTOR_BITS // min(types.a_dtype.bits, types.b_dtype.bits)
+        tail = PREPARED_N if types.b_layout.is_prepared else VECTOR_BITS // types.out_dtype.bits
         sms = _NUM_CLUSTERS * cluster.size * split_k
         wide = cls(
             rows=(3, 0, height - 1, *[0] * WARP, height + 1),
-            n=tile.n * cluster.n + VECTOR_BITS // types.out_dtype.bits,
+            n=tile.n * cluster.n + tail,
             k=(stages + 1) * tile.k + vector,
             num_sms=sms,
         )
@@ -149,6 +153,9 @@ def make(config: KernelConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0) -
         b_dtype=types.b_dtype,
         out_dtype=types.out_dtype,
         scale_granularity=types.scale_granularity,
+        a_scale_granularity=types.a_scale_granularity,
+        b_layout=types.b_layout,
+        bias=config.epilogue.bias,
     )
     call = random_call(
         problem, sizes.rows, is_exact=is_exact, has_spare=True, spoils_idle=True, seed=seed

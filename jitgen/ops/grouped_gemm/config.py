@@ -82,6 +82,15 @@ class Operands(Part):
             if getattr(self, name) is DType.E4M3X2:
                 raise ConfigError(f"{name} must be one type (got e4m3x2, which only a can be)")
 
+    @property
+    def text(self) -> str:
+        """The types in words, for errors."""
+        text = f"{self.a_dtype} x {self.b_dtype} -> {self.out_dtype} "
+        text += f"with {self.scale_granularity} scales"
+        if self.a_scale_granularity:
+            text += f" of b, {self.a_scale_granularity} of a"
+        return text + f" and weights prepared as {self.b_layout}" * self.b_layout.is_prepared
+
 
 @frozen
 class Pipeline(Part):
@@ -277,6 +286,9 @@ class Problem(Part):
         b_dtype: Element type of b; None: as a's.
         out_dtype: Element type of the output.
         scale_granularity: How many values share one scale.
+        a_scale_granularity: The same of a; None: as b's.
+        b_layout: ``plain``, or how b was prepared.
+        bias: Whether a vector of N is added for each group.
     """
 
     op: ClassVar[str] = "grouped_gemm"
@@ -289,18 +301,24 @@ class Problem(Part):
     b_dtype: DType | None = of(DType, is_optional=True, default=None)
     out_dtype: DType = of(DType, default=DType.BF16)
     scale_granularity: ScaleGranularity = of(ScaleGranularity, default=ScaleGranularity.BLOCK128)
+    a_scale_granularity: ScaleGranularity | None = of(
+        ScaleGranularity, is_optional=True, default=None
+    )
+    b_layout: BLayout = of(BLayout, default=BLayout.PLAIN)
+    bias: bool = of(bool, default=False)
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
         if self.b_dtype == self.a_dtype:  # said twice: one problem, one name
             object.__setattr__(self, "b_dtype", None)
+        types = self.operands  # with a mistake in them it cannot be made
+        object.__setattr__(self, "a_scale_granularity", types.a_scale_granularity)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the exact JSON form, without a type of b where it is a's."""
+        """Return the exact JSON form, without what is as usual: types and layout of b, a bias."""
         document = Part.to_json(self)
-        if self.b_dtype is None:
-            del document["b_dtype"]
-        return document
+        usual = {"b_dtype": None, "a_scale_granularity": None, "b_layout": "plain", "bias": False}
+        return {n: value for n, value in document.items() if n not in usual or value != usual[n]}
 
     @property
     def rows_per_group(self) -> int:
@@ -315,19 +333,25 @@ class Problem(Part):
             b_dtype=self.b_dtype or self.a_dtype,
             out_dtype=self.out_dtype,
             scale_granularity=self.scale_granularity,
+            a_scale_granularity=self.a_scale_granularity,
+            b_layout=self.b_layout,
         )
 
     @property
     def types(self) -> str:
         """The types in words, for errors."""
-        types = f"{self.a_dtype} x {self.operands.b_dtype} -> {self.out_dtype}"
-        return f"{types} with {self.scale_granularity} scales"
+        return self.operands.text + " and a bias" * self.bias
 
     @property
     def slug(self) -> str:
         """A readable name, as a file may have it."""
         types = self.a_dtype if self.b_dtype is None else f"{self.a_dtype}_{self.b_dtype}"
         operands = f"{types}_{self.scale_granularity}_{self.out_dtype}"
+        if self.a_scale_granularity:
+            operands += f"_as{self.a_scale_granularity}"
+        if self.b_layout.is_prepared:
+            operands += f"_b{self.b_layout}"
+        operands += "_bias" * self.bias
         return f"{self.layout}_{operands}_g{self.groups}_m{self.m}_n{self.n}_k{self.k}"
 
     @property
@@ -335,7 +359,8 @@ class Problem(Part):
         """What to sort problems by: kind, matrix, groups, rows."""
         types = (self.a_dtype, self.operands.b_dtype)
         kind = (self.layout, *types, self.scale_granularity, self.out_dtype)
-        return (*kind, self.n, self.k, self.groups, self.m)
+        more = (self.a_scale_granularity or "", self.b_layout, self.bias)
+        return (*kind, *more, self.n, self.k, self.groups, self.m)
 
     def with_mean(self, rows: int) -> Self:
         """Return the same sizes with a mean of `rows` rows a group."""
