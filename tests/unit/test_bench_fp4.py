@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from jitgen.bench import prepare
 from jitgen.bench.cases import DOWN, UP
 from jitgen.bench.hopper_fp4 import cases, run, sides, tables, targets
 from jitgen.bench.hopper_fp4.operands import LARGEST_ERROR, Ready, Tokens, Weights
 from jitgen.bench.hopper_fp4.report import Found, Fp4Report, Timed
 from jitgen.bench.hopper_fp4.sides import OURS, Fp8, Side
 from jitgen.config import Layout
+from jitgen.config.config import BLayout
 from jitgen.errors import ConfigError
 from jitgen.tuning.measure import clock
 from jitgen.tuning.measure.clock import Batch, Call
@@ -115,6 +117,17 @@ def ready(tokens: Tokens, weights: Weights) -> Ready:
         out.copy_(expected)
 
     return Ready(calls=(call,), out=out, expected=expected, num_bytes=1)
+
+
+@pytest.mark.parametrize("layout", prepare.LAYOUTS)
+def test_prepared_weights_are_those_of_the_reference(layout: BLayout) -> None:
+    """In every layout and every copy: the scales lie near enough for the folded one, too."""
+    weights = Weights.random(2, 72, 160, "cpu")
+    found = sides._prepared(weights, layout)
+
+    assert len({each.values.data_ptr() for each in found}) == 3
+    for each in found:
+        assert torch.equal(each.weights(), weights.values())
 
 
 def test_long_calls_have_one_copy() -> None:

@@ -17,7 +17,9 @@ from jitgen.bench.hopper_fp4.operands import SETS, Ready, Tokens, Weights, copie
 from jitgen.bench.hopper_fp4.report import FP8
 from jitgen.config import Arch, DType, ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK, BLayout
+from jitgen.formats.prepared import prepare_mxfp4
 from jitgen.formats.protocol import ceil_div
+from jitgen.formats.split import split_bf16
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.targets.devices import default_arch
@@ -182,7 +184,7 @@ WIDE = Kind(
 SPLIT = Kind(
     dtype=DType.E4M3X2,
     scales=ScaleGranularity.ROW,
-    quantize=lambda x: jitgen.quantize.split_bf16(x),  # type: ignore[attr-defined]  # noqa: PLW0108
+    quantize=split_bf16,
     values=lambda x, *_: x.float(),
     product="bf16",
 )
@@ -222,8 +224,7 @@ def kernels(found: Sequence[Case]) -> list[str]:
 
 
 def _prepared(weights: Weights, layout: BLayout) -> list[Any]:
-    prepare = jitgen.quantize.prepare_mxfp4  # type: ignore[attr-defined]
-    first = prepare(weights.packed, weights.scale, layout=layout)
+    first = prepare_mxfp4(weights.packed, weights.scale, layout=layout)
     return [first, *(replace(first, values=first.values.clone()) for _ in range(SETS - 1))]
 
 
