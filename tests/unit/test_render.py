@@ -98,9 +98,9 @@ def test_an_undefined_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A template that uses what it did not declare fails with its place, instead of rendering nothing.
     """
-    template = TEMPLATES["sm_90a"]
+    template = TEMPLATES["sm_90a sm90/grouped_gemm.py.jinja"]
     fewer = template._replace(parameters=template.parameters - {"tile_m"})
-    monkeypatch.setattr(type(rules("sm_90a", "grouped_gemm")), "template", lambda _: fewer)
+    monkeypatch.setattr(type(rules("sm_90a", "grouped_gemm")), "templates", lambda _: (fewer,))
 
     with pytest.raises(RenderError, match=r"sm90/.*jinja:\d+: 'tile_m' is undefined"):
         render(CONFIG, "sm_90a")

@@ -174,10 +174,12 @@ class GroupedGemm:
         """Return nothing: only work counts, on every processor."""
         return ""
 
-    def template(self) -> Template:
+    def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return Template(
-            root=templates.ROOT, entry="cpu/grouped_gemm.py.jinja", parameters=_PARAMETERS
+        return (
+            Template(
+                root=templates.ROOT, entry="cpu/grouped_gemm.py.jinja", parameters=_PARAMETERS
+            ),
         )
 
     def check_sizes(self, problem: Problem) -> None:

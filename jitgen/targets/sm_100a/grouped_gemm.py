@@ -62,10 +62,12 @@ class GroupedGemm(Sm100Rules):
         """Return that nothing was measured on such a device."""
         return f"the model of an {device.name} is on paper: nothing was measured"
 
-    def template(self) -> Template:
+    def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return Template(
-            root=templates.ROOT, entry="sm100/grouped_gemm.py.jinja", parameters=_PARAMETERS
+        return (
+            Template(
+                root=templates.ROOT, entry="sm100/grouped_gemm.py.jinja", parameters=_PARAMETERS
+            ),
         )
 
     def check_sizes(self, problem: Problem) -> None:

@@ -182,10 +182,12 @@ class MoeFc2Dense:
             "for even"
         )
 
-    def template(self) -> Template:
+    def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return Template(
-            root=templates.ROOT, entry="sm100/moe_fc2_dense.py.jinja", parameters=_PARAMETERS
+        return (
+            Template(
+                root=templates.ROOT, entry="sm100/moe_fc2_dense.py.jinja", parameters=_PARAMETERS
+            ),
         )
 
     def check_sizes(self, problem: MoeFc2DenseProblem) -> None:
