@@ -12,6 +12,8 @@ import torch
 from jitgen.bench.hopper_fp4 import cases
 from jitgen.bench.hopper_fp4.cases import Step
 from jitgen.bench.hopper_fp4.report import Fp4Report
+from jitgen.bench.hopper_fp4.run import Method
+from jitgen.tuning.measure.clock import Call
 from tests.cli.conftest import Jitgen
 from tests.unit.test_bench_fp4 import report
 
@@ -48,9 +50,10 @@ def test_a_run_is_saved_and_resumed(
     seen: list[tuple[int, int, object, object]] = []
 
     def run(
-        found: Fp4Report, steps: Sequence[Step], _: object, **options: object
+        found: Fp4Report, steps: Sequence[Step], _: object, how: Method, save: Call
     ) -> Iterator[Step]:
-        seen.append((len(found.found), len(steps), options["rounds"], options["seconds"]))
+        save()
+        seen.append((len(found.found), len(steps), how.rounds, how.seconds))
         found.found += report().found
         yield steps[0]
 
