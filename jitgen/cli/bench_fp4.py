@@ -103,7 +103,12 @@ def hopper_fp4(  # noqa: PLR0913  # each is an option
 def _list(output: Output, steps: list[cases.Step], *, all_of_them: bool) -> int:
     """Print the kernels that the steps need: what to prewarm for a machine without a compiler."""
     names = sides.kernels([step.case for step in steps], all_of_them=all_of_them)
-    output.result("bench", {"kernels": names}, lambda: output.line("\n".join(names)))
+
+    def human() -> None:
+        for name in names:
+            output.line(name)
+
+    output.result("bench", {"kernels": names}, human)
     return ExitCode.OK
 
 

@@ -68,6 +68,17 @@ def test_a_run_is_saved_and_resumed(
     assert "[1/7] ragged 32 x 8 N2880 K2880" in first.err
 
 
+def test_kernels_are_listed(jitgen: Jitgen) -> None:
+    """One a line, and every one a name that `jitgen prewarm` takes."""
+    done = jitgen("bench hopper-fp4 --kernels --only N2880")
+    names = done.out.split()
+    document = jitgen("bench hopper-fp4 --kernels --json --only N2880").document
+    taken = jitgen("prewarm --dry-run", *(f"--config {name}" for name in names))
+
+    assert names == document["kernels"]
+    assert taken.code == 0, taken.err
+
+
 def test_bad_words(jitgen: Jitgen, tmp_path: Path) -> None:
     for words, message in (
         ("--resume", "name it with --save"),
