@@ -12,6 +12,7 @@ from jitgen.bench import HOPPER_FP4
 from jitgen.bench.hopper_fp4 import NAME, cases, run, sides, targets
 from jitgen.bench.hopper_fp4.report import Fp4Report
 from jitgen.bench.hopper_fp4.tables import Table, errors, left_out, tables
+from jitgen.bench.hopper_fp4.tables import candidates as candidates_of
 from jitgen.bench.peers import mxfp4
 from jitgen.bench.protocol import Row
 from jitgen.bench.suite import ROUNDS
@@ -39,6 +40,9 @@ turns. Exits 1 if a target is missed. Cases are called for example "ragged 32 x 
 @click.option(
     "--seconds", type=click.FloatRange(0), help="Begin no case after so many; all, if left out."
 )
+@click.option(
+    "--candidates", is_flag=True, help="Time every kernel that might be chosen, too, but of FP8."
+)
 @click.option("--save", "save_at", type=_FILE, help="Write what was found after every case.")
 @click.option(
     "--resume",
@@ -57,6 +61,7 @@ def hopper_fp4(  # noqa: PLR0913  # each is an option
     only: tuple[str, ...],
     rounds: int,
     seconds: float | None,
+    candidates: bool,
     save_at: Path | None,
     resume: bool,
     read_at: Path | None,
@@ -74,7 +79,7 @@ def hopper_fp4(  # noqa: PLR0913  # each is an option
     if not steps:
         raise click.UsageError(f"no case has {' and '.join(map(repr, only))} in its name")
     if kernels:
-        return _list(output, steps)
+        return _list(output, steps, all_of_them=candidates)
     run.require_hopper()
     report = Fp4Report()
     if resume and save_at is not None and save_at.exists():
@@ -86,18 +91,24 @@ def hopper_fp4(  # noqa: PLR0913  # each is an option
         if save_at is not None:
             report.save(save_at)
 
+    how = run.Method(rounds=rounds, seconds=seconds, candidates=candidates)
     with output.progress(len(steps), "measuring") as progress:
-        for step in run.run(report, steps, peers, rounds=rounds, seconds=seconds, save=save):
+        for step in run.run(report, steps, peers, how, save):
             progress.advance(str(step))
             save()
     save()
     return _tell(output, report, report_at)
 
 
-def _list(output: Output, steps: list[cases.Step]) -> int:
+def _list(output: Output, steps: list[cases.Step], *, all_of_them: bool) -> int:
     """Print the kernels that the steps need: what to prewarm for a machine without a compiler."""
-    names = sides.kernels([step.case for step in steps])
-    output.result("bench", {"kernels": names}, lambda: output.line("\n".join(names)))
+    names = sides.kernels([step.case for step in steps], all_of_them=all_of_them)
+
+    def human() -> None:
+        for name in names:
+            output.line(name)
+
+    output.result("bench", {"kernels": names}, human)
     return ExitCode.OK
 
 
@@ -120,7 +131,7 @@ def _tell(output: Output, report: Fp4Report, report_at: Path | None) -> int:
 
 
 def _show(output: Output, report: Fp4Report, rows: list[Row]) -> None:
-    for table in (*tables(report), errors(report), left_out(report)):
+    for table in (*tables(report), candidates_of(report), errors(report), left_out(report)):
         if table.rows:
             first, *others = table.columns
             output.line(table.title, style="bold")
@@ -146,6 +157,7 @@ def _markdown(report: Fp4Report, rows: list[Row]) -> Iterator[str]:
     )
     for table in (
         *tables(report),
+        candidates_of(report),
         Table(title="targets", columns=("what", "ratio", "goal", "reached", "detail"), rows=goals),
         errors(report),
         left_out(report),

@@ -12,6 +12,8 @@ import torch
 from jitgen.bench.hopper_fp4 import cases
 from jitgen.bench.hopper_fp4.cases import Step
 from jitgen.bench.hopper_fp4.report import Fp4Report
+from jitgen.bench.hopper_fp4.run import Method
+from jitgen.tuning.measure.clock import Call
 from tests.cli.conftest import Jitgen
 from tests.unit.test_bench_fp4 import report
 
@@ -48,9 +50,10 @@ def test_a_run_is_saved_and_resumed(
     seen: list[tuple[int, int, object, object]] = []
 
     def run(
-        found: Fp4Report, steps: Sequence[Step], _: object, **options: object
+        found: Fp4Report, steps: Sequence[Step], _: object, how: Method, save: Call
     ) -> Iterator[Step]:
-        seen.append((len(found.found), len(steps), options["rounds"], options["seconds"]))
+        save()
+        seen.append((len(found.found), len(steps), how.rounds, how.seconds))
         found.found += report().found
         yield steps[0]
 
@@ -63,6 +66,17 @@ def test_a_run_is_saved_and_resumed(
     assert seen == [(0, 7, 3, 60.0), (1, 7, 3, 60.0)]
     assert len(Fp4Report.read(path).found) == 2
     assert "[1/7] ragged 32 x 8 N2880 K2880" in first.err
+
+
+def test_kernels_are_listed(jitgen: Jitgen) -> None:
+    """One a line, and every one a name that `jitgen prewarm` takes."""
+    done = jitgen("bench hopper-fp4 --kernels --only N2880")
+    names = done.out.split()
+    document = jitgen("bench hopper-fp4 --kernels --json --only N2880").document
+    taken = jitgen("prewarm --dry-run", *(f"--config {name}" for name in names))
+
+    assert names == document["kernels"]
+    assert taken.code == 0, taken.err
 
 
 def test_bad_words(jitgen: Jitgen, tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from jitgen.bench import prepare
 from jitgen.bench.cases import DOWN, UP
 from jitgen.bench.hopper_fp4 import cases, run, sides, tables, targets
 from jitgen.bench.hopper_fp4.operands import LARGEST_ERROR, Ready, Tokens, Weights
 from jitgen.bench.hopper_fp4.report import Found, Fp4Report, Timed
 from jitgen.bench.hopper_fp4.sides import OURS, Fp8, Side
 from jitgen.config import Layout
+from jitgen.config.config import BLayout
 from jitgen.errors import ConfigError
 from jitgen.tuning.measure import clock
 from jitgen.tuning.measure.clock import Batch, Call
@@ -25,6 +27,7 @@ from jitgen.tuning.measure.times import Times
 from tests.bench_report import TINY, times
 
 DECODE = replace(TINY, groups=32, rows_per_group=8, n=4096, k=7168, spread=0.0)
+TWICE = run.Method(rounds=2)
 TWO = tuple(cases.Step(case=replace(TINY, rows_per_group=rows)) for rows in (6, 8))
 
 
@@ -44,7 +47,12 @@ def report() -> Fp4Report:
         conditions={"gpu": "NVIDIA H200"},
         copy_rate=4.2e12,
         found=[
-            Found(case=DECODE, sides=sides, missing={"humming bf16": "RuntimeError: no | kernel"})
+            Found(
+                case=DECODE,
+                sides=sides,
+                missing={"humming bf16": "RuntimeError: no | kernel"},
+                candidates={"e4m3": {"8x256": 118e-6, "32x256": 130e-6}},
+            )
         ],
         notes={"marlin": "vLLM's build"},
         absent={"triton_kernels": "not here"},
@@ -115,6 +123,17 @@ def ready(tokens: Tokens, weights: Weights) -> Ready:
         out.copy_(expected)
 
     return Ready(calls=(call,), out=out, expected=expected, num_bytes=1)
+
+
+@pytest.mark.parametrize("layout", prepare.LAYOUTS)
+def test_prepared_weights_are_those_of_the_reference(layout: BLayout) -> None:
+    """In every layout and every copy: the scales lie near enough for the folded one, too."""
+    weights = Weights.random(2, 72, 160, "cpu")
+    found = sides._prepared(weights, layout)
+
+    assert len({each.values.data_ptr() for each in found}) == 3
+    for each in found:
+        assert torch.equal(each.weights(), weights.values())
 
 
 def test_long_calls_have_one_copy() -> None:
@@ -197,18 +216,20 @@ def test_a_run(tmp_path: Path) -> None:
 
     steps = (replace(TWO[0], has_peers=True), TWO[1])
     peers = [Right("marlin")]
-    assert list(run.run(found, steps, peers, rounds=2, seconds=0, save=save)) == []
-    assert list(run.run(found, steps[:1], peers, rounds=2, save=save)) == [steps[0]]
+    assert list(run.run(found, steps, peers, replace(TWICE, seconds=0.0), save)) == []
+    assert list(run.run(found, steps[:1], peers, TWICE, save)) == [steps[0]]
     assert seen == ["fp8", "e4m3", "marlin"]
     assert list(found.found[0].sides) == ["fp8", "marlin"]
     assert found.found[0].missing["e4m3"].startswith("WrongResult: a row is wrong by nan")
     assert len(found.found[0].sides["fp8"].times.seconds) == 2
     assert found.conditions["rounds"] == "2"
 
+    found.launching = "marlin"
+    save()
     again = Fp4Report.read(path)
     assert again.launching == "marlin"  # as a process that hung in it would have left it
-    assert list(run.run(again, steps, peers, rounds=2)) == [*steps]
-    assert [list(each.sides) for each in again.found] == [["fp8"], ["fp8"]]
+    assert list(run.run(again, steps, peers, TWICE, lambda: None)) == [steps[1]]
+    assert [list(each.sides) for each in again.found] == [["fp8", "marlin"], ["fp8"]]
     assert "broke the device" in again.absent["marlin"]
 
 
@@ -228,7 +249,7 @@ def test_fp8_is_right() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_it_needs_a_hopper() -> None:
     with pytest.raises(NoDevice, match="the hopper-fp4 suite needs a Hopper GPU"):
-        next(run.run(Fp4Report(), TWO, []))
+        next(run.run(Fp4Report(), TWO, [], TWICE, lambda: None))
 
 
 def test_a_report_survives_its_file(tmp_path: Path) -> None:
@@ -289,6 +310,9 @@ def test_tables() -> None:
             *("119.0 (1.76; 8,403)", "140.0 (1.50; 7,143)", "196.0 (1.07; 5,102)"),
         ),
     )
+    assert tables.candidates(report()).rows == (
+        (str(DECODE), "e4m3", "8x256 118.0; [chosen 120.0]; 32x256 130.0"),
+    )
     assert tables.errors(report()).rows[0] == ("fp8", "1.65e-03")
     assert tables.left_out(report()).rows == (
         ("triton_kernels", "all", "not here"),
@@ -302,6 +326,10 @@ def test_kernels_for_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatc
 
     assert len(found) == 2
     assert all(name.startswith("grouped_gemm_ragged_e4m3_e4m3_block128") for name in found)
+    monkeypatch.undo()
+    chosen = sides.kernels([DECODE])
+    assert len(sides.OURS) == len(chosen)
+    assert {*chosen} < {*sides.kernels([DECODE], all_of_them=True)}
 
 
 def test_sides_have_names_of_their_own() -> None:

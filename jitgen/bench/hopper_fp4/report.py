@@ -80,11 +80,14 @@ class Found:
         case: The sizes.
         sides: Everyone who computed it right, under their names.
         missing: The others, and why.
+        candidates: For each of jitgen's sides seconds with each other kernel that might have been
+            chosen, if they were asked for.
     """
 
     case: Case
     sides: Mapping[str, Timed]
     missing: Mapping[str, str] = field(default_factory=dict)
+    candidates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def median(self, side: str) -> float | None:
         """Return the median of a side's seconds; None where it was not timed."""
@@ -111,6 +114,7 @@ class Found:
             "case": self.case.to_json(),
             "sides": {name: side.to_json() for name, side in self.sides.items()},
             "missing": dict(self.missing),
+            "candidates": {name: dict(each) for name, each in self.candidates.items()},
             "ratio": {name: self.ratio(name) for name in self.sides},
         }
 
@@ -121,6 +125,7 @@ class Found:
             case=Case.from_json(document["case"]),
             sides={name: Timed.from_json(side) for name, side in document["sides"].items()},
             missing=dict(document["missing"]),
+            candidates={name: dict(each) for name, each in document["candidates"].items()},
         )
 
 

@@ -14,6 +14,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -22,17 +24,19 @@ from jitgen.bench.cases import Case
 from jitgen.bench.hopper_fp4 import NAME
 from jitgen.bench.hopper_fp4.cases import Step
 from jitgen.bench.hopper_fp4.operands import Ready, Tokens, Weights
-from jitgen.bench.hopper_fp4.report import Found, Fp4Report, Timed
-from jitgen.bench.hopper_fp4.sides import OURS, Side
+from jitgen.bench.hopper_fp4.report import FP8, Found, Fp4Report, Timed
+from jitgen.bench.hopper_fp4.sides import OURS, Own, Side
 from jitgen.bench.peers import versions
 from jitgen.bench.peers.mxfp4 import DISTRIBUTIONS
 from jitgen.bench.protocol import conditions
 from jitgen.bench.sides import attempt
 from jitgen.bench.suite import ROUNDS, copy_rate
 from jitgen.config import Arch
+from jitgen.frozen import frozen
 from jitgen.targets.devices import default_arch
 from jitgen.tuning.measure.clock import Batch, compete_in_batches, has_gpu
 from jitgen.tuning.measure.errors import NoDevice
+from jitgen.tuning.measure.times import Times
 
 LAUNCH_S = 90.0
 """Most seconds until a side's first result; some compile for half a minute."""
@@ -71,14 +75,28 @@ def require_hopper() -> None:
         raise NoDevice(f"the {NAME} suite needs a Hopper GPU")
 
 
+@frozen
+class Method:
+    """
+    How a run measures.
+
+    Attributes:
+        rounds: Rounds of each case.
+        seconds: No case begins when so many have passed since the first; None: all are measured.
+        candidates: Whether every kernel that might be chosen is timed, too.
+    """
+
+    rounds: int = ROUNDS
+    seconds: float | None = None
+    candidates: bool = False
+
+
 def run(
     report: Fp4Report,
     steps: Sequence[Step],
     peers: Sequence[Side],
-    *,
-    rounds: int = ROUNDS,
-    seconds: float | None = None,
-    save: Callable[[], None] = lambda: None,
+    how: Method,
+    save: Callable[[], None],
 ) -> Iterator[Step]:
     """
     Measure `steps` and add what was found to `report`; yields each step once it is done.
@@ -87,8 +105,7 @@ def run(
         report: What was found so far; its cases are not measured again.
         steps: What to measure.
         peers: Who takes part in the steps that are for them.
-        rounds: Rounds of each case.
-        seconds: No step begins when so many have passed since the first; None: all are measured.
+        how: How to measure.
         save: Keeps the report.
 
     Raises:
@@ -101,10 +118,10 @@ def run(
     sides = [side for side in (*OURS, *peers) if side.name not in report.absent]
     report.notes.update({side.name: side.note for side in sides if side.note})
     report.conditions.update(
-        {**conditions(), **versions(DISTRIBUTIONS), **gpu.conditions()}, rounds=str(rounds)
+        {**conditions(), **versions(DISTRIBUTIONS), **gpu.conditions()}, rounds=str(how.rounds)
     )
     report.copy_rate = report.copy_rate or copy_rate()
-    end = math.inf if seconds is None else time.monotonic() + seconds
+    end = math.inf if how.seconds is None else time.monotonic() + how.seconds
     done = {each.case for each in report.found}
     weights: Weights | None = None
     for step in steps:
@@ -119,40 +136,72 @@ def run(
             weights = Weights.random(*sizes, _DEVICE)
         names = {peer.name for peer in peers}
         here = [side for side in sides if step.has_peers or side.name not in names]
-        report.found.append(_measured(report, step.case, weights, here, rounds, save))
+        contest = _Contest(report=report, save=save)
+        report.found.append(_measured(contest, step.case, weights, here, how))
         yield step
     report.conditions["warm"] = gpu.words([state for state in (gpu.look(),) if state])
 
 
-def _measured(
-    report: Fp4Report,
-    case: Case,
-    weights: Weights,
-    sides: Sequence[Side],
-    rounds: int,
-    save: Callable[[], None],
-) -> Found:
-    """Return the times of all sides whose result is right."""
-    tokens = Tokens(case, _DEVICE)
-    batches: dict[str, Batch] = {}
-    checked: dict[str, tuple[Ready, float]] = {}
-    missing: dict[str, str] = {}
-    for side in sides:
+@dataclass(slots=True, kw_only=True)
+class _Contest:
+    """
+    Who takes part in a case, each found right.
 
-        def add(side: Side = side) -> None:
-            ready = side.prepare(weights, tokens)
+    Attributes:
+        report: Where the name of a side stands while it is launched.
+        save: Keeps the report.
+        checked: For each side, and each other kernel of it, its calls and its error.
+        missing: Who does not, and why.
+    """
+
+    report: Fp4Report
+    save: Callable[[], None]
+    checked: dict[tuple[str, str], tuple[Ready, Batch, float]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def add(self, side: str, kernel: str, prepare: Callable[[], Ready]) -> None:
+        """Let a side take part with a kernel, if its result is right."""
+        name = f"{side} {kernel}".rstrip()
+        if name in self.report.absent:
+            return
+
+        def check() -> None:
+            ready = prepare()
             batch = Batch.capture(ready.calls)
             ready.out.fill_(float("nan"))
             batch.replay()
-            checked[side.name] = ready, ready.check()
-            batches[side.name] = batch
+            self.checked[side, kernel] = ready, batch, ready.check()
 
-        with watched(report, side.name, save):
-            attempt(side.name, add, missing)
-    repetitions = 1 if tokens.is_long else _REPETITIONS
-    times = compete_in_batches(list(batches.values()), rounds=rounds, repetitions=repetitions)
-    timed = {
-        name: Timed(times=each, num_bytes=ready.num_bytes, error=error, kernel=ready.kernel)
-        for (name, (ready, error)), each in zip(checked.items(), times, strict=True)
-    }
-    return Found(case=case, sides=timed, missing=missing)
+        with watched(self.report, name, self.save):
+            attempt(name, check, self.missing)
+
+    def times(self, rounds: int, repetitions: int) -> dict[tuple[str, str], Times]:
+        """Time all in turn."""
+        batches = [batch for _, batch, _ in self.checked.values()]
+        found = compete_in_batches(batches, rounds=rounds, repetitions=repetitions)
+        return dict(zip(self.checked, found, strict=True))
+
+
+def _measured(
+    contest: _Contest, case: Case, weights: Weights, sides: Sequence[Side], how: Method
+) -> Found:
+    """Return the times of all sides whose result is right."""
+    tokens = Tokens(case, _DEVICE)
+    for side in sides:
+        contest.add(side.name, "", partial(side.prepare, weights, tokens))
+        is_wanted = how.candidates and not tokens.is_long and side.name != FP8
+        if is_wanted and isinstance(side, Own) and (side.name, "") in contest.checked:
+            for kernel, other in side.others(weights, tokens).items():
+                contest.add(side.name, kernel, other)
+    times = contest.times(how.rounds, 1 if tokens.is_long else _REPETITIONS)
+    candidates: dict[str, dict[str, float]] = {}
+    timed: dict[str, Timed] = {}
+    for (name, kernel), each in times.items():
+        ready, _, error = contest.checked[name, kernel]
+        if kernel:
+            candidates.setdefault(name, {})[kernel] = each.median
+        else:
+            timed[name] = Timed(
+                times=each, num_bytes=ready.num_bytes, error=error, kernel=ready.kernel
+            )
+    return Found(case=case, sides=timed, missing=contest.missing, candidates=candidates)

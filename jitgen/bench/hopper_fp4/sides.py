@@ -17,7 +17,9 @@ from jitgen.bench.hopper_fp4.operands import SETS, Ready, Tokens, Weights, copie
 from jitgen.bench.hopper_fp4.report import FP8
 from jitgen.config import Arch, DType, ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK, BLayout
+from jitgen.formats.prepared import prepare_mxfp4
 from jitgen.formats.protocol import ceil_div
+from jitgen.formats.split import split_bf16
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.targets.devices import default_arch
@@ -48,6 +50,22 @@ class Side(Protocol):
         ...
 
 
+@frozen
+class Parts:
+    """
+    What a side multiplies in one case.
+
+    Attributes:
+        calls: `grouped_gemm` for each copy of the weights; `offs`, `out` and `config` lack.
+        expected: (M, N) float32.
+        num_bytes: Weights, scales and activations, each once.
+    """
+
+    calls: tuple[Callable[..., Tensor], ...]
+    expected: Tensor
+    num_bytes: int
+
+
 class Own(Side):
     """
     One of jitgen's own.
@@ -58,30 +76,24 @@ class Own(Side):
 
     types: Mapping[str, Any]
 
-    def kernel(self, case: Case, arch: Arch) -> KernelConfig:
-        """Return what the selector chooses for a case."""
-        problem = replace(case.problem, m=sum(case.row_counts), **self.types)
-        chosen: KernelConfig = jitgen.select(problem, arch).config
-        return chosen
+    def parts(self, weights: Weights, tokens: Tokens) -> Parts:
+        """Return what the side multiplies."""
+        raise NotImplementedError
 
-    def ready(
-        self,
-        tokens: Tokens,
-        calls: Sequence[Callable[..., Tensor]],
-        *,
-        expected: Tensor,
-        num_bytes: int,
-    ) -> Ready:
-        """Return `calls`, which lack `offs` and `out`, with results of their own."""
-        paired = tokens.paired(calls)
-        arch = default_arch()
-        return Ready(
-            calls=tuple(partial(call, offs=tokens.offs, out=out) for call, out in paired),
-            out=paired[0][1],
-            expected=expected,
-            num_bytes=num_bytes + paired[0][1].nbytes,
-            kernel=str(self.kernel(tokens.case, arch).name(arch)),
-        )
+    def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
+        """Return the call with the kernel that the selector chooses."""
+        return _ready(tokens, self.parts(weights, tokens), self.kernels(tokens.case)[0])
+
+    def others(self, weights: Weights, tokens: Tokens) -> dict[str, Callable[[], Ready]]:
+        """Return what makes the call with each other kernel that might be chosen, by its name."""
+        parts, others = self.parts(weights, tokens), self.kernels(tokens.case)[1:]
+        return {config.short: partial(_ready, tokens, parts, config) for config in others}
+
+    def kernels(self, case: Case, arch: Arch | None = None) -> list[KernelConfig]:
+        """Return what may be chosen for a case, first what the selector does choose."""
+        problem = replace(case.problem, m=sum(case.row_counts), **self.types)
+        choice = jitgen.select(problem, arch or default_arch())
+        return [candidate.config for candidate in choice.candidates]
 
 
 class Fp8(Own):
@@ -91,17 +103,16 @@ class Fp8(Own):
     types: Mapping[str, Any] = {}
     note = "e4m3 weights with block128 scales: 8 bits a weight"
 
-    def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
-        """Return the call with the kernel that the selector chooses."""
+    def parts(self, weights: Weights, tokens: Tokens) -> Parts:
+        """Return FP8 operands."""
         b, b_scale = weights.once(FP8, partial(_fp8_weights, weights))
 
         def values() -> Tensor:
             return weights.once("fp8 values", partial(_fp8_values, b[0], b_scale))
 
         a, a_scale = jitgen.quantize.per_token_group(tokens.x)
-        return self.ready(
-            tokens,
-            [partial(jitgen.grouped_gemm, a, each, a_scale, b_scale) for each in b],
+        return Parts(
+            calls=tuple(partial(jitgen.grouped_gemm, a, each, a_scale, b_scale) for each in b),
             expected=tokens.product(FP8, partial(_by_block, a, a_scale), values),
             num_bytes=b[0].nbytes + b_scale.nbytes + a.nbytes + a_scale.nbytes,
         )
@@ -129,18 +140,16 @@ class Mxfp4(Own):
             "b_layout": layout,
         }
 
-    def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
-        """Return the call with the kernel that the selector chooses."""
+    def parts(self, weights: Weights, tokens: Tokens) -> Parts:
+        """Return prepared weights and the side's kind of activations."""
         prepared = weights.once(self._layout, partial(_prepared, weights, self._layout))
         kind = self._kind
-        operands = kind.quantize(tokens.x)
-        return self.ready(
-            tokens,
-            [partial(jitgen.grouped_gemm, operands[0], each, *operands[1:]) for each in prepared],
-            expected=tokens.product(
-                kind.product, lambda: kind.values(tokens.x, *operands), weights.values
-            ),
-            num_bytes=weights.num_bytes + sum(x.nbytes for x in operands),
+        a, *scales = kind.quantize(tokens.x)
+        exact = partial(kind.values, tokens.x, a, *scales)
+        return Parts(
+            calls=tuple(partial(jitgen.grouped_gemm, a, each, *scales) for each in prepared),
+            expected=tokens.product(kind.product, exact, weights.values),
+            num_bytes=weights.num_bytes + sum(x.nbytes for x in (a, *scales)),
         )
 
 
@@ -182,7 +191,7 @@ WIDE = Kind(
 SPLIT = Kind(
     dtype=DType.E4M3X2,
     scales=ScaleGranularity.ROW,
-    quantize=lambda x: jitgen.quantize.split_bf16(x),  # type: ignore[attr-defined]  # noqa: PLW0108
+    quantize=split_bf16,
     values=lambda x, *_: x.float(),
     product="bf16",
 )
@@ -214,16 +223,34 @@ OURS: tuple[Own, ...] = (
 """FP8 first: the ratios are to it."""
 
 
-def kernels(found: Sequence[Case]) -> list[str]:
-    """Return the names of every kernel that the selector chooses for our sides of some cases."""
+def kernels(found: Sequence[Case], *, all_of_them: bool = False) -> list[str]:
+    """Return the names of the kernels for our sides of some cases: chosen ones, or candidates."""
     arch = Arch.SM_90A
-    configs = (side.kernel(case, arch) for case in found for side in OURS)
+    configs = (
+        config
+        for case in found
+        for side in OURS
+        for config in side.kernels(case, arch)[: None if all_of_them and side.name != FP8 else 1]
+    )
     return list(dict.fromkeys(str(config.name(arch)) for config in configs))
 
 
+def _ready(tokens: Tokens, parts: Parts, config: KernelConfig) -> Ready:
+    """Return the calls with results of their own."""
+    paired = tokens.paired(parts.calls)
+    return Ready(
+        calls=tuple(
+            partial(call, offs=tokens.offs, out=out, config=config) for call, out in paired
+        ),
+        out=paired[0][1],
+        expected=parts.expected,
+        num_bytes=parts.num_bytes + paired[0][1].nbytes,
+        kernel=str(config.name(default_arch())),
+    )
+
+
 def _prepared(weights: Weights, layout: BLayout) -> list[Any]:
-    prepare = jitgen.quantize.prepare_mxfp4  # type: ignore[attr-defined]
-    first = prepare(weights.packed, weights.scale, layout=layout)
+    first = prepare_mxfp4(weights.packed, weights.scale, layout=layout)
     return [first, *(replace(first, values=first.values.clone()) for _ in range(SETS - 1))]
 
 

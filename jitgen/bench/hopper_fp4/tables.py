@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from jitgen.bench.hopper_fp4.report import FP8, Found, Fp4Report
+from jitgen.bench.hopper_fp4.report import FP8, Found, Fp4Report, Timed
 from jitgen.frozen import frozen
 
 
@@ -43,6 +43,20 @@ def tables(report: Fp4Report) -> Iterator[Table]:
         )
 
 
+def candidates(report: Fp4Report) -> Table:
+    """Return the times with each kernel that might have been chosen, fastest first."""
+    rows = [
+        (str(each.case), side, _candidates(each.sides[side], others))
+        for each in report.found
+        for side, others in each.candidates.items()
+    ]
+    return Table(
+        title="kernels that might have been chosen: us, the chosen one in brackets",
+        columns=("case", "side", "kernels"),
+        rows=tuple(rows),
+    )
+
+
 def errors(report: Fp4Report) -> Table:
     """Return the largest error of each side over all cases."""
     worst: dict[str, float] = {}
@@ -67,6 +81,14 @@ def left_out(report: Fp4Report) -> Table:
             *((name, str(count), reason) for (name, reason), count in counted.items()),
         ),
     )
+
+
+def _candidates(timed: Timed, others: Mapping[str, float]) -> str:
+    """Return the times of a side in a line."""
+    chosen = timed.times.median
+    found = [(seconds, f"{name} {seconds * 1e6:.1f}") for name, seconds in others.items()]
+    found.append((chosen, f"[chosen {chosen * 1e6:.1f}]"))
+    return "; ".join(text for _, text in sorted(found))
 
 
 def _cells(found: Found, sides: list[str]) -> tuple[str, ...]:
