@@ -125,7 +125,8 @@ class Space(NamedTuple):
 
     `operands` pairs the type of a and b with one of the output; `tile_k` has the depths of tiles
     for each type of a and b; `cluster` is (m, n). `mixed` has further pairs, of a's type and
-    another one of b, with the output types of a.
+    another one of b, with the output types of a; such a b lies at whole multiples of
+    `mixed_alignment` bytes.
     """
 
     tile_m: tuple[int, ...]
@@ -138,6 +139,7 @@ class Space(NamedTuple):
     scale_granularity: tuple[ScaleGranularity, ...]
     two_cta: tuple[bool, ...] = (False,)
     mixed: tuple[tuple[DType, DType], ...] = ()
+    mixed_alignment: int = 1
 
     def has(self, types: Operands) -> bool:
         """Say whether kernels take and give these element types, whatever their scales."""

@@ -26,6 +26,9 @@ _UNROLLED = 8
 VECTOR_BITS = 128
 """What rows of operands and results have in multiples."""
 
+UNPACKED_K = 128
+"""What rows of values have in multiples that the TMA unit unpacks to bytes."""
+
 WAVE_ROWS = 64
 """Rows that a warpgroup multiplies at once."""
 
@@ -66,11 +69,12 @@ class Sizes:
         The third is flat, for kernels that split K: less than a k-block, so that parts are empty.
         """
         tile, cluster, types = config.tile, config.cluster, config.operands
+        is_plain = types.a_dtype is types.b_dtype
         split_k = config.schedule.split_k
         derived = require(config, arch).derived
         stages = getattr(derived, "num_ab_stage", 1)
         height = tile.m * cluster.m
-        vector = VECTOR_BITS // min(types.a_dtype.bits, types.b_dtype.bits)
+        vector = VECTOR_BITS // types.b_dtype.bits if is_plain else UNPACKED_K
         sms = _NUM_CLUSTERS * cluster.size * split_k
         wide = cls(
             rows=(3, 0, height - 1, *[0] * WARP, height + 1),
