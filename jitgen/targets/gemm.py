@@ -128,8 +128,9 @@ class Space(NamedTuple):
 
     `operands` pairs the type of a and b with one of the output; `tile_k` has the depths of tiles
     for each type of a and b; `cluster` is (m, n). `mixed` has further pairs, of a's type and
-    another one of b, with the output types of a. `prepared` has operands with prepared weights,
-    whole: no combination of the other fields, and none of them follows from those.
+    another one of b, with the output types of a; such a b lies at whole multiples of
+    `mixed_alignment` bytes. `prepared` has operands with prepared weights, whole: no combination of
+    the other fields, and none of them follows from those.
     """
 
     tile_m: tuple[int, ...]
@@ -142,6 +143,7 @@ class Space(NamedTuple):
     scale_granularity: tuple[ScaleGranularity, ...]
     two_cta: tuple[bool, ...] = (False,)
     mixed: tuple[tuple[DType, DType], ...] = ()
+    mixed_alignment: int = 1
     prepared: tuple[Operands, ...] = ()
 
     def has(self, types: Operands) -> bool:

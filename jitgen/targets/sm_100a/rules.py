@@ -32,6 +32,7 @@ from jitgen.targets.sm_100a.sizes import (
     THREADS,
     TILE_INFO_BYTES,
     TMEM_COLUMNS,
+    UNPACKED_ALIGNMENT,
     UPDATE_WARPS,
     WIDE,
     align,
@@ -116,6 +117,8 @@ class Sm100Rules:
         ),
         scale_granularity=SCALES,
         two_cta=(False, True),
+        mixed=((DType.E4M3, DType.E2M1),),
+        mixed_alignment=UNPACKED_ALIGNMENT,
     )
 
     def derive(self, config: KernelConfig) -> Sm100Derived:
@@ -162,7 +165,8 @@ class Sm100Rules:
             self.space.has(types),
             "E_MMA",
             f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no {self.arch} kernel; a "
-            "and b are both e4m3, or both e2m1, and the output is bf16, f16 or f32",
+            "and b are both e4m3, or both e2m1, or e4m3 and e2m1, and the output is bf16, f16 or "
+            "f32",
         )
         refuse_scales(config, self.space, self.arch)
 
