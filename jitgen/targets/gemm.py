@@ -78,6 +78,15 @@ def refuse_pairs(config: KernelConfig, arch: str) -> None:
     )
 
 
+def refuse_selectors(config: KernelConfig, arch: str) -> None:
+    """Refuse a choice of lanes that have scales, where no instruction takes scales from lanes."""
+    refuse_unless(
+        not config.schedule.safe_selectors,
+        "E_SELECTORS",
+        f"safe_selectors: instructions of {arch} take no scales from lanes, as those of sm_120a do",
+    )
+
+
 def refuse_scales(config: KernelConfig, space: Space, arch: str) -> None:
     """Refuse scales that a target has no kernels for, or that are not for such operands."""
     types = config.operands

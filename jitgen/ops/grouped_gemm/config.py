@@ -122,6 +122,8 @@ class Schedule(Part):
             up and stores its share of the columns. For fewer tiles than SMs.
         two_cta: Two CTAs multiply one tile with one instruction, half of its rows each, where a
             target has such instructions: tile.m is then the pair's, and the cluster counts CTAs.
+        safe_selectors: Where instructions take scales from lanes that the source selects, select
+            only those that were seen to work on hardware.
     """
 
     raster: int = of(int, most=MAX_RASTER, default=8)
@@ -129,6 +131,14 @@ class Schedule(Part):
     stream_b: bool = of(bool, default=False)
     split_k: int = of(int, default=1)
     two_cta: bool = of(bool, default=False)
+    safe_selectors: bool = of(bool, default=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the exact JSON form, without selectors where there is nothing to say of them."""
+        document = Part.to_json(self)
+        if not self.safe_selectors:
+            del document["safe_selectors"]
+        return document
 
 
 @frozen
@@ -180,6 +190,7 @@ class KernelConfig(Config):
             *(["streamb"] if schedule.stream_b else []),
             *([f"splitk{schedule.split_k}"] if schedule.split_k != Schedule().split_k else []),
             *(["twocta"] if schedule.two_cta else []),
+            *(["safesel"] if schedule.safe_selectors else []),
             *(["bias"] if self.epilogue.bias else []),
         ]
         return "_".join(parts)
@@ -218,6 +229,7 @@ class KernelConfig(Config):
                     "stream_b": part["streamb"] is not None,
                     "split_k": int(part["split_k"] or Schedule().split_k),
                     "two_cta": part["twocta"] is not None,
+                    "safe_selectors": part["safesel"] is not None,
                 },
                 "epilogue": {"bias": part["bias"] is not None},
             }
@@ -262,7 +274,7 @@ _WORDS = (
     r"_c(?P<cluster_m>\d{1,9})x(?P<cluster_n>\d{1,9})"
     r"_acc(?P<num_acc_stage>\d{1,9})(_ab(?P<num_ab_stage>\d{1,9}))?(_raster(?P<raster>\d{1,9}))?"
     r"(?P<nopdl>_nopdl)?(?P<streamb>_streamb)?(_splitk(?P<split_k>\d{1,9}))?"
-    r"(?P<twocta>_twocta)?(?P<bias>_bias)?"
+    r"(?P<twocta>_twocta)?(?P<safesel>_safesel)?(?P<bias>_bias)?"
 )
 
 

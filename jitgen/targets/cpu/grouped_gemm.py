@@ -18,6 +18,7 @@ from jitgen.targets.gemm import (
     Space,
     refuse_pairs,
     refuse_scales,
+    refuse_selectors,
     refuse_what_is_to_come,
     sizes,
     traffic,
@@ -84,6 +85,7 @@ class GroupedGemm:
     def derive(self, config: KernelConfig) -> CpuDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_what_is_to_come(config, "cpu")
+        refuse_selectors(config, "cpu")
         refuse_pairs(config, "cpu")
         space, tile, types = self.space, config.tile, config.operands
         refuse_unless(

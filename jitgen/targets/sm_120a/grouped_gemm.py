@@ -20,6 +20,7 @@ _PARAMETERS = frozenset(
         *("raster", "stream_b", "use_pdl"),
         *("warps_m", "warps_n", "threads", "math_registers", "load_registers", "num_ab_stage"),
         *("max_entries", "scale_lines", "scale_blocks", "scale_box", "scale_pitch"),
+        "token_lanes",
     )
 )
 
@@ -30,7 +31,7 @@ class GroupedGemm(Sm120Rules):
     generation = 1
     alignment = 16  # the TMA unit's grain
     row_edges: tuple[int, ...] = (
-        *(4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512),
+        *(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512),
         *(640, 768, 1024, 1280, 1536, 2048, 3072, 4096, 6144, 8192),
     )
 

@@ -31,10 +31,11 @@ from jitgen.targets.sm_120a.sizes import (
     scale_box,
     scale_lines,
     stage_bytes,
+    token_lanes,
     warps,
 )
 
-MANY_SUMS = 112
+MANY_SUMS = 104
 """
 Sums of a thread, partial ones and totals, from which on 168 registers are too few: the share where
 9 warps are on an SM, for one of its quarters then has 3 of them.
@@ -60,6 +61,7 @@ class Sm120Derived:
         scale_blocks: Atoms along M that a tile of a meets.
         scale_box: Activation scales that one copy loads: those of a tile's rows.
         scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
+        token_lanes: Lanes of a quad from which instructions take the scales of tokens.
     """
 
     warps_m: int
@@ -74,6 +76,7 @@ class Sm120Derived:
     scale_blocks: int
     scale_box: int
     scale_pitch: int
+    token_lanes: int
 
 
 class Sm120Rules:
@@ -127,6 +130,7 @@ class Sm120Rules:
             scale_blocks=0 if has_blocks else scale_blocks(config.tile.m),
             scale_box=scale_box(config) if has_blocks else 0,
             scale_pitch=align(scale_box(config), 32) if has_blocks else 0,
+            token_lanes=0 if has_blocks else token_lanes(config),
         )
 
     def _check_types(self, config: KernelConfig) -> None:
@@ -191,6 +195,12 @@ class Sm120Rules:
             "E_TILE_M",
             f"tile_m={tile.m} with contiguous rows: groups start at multiples of {SCALE_BLOCK}, "
             "and a tile would meet two: 8, 16, 32, 64, 128",
+        )
+        refuse_unless(
+            not (is_block(config) and config.schedule.safe_selectors),
+            "E_SELECTORS",
+            "safe_selectors with block128 scales: all scales of instructions are 1 there, selected "
+            "in lane 0",
         )
         depths = space.tile_k[config.operands.a_dtype]
         refuse_unless(

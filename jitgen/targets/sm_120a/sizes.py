@@ -44,6 +44,12 @@ LINE_BYTES = 16
 WORD_SCALES = 4
 """Scales along K in an atom: a word, which an instruction takes from a register."""
 
+QUAD, SEEN_LANES = 4, 2
+"""
+Lanes of a quad that an instruction can be told to take the scales of tokens from (thread-id-b of
+mma.sync), and those with which public probes of hardware agree: 0 and 1. Nothing shows the others.
+"""
+
 RING_SLOT_BYTES = 16
 """The full and the free barrier of a slot."""
 
@@ -71,9 +77,16 @@ def has_block_table(config: KernelConfig) -> bool:
 
 
 def warps(config: KernelConfig) -> tuple[int, int]:
-    """Return the math warps along M and along N."""
+    """
+    Return the math warps along M and along N.
+
+    Four along M scale fewest sums by promotion; where instructions scale, two parts of weights are
+    the most whose scales fit a word.
+    """
     tile = config.tile
     warps_m = 2 if tile.m >= WIDE_M and tile.m % (2 * TOKEN_PART) == 0 else 1
+    if is_block(config) and tile.m == SCALE_BLOCK:
+        warps_m = 4
     return warps_m, min(tile.n // WEIGHT_PART, MATH_WARPS // warps_m)
 
 
@@ -95,6 +108,11 @@ def scale_blocks(tile_m: int) -> int:
 def scale_words(config: KernelConfig) -> int:
     """Return the atoms of scales along K of a stage."""
     return config.tile.k // (WORD_SCALES * VALUES[config.operands.scale_granularity])
+
+
+def token_lanes(config: KernelConfig) -> int:
+    """Return the lanes of a quad from which instructions take the scales of tokens."""
+    return SEEN_LANES if config.schedule.safe_selectors else QUAD
 
 
 def scale_box(config: KernelConfig) -> int:
