@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from jitgen import reference
 from jitgen.bench import prepare
 from jitgen.bench.cases import DOWN, UP
 from jitgen.bench.hopper_fp4 import cases, run, sides, tables, targets
 from jitgen.bench.hopper_fp4.operands import LARGEST_ERROR, Ready, Tokens, Weights
 from jitgen.bench.hopper_fp4.report import Found, Fp4Report, Timed
-from jitgen.bench.hopper_fp4.sides import OURS, Fp8, Side
+from jitgen.bench.hopper_fp4.sides import OURS, Fp8, Own, Side
 from jitgen.config import Layout
 from jitgen.config.config import BLayout
 from jitgen.errors import ConfigError
@@ -231,6 +232,31 @@ def test_a_run(tmp_path: Path) -> None:
     assert list(run.run(again, steps, peers, TWICE, lambda: None)) == [steps[1]]
     assert [list(each.sides) for each in again.found] == [["fp8", "marlin"], ["fp8"]]
     assert "broke the device" in again.absent["marlin"]
+
+
+@pytest.mark.parametrize("side", OURS, ids=lambda side: side.name)
+def test_sides_agree_with_their_references(side: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The public reference, handed what the kernels are, computes what the suite expects: two ways to
+    the same numbers. Every kernel that may be chosen is handed the same.
+    """
+    monkeypatch.setattr("jitgen.bench.hopper_fp4.sides.jitgen.grouped_gemm", reference.grouped_gemm)
+    monkeypatch.setenv("JITGEN_ARCH", "sm_90a")
+    case = replace(TINY, n=144, k=160)
+    weights, tokens = Weights.random(3, 144, 160, "cpu"), Tokens(case, "cpu")
+    found = side.prepare(weights, tokens)
+    (name, other), *_ = side.others(weights, tokens).items()
+    last = other()
+    for each in (found, last):
+        for call in each.calls:
+            call()
+
+    assert len(found.calls) == 3
+    assert found.check() == last.check() < LARGEST_ERROR / 2
+    assert found.kernel != last.kernel
+    assert found.kernel.endswith("_sm_90a")
+    assert name in str(side.kernels(case)[1].short)
+    assert found.num_bytes > 3 * 144 * 160 * (1 if side.name == "fp8" else 4.25 / 8)
 
 
 @pytest.mark.usefixtures("on_a_cpu")
