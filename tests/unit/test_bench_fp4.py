@@ -317,12 +317,14 @@ def test_bad_reports_are_refused(
 def test_targets_take_the_best_side() -> None:
     rows = {row.what: row for row in targets.rows(report())}
 
-    fp8 = rows["fp8 over e4m3, 8 rows, N4096 K7168"]
+    fp8 = rows["fp8 over FP4, e4m3 activations, 8 rows, N4096 K7168"]
     assert (fp8.value, fp8.ok) == (pytest.approx(210 / 119), False)
     assert fp8.detail == "best: e4m3 folded"
-    bf16 = rows["fp8 over bf16, 8 rows, N4096 K7168"]
+    bf16 = rows["fp8 over FP4, bf16 activations, 8 rows, N4096 K7168"]
     assert (bf16.value, bf16.budget) == (pytest.approx(1.5), 1.75)
-    assert rows["marlin over bf16, 8 rows, N4096 K7168"].value == pytest.approx(1.4)
+    assert rows["marlin over FP4, bf16 activations, 8 rows, N4096 K7168"].value == pytest.approx(
+        1.4
+    )
     assert len(rows) == 3
 
 
