@@ -234,6 +234,33 @@ def test_a_run(tmp_path: Path) -> None:
     assert "broke the device" in again.absent["marlin"]
 
 
+class WithOthers(Right, Own):
+    """A side with two more kernels, one of which computes nothing."""
+
+    def others(self, weights: Weights, tokens: Tokens) -> dict[str, Callable[[], Ready]]:
+        wrong = Wrong("").prepare(weights, tokens)
+        return {"8x256": lambda: ready(tokens, weights), "16x256": lambda: wrong}
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_other_kernels_of_a_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are timed beside the chosen one where they are right, and not where one hung before."""
+    monkeypatch.setattr(run, "OURS", (WithOthers("fp8"), WithOthers("bf16")))
+    how = replace(TWICE, candidates=True)
+    found = Fp4Report()
+    [_] = run.run(found, TWO[:1], [], how, lambda: None)
+    hung = Fp4Report(launching="bf16 8x256")
+    [_] = run.run(hung, TWO[:1], [], how, lambda: None)
+
+    assert [*found.found[0].sides] == ["fp8", "bf16"]
+    assert {side: [*each] for side, each in found.found[0].candidates.items()} == {
+        "bf16": ["8x256"]
+    }
+    assert [*found.found[0].missing] == ["bf16 16x256"]
+    assert [*hung.absent] == ["bf16 8x256"]
+    assert not hung.found[0].candidates
+
+
 @pytest.mark.parametrize("side", OURS, ids=lambda side: side.name)
 def test_sides_agree_with_their_references(side: Own, monkeypatch: pytest.MonkeyPatch) -> None:
     """
