@@ -26,7 +26,7 @@ from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.quantize.config import QuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import Tiling as SiluTiling
-from jitgen.targets import silu_space
+from jitgen.targets import gemm, silu_space
 from jitgen.targets.gemm import spanned
 from jitgen.targets.legality import check, rules, target
 
@@ -94,6 +94,18 @@ def _legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
             varied = replace(config, pipeline=pipeline)
             if check(varied, arch):
                 yield varied
+
+
+@cache
+def prepared_sweep(arch: Arch) -> tuple[KernelConfig, ...]:
+    """Return every legal config with prepared weights, every second with a bias; none elsewhere."""
+    spaces = getattr(rules(arch, "grouped_gemm"), "spaces", ())
+    every = (config for space in spaces if space.prepared for config in gemm.every(space))
+    biased = (
+        replace(config, epilogue=Epilogue(bias=number % 2 == 1))
+        for number, config in enumerate(every)
+    )
+    return tuple(config for config in biased if check(config, arch))
 
 
 _SILU_TILINGS = (

@@ -21,7 +21,13 @@ from jitgen.config import Arch, Config
 from jitgen.config.config import canonical_json
 from jitgen.errors import RenderError
 from jitgen.targets.legality import rules, target
-from tests.strategies import fc2_sweep, legal_sweep, quantize_sweep, silu_sweep
+from tests.strategies import (
+    fc2_sweep,
+    legal_sweep,
+    prepared_sweep,
+    quantize_sweep,
+    silu_sweep,
+)
 
 GOLDENS = sorted((Path(__file__).parents[1] / "goldens").glob("*.py"))
 
@@ -33,6 +39,7 @@ MANY = pytest.mark.parametrize("many", [12, pytest.param(40, marks=pytest.mark.n
 def _sample(arch: Arch, many: int) -> list[Config]:
     sweeps: list[list[Config]] = [
         [*legal_sweep(arch)],
+        [*prepared_sweep(arch)],
         [*silu_sweep(arch)],
         [*fc2_sweep(arch)],
         [*quantize_sweep(arch)],
