@@ -20,9 +20,15 @@ from jitgen.codegen.render import render
 from jitgen.config import Arch, Config
 from jitgen.config.config import canonical_json
 from jitgen.errors import RenderError
-from jitgen.targets.legality import target
-from tests.strategies import fc2_sweep, legal_sweep, quantize_sweep, silu_sweep
-from tests.templates import TEMPLATES
+from jitgen.targets.legality import rules, target
+from tests.strategies import (
+    fc2_sweep,
+    legal_sweep,
+    prepared_sweep,
+    quantize_sweep,
+    silu_sweep,
+)
+from tests.targets import EACH
 
 GOLDENS = sorted((Path(__file__).parents[1] / "goldens").glob("*.py"))
 
@@ -34,6 +40,7 @@ MANY = pytest.mark.parametrize("many", [12, pytest.param(40, marks=pytest.mark.n
 def _sample(arch: Arch, many: int) -> list[Config]:
     sweeps: list[list[Config]] = [
         [*legal_sweep(arch)],
+        [*prepared_sweep(arch)],
         [*silu_sweep(arch)],
         [*fc2_sweep(arch)],
         [*quantize_sweep(arch)],
@@ -47,7 +54,7 @@ def _rendered(arch: Arch, many: int) -> list[tuple[Config, str]]:
 
 
 @MANY
-@pytest.mark.parametrize("arch", Arch)
+@pytest.mark.parametrize("arch", EACH)
 def test_a_generated_file_carries_its_config(arch: Arch, many: int) -> None:
     """The JSON in its first lines is the canonical one, and gives the config back."""
     for config, text in _rendered(arch, many):
@@ -94,7 +101,7 @@ def test_commands_at_the_top_are_real(path: Path) -> None:
 
 
 @MANY
-@pytest.mark.parametrize("arch", Arch)
+@pytest.mark.parametrize("arch", EACH)
 def test_nothing_is_defined_for_nothing(arch: Arch, many: int) -> None:
     """Constants, classes and functions of a generated file are used in it."""
     for config, text in _rendered(arch, many):
@@ -123,7 +130,7 @@ def test_nothing_is_defined_for_nothing(arch: Arch, many: int) -> None:
 
 
 @MANY
-@pytest.mark.parametrize("arch", Arch)
+@pytest.mark.parametrize("arch", EACH)
 def test_rendering_reads_no_file_that_the_digest_misses(
     arch: Arch, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,9 +149,6 @@ def test_rendering_reads_no_file_that_the_digest_misses(
         render(config, arch)
     rendering.environment.cache_clear()
 
-    of_arch = [
-        TEMPLATES[str(arch)],
-        *(TEMPLATES[f"{arch} {op}"] for op in target(arch).operations if op != "grouped_gemm"),
-    ]
+    of_arch = [each for op in target(arch).operations for each in rules(arch, op).templates()]
     assert {template.entry for template in of_arch} <= loaded
     assert loaded <= {name for template in of_arch for name in templates.files(template)}

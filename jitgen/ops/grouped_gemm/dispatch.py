@@ -15,7 +15,7 @@ from jitgen.formats import atoms
 from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.runtime.session import Session, current
@@ -137,7 +137,7 @@ def _prepare(
     family = Family()
     neighbours: tuple[Config, ...] = ()
     if config is None:
-        problem = _problem(facts, given.expected_m)
+        problem = _problem(facts, given.expected_m, given.min_latency)
         wanted, neighbours = chosen(session, problem, facts.arch, "a")
         family = Family.of(problem, facts, given.expected_m)
     else:  # whatever the rows, it serves, and is never replaced
@@ -164,7 +164,7 @@ def _prepare(
     return launch, family, 0 if 0 in facts.shape else facts.rows
 
 
-def _problem(facts: Facts, expected_m: int | None) -> Problem:
+def _problem(facts: Facts, expected_m: int | None, min_latency: bool | None) -> Problem:
     """Return what is chosen for; unless told, groups share the rows and masked ones are full."""
     rows = facts.rows * facts.groups if facts.layout is Layout.MASKED else facts.rows
     return Problem(
@@ -177,6 +177,7 @@ def _problem(facts: Facts, expected_m: int | None) -> Problem:
         b_dtype=facts.operands.b_dtype,
         out_dtype=facts.operands.out_dtype,
         scale_granularity=facts.operands.scale_granularity,
+        min_latency=min_latency,
     )
 
 
@@ -203,8 +204,8 @@ def require_fit(config: KernelConfig, facts: Facts) -> None:
     if config.layout is not facts.layout or config.operands != facts.operands:
         raise InputError(
             "config",
-            f"must be for {facts.layout}, {_words(facts.operands)}, as the tensors are "
-            f"(got one for {config.layout}, {_words(config.operands)})",
+            f"must be for {facts.layout}, {facts.operands.text}, as the tensors are "
+            f"(got one for {config.layout}, {config.operands.text})",
         )
     require(config, facts.arch)
 
@@ -213,13 +214,6 @@ def _form(config: Any) -> ScaleFormat:
     """Return the format of a's scales."""
     types = config.operands
     return formats.find(types.a_scale_granularity or types.scale_granularity)
-
-
-def _words(operands: Operands) -> str:
-    return (
-        f"{operands.a_dtype} x {operands.b_dtype} -> {operands.out_dtype} "
-        f"with {operands.scale_granularity} scales"
-    )
 
 
 def _unit_scales(device: torch.device, groups: int, session: Session) -> tuple[Tensor, Tensor]:

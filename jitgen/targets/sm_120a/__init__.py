@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from jitgen.targets.protocol import HostLevel
-from jitgen.targets.sm_120a.devices import RTX_5090, RTX_PRO_6000
+from jitgen.targets.sm_120a.devices import DEVICES
 
 if TYPE_CHECKING:
     from jitgen.targets.protocol import Device, Rules
@@ -21,7 +21,7 @@ class Sm120a:
     is_gpu = True
     compiler_options: tuple[str, ...] = ("--gpu-arch", "sm_120a")
     host_level = HostLevel.BASE
-    devices: tuple[Device, ...] = (RTX_5090, RTX_PRO_6000)
+    devices: tuple[Device, ...] = DEVICES
     operations = ("grouped_gemm",)
 
     def runs_on(self, major: int, minor: int) -> bool:

@@ -31,7 +31,7 @@ class GroupedGemm(Sm120Rules):
     generation = 1
     alignment = 16  # the TMA unit's grain
     row_edges: tuple[int, ...] = (
-        *(4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512),
+        *(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512),
         *(640, 768, 1024, 1280, 1536, 2048, 3072, 4096, 6144, 8192),
     )
 
@@ -61,10 +61,12 @@ class GroupedGemm(Sm120Rules):
         """Return that nothing was measured on such a device."""
         return f"the model of an {device.name} is on paper: nothing was measured"
 
-    def template(self) -> Template:
+    def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return Template(
-            root=templates.ROOT, entry="sm120/grouped_gemm.py.jinja", parameters=_PARAMETERS
+        return (
+            Template(
+                root=templates.ROOT, entry="sm120/grouped_gemm.py.jinja", parameters=_PARAMETERS
+            ),
         )
 
     def check_sizes(self, problem: Problem) -> None:
