@@ -11,14 +11,14 @@ is read once is streamed past L2. Wide tiles are for many rows, which tensor cor
 from __future__ import annotations
 
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Schedule, Tile
+from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Operands, Schedule, Tile
 
 _Listed = tuple[tuple[int, int, int, Schedule], ...]
 
 _STREAM = Schedule(raster=1, stream_b=True)
 _LOW, _HIGH = Schedule(raster=4), Schedule()
 
-_MIXED = (
+_MIXED: _Listed = (
     (8, 64, 512, _STREAM),
     (8, 128, 256, _STREAM),
     (16, 128, 256, _STREAM),
@@ -31,7 +31,7 @@ _MIXED = (
 )
 """Rows, columns, depth and schedule, where rows have a byte for each value: fewer stages fit."""
 
-_PACKED = (
+_PACKED: _Listed = (
     (8, 64, 512, _STREAM),
     (8, 128, 256, _STREAM),
     (16, 128, 256, _STREAM),
@@ -42,7 +42,18 @@ _PACKED = (
 )
 """The same where both operands have two values a byte."""
 
-_PROMOTED = (
+_BYTES: _Listed = (
+    (8, 64, 256, _STREAM),
+    (8, 128, 128, _STREAM),
+    (16, 128, 128, _STREAM),
+    (32, 128, 128, _STREAM),
+    (64, 128, 128, _STREAM),
+    (128, 128, 128, _LOW),
+    (128, 128, 128, _HIGH),
+)
+"""Where both have a byte for each value."""
+
+_PROMOTED: _Listed = (
     (8, 128, 128, _STREAM),
     (16, 128, 128, _STREAM),
     (32, 128, 128, _STREAM),
@@ -53,17 +64,19 @@ _PROMOTED = (
 """The same where scales are applied by promotion, every 128 of K."""
 
 
-def candidates(layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
+def candidates(layout: Layout, operands: Operands, epilogue: Epilogue) -> tuple[KernelConfig, ...]:
     """Return the configs that may be chosen, legal or not."""
+    bits = operands.a_dtype.bits, operands.b_dtype.bits
+    listed = {(8, 4): _MIXED, (4, 4): _PACKED}.get(bits, _BYTES)
     if operands.scale_granularity is ScaleGranularity.BLOCK128:
-        return _configs(layout, operands, _PROMOTED)
-    return _configs(layout, operands, _PACKED if operands.a_dtype.bits == 4 else _MIXED)
-
-
-def _configs(layout: Layout, operands: Operands, listed: _Listed) -> tuple[KernelConfig, ...]:
+        listed = _PROMOTED
     return tuple(
         KernelConfig(
-            layout=layout, operands=operands, tile=Tile(m=rows, n=columns, k=depth), schedule=way
+            layout=layout,
+            operands=operands,
+            tile=Tile(m=rows, n=columns, k=depth),
+            schedule=way,
+            epilogue=epilogue,
         )
         for rows, columns, depth, way in listed
     )

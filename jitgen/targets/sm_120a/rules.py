@@ -13,7 +13,7 @@ from __future__ import annotations
 from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.targets.gemm import Space, refuse_pairs, refuse_scales, refuse_what_is_to_come
+from jitgen.targets.gemm import Space, refuse_pairs, refuse_prepared, refuse_scales
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_120a.sizes import (
     MATH_WARPS,
@@ -105,7 +105,7 @@ class Sm120Rules:
 
     def derive(self, config: KernelConfig) -> Sm120Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
-        refuse_what_is_to_come(config, self.arch)
+        refuse_prepared(config, self.arch)
         refuse_pairs(config, self.arch)
         self._check_types(config)
         self._check_schedule(config)
@@ -143,13 +143,11 @@ class Sm120Rules:
             "f16 or f32",
         )
         refuse_scales(config, self.space, self.arch)
-        is_bytes = types.a_dtype is types.b_dtype is DType.E4M3
         refuse_unless(
-            is_bytes == is_block(config),
+            types.a_dtype is types.b_dtype is DType.E4M3 or not is_block(config),
             "E_SCALES",
-            f"{types.a_dtype} x {types.b_dtype} with {types.scale_granularity} scales has no "
-            f"{self.arch} kernel: block128 is for 8-bit a and b, mx32 and nv16 for weights (b) of "
-            "4 bits, e2m1",
+            f"{types.a_dtype} x {types.b_dtype} with block128 scales has no {self.arch} kernel: "
+            "they are for 8-bit a and b; 4-bit ones have mx32 or nv16",
         )
 
     def _check_schedule(self, config: KernelConfig) -> None:
