@@ -10,10 +10,12 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+from jitgen.config.config import SCALES
 from jitgen.ops.grouped_gemm.config import (
     MAX_RASTER,
     Cluster,
+    Epilogue,
     KernelConfig,
     Operands,
     Pipeline,
@@ -24,9 +26,12 @@ from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.quantize.config import QuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import Tiling as SiluTiling
-from jitgen.targets import silu_space
+from jitgen.targets import gemm, silu_space
 from jitgen.targets.gemm import spanned
 from jitgen.targets.legality import check, rules, target
+
+TYPES = [dtype for dtype in DType if dtype is not DType.E4M3X2]
+"""Those that b and the output can have."""
 
 positive = st.integers(min_value=1, max_value=4096)
 
@@ -36,9 +41,11 @@ configs = st.builds(
     operands=st.builds(
         Operands,
         a_dtype=st.sampled_from(DType),
-        b_dtype=st.sampled_from(DType),
-        out_dtype=st.sampled_from(DType),
-        scale_granularity=st.sampled_from(ScaleGranularity),
+        b_dtype=st.sampled_from(TYPES),
+        out_dtype=st.sampled_from(TYPES),
+        scale_granularity=st.sampled_from(SCALES),
+        a_scale_granularity=st.one_of(st.none(), st.sampled_from(ScaleGranularity)),
+        b_layout=st.sampled_from(BLayout),
     ),
     tile=st.builds(Tile, m=positive, n=positive, k=positive),
     cluster=st.builds(Cluster, m=positive, n=positive),
@@ -53,6 +60,7 @@ configs = st.builds(
         split_k=st.one_of(st.integers(min_value=1, max_value=4), positive),
         two_cta=st.booleans(),
     ),
+    epilogue=st.builds(Epilogue, bias=st.booleans()),
 )
 
 
@@ -86,6 +94,18 @@ def _legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
             varied = replace(config, pipeline=pipeline)
             if check(varied, arch):
                 yield varied
+
+
+@cache
+def prepared_sweep(arch: Arch) -> tuple[KernelConfig, ...]:
+    """Return every legal config with prepared weights, every second with a bias; none elsewhere."""
+    spaces = getattr(rules(arch, "grouped_gemm"), "spaces", ())
+    every = (config for space in spaces if space.prepared for config in gemm.every(space))
+    biased = (
+        replace(config, epilogue=Epilogue(bias=number % 2 == 1))
+        for number, config in enumerate(every)
+    )
+    return tuple(config for config in biased if check(config, arch))
 
 
 _SILU_TILINGS = (

@@ -7,7 +7,8 @@ from jitgen.config import Arch
 from jitgen.targets.legality import rules, target
 
 TEMPLATES = {
-    str(arch) if op == "grouped_gemm" else f"{arch} {op}": rules(arch, op).template()
+    f"{arch} {template.entry}": template
     for arch in Arch
     for op in target(arch).operations
+    for template in rules(arch, op).templates()
 }

@@ -33,7 +33,7 @@ def rendering() -> dict[str, int]:
 
 def template_of(config: Config, arch: Arch) -> Template:
     """Return the template that kernels of `config` for `arch` are rendered from."""
-    return rules(arch, config.op).template()
+    return next(each for each in rules(arch, config.op).templates() if each.takes(config))
 
 
 def derived(config: Config, arch: Arch) -> dict[str, Any]:

@@ -26,6 +26,10 @@ class DType(StrEnum):
     """An element type, under the name that configs, kernel names and the command line use."""
 
     E4M3 = "e4m3"
+
+    E4M3X2 = "e4m3x2"
+    """bfloat16 as two e4m3 parts, a row of high ones and a row of low ones; of a alone."""
+
     E2M1 = "e2m1"
     BF16 = "bf16"
     F16 = "f16"
@@ -33,7 +37,7 @@ class DType(StrEnum):
 
     @property
     def bits(self) -> int:
-        """Bits of one element."""
+        """Bits of one element; of e4m3x2 those of both parts."""
         return _BITS[self]
 
     @property
@@ -47,9 +51,17 @@ class DType(StrEnum):
         return _TORCH[self]
 
 
-_BITS = {DType.E4M3: 8, DType.E2M1: 4, DType.BF16: 16, DType.F16: 16, DType.F32: 32}
+_BITS = {
+    DType.E4M3: 8,
+    DType.E4M3X2: 16,
+    DType.E2M1: 4,
+    DType.BF16: 16,
+    DType.F16: 16,
+    DType.F32: 32,
+}
 _TORCH = {
     DType.E4M3: "float8_e4m3fn",
+    DType.E4M3X2: "float8_e4m3fn",
     DType.E2M1: "float4_e2m1fn_x2",
     DType.BF16: "bfloat16",
     DType.F16: "float16",
@@ -75,6 +87,9 @@ class ScaleGranularity(StrEnum):
     NV16 = "nv16"
     """One e4m3 for each 1x16 of a and of b, in the same atoms, and a float32 for each group."""
 
+    NONE = "none"
+    """No scales: of a alone, beside weights that were prepared."""
+
     @property
     def operands(self) -> tuple[DType, ...]:
         """Element types that it is for, of a and of b."""
@@ -87,6 +102,9 @@ _SCALED = {
 }
 FLOAT_SCALES = (ScaleGranularity.TENSOR, ScaleGranularity.ROW, ScaleGranularity.BLOCK128)
 """Those that are float32."""
+
+SCALES = (*FLOAT_SCALES, ScaleGranularity.MX32, ScaleGranularity.NV16)
+"""Those that b can have."""
 
 
 class Layout(StrEnum):
@@ -103,13 +121,33 @@ class Layout(StrEnum):
 
 
 class BLayout(StrEnum):
-    """How b lies in memory."""
+    """
+    How b lies in memory.
+
+    All but `PLAIN` are MXFP4 weights that were reordered once, when they were loaded, for the way
+    in which Hopper's kernels read them: see `jitgen.formats.prepared`. They tell how a kernel uses
+    the scales. The digit is the version of the layout: weights of another one are refused.
+
+    A NaN among the scales costs kernels nothing: its byte stays 255, which they decode to infinity,
+    and the values that it is for are zeros, so that the product is a NaN.
+    """
 
     PLAIN = "plain"
     """(G, N, K), as it was quantised."""
 
-    PREPARED1 = "prepared1"
-    """Reordered once, when it was loaded, for the way in which kernels read it; version 1."""
+    EXACT1 = "exact1"
+    """Decoded to e4m3 bit by bit; sums of 32 along K are multiplied by their scale in float32."""
+
+    FOLDED1 = "folded1"
+    """Decoded to e4m3 times the scale, as far as 128 along K differ in it: a table per 32."""
+
+    WIDE1 = "wide1"
+    """Decoded to bfloat16 times the scale."""
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether weights were reordered, and their scales went with them."""
+        return self is not BLayout.PLAIN
 
 
 SCALE_BLOCK = 128

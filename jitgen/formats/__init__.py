@@ -12,11 +12,12 @@ import importlib
 from functools import cache
 from typing import TYPE_CHECKING
 
-from jitgen.config import ScaleGranularity
+from jitgen.config.config import SCALES
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from jitgen.config import ScaleGranularity
     from jitgen.formats.protocol import ScaleFormat
 
 
@@ -29,7 +30,7 @@ def find(granularity: ScaleGranularity) -> ScaleFormat:
 
 def every() -> tuple[ScaleFormat, ...]:
     """Return all formats."""
-    return tuple(map(find, ScaleGranularity))
+    return tuple(map(find, SCALES))
 
 
 def of_b(scale: Tensor) -> ScaleFormat | None:

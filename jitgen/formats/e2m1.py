@@ -31,9 +31,29 @@ def pack(x: Tensor) -> Tensor:
     Returns:
         (..., K / 2) uint8.
     """
+    return paired(codes_of(x))
+
+
+def codes_of(x: Tensor) -> Tensor:
+    """
+    Round as `pack` does, and do not pack.
+
+    Returns:
+        (..., K) uint8.
+    """
     codes = torch.bucketize(x.abs().contiguous(), _bounds(x.device)).to(torch.uint8)
-    codes = codes.masked_fill_(x.isnan(), 0) | torch.signbit(x).to(torch.uint8) << 3
+    return codes.masked_fill_(x.isnan(), 0) | torch.signbit(x).to(torch.uint8) << 3
+
+
+def paired(codes: Tensor) -> Tensor:
+    """Return codes (..., K), two in a byte: (..., K / 2) uint8."""
     return codes[..., 0::2] | codes[..., 1::2] << 4
+
+
+def single(q: Tensor) -> Tensor:
+    """Return packed codes (..., K / 2) one by one: (..., K) uint8."""
+    q = as_bytes(q)
+    return torch.stack([q & 15, q >> 4], -1).flatten(-2)
 
 
 @cache
@@ -60,10 +80,8 @@ def unpack(q: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     Returns:
         (..., K).
     """
-    q = as_bytes(q)
-    codes = torch.stack([q & 15, q >> 4], -1).flatten(-2).long()
     values = torch.tensor((*_VALUES, *(-value for value in _VALUES)), dtype=dtype)
-    return values.to(q.device)[codes]
+    return values.to(q.device)[single(q).long()]
 
 
 def is_packed(x: Tensor) -> bool:

@@ -18,7 +18,7 @@ from jitgen.config import DType, ScaleGranularity
 
 TORCH: dict[DType, torch.dtype] = {dtype: getattr(torch, dtype.torch_name) for dtype in DType}
 OF_TORCH: dict[torch.dtype, DType] = {
-    **{value: key for key, value in TORCH.items()},
+    **{TORCH[dtype]: dtype for dtype in DType if dtype is not DType.E4M3X2},  # a's rank tells it
     torch.uint8: DType.E2M1,  # two values a byte, as most code passes them around
 }
 

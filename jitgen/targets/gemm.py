@@ -47,7 +47,10 @@ def check_vectors(problem: Problem, arch: str, *, vector_bytes: int) -> None:
 
 
 def refuse_what_is_to_come(config: KernelConfig, arch: str) -> None:
-    """Refuse scales of a that are not b's, weights that were prepared, and a bias."""
+    """
+    Refuse scales of a that are not b's, weights that were prepared, and a bias: what kernels for
+    weights as they were quantised do not have.
+    """
     types = config.operands
     refuse_unless(
         types.a_scale_granularity is None,
@@ -134,7 +137,9 @@ class Space(NamedTuple):
 
     `operands` pairs the type of a and b with one of the output; `tile_k` has the depths of tiles
     for each type of a and b; `cluster` is (m, n). `mixed` has further pairs, of a's type and
-    another one of b, with the output types of a.
+    another one of b, with the output types of a; such a b lies at whole multiples of
+    `mixed_alignment` bytes. `prepared` has operands with prepared weights, whole: no combination of
+    the other fields, and none of them follows from those.
     """
 
     tile_m: tuple[int, ...]
@@ -147,6 +152,8 @@ class Space(NamedTuple):
     scale_granularity: tuple[ScaleGranularity, ...]
     two_cta: tuple[bool, ...] = (False,)
     mixed: tuple[tuple[DType, DType], ...] = ()
+    mixed_alignment: int = 1
+    prepared: tuple[Operands, ...] = ()
 
     def has(self, types: Operands) -> bool:
         """Say whether kernels take and give these element types, whatever their scales."""
@@ -185,6 +192,7 @@ def spanned(config: KernelConfig, space: Space) -> Iterator[KernelConfig]:
 
 def operands_of(space: Space) -> Iterator[Operands]:
     """Yield every combination of types and scales that `space` has, legal or not."""
+    yield from space.prepared
     for (a_dtype, out_dtype), scale in itertools.product(space.operands, space.scale_granularity):
         for b_dtype in (a_dtype, *(b for a, b in space.mixed if a is a_dtype)):
             yield Operands(
@@ -238,8 +246,8 @@ def nearest(config: KernelConfig, rules: GemmRules) -> KernelConfig | None:
     """
     Return the legal config that is nearest to `config`.
 
-    Types count most, then the accumulator stages, the parts of K, the cluster, and last the tile,
-    whose distance is the ratio of its sides: 128 is as far from 64 as from 256.
+    Types count most, then the bias, the accumulator stages, the parts of K, the cluster, and last
+    the tile, whose distance is the ratio of its sides: 128 is as far from 64 as from 256.
     """
 
     def differing(types: Operands) -> int:
@@ -256,19 +264,22 @@ def nearest(config: KernelConfig, rules: GemmRules) -> KernelConfig | None:
             ratio(getattr(other.tile, side), getattr(config.tile, side)) for side in ("m", "n", "k")
         )
         pair = other.schedule.two_cta != config.schedule.two_cta
-        return stages, split_k, pair, cluster, tile, -other.tile.m, -other.tile.n
+        bias = other.epilogue != config.epilogue
+        return bias, stages, split_k, pair, cluster, tile, -other.tile.m, -other.tile.n
 
     start = replace(
         config,
         tile=Tile(m=1, n=1, k=1),
         cluster=Cluster(),
         pipeline=Pipeline(),
-        epilogue=Epilogue(),
     )
+    epilogues = dict.fromkeys((config.epilogue, Epilogue()))
     in_order = sorted(operands_of(rules.space), key=differing)
     for _, equally_near in itertools.groupby(in_order, key=differing):
         legal = [
-            each for types in equally_near for each in _legal(replace(start, operands=types), rules)
+            each
+            for types, epilogue in itertools.product(equally_near, epilogues)
+            for each in _legal(replace(start, operands=types, epilogue=epilogue), rules)
         ]
         if legal:
             return min(legal, key=distance)

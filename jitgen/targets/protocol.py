@@ -9,7 +9,7 @@ the others, which few may be chosen, how long each would take, and which sizes i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
@@ -41,6 +41,11 @@ class Derived(Protocol):
     """
 
 
+def _anything(_config: Any) -> bool:
+    """Take every config: where an operation has one template."""
+    return True
+
+
 class Template(NamedTuple):
     """
     Where a target's template of one operation is, and what it may ask for.
@@ -49,11 +54,13 @@ class Template(NamedTuple):
         root: Folder that file names start from.
         entry: The file that is rendered, relative to `root`.
         parameters: What its files read, all of it and nothing else.
+        takes: Says whether a config's kernel is rendered from it.
     """
 
     root: Path
     entry: str
     parameters: frozenset[str]
+    takes: Callable[[Any], bool] = _anything
 
 
 @frozen
@@ -148,8 +155,8 @@ class Rules(Protocol):
         """Raise a Refusal where kernels cannot take the sizes of `problem`."""
         ...
 
-    def template(self) -> Template:
-        """Return the template of this operation."""
+    def templates(self) -> tuple[Template, ...]:
+        """Return the templates of this operation, one of which takes each config."""
         ...
 
 

@@ -16,7 +16,7 @@ from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
-from jitgen.targets.legality import require
+from jitgen.targets.legality import require, rules
 
 _SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
 _NUM_CLUSTERS = 2
@@ -25,6 +25,12 @@ _UNROLLED = 8
 
 VECTOR_BITS = 128
 """What rows of operands and results have in multiples."""
+
+PREPARED_N = 8
+"""What rows of prepared weights are a multiple of."""
+
+UNPACKED_K = 128
+"""What rows of values have in multiples that the TMA unit unpacks to bytes."""
 
 WAVE_ROWS = 64
 """Rows that a warpgroup multiplies at once."""
@@ -71,10 +77,14 @@ class Sizes:
         stages = getattr(derived, "num_ab_stage", 1)
         height = tile.m * cluster.m
         vector = VECTOR_BITS // min(types.a_dtype.bits, types.b_dtype.bits)
+        space = getattr(rules(arch, config.op), "space", None)
+        if types.a_dtype is not types.b_dtype and getattr(space, "mixed_alignment", 1) > 1:
+            vector = UNPACKED_K
+        tail = PREPARED_N if types.b_layout.is_prepared else VECTOR_BITS // types.out_dtype.bits
         sms = _NUM_CLUSTERS * cluster.size * split_k
         wide = cls(
             rows=(3, 0, height - 1, *[0] * WARP, height + 1),
-            n=tile.n * cluster.n + VECTOR_BITS // types.out_dtype.bits,
+            n=tile.n * cluster.n + tail,
             k=(stages + 1) * tile.k + vector,
             num_sms=sms,
         )
@@ -149,6 +159,9 @@ def make(config: KernelConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0) -
         b_dtype=types.b_dtype,
         out_dtype=types.out_dtype,
         scale_granularity=types.scale_granularity,
+        a_scale_granularity=types.a_scale_granularity,
+        b_layout=types.b_layout,
+        bias=config.epilogue.bias,
     )
     call = random_call(
         problem, sizes.rows, is_exact=is_exact, has_spare=True, spoils_idle=True, seed=seed

@@ -46,9 +46,9 @@ from jitgen.targets.protocol import Template
 
 
 class TwinGemm(GroupedGemm):
-    def template(self):
+    def templates(self):
         entry = "twin/grouped_gemm.py.jinja"
-        return Template(root=templates.ROOT, entry=entry, parameters=_PARAMETERS)
+        return (Template(root=templates.ROOT, entry=entry, parameters=_PARAMETERS),)
 
 
 class Twin(Cpu):

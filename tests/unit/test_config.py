@@ -13,7 +13,15 @@ from hypothesis import given
 from jitgen.config import Arch
 from jitgen.config.config import canonical_json
 from jitgen.errors import ConfigError
-from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
+from jitgen.ops.grouped_gemm.config import (
+    Cluster,
+    Epilogue,
+    KernelConfig,
+    Operands,
+    Pipeline,
+    Schedule,
+    Tile,
+)
 from tests.strategies import configs, legal_sweep
 from tests.targets import OWN
 
@@ -63,6 +71,9 @@ class TestName:
             {"schedule": Schedule(use_pdl=False)},
             {"schedule": Schedule(stream_b=True)},
             {"schedule": Schedule(split_k=2)},
+            {"operands": Operands(a_scale_granularity="none")},
+            {"operands": Operands(b_layout="wide1")},
+            {"epilogue": Epilogue(bias=True)},
         ],
     )
     def test_every_field_shows(self, changed: dict[str, object]) -> None:
@@ -75,6 +86,30 @@ class TestName:
     def test_nonsense_is_refused(self, name: str) -> None:
         """What is no name raises one error that shows a name."""
         with pytest.raises(ConfigError, match="is no kernel name; one looks like"):
+            KernelConfig.parse(name)
+
+    def test_names_of_prepared_weights(self) -> None:
+        """Scales of a that are not b's, the layout of b, and a bias."""
+        name = (
+            "grouped_gemm_ragged_e4m3x2_e2m1_mx32_bf16_asrow_bexact1_t8x256x128_c1x1_acc1_bias"
+            "_sm_90a"
+        )
+        config, _ = KernelConfig.parse(name)
+
+        assert config.operands == Operands(
+            a_dtype="e4m3x2",
+            b_dtype="e2m1",
+            scale_granularity="mx32",
+            a_scale_granularity="row",
+            b_layout="exact1",
+        )
+        assert config.epilogue.bias
+        assert config.name("sm_90a") == name
+
+    def test_another_version_of_a_layout_is_refused(self) -> None:
+        """A kernel for weights that were prepared otherwise is nobody's."""
+        name = "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_asrow_bexact2_t8x256x128_c1x1_acc1_sm_90a"
+        with pytest.raises(ConfigError, match="b_layout must be one of plain, exact1"):
             KernelConfig.parse(name)
 
 
@@ -129,6 +164,19 @@ class TestConstruction:
         with pytest.raises(ConfigError, match="use_pdl must be a bool"):
             Schedule(use_pdl=1)
 
+    @pytest.mark.parametrize(
+        ("operands", "message"),
+        [
+            ({"scale_granularity": "none"}, "which a_scale_granularity may be"),
+            ({"b_dtype": "e4m3x2"}, "b_dtype must be one type"),
+            ({"out_dtype": "e4m3x2"}, "out_dtype must be one type"),
+        ],
+    )
+    def test_what_is_of_a_alone(self, operands: dict[str, str], message: str) -> None:
+        """Two parts of a value, and no scales, are for a."""
+        with pytest.raises(ConfigError, match=message):
+            Operands(**operands)
+
     def test_words_become_enums(self) -> None:
         """Configs built from words and from enums are equal and hash alike."""
         other = KernelConfig.from_json(CONFIG.to_json())
@@ -142,12 +190,17 @@ class TestConstruction:
             CONFIG.layout = "masked"
 
 
-def test_arguments_have_alpha_where_scales_do() -> None:
-    """As findings call them: the compiled function takes it behind the scales."""
-    plain, scaled = (
-        KernelConfig.parse(f"grouped_gemm_ragged_e2m1_e2m1_{scales}_bf16_t8x16x128_c1x1_acc1_cpu")
-        for scales in ("mx32", "nv16")
+def test_arguments_are_those_that_a_kernel_takes() -> None:
+    """As findings call them: alpha and bias behind the scales, and no scales that are not there."""
+    plain, scaled, prepared = (
+        KernelConfig.parse(f"grouped_gemm_ragged_{types}_t8x16x128_c1x1_acc1{bias}_cpu")
+        for types, bias in (
+            ("e2m1_e2m1_mx32_bf16", ""),
+            ("e2m1_e2m1_nv16_bf16", ""),
+            ("bf16_e2m1_mx32_bf16_asnone_bwide1", "_bias"),
+        )
     )
 
     assert plain[0].arguments == ("a", "b", "a_scale", "b_scale", "groups", "out")
     assert scaled[0].arguments == ("a", "b", "a_scale", "b_scale", "alpha", "groups", "out")
+    assert prepared[0].arguments == ("a", "b", "b_scale", "bias", "groups", "out")

@@ -20,10 +20,15 @@ from jitgen.codegen.render import render
 from jitgen.config import Arch, Config
 from jitgen.config.config import canonical_json
 from jitgen.errors import RenderError
-from jitgen.targets.legality import target
-from tests.strategies import fc2_sweep, legal_sweep, quantize_sweep, silu_sweep
+from jitgen.targets.legality import rules, target
+from tests.strategies import (
+    fc2_sweep,
+    legal_sweep,
+    prepared_sweep,
+    quantize_sweep,
+    silu_sweep,
+)
 from tests.targets import EACH
-from tests.templates import TEMPLATES
 
 GOLDENS = sorted((Path(__file__).parents[1] / "goldens").glob("*.py"))
 
@@ -35,6 +40,7 @@ MANY = pytest.mark.parametrize("many", [12, pytest.param(40, marks=pytest.mark.n
 def _sample(arch: Arch, many: int) -> list[Config]:
     sweeps: list[list[Config]] = [
         [*legal_sweep(arch)],
+        [*prepared_sweep(arch)],
         [*silu_sweep(arch)],
         [*fc2_sweep(arch)],
         [*quantize_sweep(arch)],
@@ -143,9 +149,6 @@ def test_rendering_reads_no_file_that_the_digest_misses(
         render(config, arch)
     rendering.environment.cache_clear()
 
-    of_arch = [
-        TEMPLATES[str(arch)],
-        *(TEMPLATES[f"{arch} {op}"] for op in target(arch).operations if op != "grouped_gemm"),
-    ]
+    of_arch = [each for op in target(arch).operations for each in rules(arch, op).templates()]
     assert {template.entry for template in of_arch} <= loaded
     assert loaded <= {name for template in of_arch for name in templates.files(template)}

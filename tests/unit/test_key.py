@@ -89,7 +89,8 @@ def test_every_document_field_changes_the_key(name: str, value: object) -> None:
 def test_every_file_of_a_template_is_in_its_digest() -> None:
     """What a template includes is found, so that a change of an included file is a new key."""
     for arch in Arch:
-        found = [rules(arch, op).template() for op in target(arch).operations]
+        operations = target(arch).operations
+        found = [each for op in operations for each in rules(arch, op).templates()]
         names = {name for template in found for name in templates.files(template)}
         folder = (templates.ROOT / found[0].entry).parent
 

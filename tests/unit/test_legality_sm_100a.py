@@ -12,7 +12,8 @@ import pytest
 
 import jitgen
 from jitgen.compile import compiler, isolated
-from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.config import Arch, DType, Layout
+from jitgen.config.config import SCALES
 from jitgen.errors import UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import (
     Cluster,
@@ -94,7 +95,8 @@ ASKED = [
     (config(n=256, out_dtype="f32"), "E_STAGES", "256"),
     # types
     (config(a_dtype="bf16", b_dtype="bf16", scale_granularity="tensor"), "E_MMA", "bf16"),
-    (config(a_dtype="e4m3", b_dtype="e2m1"), "E_MMA", "e2m1"),
+    (config(a_dtype="e4m3", b_dtype="e2m1"), "E_SCALES", "e2m1"),
+    (config(a_dtype="e2m1", b_dtype="e4m3", scale_granularity="mx32"), "E_MMA", "e2m1 x e4m3"),
     (config(out_dtype="e4m3"), "E_MMA", "-> e4m3"),
     (config(scale_granularity="nv16"), "E_SCALES", "nv16"),
 ]
@@ -141,7 +143,7 @@ def at_random(chance: random.Random) -> KernelConfig:
         "num_ab_stage": [2, 6, 9, 12],
         "a_dtype": [DType.BF16, DType.E2M1, DType.F32],
         "out_dtype": [DType.F32, DType.E4M3],
-        "scale_granularity": [scales for scales in ScaleGranularity if scales != "block128"],
+        "scale_granularity": [scales for scales in SCALES if scales != "block128"],
     }
     for field in chance.sample([*others], pick([1, 2, 3])):
         fields[field] = pick(others[field])

@@ -12,6 +12,7 @@ import torch
 import jitgen
 from jitgen import reference
 from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.config.config import SCALES
 from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.tuning.measure import clock
@@ -25,7 +26,7 @@ def problem(layout: Layout = Layout.RAGGED, **changes: object) -> Problem:
     return replace(Problem(layout=layout, groups=3, m=12, n=136, k=144), **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("scales", list(ScaleGranularity))
+@pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("layout", list(Layout))
 def test_a_right_result_passes_and_a_wrong_one_does_not(
     layout: Layout, scales: ScaleGranularity
@@ -51,7 +52,7 @@ def test_a_right_result_passes_and_a_wrong_one_does_not(
         load.check("a kernel")
 
 
-@pytest.mark.parametrize("scales", list(ScaleGranularity))
+@pytest.mark.parametrize("scales", SCALES)
 def test_sums_in_float64_show_the_rounding_alone(scales: ScaleGranularity) -> None:
     """Scales per tensor used to fail: float64 times float32 where one of them is a number."""
     a_dtype = scales.operands[0]

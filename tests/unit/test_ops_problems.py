@@ -11,6 +11,7 @@ import torch
 
 from jitgen import reference
 from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.config.config import SCALES
 from jitgen.errors import ConfigError
 from jitgen.formats.e2m1 import values_of
 from jitgen.ops.grouped_gemm import draws
@@ -56,7 +57,7 @@ def test_a_whole_tile_of_padding_lies_between_groups_and_at_the_end() -> None:
     assert tiles.tolist() == [0, -1, 2, 2, 3, -1]
 
 
-@pytest.mark.parametrize("scales", list(ScaleGranularity))
+@pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("layout", list(Layout))
 def test_exact_sums_are_exact(layout: Layout, scales: ScaleGranularity) -> None:
     """In float32 as in float64: nothing was rounded, so the order of additions does not count."""
@@ -141,3 +142,42 @@ def test_distances() -> None:
     assert distance([]) == distance([(have[:0], want[:0])]) == (0.0, 0.0)
     assert distance([(want * 0, want * 0)]) == (0.0, 0.0)
     assert all(map(math.isnan, distance([(have * math.nan, want)])))
+
+
+PREPARED = [
+    ("bf16", "none", "wide1"),
+    ("e4m3", "row", "folded1"),
+    ("e4m3", "block128", "exact1"),
+    ("e4m3x2", "row", "exact1"),
+]
+
+
+@pytest.mark.parametrize(("a_dtype", "of_a", "b_layout"), PREPARED)
+@pytest.mark.parametrize("layout", list(Layout))
+def test_prepared_weights_have_nans_to_find(
+    layout: Layout, a_dtype: str, of_a: str, b_layout: str
+) -> None:
+    """One column of each group; all else is exact, and a column that is not NaN is wrong."""
+    given = problem(
+        layout,
+        a_dtype=a_dtype,
+        b_dtype="e2m1",
+        scale_granularity="mx32",
+        k=288,
+        a_scale_granularity=of_a,
+        b_layout=b_layout,
+        bias=True,
+    )
+    call = random_call(given, COUNTS, is_exact=True, has_spare=True, spoils_idle=True)
+    solved = Solved.of(call, is_exact=True)
+    is_nan = solved.expected.isnan()
+
+    assert len(call.tensors) == 7 - (of_a == "none")
+    assert int(is_nan[..., 0].sum()) == 0
+    assert int((is_nan & solved.is_owned).sum()) == sum(COUNTS)
+    wide = sums(call.arguments, torch.float64)
+    assert torch.equal(wide[~is_nan], solved.expected[~is_nan].double())
+    reference.grouped_gemm(**call.arguments)
+    assert solved.wrong() == 0
+    call.out[is_nan] = 0
+    assert solved.wrong() == sum(COUNTS)

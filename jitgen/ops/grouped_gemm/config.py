@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from jitgen.config.config import BLayout, Config, DType, Layout, Part, ScaleGranularity, of
+from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 
 MAX_RASTER = 1024
@@ -55,8 +56,9 @@ class Operands(Part):
         b_dtype: Element type of b.
         out_dtype: Element type of the output.
         scale_granularity: How many values of b share one scale.
-        a_scale_granularity: The same of a; None: as b's.
-        b_layout: ``plain``, or how b was prepared.
+        a_scale_granularity: The same of a; None: as b's. ``none`` is a's alone.
+        b_layout: ``plain``, or how b was prepared. Then b has mx32 scales, which lie in it, and
+            b_scale is one float32 for each group.
     """
 
     a_dtype: DType = of(DType, default=DType.E4M3)
@@ -72,6 +74,22 @@ class Operands(Part):
         Part.__post_init__(self)
         if self.a_scale_granularity == self.scale_granularity:  # said twice: one config, one name
             object.__setattr__(self, "a_scale_granularity", None)
+        if self.scale_granularity is ScaleGranularity.NONE:
+            raise ConfigError(
+                "scale_granularity must be one of b's (got none, which a_scale_granularity may be)"
+            )
+        for name in ("b_dtype", "out_dtype"):
+            if getattr(self, name) is DType.E4M3X2:
+                raise ConfigError(f"{name} must be one type (got e4m3x2, which only a can be)")
+
+    @property
+    def text(self) -> str:
+        """The types in words, for errors."""
+        text = f"{self.a_dtype} x {self.b_dtype} -> {self.out_dtype} "
+        text += f"with {self.scale_granularity} scales"
+        if self.a_scale_granularity:
+            text += f" of b, {self.a_scale_granularity} of a"
+        return text + f" and weights prepared as {self.b_layout}" * self.b_layout.is_prepared
 
 
 @frozen
@@ -129,7 +147,7 @@ class Epilogue(Part):
     What happens to sums before they are stored.
 
     Attributes:
-        bias: Add a vector of N for each group.
+        bias: Add a float32 vector of N for each group, before the result is rounded.
     """
 
     bias: bool = of(bool, default=False)
@@ -219,10 +237,13 @@ class KernelConfig(Config):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What findings call the arguments: with nv16 scales there is alpha behind them."""
+        """What findings call the arguments: without scales of a, with alpha or bias behind them."""
         *operands, groups, out = super(KernelConfig, self).arguments  # noqa: UP008  # slots make the class anew
+        if self.operands.a_scale_granularity is ScaleGranularity.NONE:
+            operands.remove("a_scale")
         has_alpha = self.operands.scale_granularity is ScaleGranularity.NV16
-        return (*operands, *(["alpha"] if has_alpha else []), groups, out)
+        more = {"alpha": has_alpha, "bias": self.epilogue.bias}
+        return (*operands, *(name for name, is_there in more.items() if is_there), groups, out)
 
     def parameters(self) -> dict[str, Any]:
         """Return every field under the name by which templates ask for it."""
@@ -248,7 +269,7 @@ class KernelConfig(Config):
 _WORDS = (
     r"(?P<layout>[a-z]+)_(?P<a_dtype>[a-z0-9]+)_(?P<b_dtype>[a-z0-9]+)"
     r"_(?P<scale_granularity>[a-z0-9]+)_(?P<out_dtype>[a-z0-9]+)"
-    r"(_as(?P<a_scale_granularity>[a-z0-9]+))?(_b(?P<b_layout>prepared[0-9]+))?"
+    r"(_as(?P<a_scale_granularity>[a-z0-9]+))?(_b(?P<b_layout>[a-z]+[0-9]+))?"
     r"_t(?P<tile_m>\d{1,9})x(?P<tile_n>\d{1,9})x(?P<tile_k>\d{1,9})"
     r"_c(?P<cluster_m>\d{1,9})x(?P<cluster_n>\d{1,9})"
     r"_acc(?P<num_acc_stage>\d{1,9})(_ab(?P<num_ab_stage>\d{1,9}))?(_raster(?P<raster>\d{1,9}))?"
@@ -259,6 +280,16 @@ _WORDS = (
 
 MAX_SIZE = 2**48
 """Beyond any memory, and small enough that products of sizes are floats."""
+
+
+_USUAL = {
+    "b_dtype": None,
+    "a_scale_granularity": None,
+    "b_layout": "plain",
+    "bias": False,
+    "min_latency": None,
+}
+"""Fields of a problem that its JSON form leaves out where they are so."""
 
 
 @frozen
@@ -277,6 +308,9 @@ class Problem(Part):
         b_dtype: Element type of b; None: as a's.
         out_dtype: Element type of the output.
         scale_granularity: How many values share one scale.
+        a_scale_granularity: The same of a; None: as b's.
+        b_layout: ``plain``, or how b was prepared.
+        bias: Whether a vector of N is added for each group.
         min_latency: Whether few rows are to take the least time, whatever else that costs; None: as
             JITGEN_MIN_LATENCY says. See `jitgen.tuning.modes`.
     """
@@ -291,17 +325,24 @@ class Problem(Part):
     b_dtype: DType | None = of(DType, is_optional=True, default=None)
     out_dtype: DType = of(DType, default=DType.BF16)
     scale_granularity: ScaleGranularity = of(ScaleGranularity, default=ScaleGranularity.BLOCK128)
+    a_scale_granularity: ScaleGranularity | None = of(
+        ScaleGranularity, is_optional=True, default=None
+    )
+    b_layout: BLayout = of(BLayout, default=BLayout.PLAIN)
+    bias: bool = of(bool, default=False)
     min_latency: bool | None = of(bool, is_optional=True, default=None)
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
         if self.b_dtype == self.a_dtype:  # said twice: one problem, one name
             object.__setattr__(self, "b_dtype", None)
+        types = self.operands  # with a mistake in them it cannot be made
+        object.__setattr__(self, "a_scale_granularity", types.a_scale_granularity)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the exact JSON form, without what is left out: the type of b where it is a's."""
+        """Return the exact JSON form, without what is as usual: types and layout of b, a bias."""
         document = Part.to_json(self)
-        return {name: value for name, value in document.items() if value is not None}
+        return {n: v for n, v in document.items() if n not in _USUAL or v != _USUAL[n]}
 
     @property
     def rows_per_group(self) -> int:
@@ -316,19 +357,25 @@ class Problem(Part):
             b_dtype=self.b_dtype or self.a_dtype,
             out_dtype=self.out_dtype,
             scale_granularity=self.scale_granularity,
+            a_scale_granularity=self.a_scale_granularity,
+            b_layout=self.b_layout,
         )
 
     @property
     def types(self) -> str:
         """The types in words, for errors."""
-        types = f"{self.a_dtype} x {self.operands.b_dtype} -> {self.out_dtype}"
-        return f"{types} with {self.scale_granularity} scales"
+        return self.operands.text + " and a bias" * self.bias
 
     @property
     def slug(self) -> str:
         """A readable name, as a file may have it."""
         types = self.a_dtype if self.b_dtype is None else f"{self.a_dtype}_{self.b_dtype}"
         operands = f"{types}_{self.scale_granularity}_{self.out_dtype}"
+        if self.a_scale_granularity:
+            operands += f"_as{self.a_scale_granularity}"
+        if self.b_layout.is_prepared:
+            operands += f"_b{self.b_layout}"
+        operands += "_bias" * self.bias
         text = f"{self.layout}_{operands}_g{self.groups}_m{self.m}_n{self.n}_k{self.k}"
         return text + "_minlatency" * bool(self.min_latency)
 
@@ -337,7 +384,8 @@ class Problem(Part):
         """What to sort problems by: kind, matrix, groups, rows."""
         types = (self.a_dtype, self.operands.b_dtype)
         kind = (self.layout, *types, self.scale_granularity, self.out_dtype)
-        return (*kind, self.n, self.k, self.groups, self.m, bool(self.min_latency))
+        more = (self.a_scale_granularity or "", self.b_layout, self.bias)
+        return (*kind, *more, self.n, self.k, self.groups, self.m, bool(self.min_latency))
 
     def with_mean(self, rows: int) -> Self:
         """Return the same sizes with a mean of `rows` rows a group."""

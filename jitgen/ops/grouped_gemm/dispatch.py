@@ -15,7 +15,7 @@ from jitgen.formats import atoms
 from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.runtime.session import Session, current
@@ -204,8 +204,8 @@ def require_fit(config: KernelConfig, facts: Facts) -> None:
     if config.layout is not facts.layout or config.operands != facts.operands:
         raise InputError(
             "config",
-            f"must be for {facts.layout}, {_words(facts.operands)}, as the tensors are "
-            f"(got one for {config.layout}, {_words(config.operands)})",
+            f"must be for {facts.layout}, {facts.operands.text}, as the tensors are "
+            f"(got one for {config.layout}, {config.operands.text})",
         )
     require(config, facts.arch)
 
@@ -214,13 +214,6 @@ def _form(config: Any) -> ScaleFormat:
     """Return the format of a's scales."""
     types = config.operands
     return formats.find(types.a_scale_granularity or types.scale_granularity)
-
-
-def _words(operands: Operands) -> str:
-    return (
-        f"{operands.a_dtype} x {operands.b_dtype} -> {operands.out_dtype} "
-        f"with {operands.scale_granularity} scales"
-    )
 
 
 def _unit_scales(device: torch.device, groups: int, session: Session) -> tuple[Tensor, Tensor]:

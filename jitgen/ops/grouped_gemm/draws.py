@@ -33,7 +33,7 @@ class Draw:
 
     def __init__(self, chance: torch.Generator, *, is_exact: bool) -> None:
         self._options: dict[str, Any] = {"generator": chance, "device": chance.device}
-        self._is_exact = is_exact
+        self.is_exact = is_exact
 
     def values(self, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """
@@ -50,7 +50,7 @@ class Draw:
         for first in range(0, len(flat), _CHUNK_VALUES):
             part = flat[first : first + _CHUNK_VALUES]
             size = len(part) * dtype.values_per_element
-            if self._is_exact:
+            if self.is_exact:
                 drawn = torch.randint(-2, 3, (size,), **self._options).to(wide)
             else:
                 drawn = torch.randn(size, dtype=wide, **self._options)
@@ -59,14 +59,18 @@ class Draw:
 
     def floats(self, *shape: int) -> Tensor:
         """Return scales, float32."""
-        if self._is_exact:
+        if self.is_exact:
             return torch.exp2(torch.randint(-2, 3, shape, **self._options).float())
         return torch.rand(shape, **self._options) * 2 + 0.5
+
+    def integers(self, least: int, beyond: int, shape: tuple[int, ...]) -> Tensor:
+        """Return integers from `least` to below `beyond`, uint8."""
+        return torch.randint(least, beyond, shape, **self._options).to(torch.uint8)
 
     def _bytes(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         """Return scales of one byte, uint8."""
         if dtype is torch.float8_e8m0fnu:
-            return torch.randint(125, 130, shape, **self._options).to(torch.uint8)
+            return self.integers(125, 130, shape)
         return self.floats(*shape).to(dtype).view(torch.uint8)
 
     def scales(

@@ -5,8 +5,9 @@ What the kernels compute, in float32 torch.
     out[m, n] = sum over k of  a[m, k] * a_scale[m, k]  *  b[g, n, k] * b_scale[g, n, k]
 
 where g is the group of row m and each scale is repeated over the values that share it; with nv16
-scales the sum is multiplied by alpha[g]. Kernels add in another order and round once, at the end,
-to the type of `out`.
+scales the sum is multiplied by alpha[g], and bias[g, n] is added where there is one. Prepared
+weights stand for numbers that have their scales in them, and a's two parts for their sum. Kernels
+add in another order and round once, at the end, to the type of `out`.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from torch import Tensor
 
 from jitgen import formats
 from jitgen.errors import InputError
+from jitgen.formats import block128, row
 from jitgen.formats.e2m1 import values_of
+from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import Rows
 from jitgen.ops.grouped_gemm.config import KernelConfig
 
 
 def grouped_gemm(  # noqa: PLR0913  # the arguments of the real one
     a: Tensor,
-    b: Tensor,
+    b: Tensor | PreparedWeights,
     a_scale: Tensor | None = None,
     b_scale: Tensor | None = None,
     *,
@@ -34,6 +37,7 @@ def grouped_gemm(  # noqa: PLR0913  # the arguments of the real one
     m_indices: Tensor | None = None,
     masked_m: Tensor | None = None,
     alpha: Tensor | None = None,
+    bias: Tensor | None = None,
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     expected_m: int | None = None,  # noqa: ARG001  # as in the real one
@@ -46,11 +50,11 @@ def grouped_gemm(  # noqa: PLR0913  # the arguments of the real one
     Waits for the device, and checks less than the kernels do. Rows of no group are 0, or untouched
     where `out` is given. `expected_m`, `min_latency` and `config` change nothing.
     """
-    if out is None:
-        shape = (*a.shape[:-1], b.shape[1])
-        out = torch.zeros(shape, dtype=out_dtype or torch.bfloat16, device=a.device)
     groups = {"offs": offs, "m_indices": m_indices, "masked_m": masked_m}
-    given = {"a": a, "b": b, "a_scale": a_scale, "b_scale": b_scale, "alpha": alpha, **groups}
+    scales = {"a_scale": a_scale, "b_scale": b_scale, "alpha": alpha, "bias": bias}
+    given = {"a": a, "b": b, **scales, **groups}
+    if out is None:
+        out = torch.zeros(_shape(given), dtype=out_dtype or torch.bfloat16, device=a.device)
     for rows, product in _products(given, torch.float32, is_absolute=False):
         out[rows] = product.to(out.dtype)
     return out
@@ -70,8 +74,7 @@ def sums(
     Returns:
         (M, N) or (G, M, N) of `dtype`, 0 in rows of no group.
     """
-    a, b = given["a"], given["b"]
-    found = torch.zeros((*a.shape[:-1], b.shape[1]), dtype=dtype, device=a.device)
+    found = torch.zeros(_shape(given), dtype=dtype, device=given["a"].device)
     for rows, product in _products(given, dtype, is_absolute=is_absolute):
         found[rows] = product
     return found
@@ -81,8 +84,11 @@ def _products(
     given: Mapping[str, Any], dtype: torch.dtype, *, is_absolute: bool
 ) -> Iterator[tuple[Any, Tensor]]:
     """Yield the index of each group's rows, and their results."""
+    if isinstance(given["b"], PreparedWeights):
+        yield from _of_prepared(given, dtype, is_absolute=is_absolute)
+        return
     a_scale, b_scale, alpha = (given.get(name) for name in ("a_scale", "b_scale", "alpha"))
-    offs, b = given.get("offs"), given["b"]
+    offs, b, bias = given.get("offs"), given["b"], given.get("bias")
     form = None if b_scale is None else formats.of_b(b_scale)
     if form is None and (a_scale is not None or b_scale is not None):
         raise InputError("b_scale", "must have the type and dimensions of a format of scales")
@@ -103,7 +109,47 @@ def _products(
         if form is not None and b_scale is not None:
             weights = weights * form.repeated_b(b_scale[group], *weights.shape)
         product = a[rows] @ weights.T
-        yield rows, product if alpha is None else product * alpha[group]
+        product = product if alpha is None else product * alpha[group]
+        yield rows, _biased(product, bias, group, is_absolute=is_absolute)
+
+
+def _of_prepared(
+    given: Mapping[str, Any], dtype: torch.dtype, *, is_absolute: bool
+) -> Iterator[tuple[Any, Tensor]]:
+    """Yield the same for prepared weights, whose scales are in them."""
+    a, b = given["a"].to(dtype), given["b"].weights(dtype)
+    if is_absolute:
+        a, b = a.abs(), b.abs()
+    a_scale = given.get("a_scale")
+    if a_scale is not None:
+        form = block128.FORMAT if a_scale.dim() == a.dim() else row.FORMAT
+        a = a * form.repeated_a(a_scale, Rows(tuple(a.shape[:-1])), a.shape[-1])
+    if _has_parts(given):
+        a = a.sum(-2)
+    for group, rows in _rows(given.get("offs"), given.get("m_indices"), given.get("masked_m")):
+        if len(a[rows]):
+            product = a[rows] @ b[group].T
+            yield rows, _biased(product, given.get("bias"), group, is_absolute=is_absolute)
+
+
+def _biased(product: Tensor, bias: Tensor | None, group: int, *, is_absolute: bool) -> Tensor:
+    """Return a group's product with its bias."""
+    if bias is None:
+        return product
+    return product + (bias[group].abs() if is_absolute else bias[group])
+
+
+def _has_parts(given: Mapping[str, Any]) -> bool:
+    """Say whether a has two rows for each token: one dimension more than the layout asks for."""
+    return bool(given["a"].dim() > (2 if given.get("masked_m") is None else 3))
+
+
+def _shape(given: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the shape of the result."""
+    a, b = given["a"], given["b"]
+    if isinstance(b, PreparedWeights):
+        return (*a.shape[: -2 if _has_parts(given) else -1], b.n)
+    return (*a.shape[:-1], b.shape[1])
 
 
 def _rows(

@@ -17,12 +17,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from jitgen.config import DType, Layout
+from jitgen.config import BLayout, DType, Layout
 from jitgen.errors import ConfigError
+from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import TORCH, Rows
 from jitgen.frozen import frozen
 from jitgen.layouts import ARGUMENT, GROUP_ALIGNMENT
-from jitgen.ops.grouped_gemm import reference
+from jitgen.ops.grouped_gemm import prepared_draws, reference
 from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.grouped_gemm.draws import Draw
 from jitgen.ops.protocol import Result
@@ -40,12 +41,14 @@ class Call:
 
     Attributes:
         layout: How rows belong to groups.
-        a: (M, K), or (G, M, K) for the masked layout; of e2m1 K / 2 bytes.
-        b: (G, N, K), likewise.
+        a: (M, K), or (G, M, K) for the masked layout; of e2m1 K / 2 bytes, of e4m3x2 two rows.
+        b: (G, N, K), likewise; or the values of prepared weights.
         a_scale: In the layout that kernels read; type and shape follow from the granularity. In
-            atoms, what no row needs is a NaN.
-        b_scale: Likewise.
+            atoms, what no row needs is a NaN. Empty where a has none beside prepared weights.
+        b_scale: Likewise; or the factor of prepared weights.
         alpha: (G,) float32 of nv16 scales; None with others.
+        bias: (G, N) float32; None without.
+        b_layout: How b was prepared.
         groups: int32; offs, m_indices or masked_m, by layout. In the contiguous layout groups start
             at multiples of 128, with -1 in the rows between.
         out: (M, N) or (G, M, N), all NaN: what is not written shows.
@@ -59,12 +62,21 @@ class Call:
     groups: Tensor
     out: Tensor
     alpha: Tensor | None = None
+    bias: Tensor | None = None
+    b_layout: BLayout = BLayout.PLAIN
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """The arguments in the order in which kernels take them."""
-        alpha = () if self.alpha is None else (self.alpha,)
-        return self.a, self.b, self.a_scale, self.b_scale, *alpha, self.groups, self.out
+        a_scale = self.a_scale if self.has_a_scale else None
+        scales = (a_scale, self.b_scale, self.alpha, self.bias)
+        given = (x for x in (self.a, self.b, *scales, self.groups, self.out) if x is not None)
+        return tuple(given)
+
+    @property
+    def has_a_scale(self) -> bool:
+        """Whether a has scales."""
+        return self.b_layout is not BLayout.WIDE1
 
     @property
     def group_argument(self) -> dict[str, Tensor]:
@@ -72,12 +84,22 @@ class Call:
         return {ARGUMENT[self.layout]: self.groups}
 
     @property
-    def arguments(self) -> dict[str, Tensor]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments of `grouped_gemm` by their names."""
-        scales = {"a_scale": self.a_scale, "b_scale": self.b_scale}
-        if self.alpha is not None:
-            scales["alpha"] = self.alpha
-        return {"a": self.a, "b": self.b, **scales, **self.group_argument, "out": self.out}
+        given: dict[str, Any] = {"a": self.a, "b": self.b, "b_scale": self.b_scale}
+        if self.b_layout.is_prepared:
+            given = {"a": self.a, "b": self.weights}
+        if self.has_a_scale:
+            given["a_scale"] = self.a_scale
+        more = {"alpha": self.alpha, "bias": self.bias}
+        given |= {name: value for name, value in more.items() if value is not None}
+        return {**given, **self.group_argument, "out": self.out}
+
+    @property
+    def weights(self) -> PreparedWeights:
+        """The prepared weights, as the caller gives them."""
+        n, k = self.out.shape[-1], self.a.shape[-1]
+        return PreparedWeights(values=self.b, factor=self.b_scale, n=n, k=k, layout=self.b_layout)
 
     @property
     def is_owned(self) -> Tensor:
@@ -144,9 +166,11 @@ def random_call(
         is_exact: Draw integers, and scales that are powers of two: every sum is exact in float32,
             whatever its order.
         has_spare: Let there be rows that no group owns: behind the last group, in each group of the
-            masked layout, and in whole tiles between and behind those of the contiguous layout.
+            masked layout, and in the contiguous layout in whole tiles between and behind groups,
+            and before the last row of the last group that has several and is padded.
         spoils_idle: Let b be NaN for groups without rows: who takes it shows, and it need not be
-            drawn. Of e2m1, which has no NaN, the scales are.
+            drawn. Of e2m1, which has no NaN, the scales are; prepared weights have more NaNs: see
+            `jitgen.ops.grouped_gemm.prepared_draws`.
         max_rows: Rows that a has for each group of the masked layout; None: as many as the largest
             group has, and the spare ones. Other layouts have none.
         device: Where the tensors are made.
@@ -167,8 +191,26 @@ def random_call(
     rows = Rows(lead, 0 if offs is None else len(offs), offs)
     is_owned = _owned(problem.layout, owners, lead[-1])
     is_idle = torch.tensor(counts, device=device) == 0 if spoils_idle else None
-    a_scale, b_scale = draw.scales(problem, rows, is_owned, is_idle)
     types = problem.operands
+    out_type, size = TORCH[types.out_dtype], (*lead, problem.n)
+    common: dict[str, Any] = {
+        "layout": problem.layout,
+        "groups": owners,
+        "out": torch.full(size, math.nan, dtype=out_type, device=device),
+        "bias": draw.floats(problem.groups, problem.n) if problem.bias else None,
+    }
+    if problem.b_layout.is_prepared:
+        a, a_scale = prepared_draws.activations(draw, problem, rows)
+        prepared = prepared_draws.weights(draw, problem, is_idle)
+        return Call(
+            a=a,
+            b=prepared.values,
+            a_scale=a_scale,
+            b_scale=prepared.factor,
+            b_layout=prepared.layout,
+            **common,
+        )
+    a_scale, b_scale = draw.scales(problem, rows, is_owned, is_idle)
     a = draw.values((*lead, problem.k), types.a_dtype)
     shape = (problem.groups, problem.n, problem.k)
     if spoils_idle and not all(counts) and types.b_dtype is not DType.E2M1:
@@ -177,16 +219,8 @@ def random_call(
             b[group] = draw.values(shape[1:], types.b_dtype)
     else:
         b = draw.values(shape, types.b_dtype)
-    return Call(
-        layout=problem.layout,
-        a=a,
-        b=b,
-        a_scale=a_scale,
-        b_scale=b_scale,
-        groups=owners,
-        out=torch.full((*lead, problem.n), math.nan, dtype=TORCH[types.out_dtype], device=device),
-        alpha=draw.alpha(problem.scale_granularity, problem.groups),
-    )
+    alpha = draw.alpha(problem.scale_granularity, problem.groups)
+    return Call(a=a, b=b, a_scale=a_scale, b_scale=b_scale, alpha=alpha, **common)
 
 
 def _rows(
@@ -207,8 +241,14 @@ def _rows(
     if layout is Layout.RAGGED:
         return (sum(counts) + spare,), list(accumulate(counts))
     indices: list[int] = []
+    last = max((group for group, count in enumerate(counts) if count > 1), default=-1)
     for group, count in enumerate(counts):
-        indices += [group] * count + [-1] * (-count % GROUP_ALIGNMENT)
+        padding = -count % GROUP_ALIGNMENT
+        own = [group] * count
+        if has_spare and group == last and padding:
+            own.insert(-1, -1)  # a row that only a look at each row's group leaves out
+            padding -= 1
+        indices += own + [-1] * padding
         if has_spare and (group % 3 == 1 or group == len(counts) - 1):
             indices += [-1] * GROUP_ALIGNMENT
     return (len(indices),), indices
@@ -255,7 +295,7 @@ class Solved:
         return self.call.tensors
 
     @property
-    def arguments(self) -> dict[str, Tensor]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments of `grouped_gemm` by their names."""
         return self.call.arguments
 
@@ -294,7 +334,8 @@ class Solved:
             differ = out != self.expected.to(out.dtype)
         else:
             differ = ~((out.float() - self.expected).abs() <= self.allowed())  # a NaN is wrong
-        return touched | differ & owned
+        is_spoilt = self.expected.isnan()
+        return touched | torch.where(is_spoilt, ~out.isnan(), differ) & owned
 
     def results(self) -> list[Result]:
         """Return the result, value by value."""
@@ -314,8 +355,8 @@ class Solved:
 
     def errors(self) -> tuple[float, float]:
         """Return how far the result is from what is expected; see `distance`."""
-        owned = self.is_owned
-        return distance([(self.out[owned].float(), self.expected[owned])])
+        counted = self.is_owned & ~self.expected.isnan()
+        return distance([(self.out[counted].float(), self.expected[counted])])
 
 
 def distance(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:

@@ -167,9 +167,14 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         _check_scales(form, given, facts)
     _check_alpha(form, given, num_groups)
     alignment = rules(arch, _OP).alignment
-    for name, tensor in (("a", a), ("b", b), ("out", given.out)):
+    of_b_alone = alignment if of_a is of_b else max(alignment, space.mixed_alignment)
+    for name, tensor, bytes_ in (
+        ("a", a, alignment),
+        ("b", b, of_b_alone),
+        ("out", given.out, alignment),
+    ):
         if tensor is not None:
-            check_memory(name, tensor, ("a", a), alignment, has_memory=has_memory)
+            check_memory(name, tensor, ("a", a), bytes_, has_memory=has_memory)
     _check_the_rest(given, n)
     refuse_gradients(given.tensors, _OP)
     return facts

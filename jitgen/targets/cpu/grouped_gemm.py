@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jitgen import templates
-from jitgen.config.config import SCALE_BLOCK, DType, ScaleGranularity
+from jitgen.config.config import SCALE_BLOCK, SCALES, DType
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem, Tile
 from jitgen.targets import gemm
@@ -78,7 +78,7 @@ class GroupedGemm:
         operands=tuple(
             (operand, out) for operand in _OPERANDS for out in (DType.BF16, DType.F16, DType.F32)
         ),
-        scale_granularity=tuple(ScaleGranularity),
+        scale_granularity=SCALES,
         mixed=((DType.E4M3, DType.E2M1),),
     )
 
@@ -176,10 +176,12 @@ class GroupedGemm:
         """Return nothing: only work counts, on every processor."""
         return ""
 
-    def template(self) -> Template:
+    def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return Template(
-            root=templates.ROOT, entry="cpu/grouped_gemm.py.jinja", parameters=_PARAMETERS
+        return (
+            Template(
+                root=templates.ROOT, entry="cpu/grouped_gemm.py.jinja", parameters=_PARAMETERS
+            ),
         )
 
     def check_sizes(self, problem: Problem) -> None:

@@ -104,10 +104,12 @@ class MoeFc2Dense:
         """Return nothing: only work counts, on every processor."""
         return ""
 
-    def template(self) -> Template:
+    def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return Template(
-            root=templates.ROOT, entry="cpu/moe_fc2_dense.py.jinja", parameters=_PARAMETERS
+        return (
+            Template(
+                root=templates.ROOT, entry="cpu/moe_fc2_dense.py.jinja", parameters=_PARAMETERS
+            ),
         )
 
     def check_sizes(self, problem: MoeFc2DenseProblem) -> None:

@@ -101,8 +101,10 @@ class SiluMulQuantize:
     def check_sizes(self, problem: SiluMulQuantizeProblem) -> None:
         """Take any size: a host kernel reads what exists, value by value."""
 
-    def template(self) -> Template:
+    def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return Template(
-            root=templates.ROOT, entry="cpu/silu_mul_quantize.py.jinja", parameters=_PARAMETERS
+        return (
+            Template(
+                root=templates.ROOT, entry="cpu/silu_mul_quantize.py.jinja", parameters=_PARAMETERS
+            ),
         )

@@ -55,7 +55,8 @@ N 7168, by the cost model on paper.
 
 _PARAMETERS = frozenset(
     (
-        *("name", "config_json", "layout", "a_dtype", "out_dtype", "scale_granularity"),
+        *("name", "config_json", "layout", "a_dtype", "b_dtype", "out_dtype"),
+        "scale_granularity",
         *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "num_acc_stage"),
         *("raster", "stream_b", "use_pdl", "split_k"),
         *("ctas", "update_warps", "threads", "update_registers", "other_registers"),
@@ -182,10 +183,12 @@ class MoeFc2Dense:
             "for even"
         )
 
-    def template(self) -> Template:
+    def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return Template(
-            root=templates.ROOT, entry="sm100/moe_fc2_dense.py.jinja", parameters=_PARAMETERS
+        return (
+            Template(
+                root=templates.ROOT, entry="sm100/moe_fc2_dense.py.jinja", parameters=_PARAMETERS
+            ),
         )
 
     def check_sizes(self, problem: MoeFc2DenseProblem) -> None:

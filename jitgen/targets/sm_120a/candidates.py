@@ -18,7 +18,7 @@ _Listed = tuple[tuple[int, int, int, Schedule], ...]
 _STREAM = Schedule(raster=1, stream_b=True)
 _SHARED = Schedule()
 
-_MIXED = (
+_MIXED: _Listed = (
     (8, 64, 512, _STREAM),
     (8, 128, 256, _STREAM),
     (16, 128, 256, _STREAM),
@@ -29,7 +29,7 @@ _MIXED = (
 )
 """Rows, columns, depth and schedule, where rows have a byte for each value: fewer stages fit."""
 
-_PACKED = (
+_PACKED: _Listed = (
     (8, 64, 512, _STREAM),
     (8, 128, 256, _STREAM),
     (16, 128, 256, _STREAM),
@@ -39,7 +39,18 @@ _PACKED = (
 )
 """The same where both operands have two values a byte."""
 
-_PROMOTED = (
+_BYTES: _Listed = (
+    (8, 64, 256, _STREAM),
+    (8, 128, 128, _STREAM),
+    (16, 128, 128, _STREAM),
+    (32, 128, 128, _STREAM),
+    (64, 128, 128, _STREAM),
+    (128, 128, 128, _LOW),
+    (128, 128, 128, _HIGH),
+)
+"""Where both have a byte for each value."""
+
+_PROMOTED: _Listed = (
     (8, 128, 128, _STREAM),
     (16, 128, 128, _STREAM),
     (32, 128, 128, _STREAM),
@@ -51,12 +62,10 @@ _PROMOTED = (
 
 def candidates(layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
     """Return the configs that may be chosen, legal or not."""
+    bits = operands.a_dtype.bits, operands.b_dtype.bits
+    listed = {(8, 4): _MIXED, (4, 4): _PACKED}.get(bits, _BYTES)
     if operands.scale_granularity is ScaleGranularity.BLOCK128:
-        return _configs(layout, operands, _PROMOTED)
-    return _configs(layout, operands, _PACKED if operands.a_dtype.bits == 4 else _MIXED)
-
-
-def _configs(layout: Layout, operands: Operands, listed: _Listed) -> tuple[KernelConfig, ...]:
+        listed = _PROMOTED
     return tuple(
         KernelConfig(
             layout=layout, operands=operands, tile=Tile(m=rows, n=columns, k=depth), schedule=way

@@ -67,10 +67,12 @@ class GroupedGemm(Sm120Rules):
         """Return that nothing was measured on such a device."""
         return f"the model of an {device.name} is on paper: nothing was measured"
 
-    def template(self) -> Template:
+    def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return Template(
-            root=templates.ROOT, entry="sm120/grouped_gemm.py.jinja", parameters=_PARAMETERS
+        return (
+            Template(
+                root=templates.ROOT, entry="sm120/grouped_gemm.py.jinja", parameters=_PARAMETERS
+            ),
         )
 
     def check_sizes(self, problem: Problem) -> None:

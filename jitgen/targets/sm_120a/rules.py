@@ -143,13 +143,11 @@ class Sm120Rules:
             "f16 or f32",
         )
         refuse_scales(config, self.space, self.arch)
-        is_bytes = types.a_dtype is types.b_dtype is DType.E4M3
         refuse_unless(
-            is_bytes == is_block(config),
+            types.a_dtype is types.b_dtype is DType.E4M3 or not is_block(config),
             "E_SCALES",
-            f"{types.a_dtype} x {types.b_dtype} with {types.scale_granularity} scales has no "
-            f"{self.arch} kernel: block128 is for 8-bit a and b, mx32 and nv16 for weights (b) of "
-            "4 bits, e2m1",
+            f"{types.a_dtype} x {types.b_dtype} with block128 scales has no {self.arch} kernel: "
+            "they are for 8-bit a and b; 4-bit ones have mx32 or nv16",
         )
 
     def _check_schedule(self, config: KernelConfig) -> None:

@@ -177,10 +177,12 @@ class MoeFc2Dense:
         """Return what the cost model was not fitted to."""
         return "the model was fitted to grouped GEMMs, and takes routing for even"
 
-    def template(self) -> Template:
+    def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return Template(
-            root=templates.ROOT, entry="sm90/moe_fc2_dense.py.jinja", parameters=_PARAMETERS
+        return (
+            Template(
+                root=templates.ROOT, entry="sm90/moe_fc2_dense.py.jinja", parameters=_PARAMETERS
+            ),
         )
 
     def check_sizes(self, problem: MoeFc2DenseProblem) -> None:

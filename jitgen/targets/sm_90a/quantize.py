@@ -206,9 +206,11 @@ class Quantize:
             f"must have K a multiple of {COLUMNS} on {self.arch} (got {problem.k})",
         )
 
-    def template(self) -> Template:
+    def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return Template(root=templates.ROOT, entry="sm90/quantize.py.jinja", parameters=_PARAMETERS)
+        return (
+            Template(root=templates.ROOT, entry="sm90/quantize.py.jinja", parameters=_PARAMETERS),
+        )
 
     def _is_legal(self, config: QuantizeConfig) -> bool:
         try:

@@ -262,10 +262,12 @@ class SiluMulQuantize:
             f"bf16 (got {problem.n})",
         )
 
-    def template(self) -> Template:
+    def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return Template(
-            root=templates.ROOT, entry="sm90/silu_mul_quantize.py.jinja", parameters=_PARAMETERS
+        return (
+            Template(
+                root=templates.ROOT, entry="sm90/silu_mul_quantize.py.jinja", parameters=_PARAMETERS
+            ),
         )
 
     def _is_legal(self, config: SiluMulQuantizeConfig) -> bool:

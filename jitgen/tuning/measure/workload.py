@@ -86,7 +86,7 @@ class Workload(Call):
         """Bytes of the operands, scales and results of valid rows, each once; b of used groups."""
         rows, groups = self.out.shape[:-1].numel(), self.problem.groups
         of_rows = [self.a, self.out]
-        if self.problem.scale_granularity is not ScaleGranularity.TENSOR:
+        if self.has_a_scale and self.problem.scale_granularity is not ScaleGranularity.TENSOR:
             of_rows.append(self.a_scale)
         a_row = sum(x.nbytes // max(1, rows) for x in of_rows)
         a_group = sum(x.nbytes // groups for x in (self.b, self.b_scale))
@@ -131,20 +131,23 @@ class Workload(Call):
     def _expected(self, group: int, where: Any, rows: slice, dtype: torch.dtype) -> Tensor:
         """Return the reference for `rows` of a group, counted from its first: (rows, N) `dtype`."""
         a, one = self.a[where][rows], slice(group, group + 1)
-        is_ragged = self.problem.layout is Layout.RAGGED
-        lead = Rows(tuple(self.a.shape[:-1]), len(self.groups), self.groups)
-        form = formats.find(self.problem.scale_granularity)
-        given = {
+        given: dict[str, Any] = {
             "a": a,
-            "b": self.b[one],
-            "a_scale": form.part_of_a(
-                self.a_scale, lead if is_ragged else Rows(lead.shape), self.problem.k, where, rows
-            ),
-            "b_scale": self.b_scale[one],
-            "alpha": None if self.alpha is None else self.alpha[one],
             "offs": torch.tensor([len(a)], dtype=torch.int32, device=a.device),
+            "alpha": None if self.alpha is None else self.alpha[one],
+            "bias": None if self.bias is None else self.bias[one],
         }
-        return reference.sums(given, dtype)
+        if self.b_layout.is_prepared:
+            given["b"] = self.weights.part(one)
+            given["a_scale"] = self.a_scale[where][rows] if self.has_a_scale else None
+            return reference.sums(given, dtype)
+        lead = Rows(tuple(self.a.shape[:-1]), len(self.groups), self.groups)
+        is_ragged = self.problem.layout is Layout.RAGGED
+        form = formats.find(self.problem.scale_granularity)
+        given["a_scale"] = form.part_of_a(
+            self.a_scale, lead if is_ragged else Rows(lead.shape), self.problem.k, where, rows
+        )
+        return reference.sums({**given, "b": self.b[one], "b_scale": self.b_scale[one]}, dtype)
 
     def check(self, what: str, *, allowance: float = 1.0) -> None:
         """

@@ -119,7 +119,11 @@ def _obstacle(record: TuningRecord, arch: Arch) -> str:
 def _conditions(arch: Arch) -> dict[str, str]:
     """Return what times depend on besides the device, and what else was there."""
     found = legality.target(arch)
-    digests = {op: templates.digest(found.rules(op).template()) for op in found.operations}
+    digests = {
+        template.entry: templates.digest(template)
+        for op in found.operations
+        for template in found.rules(op).templates()
+    }
     return {
         "driver": device.driver_version() if arch.is_gpu else "",
         "jitgen": __version__,

@@ -70,12 +70,14 @@ class ScaleRows:
     def check_sizes(self, problem: RowsProblem) -> None:
         """Take any size."""
 
-    def template(self) -> Template:
-        """Return the template."""
-        return Template(
-            root=Path(__file__).resolve().parent / "templates",
-            entry="acme/scale_rows.py.jinja",
-            parameters=frozenset(("name", "config_json", "vector", "vector_bytes")),
+    def templates(self) -> tuple[Template, ...]:
+        """Return the template of its kernels."""
+        return (
+            Template(
+                root=Path(__file__).resolve().parent / "templates",
+                entry="acme/scale_rows.py.jinja",
+                parameters=frozenset(("name", "config_json", "vector", "vector_bytes")),
+            ),
         )
 
 

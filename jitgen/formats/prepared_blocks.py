@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Where the bits of prepared weights are: blocks of 64 rows x 128 of K, 4352 bytes each.
+
+Hopper's kernels make weights the first operand of WGMMA and decode them into registers. So a block
+holds, word by word, what one thread of a warpgroup decodes: 8 codes of one row and 32 of K. Thread
+t of warp w has two rows of the 64, ``16 w + 2 (t / 4)`` and the next: neighbours, so that it stores
+two columns of the result at once. Of e4m3 operands it has four neighbours in each half of the 32
+along K, the first of them ``4 (t % 4)``; of bfloat16 ones two in each quarter, from ``2 (t % 4)``.
+
+======================  ==========================================================================
+words                   what
+======================  ==========================================================================
+0 to 1023               two planes, for the first and the last 64 of K; in each the threads, 0 to
+                        127, and of a thread 4 words: (first 32, first row), (first 32, second row),
+                        (last 32, first row), (last 32, second row)
+1024 to 1087            the scales of a row each, of 4 x 32 along K
+======================  ==========================================================================
+
+Which bit of a word belongs to which code is the layout's: few instructions decode it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from jitgen.config import BLayout
+from jitgen.formats.protocol import ceil_div
+
+ROWS = 64
+"""Rows of a block: those of one WGMMA."""
+
+DEPTH = 128
+"""K of a block."""
+
+VALUE_WORDS = 1024
+WORDS = VALUE_WORDS + ROWS
+"""32-bit words of a block."""
+
+_CODES = 8
+"""Codes of a word."""
+
+
+class Bits(NamedTuple):
+    """
+    How the codes of a word lie in it.
+
+    Attributes:
+        neighbours: Codes next to each other along K that a thread has.
+        places: For each code, in the order of K, the bits of its sign, its exponent (two) and its
+            mantissa.
+    """
+
+    neighbours: int
+    places: tuple[tuple[int, ...], ...]
+
+
+def _repeated(first: tuple[tuple[int, ...], ...], step: int) -> Bits:
+    """Return codes of which each lies `step` bits above its neighbour; `first` has first ones."""
+    neighbours = 32 // step
+    places = (tuple(step * i + bit for bit in bits) for bits in first for i in range(neighbours))
+    return Bits(neighbours=neighbours, places=tuple(places))
+
+
+BITS = {
+    # A mask leaves e4m3 values: sign, the exponent's low bits, the mantissa's first. The others are
+    # shifted to these places.
+    BLayout.EXACT1: _repeated(((7, 4, 3, 2), (5, 6, 1, 0)), 8),
+    # Magnitudes are nibbles by which PRMT chooses from a table of eight bytes; it ignores their
+    # fourth bits, where signs are, in the places where four bytes have theirs.
+    BLayout.FOLDED1: Bits(
+        neighbours=4,
+        places=tuple(
+            (8 * i + sign, *(4 * i + bit for bit in magnitude))
+            for sign, magnitude in ((7, (2, 1, 0)), (3, (18, 17, 16)))
+            for i in range(4)
+        ),
+    ),
+    # Masks and shifts leave bfloat16 values times 2**-126.
+    BLayout.WIDE1: _repeated(((15, 8, 7, 6), (12, 5, 4, 3), (9, 2, 1, 0), (14, 13, 11, 10)), 16),
+}
+
+
+def pieces(places: tuple[int, ...]) -> dict[int, int]:
+    """Return how far which bits of a code are shifted to its places: masks, by distances."""
+    found: dict[int, int] = {}
+    for bit, place in zip((3, 2, 1, 0), places, strict=True):
+        found[place - bit] = found.get(place - bit, 0) | 1 << bit
+    return found
+
+
+def runs(x: Tensor, size: int) -> Tensor:
+    """Return `x` (..., K) with neighbours along K in a dimension of their own: (..., K/s, s)."""
+    return x.reshape(*x.shape[:-1], -1, size)
+
+
+def joined(codes: Tensor, layout: BLayout) -> Tensor:
+    """
+    Return the words of blocks.
+
+    Args:
+        codes: (64 * blocks, 128 * columns) uint8, a code each.
+        layout: What they are prepared for.
+
+    Returns:
+        (blocks, columns, 1024) int32.
+    """
+    bits = BITS[layout]
+    rows, depth = codes.shape
+    blocks, columns = rows // ROWS, depth // DEPTH
+    parts = codes.view(rows, columns, 4, _CODES // bits.neighbours, 4, bits.neighbours)
+    parts = parts.movedim(-2, 3).flatten(4)  # row, column, 32 of K, thread of four, code
+    words = torch.zeros(parts.shape[:-1], dtype=torch.int32, device=codes.device)
+    for i, places in enumerate(bits.places):
+        code = parts[..., i].int()
+        for distance, mask in pieces(places).items():
+            words |= (code & mask) << distance
+    words = words.view(blocks, 4, 8, 2, columns, 2, 2, 4)  # warp, lane / 4, row, half, 32, thread
+    return words.permute(0, 4, 5, 1, 2, 7, 6, 3).reshape(blocks, columns, VALUE_WORDS)
+
+
+def separated(words: Tensor, layout: BLayout) -> Tensor:
+    """
+    Return the codes of blocks; the inverse of `joined`.
+
+    Args:
+        words: (blocks, columns, 1024) int32.
+        layout: What they are prepared for.
+
+    Returns:
+        (64 * blocks, 128 * columns) uint8.
+    """
+    bits = BITS[layout]
+    blocks, columns, _ = words.shape
+    words = words.view(blocks, columns, 2, 4, 8, 4, 2, 2).permute(0, 3, 4, 7, 1, 2, 6, 5)
+    words = words.reshape(blocks * ROWS, columns, 4, 4)  # row, column, 32 of K, thread
+    codes = []
+    for places in bits.places:
+        code = torch.zeros_like(words, dtype=torch.uint8)
+        for distance, mask in pieces(places).items():
+            code |= ((words >> distance) & mask).to(torch.uint8)
+        codes.append(code)
+    parts = runs(torch.stack(codes, -1), bits.neighbours)
+    return parts.movedim(3, -2).reshape(blocks * ROWS, columns * DEPTH)
+
+
+def blocked(values: Tensor, scales: Tensor, out: Tensor) -> None:
+    """
+    Write whole blocks.
+
+    Args:
+        values: (blocks, columns, 1024) int32.
+        scales: (64 * blocks, columns) int32, a word for each row.
+        out: (blocks, columns, 1088) int32.
+    """
+    blocks, columns, _ = values.shape
+    out[..., :VALUE_WORDS] = values
+    out[..., VALUE_WORDS:] = scales.view(blocks, ROWS, columns).movedim(1, 2)
+
+
+def scale_words(blocks: Tensor) -> Tensor:
+    """Return the word of scales of each row: (blocks, columns, 1088) to (64 * blocks, columns)."""
+    return blocks[..., VALUE_WORDS:].movedim(2, 1).flatten(0, 1)
+
+
+def shape_of(groups: int, n: int, k: int) -> tuple[int, int, int, int]:
+    """Return the shape of prepared weights of so many matrices (n, k)."""
+    return groups, ceil_div(n, ROWS), ceil_div(k, DEPTH), WORDS

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+How the scales of prepared weights are kept: a byte for each 32 along K, a factor for each group.
+
+Exponents are kept relative to the largest one of their group, so that what kernels compute with
+stays far from the ends of float32, and the factor brings results back. A block of 32 that is all
+zeros has no say. What is more than ``2**100`` below the largest of its group counts as zero.
+
+A NaN (255) stays 255, which kernels decode to infinity, over codes that are all zero: their product
+is a NaN, and so is the column of the result.
+
+``exact1``, ``wide1``: four bytes of exponents, the first 32 of K in the lowest. ``folded1``: a
+nibble each, 11 less the distance to the largest of the 128, in the two lowest bytes; a byte of
+zeros; the largest. A distance above 11, for which e4m3 would need subnormal numbers, rounds the
+block to what 11 leaves: errors are at most ``2**-13`` of the largest block's scale. A NaN makes all
+128 of its row NaN.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from jitgen.config import BLayout
+from jitgen.formats import e2m1
+from jitgen.formats.mx32 import VALUES
+from jitgen.formats.prepared_blocks import runs
+
+NAN = 255
+REACH = 11
+"""Distance within 128 of K that folding keeps exactly: e4m3 has 6 * 2**6 and 0.5 * 2**-5."""
+
+_REST = 100
+"""Distance to the largest exponent of a group within which all products stay normal numbers."""
+
+_BIAS = 127
+
+
+class Range(NamedTuple):
+    """
+    Where a layout keeps exponents.
+
+    Attributes:
+        top: What the largest one of a group is kept as.
+        factor: Exponent of the group's factor where that is 0, as UE8M0 has it.
+        most: Exponents above it do not become `top` but more, so that the factor stays finite.
+    """
+
+    top: int
+    factor: int
+    most: int
+
+
+_LEAST = 16
+"""The same for those below: a factor stays a normal number."""
+
+RANGES = {
+    BLayout.EXACT1: Range(top=127, factor=6 - 127, most=240),  # e4m3 values are v * 2**-6
+    BLayout.FOLDED1: Range(top=127, factor=-6 - 127, most=240),  # the largest are v * 2**6
+    BLayout.WIDE1: Range(top=253, factor=-127, most=254),  # v * 2**-126 becomes v
+}
+
+
+class Kept(NamedTuple):
+    """
+    One group's scales, as they are kept, and codes to go with them.
+
+    Attributes:
+        codes: (R, K) uint8: zeros under a NaN, and where the scale is lost.
+        words: (R, K / 128) int32: the scales of a row.
+        factor: () float32.
+    """
+
+    codes: Tensor
+    words: Tensor
+    factor: Tensor
+
+
+def kept(codes: Tensor, scale: Tensor, layout: BLayout) -> Kept:
+    """
+    Return how the scales of a group are kept.
+
+    Args:
+        codes: (R, K) uint8, K a multiple of 128.
+        scale: (R, K / 32) uint8, UE8M0.
+        layout: What they are kept for.
+    """
+    area, parts = RANGES[layout], runs(codes, VALUES)
+    exponents = scale.int()
+    is_nan = exponents == NAN
+    is_empty = ((parts & 7).amax(-1) == 0) | is_nan
+    base = exponents.masked_fill(is_empty, 0).amax().clamp(_LEAST, area.most)
+    is_lost = is_empty | (base - exponents > _REST)
+    stored = (exponents - base + area.top).masked_fill(is_lost, 0)
+    if layout is BLayout.FOLDED1:
+        parts, words = _folded(parts, stored, is_nan)
+    else:
+        parts = parts.masked_fill(is_lost.unsqueeze(-1), 0)
+        words = _words(runs(stored.masked_fill(is_nan, NAN), 4))
+    return Kept(codes=parts.flatten(-2), words=words, factor=_power(base + area.factor))
+
+
+def _folded(parts: Tensor, stored: Tensor, is_nan: Tensor) -> tuple[Tensor, Tensor]:
+    """Return codes and words with a nibble for each scale, of exponents of which 0 is none."""
+    stored, is_nan = runs(stored, 4), runs(is_nan, 4)
+    parts = parts.view(*stored.shape, VALUES)
+    top = stored.amax(-1, keepdim=True)
+    beyond = (top - stored - REACH).clamp_min(0)
+    if beyond.any():
+        values = e2m1.unpack(e2m1.paired(parts)) * torch.exp2(-beyond.float()).unsqueeze(-1)
+        parts = e2m1.codes_of(values)
+    is_spoilt = is_nan.any(-1, keepdim=True)
+    parts = parts.masked_fill((is_spoilt | (stored == 0)).unsqueeze(-1), 0)
+    steps = (REACH - (top - stored)).clamp_min(0)
+    low, high = steps[..., 0::2] | steps[..., 1::2] << 4, top.masked_fill(is_spoilt, NAN)
+    return parts.flatten(-3, -2), _words(torch.cat([low, torch.zeros_like(high), high], -1))
+
+
+def restored(words: Tensor, factor: Tensor, layout: BLayout) -> Tensor:
+    """
+    Return the scales of a group.
+
+    Args:
+        words: (R, K / 128) int32.
+        factor: () float32.
+        layout: What they were kept for.
+
+    Returns:
+        (R, K / 32) uint8, UE8M0; any but NaN for what is all zeros.
+    """
+    area, found = RANGES[layout], words.unsqueeze(-1).contiguous().view(torch.uint8).int()
+    base = torch.frexp(factor).exponent - 1 - area.factor
+    top = found
+    if layout is BLayout.FOLDED1:
+        steps = torch.stack([found[..., :2] & 15, found[..., :2] >> 4], -1).flatten(-2)
+        top = found[..., 3:]
+        found = top - REACH + steps
+    exponents = (found - area.top + base).clamp_min(0).masked_fill(top == 0, 0)
+    return exponents.masked_fill(top == NAN, NAN).flatten(-2).to(torch.uint8)
+
+
+def _words(found: Tensor) -> Tensor:
+    """Return four bytes each as words: (R, columns, 4) int32 to (R, columns) int32."""
+    return found.to(torch.uint8).view(torch.int32).squeeze(-1)
+
+
+def _power(exponent: Tensor) -> Tensor:
+    """Return ``2**exponent`` for integers from -126 to 127, exact on every device."""
+    return ((exponent + _BIAS) << 23).view(torch.float32)
+
+
+def spread(packed: Tensor, scale: Tensor) -> Tensor:
+    """
+    Say how far the exponents of weights differ within each 128 of K.
+
+    Args:
+        packed: (G, N, K / 2) uint8 or float4_e2m1fn_x2.
+        scale: (G, N, K / 32) uint8 or float8_e8m0fnu, row by row.
+
+    Returns:
+        (G, N, ceil(K / 128)) int32. Blocks of 32 that are all zeros, or NaN, do not count. Up to 11
+        ``folded1`` is exact.
+    """
+    exponents = scale.view(torch.uint8).int()
+    magnitudes = e2m1.as_bytes(packed) & 0x77
+    is_counted = (runs(magnitudes, VALUES // 2).amax(-1) != 0) & (exponents != NAN)
+
+    def of_columns(fill: int) -> Tensor:
+        counted = exponents.masked_fill(~is_counted, fill)
+        return runs(pad(counted, (0, -counted.shape[-1] % 4), value=fill), 4)
+
+    return (of_columns(-1).amax(-1) - of_columns(NAN).amin(-1)).clamp_min(0)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Random operands of grouped GEMMs with prepared weights.
+
+Weights are drawn as checkpoints have them and then prepared, so that the whole way is tested. Exact
+problems have exponents within what every layout keeps exactly; others differ by so much that
+folding rounds some.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from jitgen import formats
+from jitgen.config import DType, ScaleGranularity
+from jitgen.formats import prepared_blocks as blocks
+from jitgen.formats.mx32 import VALUES
+from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
+from jitgen.formats.prepared_scales import NAN
+from jitgen.formats.protocol import Rows
+from jitgen.formats.split import PARTS, split_bf16
+from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.ops.grouped_gemm.draws import Draw
+
+_NEAR, _FAR = (125, 130), (118, 131)
+"""Exponents: of exact problems, and of others."""
+
+
+def activations(draw: Draw, problem: Problem, rows: Rows) -> tuple[Tensor, Tensor]:
+    """
+    Return a and its scales, as kernels read them; no scales at all where a has none.
+
+    The two parts of an exact e4m3x2 are drawn on their own, and so are their scales: a kernel that
+    mistakes one for the other is wrong by more than a rounding.
+    """
+    granularity = problem.a_scale_granularity
+    if granularity is ScaleGranularity.NONE:
+        return draw.values((*rows.shape, problem.k), problem.a_dtype), draw.floats(0)
+    if problem.a_dtype is not DType.E4M3X2:
+        form = formats.find(granularity or problem.scale_granularity)
+        scale = form.readable(draw.floats(*form.a_shape(rows, problem.k)))
+        return draw.values((*rows.shape, problem.k), problem.a_dtype), scale
+    if draw.is_exact:
+        parts = draw.values((*rows.shape, PARTS, problem.k), DType.E4M3X2)
+        return parts, draw.floats(*rows.shape, PARTS)
+    return split_bf16(draw.values((*rows.shape, problem.k), DType.BF16))
+
+
+def weights(draw: Draw, problem: Problem, is_idle: Tensor | None) -> PreparedWeights:
+    """
+    Return b.
+
+    Args:
+        draw: Where values come from.
+        problem: The sizes and the layout.
+        is_idle: (G,) bool: groups whose scales are NaN; None: none. Of the others one scale is NaN,
+            so that a column of theirs is, and what a block has beyond N is NaN.
+    """
+    groups, n, k = problem.groups, problem.n, problem.k
+    packed = draw.values((groups, n, k), DType.E2M1)
+    scale = draw.integers(*(_NEAR if draw.is_exact else _FAR), (groups, n, k // VALUES))
+    if is_idle is None:
+        return prepare_mxfp4(packed, scale, layout=problem.b_layout)
+    for group, idle in enumerate(is_idle.tolist()):
+        if idle:
+            scale[group] = NAN
+        else:
+            scale[group, (7 * group + 3) % n, group % (k // VALUES)] = NAN
+    prepared = prepare_mxfp4(packed, scale, layout=problem.b_layout)
+    beyond = n - math.ceil(n / blocks.ROWS) * blocks.ROWS
+    if beyond:
+        prepared.values[:, -1, :, beyond:] = -1  # the scales of rows that there are not
+    return prepared

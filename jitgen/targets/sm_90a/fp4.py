@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The rules of sm_90a for MXFP4 weights, which WGMMA takes from registers, as its A.
+
+Weights were prepared for that (`jitgen.formats.prepared`): 64 rows x 128 of K are one block of
+4,352 bytes, which a warpgroup decodes to e4m3 or bf16 and multiplies. Tokens are WGMMA's N, so that
+few of them make small instructions.
+
+That registers suffice, and which loop is faster, was checked by compiling and measured on an H200.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from jitgen.config.config import BLayout, DType, Layout, ScaleGranularity
+from jitgen.frozen import frozen
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.targets.gemm import Space, refuse_pairs
+from jitgen.targets.protocol import refuse_unless
+from jitgen.targets.sm_90a.rules import MAX_ENTRIES, SMEM_BYTES
+
+BLOCK_BYTES = 4_352
+"""Of 64 rows x 128 of K: 4,096 of values and 256 of exponents."""
+
+DEPTH = 128
+"""Values along K of a block, and so of a stage."""
+
+MAX_STAGES = 12
+"""More operand stages than this never made a kernel faster."""
+
+MIN_STAGES = 4
+"""Fewer do not hide the way from memory."""
+
+REGISTERS = 65_536
+"""Of an SM."""
+
+LOAD_REGISTERS = 24
+"""Of a thread of the loading warpgroup: as few as setmaxnreg can ask for."""
+
+SPARE_REGISTERS = 16
+"""Of a thread, for words on their way, factors and places in rings; with less, loops spill."""
+
+_PARTIALS = {BLayout.EXACT1: 4, BLayout.FOLDED1: 1, BLayout.WIDE1: 0}
+"""Partial sums of a k-block, which are promoted: one for each scale along K."""
+
+_OUTPUTS = (DType.BF16, DType.F16, DType.F32)
+
+_KINDS = (
+    *product((DType.E4M3,), (ScaleGranularity.ROW, ScaleGranularity.BLOCK128)),
+    (DType.E4M3X2, ScaleGranularity.ROW),
+)
+"""Types of e4m3 activations and the granularities of their scales."""
+
+OPERANDS = tuple(
+    Operands(
+        a_dtype=a_dtype,
+        b_dtype=DType.E2M1,
+        out_dtype=out_dtype,
+        scale_granularity=ScaleGranularity.MX32,
+        a_scale_granularity=scales,
+        b_layout=b_layout,
+    )
+    for out_dtype in _OUTPUTS
+    for a_dtype, scales, b_layout in (
+        *((*kind, b_layout) for kind in _KINDS for b_layout in (BLayout.EXACT1, BLayout.FOLDED1)),
+        (DType.BF16, ScaleGranularity.NONE, BLayout.WIDE1),
+    )
+)
+"""All that there are kernels for."""
+
+
+@frozen
+class Fp4Derived:
+    """
+    What follows from a legal config; what does not concern it is 0.
+
+    Attributes:
+        math_warpgroups: Warpgroups that multiply, 64 columns of a tile each; one more loads.
+        threads: Threads of a CTA.
+        num_ab_stage: Operand stages in shared memory.
+        smem_bytes: Shared memory of a CTA.
+        acc_registers: Accumulator registers of a thread, partial and final.
+        load_registers: Registers of a thread of the loading warpgroup (setmaxnreg).
+        math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
+        is_paired: Decode a k-block while the one before is multiplied, in other registers.
+        has_early_factors: Read scales of rows ahead of the sums that they scale, where there is
+            room for them: their way from memory costs short sums a tenth of their time.
+        max_entries: Entries of the table of tile counts.
+        scale_box: Activation scales that one copy loads.
+        scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
+    """
+
+    math_warpgroups: int
+    threads: int
+    num_ab_stage: int
+    smem_bytes: int
+    acc_registers: int
+    load_registers: int
+    math_registers: int
+    is_paired: bool
+    has_early_factors: bool
+    max_entries: int
+    scale_box: int
+    scale_pitch: int
+
+
+class Fp4Rules:
+    """One loading warpgroup and two to four math warpgroups, persistent over the tiles."""
+
+    space = Space(
+        tile_m=(8, 16, 32, 64, 128),
+        tile_n=(128, 192, 256),
+        tile_k=dict.fromkeys((DType.E4M3, DType.E4M3X2, DType.BF16), (DEPTH,)),
+        cluster=((1, 1),),
+        num_acc_stage=(1,),
+        split_k=(1,),
+        operands=(),
+        scale_granularity=(),
+        prepared=OPERANDS,
+    )
+
+    def derive(self, config: KernelConfig) -> Fp4Derived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        refuse_pairs(config, "sm_90a")
+        self._check_operands(config)
+        self._check_tile(config)
+        self._check_cluster(config)
+        tile, types = config.tile, config.operands
+        acc_registers = self._registers(config)
+        num_ab_stage, smem_bytes = self._stages(config)
+        room = _math_registers(config) - SPARE_REGISTERS - acc_registers
+        if types.a_scale_granularity is ScaleGranularity.BLOCK128:
+            room -= _scale_registers(config)
+        is_paired = _is_slow(config) and 2 * _value_registers(config) <= room
+        values = _value_registers(config) * (2 if is_paired else 1)
+        has_rows = types.a_scale_granularity is ScaleGranularity.ROW
+        return Fp4Derived(
+            math_warpgroups=tile.n // 64,
+            threads=_threads(config),
+            num_ab_stage=num_ab_stage,
+            smem_bytes=smem_bytes,
+            acc_registers=acc_registers,
+            load_registers=LOAD_REGISTERS,
+            math_registers=_math_registers(config),
+            is_paired=is_paired,
+            has_early_factors=has_rows and values + _scale_registers(config) <= room,
+            max_entries=0 if config.layout is Layout.CONTIGUOUS else MAX_ENTRIES,
+            scale_box=_scale_box(config),
+            scale_pitch=-(-_scale_box(config) // 32) * 32,
+        )
+
+    def _check_operands(self, config: KernelConfig) -> None:
+        types = config.operands
+        legal = [f"{each.a_dtype} {each.a_scale_granularity} {each.b_layout}" for each in OPERANDS]
+        refuse_unless(
+            types in OPERANDS,
+            "E_MMA",
+            f"{types.a_dtype} with {types.a_scale_granularity} scales x {types.b_dtype} with "
+            f"{types.scale_granularity} scales, {types.b_layout} -> {types.out_dtype} has no "
+            f"sm_90a kernel; b is e2m1 with mx32 scales, a with its scales and b_layout one of "
+            f"{', '.join(dict.fromkeys(legal))}, and the output bf16, f16 or f32",
+        )
+        refuse_unless(
+            config.pipeline.num_acc_stage == 1,
+            "E_ACC_STAGE",
+            f"num_acc_stage={config.pipeline.num_acc_stage}: accumulators are registers of the "
+            "warpgroup that promotes them, so sm_90a has 1",
+        )
+
+    def _check_tile(self, config: KernelConfig) -> None:
+        tile = config.tile
+        refuse_unless(
+            tile.k == DEPTH,
+            "E_TILE_K",
+            f"tile_k={tile.k}: a stage has whole blocks of prepared weights, {DEPTH} deep",
+        )
+        refuse_unless(
+            tile.m in self.space.tile_m,
+            "E_WGMMA_N",
+            f"tile_m={tile.m}: tokens are WGMMA's N, in steps of 8, and kernels were made for "
+            f"{', '.join(map(str, self.space.tile_m))}",
+        )
+        refuse_unless(
+            tile.n in self.space.tile_n,
+            "E_WGMMA_M",
+            f"tile_n={tile.n}: each of two to four warpgroups takes 64 rows of weights: 128, 192 "
+            "or 256",
+        )
+
+    def _check_cluster(self, config: KernelConfig) -> None:
+        cluster, split_k = config.cluster, config.schedule.split_k
+        refuse_unless(
+            cluster.size == 1,
+            "E_CLUSTER",
+            f"cluster {cluster.m}x{cluster.n}: tokens are few and each CTA has weights of its own; "
+            "sharing tokens changed the time by 1 %, so clusters are 1x1",
+        )
+        refuse_unless(
+            split_k in self.space.split_k,
+            "E_SPLIT_K",
+            f"split_k={split_k}: kernels for prepared weights take all of K of a tile: 1",
+        )
+
+    def _registers(self, config: KernelConfig) -> int:
+        """Return the accumulator registers of a thread."""
+        partials = _PARTIALS[config.operands.b_layout]
+        sums = (partials + 1) * _rows(config) // 2
+        needed = sums + _value_registers(config) + SPARE_REGISTERS
+        scales = ""
+        if config.operands.a_scale_granularity is ScaleGranularity.BLOCK128:
+            needed += _scale_registers(config)
+            scales = f", {_scale_registers(config)} scales of a"
+        most, warpgroups = _math_registers(config), config.tile.n // 64
+        refuse_unless(
+            needed <= most,
+            "E_REGS",
+            f"tile_m={config.tile.m} takes {needed} registers a thread ({sums} for {partials} "
+            f"partial sums and the final one, {_value_registers(config)} decoded weights{scales}, "
+            f"{SPARE_REGISTERS} others); {warpgroups} math warpgroups (tile_n={config.tile.n}) "
+            f"leave {most}, and more spill",
+        )
+        return sums
+
+    def _stages(self, config: KernelConfig) -> tuple[int, int]:
+        """Return the operand stages and the bytes of the kernel's struct of shared memory."""
+        rows = _rows(config) * DEPTH * (2 if config.operands.a_dtype is DType.BF16 else 1)
+        scales = -(-_scale_box(config) // 32) * 128
+        stage = config.tile.n // 64 * BLOCK_BYTES + rows + scales + 16  # two barriers
+        tables = 0 if config.layout is Layout.CONTIGUOUS else 4 * (3 * MAX_ENTRIES + 1)
+        most = (SMEM_BYTES - tables) // stage
+        stages = config.pipeline.num_ab_stage or min(MAX_STAGES, most)
+        refuse_unless(
+            stages <= most,
+            "E_SMEM",
+            f"{stages} stages of {stage} B and {tables} B besides are {stages * stage + tables} B "
+            f"of shared memory; {SMEM_BYTES} B hold {most}",
+        )
+        refuse_unless(
+            stages >= MIN_STAGES,
+            "E_STAGES",
+            f"{stages} stages are too few to hide the way from memory: at least {MIN_STAGES}",
+        )
+        return stages, -(-(stages * stage + tables) // 1024) * 1024
+
+
+def _rows(config: KernelConfig) -> int:
+    """Return the rows of a in a tile: two for each token where that is two e4m3."""
+    return config.tile.m * (2 if config.operands.a_dtype is DType.E4M3X2 else 1)
+
+
+def _threads(config: KernelConfig) -> int:
+    return 128 * (config.tile.n // 64 + 1)
+
+
+def _math_registers(config: KernelConfig) -> int:
+    """
+    Return the registers that setmaxnreg can give each math thread.
+
+    A CTA owns what it is launched with, a multiple of 8 for each thread; setmaxnreg moves these
+    between warpgroups, and waits for ever for more: 4 math warpgroups get 112, not 120.
+    """
+    warpgroups = config.tile.n // 64
+    pool = REGISTERS // _threads(config) // 8 * 8 * (warpgroups + 1)
+    return min(240, (pool - LOAD_REGISTERS) // warpgroups // 8 * 8)
+
+
+def _value_registers(config: KernelConfig) -> int:
+    """Return the registers of a k-block of decoded weights: 64 x 128 values in 128 threads."""
+    return 32 if config.operands.b_layout is BLayout.WIDE1 else 16
+
+
+def _scale_registers(config: KernelConfig) -> int:
+    """Return the registers of the scales of a thread's rows of a: two of every 8."""
+    return _rows(config) // 4
+
+
+def _is_slow(config: KernelConfig) -> bool:
+    """
+    Return whether decoding takes so long that it should overlap with multiplying.
+
+    To bf16 it does (without, 8 tokens took 139 us instead of 133 on an H200), to e4m3 with scales
+    from 32 rows on (3 %); where sums have a scale for each 32 of K there are no registers for it.
+    """
+    b_layout = config.operands.b_layout
+    return b_layout is BLayout.WIDE1 or (b_layout is BLayout.FOLDED1 and _rows(config) >= 32)
+
+
+def _scale_box(config: KernelConfig) -> int:
+    """
+    Return the activation scales that one copy loads; 0 where there are none for parts of K.
+
+    A ragged tile starts at any row, but the TMA unit faults where its first coordinate is not at
+    whole 16 bytes, so that a box begins up to 3 rows ahead.
+    """
+    if config.operands.a_scale_granularity is not ScaleGranularity.BLOCK128:
+        return 0
+    return config.tile.m + (4 if config.layout is Layout.RAGGED else 0)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The few kernels for MXFP4 weights that the selector may choose: what prewarming compiles.
+
+Tokens follow the rows of a group: on an H200 the smallest tile that holds them was the fastest, and
+several small ones never (32 rows as two tiles of 16 took 287 us, as one 162). Four math warpgroups
+decode fastest; accumulators of many tokens leave room for three or two. Narrow tiles are for calls
+that have fewer wide ones than the chip has SMs. Weights are always streamed past L2.
+"""
+
+from __future__ import annotations
+
+from jitgen.config import DType, Layout
+from jitgen.config.config import BLayout
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Schedule, Tile
+from jitgen.targets.sm_90a.fp4 import DEPTH
+
+_FEW = ((8, 256), (8, 128), (16, 256), (16, 128))
+_TILES = {
+    BLayout.EXACT1: (*_FEW, (32, 256), (32, 192), (32, 128), (64, 128)),
+    BLayout.FOLDED1: (*_FEW, (32, 256), (32, 128), (64, 256), (64, 128), (128, 192)),
+    BLayout.WIDE1: (*_FEW, (32, 256), (32, 128), (64, 256), (64, 128), (128, 192)),
+}
+_PAIRS = {
+    BLayout.EXACT1: (*_FEW, (32, 128)),
+    BLayout.FOLDED1: (*_FEW, (32, 256), (32, 128), (64, 192)),
+}
+"""Tokens and columns; of activations that are two e4m3 each, half as many tokens fill the rows."""
+
+
+def candidates(layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
+    """Return the configs that may be chosen, legal or not."""
+    shapes = _PAIRS if operands.a_dtype is DType.E4M3X2 else _TILES
+    return tuple(
+        KernelConfig(
+            layout=layout,
+            operands=operands,
+            tile=Tile(m=tokens, n=columns, k=DEPTH),
+            schedule=Schedule(stream_b=True),
+        )
+        for tokens, columns in shapes.get(operands.b_layout, ())
+    )

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The cost model of kernels for MXFP4 weights: an estimate of the time of a call, in microseconds.
+
+As `jitgen.targets.sm_90a.cost` has it: whole waves of tiles, each as long as the slower of decoding
+and multiplying its k-blocks and of its share of memory's rate, and a little of the other. Decoding
+takes the same for one token as for eight; what tokens cost shows in the table, tile by tile.
+"""
+
+from __future__ import annotations
+
+import math
+
+from jitgen.config.config import BLayout, DType, Layout, ScaleGranularity
+from jitgen.layouts import GROUP_ALIGNMENT
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.targets.gemm import sizes
+from jitgen.targets.protocol import Candidate, Device
+from jitgen.targets.sm_90a.devices import H200
+from jitgen.targets.sm_90a.fp4 import BLOCK_BYTES, DEPTH
+
+CALL_US = 8.0
+"""What a call takes besides its waves: its launch, the table of tiles, first loads, a last tile."""
+
+TILE_US = 0.94
+"""What starts and ends a tile, as far as nothing hides it."""
+
+DRAM_BYTES_PER_US = 4.68e6
+"""Rate at which the waves of a long call read."""
+
+OVERLAP = 6.3
+"""Exponent of the mean of the two that overlap; see `jitgen.targets.sm_90a.devices.Fit`."""
+
+WARPGROUPS = 0.6
+"""Four warpgroups do twice the work of two in 2**0.6 of the time: 139 us for 185, three 162."""
+
+BLOCK128 = 1.05
+"""Scales of a that change along K, in parts of a k-block: 1 % of a call of 8 tokens, 8 % of 64."""
+
+K_BLOCK_US = {
+    (BLayout.EXACT1, 8): (0.368, 4),
+    (BLayout.EXACT1, 16): (0.418, 4),
+    (BLayout.EXACT1, 32): (0.548, 4),
+    (BLayout.EXACT1, 64): (0.473, 2),
+    (BLayout.FOLDED1, 8): (0.387, 4),
+    (BLayout.FOLDED1, 16): (0.414, 4),
+    (BLayout.FOLDED1, 32): (0.495, 4),
+    (BLayout.FOLDED1, 64): (0.735, 4),
+    (BLayout.FOLDED1, 128): (0.877, 3),
+    (BLayout.WIDE1, 8): (0.511, 4),
+    (BLayout.WIDE1, 16): (0.629, 4),
+    (BLayout.WIDE1, 32): (0.658, 4),
+    (BLayout.WIDE1, 64): (0.903, 4),
+    (BLayout.WIDE1, 128): (1.028, 3),
+}
+"""
+Microseconds of a k-block of a tile with so many rows of a while all SMs are at work, and the math
+warpgroups of it. With the constants above fitted to 61 times of an H200 (2026-11-22, a prototype of
+these kernels; 32 groups of 1 to 128 rows, N x K from 2880 x 2880 to 4096 x 7168, L2 cold): 2.4 %
+off on average (root mean square), 6.7 % at most. Two rows of a for each token were fitted alike.
+"""
+
+
+def predict(problem: Problem, config: KernelConfig, device: Device, num_sms: int) -> Candidate:
+    """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+    tile = config.tile
+    tiles = _tiles(problem, tile.m) * -(-problem.n // tile.n)
+    k_blocks = -(-problem.k // DEPTH)
+    tile_us = (k_blocks * _k_block_us(config) + TILE_US) * H200.clock_mhz / device.clock_mhz
+    crossing = _traffic(problem)
+    rate = DRAM_BYTES_PER_US * device.dram_gbps / H200.dram_gbps
+    stream_us = crossing / tiles / rate
+    full, rest = divmod(tiles, num_sms)
+    cost = CALL_US + full * _overlapped(tile_us, num_sms * stream_us)
+    if rest:
+        cost += _overlapped(tile_us, rest * stream_us)
+    waves = int(full) + (rest > 0)
+    is_slow = waves * tile_us > tiles * stream_us
+    return Candidate(
+        config=config,
+        cost=cost,
+        padding_ratio=tiles * tile.m * tile.n / (max(1, problem.m) * problem.n),
+        waves=waves,
+        traffic_bytes=crossing,
+        limiter="multiply" if is_slow else "stream",
+    )
+
+
+def _tiles(problem: Problem, tokens: int) -> float:
+    """Return how many tiles of `tokens` rows all groups have."""
+    unit = GROUP_ALIGNMENT if problem.layout is Layout.CONTIGUOUS else 1
+    each = sizes(problem)
+    count = sum(max(1, -(-max(rows, unit) // tokens)) for rows in each)
+    return count * problem.groups / len(each)
+
+
+def _k_block_us(config: KernelConfig) -> float:
+    """Return the time of a k-block."""
+    tile, types = config.tile, config.operands
+    rows = tile.m * 2 if types.a_dtype is DType.E4M3X2 else tile.m
+    us, warpgroups = K_BLOCK_US[types.b_layout, rows]
+    if types.a_scale_granularity is ScaleGranularity.BLOCK128:
+        us *= BLOCK128
+    return us * math.pow(tile.n / 64 / warpgroups, WARPGROUPS)
+
+
+def _traffic(problem: Problem) -> int:
+    """Return the bytes of a, b and out, each once: what L2 cannot spare DRAM."""
+    types = problem.operands
+    blocks = problem.groups * -(-problem.n // 64) * -(-problem.k // DEPTH)
+    of_row = problem.k * types.a_dtype.bits + problem.n * types.out_dtype.bits
+    return blocks * BLOCK_BYTES + problem.m * of_row // 8
+
+
+def _overlapped(one: float, other: float) -> float:
+    """Return the time of two things that overlap."""
+    return float((one**OVERLAP + other**OVERLAP) ** (1 / OVERLAP))

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sm_90a says of grouped GEMMs with prepared MXFP4 weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jitgen import templates
+from jitgen.config import Layout
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.targets import gemm
+from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
+from jitgen.targets.sm_90a import fp4_candidates, fp4_cost
+from jitgen.targets.sm_90a.devices import H200
+from jitgen.targets.sm_90a.fp4 import Fp4Rules
+
+_PARAMETERS = frozenset(
+    (
+        *("name", "config_json", "layout", "a_dtype", "out_dtype", "a_scale_granularity"),
+        *("b_layout", "tile_m", "tile_n", "tile_k", "raster", "stream_b", "use_pdl", "bias"),
+        *("math_warpgroups", "threads", "load_registers", "math_registers", "num_ab_stage"),
+        *("is_paired", "has_early_factors", "max_entries", "scale_box", "scale_pitch"),
+    )
+)
+
+SCALED = 32
+"""Values along K that share an exponent: K ends with a whole one."""
+
+
+class Fp4Gemm(Fp4Rules):
+    """The rules of such kernels, the few that may be chosen, and what they cost."""
+
+    def nearest(self, config: KernelConfig) -> KernelConfig | None:
+        """Return the legal config that is nearest to a refused one; None where there is none."""
+        return gemm.nearest(config, self)
+
+    def configs(self) -> Iterator[KernelConfig]:
+        """Yield every config that the target can be asked for, legal or not."""
+        yield from gemm.every(self.space)
+
+    def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
+        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        listed = fp4_candidates.candidates(problem.layout, problem.operands)
+        return gemm.legal_of(listed, self)
+
+    def predict(
+        self, problem: Problem, config: KernelConfig, device: Device, num_sms: int
+    ) -> Candidate:
+        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        return fp4_cost.predict(problem, config, device, num_sms)
+
+    def doubt(self, problem: Problem, device: Device) -> str:
+        """Return what the cost model was not fitted to, if so."""
+        is_fitted = problem.layout is Layout.RAGGED and device is H200
+        return "" if is_fitted else f"the model was fitted to ragged rows on an {H200.name}"
+
+    def templates(self) -> tuple[Template, ...]:
+        """Return the template of its kernels."""
+        return (
+            Template(
+                root=templates.ROOT,
+                entry="sm90/fp4_gemm.py.jinja",
+                parameters=_PARAMETERS,
+                takes=_is_prepared,
+            ),
+        )
+
+    def check_sizes(self, problem: Problem) -> None:
+        """Raise a Refusal where K has no whole exponents, or rows of out no whole vectors."""
+        out_dtype = problem.operands.out_dtype
+        multiple = 128 // out_dtype.bits
+        for name, size, step, why in (
+            ("K", problem.k, SCALED, "the values of one exponent"),
+            ("N", problem.n, multiple, f"16 bytes of {out_dtype}"),
+        ):
+            refuse_unless(
+                size % step == 0,
+                "E_SIZE",
+                f"must have {name} a multiple of {step} on sm_90a, {why} (got {size})",
+            )
+
+
+def _is_prepared(config: KernelConfig) -> bool:
+    return config.operands.b_layout.is_prepared

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sm_90a says of grouped GEMMs whose weights are as they were quantised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jitgen import templates
+from jitgen.config import BLayout, DType
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.targets import gemm
+from jitgen.targets.gemm import check_vectors
+from jitgen.targets.protocol import Candidate, Device, Template
+from jitgen.targets.sm_90a import candidates, cost
+from jitgen.targets.sm_90a.devices import H200, fit_of
+from jitgen.targets.sm_90a.rules import Sm90Rules
+
+_PARAMETERS = frozenset(
+    (
+        *("name", "config_json", "layout", "a_dtype", "out_dtype", "scale_granularity"),
+        *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"),
+        *("raster", "stream_b", "use_pdl", "split_k"),
+        *("math_warpgroups", "waves", "threads", "load_registers", "math_registers"),
+        *("num_ab_stage", "part_m", "out_n", "epilogue_n", "max_entries"),
+        *("scale_chunk", "scale_columns", "scale_values", "scale_box", "scale_pitch"),
+    )
+)
+
+
+class PlainGemm(Sm90Rules):
+    """The rules of such kernels, the few that may be chosen, and what they cost."""
+
+    generation = 1
+    alignment = 16  # the TMA unit's grain
+    row_edges: tuple[int, ...] = (
+        *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512),
+        *(640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 6144, 8192),
+    )
+
+    def nearest(self, config: KernelConfig) -> KernelConfig | None:
+        """Return the legal config that is nearest to a refused one; None where there is none."""
+        return gemm.nearest(config, self)
+
+    def configs(self) -> Iterator[KernelConfig]:
+        """Yield every config that the target can be asked for, legal or not."""
+        yield from gemm.every(self.space)
+
+    def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
+        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        listed = candidates.candidates(problem.layout, problem.operands)
+        return gemm.legal_of(listed, self)
+
+    def predict(
+        self, problem: Problem, config: KernelConfig, device: Device, num_sms: int
+    ) -> Candidate:
+        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        return cost.predict(problem, config, fit_of(device), num_sms)
+
+    def doubt(self, problem: Problem, device: Device) -> str:
+        """Return what the cost model was not fitted to, if so."""
+        is_fitted = problem.operands.a_dtype is DType.E4M3 and device is H200
+        return "" if is_fitted else f"the model was fitted to e4m3 operands on an {H200.name}"
+
+    def templates(self) -> tuple[Template, ...]:
+        """Return the template of its kernels."""
+        return (
+            Template(
+                root=templates.ROOT,
+                entry="sm90/grouped_gemm.py.jinja",
+                parameters=_PARAMETERS,
+                takes=_is_plain,
+            ),
+        )
+
+    def check_sizes(self, problem: Problem) -> None:
+        """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
+        check_vectors(problem, "sm_90a", vector_bytes=self.alignment)
+
+
+def _is_plain(config: KernelConfig) -> bool:
+    return config.operands.b_layout is BLayout.PLAIN
