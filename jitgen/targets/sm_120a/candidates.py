@@ -45,8 +45,7 @@ _BYTES: _Listed = (
     (16, 128, 128, _STREAM),
     (32, 128, 128, _STREAM),
     (64, 128, 128, _STREAM),
-    (128, 128, 128, _LOW),
-    (128, 128, 128, _HIGH),
+    (128, 128, 128, _SHARED),
 )
 """Where both have a byte for each value."""
 
