@@ -153,7 +153,8 @@ def instructions(config: KernelConfig) -> float:
         return 25 + tile.k / 32 * (products + 1.5 * parts_n + 1.5 * parts_m) + 6 * products
     if types.a_dtype is types.b_dtype:
         steps = tile.k * types.a_dtype.bits / 256  # 32 bytes of each row
-        return 33 + steps * (1.8 * products + 3 * parts_n + parts_m)
+        scales = 1.5 if types.scale_granularity is ScaleGranularity.NV16 else 0.0  # twice as many
+        return 33 + steps * (1.8 * products + 3 * parts_n + parts_m + scales)
     return 33 + tile.k / 32 * (1.9 * products + 9.4 * parts_n + 3.3 * parts_m)
 
 
