@@ -36,6 +36,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     expected_m: int | None = None,
+    min_latency: bool | None = None,
     config: KernelConfig | None = None,
 ) -> Tensor:
     """
@@ -103,6 +104,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
         out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
         expected_m: How many rows a group is expected to have, for choosing a kernel; any value
             gives right results. Without it groups count as equally large, and masked ones as full.
+        min_latency: Whether calls of at most 8 rows a group take the kernel of least latency, where
+            `config` names none; None: as JITGEN_MIN_LATENCY says. See docs/selection.md.
         config: A config to use instead of the selector's.
 
     Returns:
@@ -128,10 +131,10 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
 
         return compiled.grouped_gemm(
             *(a, b, a_scale, b_scale, offs, m_indices, masked_m),
-            *(alpha, bias, out, out_dtype, expected_m, config),
+            *(alpha, bias, out, out_dtype, expected_m, min_latency, config),
         )
     if isinstance(b, PreparedWeights) or bias is not None:  # a bias without them is a mistake
-        rest = (alpha, bias, out, out_dtype, expected_m)
+        rest = (alpha, bias, out, out_dtype, expected_m, min_latency)
         return prepared_gemm(
             PreparedArguments(a, b, a_scale, b_scale, offs, m_indices, masked_m, *rest),  # type: ignore[arg-type]
             config,
@@ -158,7 +161,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             out_dtype,
             a.get_device() if devices.has_several_gpus else None,
             alpha.__class__,
-            expected_m,
+            expected_m if min_latency is None else (expected_m, min_latency),
             None if config is None else id(config),
             # What has no memory is a tensor of another type (asked for in half of type()'s time),
             # or is seen by a mode: it is never remembered, nor is what needs a gradient.
@@ -207,5 +210,6 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
         out=out,
         out_dtype=out_dtype,
         expected_m=expected_m,
+        min_latency=min_latency,
     )
     return run(given, config, key)

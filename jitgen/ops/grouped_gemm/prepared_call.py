@@ -82,7 +82,7 @@ def grouped_gemm(given: PreparedArguments, config: KernelConfig | None) -> Tenso
         InputError: An argument is wrong, or does not fit the forced config.
         JitgenError: As there.
     """
-    a, b, a_scale, b_scale, offs, m_indices, masked_m, alpha, bias, out, out_dtype, mean = given
+    a, b, a_scale, b_scale, offs, m_indices, masked_m, alpha, bias, out, *chosen_by = given
     key: Key = ()
     try:
         groups = offs if masked_m is None else masked_m
@@ -95,9 +95,8 @@ def grouped_gemm(given: PreparedArguments, config: KernelConfig | None) -> Tenso
             b.kind,
             a.dim(),
             None if a_scale is None else a_scale.dim(),
-            out_dtype,
             a.get_device() if devices.has_several_gpus else None,
-            mean,
+            *chosen_by,
             None if config is None else id(config),
             # As in `call`: what has no memory, or needs a gradient, is never remembered.
             a.__class__,
@@ -163,7 +162,7 @@ def _prepare(
     family = Family()
     neighbours: tuple[Config, ...] = ()
     if config is None:
-        problem = problem_of(facts, given.expected_m, bias=given.bias is not None)
+        problem = problem_of(facts, given, bias=given.bias is not None)
         wanted, neighbours = chosen(session, problem, facts.arch, "a")
         family = Family.of(problem, facts, given.expected_m)
     else:

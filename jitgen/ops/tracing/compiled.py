@@ -65,6 +65,7 @@ def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
     out: Tensor | None,
     out_dtype: torch.dtype | None,
     expected_m: int | None,
+    min_latency: bool | None,
     config: KernelConfig | None,
 ) -> Tensor:
     """Call the operation, which is all that the graph holds."""
@@ -82,14 +83,15 @@ def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
             out=out,
             out_dtype=out_dtype,
             expected_m=expected_m,
+            min_latency=min_latency,
         )
         return prepared.call(given, None if config is None else _name(config, a.device))
     tensors = (a, b, a_scale, b_scale, offs, m_indices, masked_m, alpha)
     name = None if config is None else _name(config, a.device)
     if out is None:
-        result: Tensor = operation(*tensors, out_dtype, expected_m, name)
+        result: Tensor = operation(*tensors, out_dtype, expected_m, min_latency, name)
         return result
-    operation_out(out, *tensors, out_dtype, expected_m, name)
+    operation_out(out, *tensors, out_dtype, expected_m, min_latency, name)
     return out
 
 

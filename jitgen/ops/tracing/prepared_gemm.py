@@ -25,7 +25,7 @@ from jitgen.runtime.session import current
 _ARGUMENTS = (
     "Tensor a, Tensor b, Tensor b_factor, int n, str b_layout, Tensor? a_scale=None, "
     "Tensor? offs=None, Tensor? m_indices=None, Tensor? masked_m=None, Tensor? bias=None, "
-    "ScalarType? out_dtype=None, SymInt? expected_m=None, str? config=None"
+    "ScalarType? out_dtype=None, SymInt? expected_m=None, bool? min_latency=None, str? config=None"
 )
 
 
@@ -47,7 +47,7 @@ def call(given: PreparedArguments, config: str | None) -> Tensor:
     a, b = given.a, given.b
     weights = (b.values, b.factor, b.n, str(b.layout))
     groups = (given.offs, given.m_indices, given.masked_m)
-    rest = (given.bias, given.out_dtype, given.expected_m, config)
+    rest = (given.bias, given.out_dtype, given.expected_m, given.min_latency, config)
     if given.out is None:
         result: Tensor = operation(a, *weights, given.a_scale, *groups, *rest)
         return result
@@ -92,6 +92,7 @@ def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     expected_m: int | None = None,
+    min_latency: bool | None = None,
     config: str | None = None,
 ) -> tuple[PreparedArguments, KernelConfig | None]:
     """Return what the eager function takes; torch leaves out what is the schema's default."""
@@ -109,6 +110,7 @@ def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
         out=out,
         out_dtype=out_dtype,
         expected_m=expected_m,
+        min_latency=min_latency,
     )
     return given, None if config is None else config_of(config, a.device)
 
