@@ -108,8 +108,8 @@ def _folded(parts: Tensor, stored: Tensor, is_nan: Tensor) -> tuple[Tensor, Tens
     stored, is_nan = runs(stored, 4), runs(is_nan, 4)
     parts = parts.view(*stored.shape, VALUES)
     top = stored.amax(-1, keepdim=True)
-    beyond = (top - stored - REACH).clamp_min(0)
-    if beyond.any():
+    beyond = (top - stored - REACH).clamp_min(0).masked_fill(stored == 0, 0)
+    if beyond.any():  # which costs as much as all the rest
         values = e2m1.unpack(e2m1.paired(parts)) * torch.exp2(-beyond.float()).unsqueeze(-1)
         parts = e2m1.codes_of(values)
     is_spoilt = is_nan.any(-1, keepdim=True)
