@@ -31,6 +31,9 @@ MAX_STAGES = 12
 MIN_STAGES = 4
 """Fewer do not hide the way from memory."""
 
+MIN_WIDTH = 8
+"""Rows of a that the narrowest WGMMA takes."""
+
 REGISTERS = 65_536
 """Of an SM."""
 
@@ -60,6 +63,8 @@ class Fp4Derived:
         is_paired: Decode a k-block while the one before is multiplied, in other registers.
         has_early_factors: Read scales of rows ahead of the sums that they scale, where there is
             room for them: their way from memory costs short sums a tenth of their time.
+        narrowest: Fewest rows of a that a WGMMA takes: all of a tile's, half or a quarter. Each
+            tile is multiplied with as few as hold its own.
         max_entries: Entries of the table of tile counts.
         scale_box: Activation scales that one copy loads.
         scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
@@ -74,6 +79,7 @@ class Fp4Derived:
     math_registers: int
     is_paired: bool
     has_early_factors: bool
+    narrowest: int
     max_entries: int
     scale_box: int
     scale_pitch: int
@@ -119,6 +125,7 @@ class Fp4Rules:
             math_registers=_math_registers(config),
             is_paired=is_paired,
             has_early_factors=has_rows and values + _scale_registers(config) <= room,
+            narrowest=_narrowest(config),
             max_entries=0 if config.layout is Layout.CONTIGUOUS else MAX_ENTRIES,
             scale_box=_scale_box(config),
             scale_pitch=-(-_scale_box(config) // 32) * 32,
@@ -212,6 +219,16 @@ class Fp4Rules:
 def _rows(config: KernelConfig) -> int:
     """Return the rows of a in a tile: two for each token where that is two e4m3."""
     return config.tile.m * (2 if config.operands.a_dtype is DType.E4M3X2 else 1)
+
+
+def _narrowest(config: KernelConfig) -> int:
+    """
+    Return the fewest rows of a that a WGMMA takes.
+
+    Groups that start at multiples of 128 rows fill their tiles, as far as anybody can tell.
+    """
+    rows = _rows(config)
+    return rows if config.layout is Layout.CONTIGUOUS else max(MIN_WIDTH, rows // 4)
 
 
 def _threads(config: KernelConfig) -> int:
