@@ -51,6 +51,12 @@ def _choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
+def _flag(text: str) -> bool:
+    if text.lower() not in ("0", "1", "false", "true"):
+        raise ValueError("0 or 1")
+    return text.lower() in ("1", "true")
+
+
 def _number(kind: type[int] | type[float], most: float, what: str) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
         try:
@@ -217,6 +223,25 @@ TABLE: tuple[Setting, ...] = (
         shown_default="the target's first, such as `NVIDIA H200`",
         help="Device that kernels are chosen for, where it is not the one at hand, such as "
         "`NVIDIA H100 PCIe` in the build of an image; `--device` of `select` and `prewarm`.",
+    ),
+    Setting(
+        name="select",
+        default="dynamic",
+        parse=_choice("dynamic", "static", "passes"),
+        kind="`dynamic`, `static`, `passes`",
+        shown_default="`dynamic`",
+        help="How grouped GEMMs are chosen: by what was measured and the cost model; by the "
+        "target's table of rows, alike on all of its devices; the smallest tile with the fewest "
+        "passes.",
+    ),
+    Setting(
+        name="min_latency",
+        default=False,
+        parse=_flag,
+        kind="`0`, `1`",
+        shown_default="`0`",
+        help="Whether grouped GEMMs of at most 8 rows a group take the kernel of least latency, "
+        "where a call or a plan does not say.",
     ),
     Setting(
         name="plugins",

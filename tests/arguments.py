@@ -49,6 +49,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("list", wrong(a=[1.0]), r"a: must be a torch tensor \(got list\)"),
     ("none", wrong(b=None), r"b: must be a torch tensor \(got NoneType\)"),
     ("sparse", wrong(a=torch.ones(M, K).to_sparse()), r"a: must be a dense tensor"),
+    ("latency", wrong(min_latency=1), r"min_latency: must be True, False or None \(got 1\)"),
     ("alpha", wrong(alpha=torch.ones(G)), r"alpha: belongs to nv16 scales"),
     ("no layout", without("offs"), r"offs: one of offs, m_indices and masked_m is required"),
     (

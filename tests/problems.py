@@ -23,6 +23,7 @@ def make(
     *,
     device: str = "cpu",
     dtype: DType = DType.E4M3,
+    b_dtype: DType | None = None,
     out_dtype: DType = DType.BF16,
     is_exact: bool = False,
     seed: int = 0,
@@ -38,6 +39,7 @@ def make(
         k: Length of the sums.
         device: Where the tensors live.
         dtype: Type of a and b.
+        b_dtype: Type of b where it is another one.
         out_dtype: Type of the output.
         is_exact: Small integers and power-of-two scales: every sum is exact in float32.
         seed: Of the random numbers.
@@ -49,6 +51,7 @@ def make(
         n=n,
         k=k,
         a_dtype=dtype,
+        b_dtype=b_dtype,
         out_dtype=out_dtype,
         scale_granularity=ScaleGranularity(scales),
     )
@@ -66,6 +69,7 @@ def make_for(config: KernelConfig, rows: list[int], n: int, k: int, **options: A
         n,
         k,
         dtype=types.a_dtype,
+        b_dtype=types.b_dtype,
         out_dtype=types.out_dtype,
         **options,
     )

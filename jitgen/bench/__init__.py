@@ -24,6 +24,7 @@ SUITES = {
     "gemm": "Device time of GPU kernels; needs a GPU.",
     "silu": "SwiGLU and its quantisation beside a copy and torch's inductor.",
     "quantize": "MXFP8, MXFP4 and NVFP4 beside a copy and torch's operations.",
+    "prepare": "Preparing MXFP4 weights for Hopper: seconds and memory.",
     "fc2": "FC2 of an MoE layer: one dense GEMM beside the grouped GEMM and a combine.",
 }
 """Every suite and what it measures, in the order in which `all` runs them."""
@@ -33,6 +34,11 @@ REPORTS = {
     "blackwell": "Grouped GEMMs by experts, rows, N and K, beside peers; needs a GPU.",
 }
 """Suites with a command and reports of their own, which `all` leaves out: see `suite`."""
+
+HOPPER_FP4 = {
+    "hopper-fp4": "MXFP4 weights on Hopper beside FP8 ones and peers; needs such a GPU.",
+}
+"""A suite with a room, a command and reports of its own: see `hopper_fp4`."""
 
 
 def run(suite: str) -> Iterator[Row]:
@@ -49,4 +55,4 @@ def run(suite: str) -> Iterator[Row]:
     yield from importlib.import_module(f"jitgen.bench.{suite}").rows()
 
 
-__all__ = ["REPORTS", "SUITES", "Row", "run"]
+__all__ = ["HOPPER_FP4", "REPORTS", "SUITES", "Row", "run"]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from jitgen.frozen import frozen
+from jitgen.tuning.device import driver_version
 
 _FIELDS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
 
@@ -87,3 +88,16 @@ def _ask(fields: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def conditions() -> dict[str, str]:
+    """Return what figures of torch's current GPU depend on: driver, CUDA, SMs, its state."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "driver": driver_version(),
+        "cuda": str(torch.version.cuda),
+        "sms": str(properties.multi_processor_count),
+        "idle": words([state for state in (look(),) if state]),
+    }

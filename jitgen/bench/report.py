@@ -8,9 +8,7 @@ jitgen's, so that more than 1 means that jitgen is faster.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,16 +16,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from jitgen.bench import REPORTS
+from jitgen.bench import REPORTS, files
 from jitgen.bench.cases import Case
-from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.text import shown
 from jitgen.tuning.measure.times import Times
 
 SCHEMA = 2
-_MAX_BYTES = 2**26  # of a report; a whole suite with its samples takes one
 OURS = "jitgen"
 PADDING = "padding"
 """The pass that a peer needs before its product, in the place of a side."""
@@ -297,12 +293,7 @@ class BenchReport:
         Raises:
             ConfigError: The file cannot be written.
         """
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            temporary.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
-            temporary.replace(path)
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
+        files.write(self.to_json(), path)
 
     @classmethod
     def read(cls, path: Path) -> BenchReport:
@@ -312,16 +303,7 @@ class BenchReport:
         Raises:
             ConfigError: The file cannot be read or is no such report.
         """
-        try:
-            document = parse_json(read_bounded(path, _MAX_BYTES), max_bytes=_MAX_BYTES)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{path} does not hold a report: {error}") from None
-        if not isinstance(document, dict):
-            raise ConfigError(f"{path} does not hold a report: it is no object")
-        try:
-            return cls.from_json(document)
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from None
+        return files.read(path, cls.from_json)
 
 
 def geometric_mean(ratios: Iterable[float]) -> float | None:

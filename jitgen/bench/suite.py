@@ -25,7 +25,6 @@ from jitgen.bench.report import OURS, PADDING, Accuracy, BenchReport, Measured, 
 from jitgen.bench.sides import Ours, Sides, attempt, chosen, prepare, workload
 from jitgen.config import Layout
 from jitgen.frozen import frozen
-from jitgen.tuning.device import driver_version
 from jitgen.tuning.measure.clock import (
     compete,
     compete_in_batches,
@@ -116,14 +115,7 @@ def run(report: BenchReport, steps: Sequence[Step], peers: Sequence[Peer]) -> It
         NoDevice: There is no GPU that jitgen has kernels for.
     """
     require_gpu(f"the {report.suite} suite")
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    report.conditions.update(
-        {**conditions(), **versions()},
-        driver=driver_version(),
-        cuda=str(torch.version.cuda),
-        sms=str(properties.multi_processor_count),
-        idle=gpu.words([state for state in (gpu.look(),) if state]),
-    )
+    report.conditions.update({**conditions(), **versions(), **gpu.conditions()})
     report.notes.update({peer.name: peer.note for peer in peers if peer.note})
     report.copy_rate = copy_rate()
     for step in steps:

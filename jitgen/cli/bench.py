@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import click
 
-from jitgen.bench import REPORTS, SUITES, run
+from jitgen.bench import HOPPER_FP4, REPORTS, SUITES, run
 from jitgen.bench.protocol import Row, conditions
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output
 from jitgen.tuning.measure.errors import NoDevice
 
 _ALL = "all"
-_LINES = {_ALL: f"Every suite but {' and '.join(REPORTS)}, one after the other."}
+_APART = {**REPORTS, **HOPPER_FP4}
+_LINES = {_ALL: f"Every suite but {', '.join(_APART)}, one after the other."}
 
 
 class _BenchGroup(click.Group):
@@ -20,7 +21,7 @@ class _BenchGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the suites in the order in which `all` runs them."""
-        return [*SUITES, *REPORTS, *_LINES]
+        return [*SUITES, *_APART, *_LINES]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """Return the command of a suite, or fail with the suites that there are."""
@@ -31,12 +32,16 @@ class _BenchGroup(click.Group):
             from jitgen.cli.bench_suite import command
 
             return command(cmd_name)
+        if cmd_name in HOPPER_FP4:
+            from jitgen.cli.bench_fp4 import hopper_fp4
+
+            return hopper_fp4
         return _command(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write one line for each suite."""
         with formatter.section("Suites"):
-            formatter.write_dl([*SUITES.items(), *REPORTS.items(), *_LINES.items()])
+            formatter.write_dl([*SUITES.items(), *_APART.items(), *_LINES.items()])
 
 
 @click.group(cls=_BenchGroup, subcommand_metavar="SUITE [OPTIONS]")

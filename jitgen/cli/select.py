@@ -7,13 +7,22 @@ from typing import Any
 
 import click
 
-from jitgen.cli.options import ARCH, DEVICE, problem_of, with_fields, with_output, with_sizes
+from jitgen.cli.options import (
+    ARCH,
+    DEVICE,
+    Word,
+    problem_of,
+    with_fields,
+    with_output,
+    with_sizes,
+)
 from jitgen.cli.output import Column, Output
 from jitgen.config import Arch
 from jitgen.runtime.session import select as choose
 from jitgen.targets import devices
 from jitgen.targets.devices import default_arch
 from jitgen.tuning.choice import Choice
+from jitgen.tuning.modes import Mode
 
 
 @click.command()
@@ -21,12 +30,24 @@ from jitgen.tuning.choice import Choice
 @with_fields
 @click.option("--arch", type=ARCH, help="Target; the GPU's, else cpu, if not given.")
 @DEVICE
+@click.option(
+    "--min-latency",
+    is_flag=True,
+    default=None,
+    help="Choose for the least time of a call with few rows; JITGEN_MIN_LATENCY if not given.",
+)
+@click.option(
+    "--mode",
+    type=Word(Mode),
+    help="What chooses; JITGEN_SELECT if not given.",
+)
 @with_output
 def select(
     output: Output,
     /,
     arch: Arch | None,
     device: str | None,
+    mode: Mode | None,
     op: str,
     fields: dict[str, str],
     **sizes: Any,
@@ -39,7 +60,7 @@ def select(
     """
     if arch is None:
         arch = default_arch() if device is None else devices.arch_of(device)
-    choice = choose(problem_of(op, sizes, fields), arch, device=device)
+    choice = choose(problem_of(op, sizes, fields), arch, device=device, mode=mode)
     document = {
         "arch": str(choice.arch),
         "name": choice.config.name(choice.arch),

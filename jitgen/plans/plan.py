@@ -39,7 +39,7 @@ class Plan:
     sweeps: tuple[Sweep, ...]
 
     def served(self, arch: Arch | str) -> tuple[Sweep, ...]:
-        """Return the sweeps but for optional ones of types that `arch` has no kernels for."""
+        """Return the sweeps but for optional ones of types or sizes that `arch` does not take."""
         target = Arch.parse(arch)
         return tuple(
             sweep
@@ -60,8 +60,10 @@ class Plan:
 
 
 def _has_kernels(arch: Arch, problem: Any) -> bool:
-    """Say whether a target has a kernel for the types of `problem`."""
+    """Say whether a target has a kernel for the types of `problem`, and takes its sizes."""
     if problem.op not in legality.target(arch).operations:
+        return False
+    if legality.size_refusal(problem, arch):
         return False
     return bool(legality.rules(arch, problem.op).candidates(problem))
 

@@ -17,7 +17,7 @@ class Sweep:
         problem: A problem of some operation: all sizes; its rows are the fewest.
         min_rows: Smallest mean of rows a group.
         max_rows: Largest mean of rows a group; every mean between may come.
-        is_optional: Whether targets without a kernel for its types leave it out.
+        is_optional: Whether targets without a kernel for its types or sizes leave it out.
     """
 
     problem: Any

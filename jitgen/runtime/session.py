@@ -223,10 +223,11 @@ def select(
     device: str | None = None,
     num_sms: int | None = None,
     use_measured: bool = True,
+    mode: str | None = None,
 ) -> Choice:
     """
     Return the config to compute `problem` with: `Chooser.select` of the current session.
     """
     return current.get()._chooser.select(
-        problem, arch, device=device, num_sms=num_sms, use_measured=use_measured
+        problem, arch, device=device, num_sms=num_sms, use_measured=use_measured, mode=mode
     )

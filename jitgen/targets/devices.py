@@ -60,13 +60,16 @@ def find(arch: Arch, name: str | None = None) -> Device:
     Return the device called `name`; None for the one that JITGEN_DEVICE names, if it is of `arch`,
     else the one that stands for the target.
 
+    A name may be short, and in any case: ``rtx5090`` is the ``NVIDIA GeForce RTX 5090``, and the
+    beginning of a name does where no other begins so.
+
     Raises:
-        ConfigError: The target has none of this name; the message lists those that it has.
+        ConfigError: The target has none of this name, or several; the message lists those that it
+            has.
     """
     known = target(arch).devices
     wanted = settings.device if name is None else name
-    found = next((device for device in known if device.name.lower() == wanted.lower()), None)
-    if found is not None:
+    if found := _called(wanted, known):
         return found
     if name is None and (not wanted or _is_anywhere(wanted)):
         return known[0]  # nothing was asked for, or a device of another target
@@ -78,16 +81,16 @@ def find(arch: Arch, name: str | None = None) -> Device:
 
 def arch_of(name: str) -> Arch:
     """
-    Return the target that has a device called `name`.
+    Return the target that has a device called `name`, as `find` takes it.
 
     Raises:
-        ConfigError: None has; the message lists the devices of all.
+        ConfigError: None has, or several devices may be meant; the message lists them.
     """
-    every = {device.name: arch for arch in Arch for device in target(arch).devices}
-    for known, arch in every.items():
-        if known.lower() == name.lower():
-            return arch
-    raise ConfigError(f"device {shown(name)} is not known; allowed: {', '.join(every)}")
+    every = {device: arch for arch in Arch for device in target(arch).devices}
+    if found := _called(name, tuple(every)):
+        return every[found]
+    known = ", ".join(device.name for device in every)
+    raise ConfigError(f"device {shown(name)} is not known; allowed: {known}")
 
 
 def require(name: str, archs: Iterable[Arch]) -> None:
@@ -95,6 +98,29 @@ def require(name: str, archs: Iterable[Arch]) -> None:
     if arch_of(name) not in archs:
         for arch in archs:
             find(arch, name)
+
+
+def _called(name: str, known: tuple[Device, ...]) -> Device | None:
+    """
+    Return the one of `known` that `name` is for.
+
+    Raises:
+        ConfigError: It is the beginning of several names.
+    """
+    wanted = _short(name)
+    found = [device for device in known if _short(device.name) == wanted]
+    if wanted and not found:
+        found = [device for device in known if _short(device.name).startswith(wanted)]
+    if len(found) > 1:
+        names = ", ".join(device.name for device in found)
+        raise ConfigError(f"device {shown(name)} may be any of: {names}; give more of its name")
+    return found[0] if found else None
+
+
+def _short(name: str) -> str:
+    """Return the letters and digits of a name, without the words for who made it."""
+    letters = "".join(letter for letter in name.lower() if letter.isalnum())
+    return letters.removeprefix("nvidia").removeprefix("geforce")
 
 
 def _is_anywhere(name: str) -> bool:

@@ -51,6 +51,14 @@ def refuse_what_is_to_come(config: KernelConfig, arch: str) -> None:
     Refuse scales of a that are not b's, weights that were prepared, and a bias: what kernels for
     weights as they were quantised do not have.
     """
+    refuse_prepared(config, arch)
+    refuse_unless(
+        not config.epilogue.bias, "E_EPILOGUE", f"bias has no {arch} kernel: add it afterwards"
+    )
+
+
+def refuse_prepared(config: KernelConfig, arch: str) -> None:
+    """Refuse scales of a that are not b's, and weights that were prepared."""
     types = config.operands
     refuse_unless(
         types.a_scale_granularity is None,
@@ -64,9 +72,6 @@ def refuse_what_is_to_come(config: KernelConfig, arch: str) -> None:
         f"b_layout={types.b_layout} has no {arch} kernel: {types.b_dtype} weights are read as they "
         "are (plain)",
     )
-    refuse_unless(
-        not config.epilogue.bias, "E_EPILOGUE", f"bias has no {arch} kernel: add it afterwards"
-    )
 
 
 def refuse_pairs(config: KernelConfig, arch: str) -> None:
@@ -75,6 +80,15 @@ def refuse_pairs(config: KernelConfig, arch: str) -> None:
         not config.schedule.two_cta,
         "E_TWO_CTA",
         f"two_cta: {arch} has no matrix instruction of two CTAs, which sm_100a has",
+    )
+
+
+def refuse_selectors(config: KernelConfig, arch: str) -> None:
+    """Refuse a choice of lanes that have scales, where no instruction takes scales from lanes."""
+    refuse_unless(
+        not config.schedule.safe_selectors,
+        "E_SELECTORS",
+        f"safe_selectors: instructions of {arch} take no scales from lanes, as those of sm_120a do",
     )
 
 
@@ -128,8 +142,9 @@ class Space(NamedTuple):
 
     `operands` pairs the type of a and b with one of the output; `tile_k` has the depths of tiles
     for each type of a and b; `cluster` is (m, n). `mixed` has further pairs, of a's type and
-    another one of b, with the output types of a. `prepared` has operands with prepared weights,
-    whole: no combination of the other fields, and none of them follows from those.
+    another one of b, with the output types of a; such a b lies at whole multiples of
+    `mixed_alignment` bytes. `prepared` has operands with prepared weights, whole: no combination of
+    the other fields, and none of them follows from those.
     """
 
     tile_m: tuple[int, ...]
@@ -142,6 +157,7 @@ class Space(NamedTuple):
     scale_granularity: tuple[ScaleGranularity, ...]
     two_cta: tuple[bool, ...] = (False,)
     mixed: tuple[tuple[DType, DType], ...] = ()
+    mixed_alignment: int = 1
     prepared: tuple[Operands, ...] = ()
 
     def has(self, types: Operands) -> bool:

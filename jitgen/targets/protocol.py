@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jitgen.frozen import frozen
 
@@ -157,6 +157,17 @@ class Rules(Protocol):
 
     def templates(self) -> tuple[Template, ...]:
         """Return the templates of this operation, one of which takes each config."""
+        ...
+
+
+@runtime_checkable
+class HasTable(Protocol):
+    """
+    What rules may say besides: kernels by rows alone, the same on every device of the target.
+    """
+
+    def of_table(self, problem: Any) -> Any:
+        """Return the candidate that the table has for `problem`."""
         ...
 
 

@@ -24,6 +24,7 @@ from jitgen.targets.legality import require_sizes, rules
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.known import Known, Measured, Source
+from jitgen.tuning.modes import Mode, ranked, resolved, standing
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -34,7 +35,7 @@ def bucket(problem: Any, arch: Arch) -> Any:
     Return the problem that stands for all that are chosen alike: the same sizes at its bucket's
     edge of rows.
     """
-    return problem.with_mean(edge(rules(arch, problem.op).row_edges, problem.rows_per_group))
+    return standing(problem.with_mean(edge(edges_of(problem, arch), problem.rows_per_group)))
 
 
 def edge(edges: tuple[int, ...], rows: int) -> int:
@@ -54,9 +55,8 @@ def buckets(problem: Any, arch: Arch, rows: tuple[int, int]) -> Iterator[Any]:
     """
     edges = edges_of(problem, arch)
     first, last = (edge(edges, mean) for mean in rows)
-    for each in edges:
-        if first <= each <= last:
-            yield problem.with_mean(each)
+    within = (problem.with_mean(each) for each in edges if first <= each <= last)
+    yield from dict.fromkeys(standing(resolved(each)) for each in within)
 
 
 def edges_of(problem: Any, arch: Arch) -> tuple[int, ...]:
@@ -75,7 +75,8 @@ class Choice(NamedTuple):
         config: The best candidate's config.
         arch: The target.
         source: What decided: measurements made here (``tuned``) or shipped with jitgen
-            (``shipped``), or the ``model``.
+            (``shipped``), the ``model``, or another rule that was asked for (``static``,
+            ``passes``).
         why: The reason in one sentence.
         candidates: Everything that may be chosen: first `config`, then by the measured time where
             there is one, else by the predicted one.
@@ -111,6 +112,7 @@ class Chooser:
         device: str | None = None,
         num_sms: int | None = None,
         use_measured: bool = True,
+        mode: str | None = None,
     ) -> Choice:
         """
         Return the config to compute `problem` with.
@@ -128,10 +130,13 @@ class Chooser:
             num_sms: SMs to fill; None for all of the device. With another number only the model is
                 asked.
             use_measured: Whether measurements count; without them the model decides alone.
+            mode: By which rule: ``dynamic``, as said above, ``static`` or ``passes``; None for
+                JITGEN_SELECT. See `jitgen.tuning.modes`.
 
         Raises:
             InputError: `problem` is none.
-            ConfigError: The target, or the device, is not known.
+            ConfigError: The target, the device or the mode is not known, or the target has no table
+                for ``static``.
             UnsupportedConfig: The target has no kernel for the problem's types or sizes, or each of
                 them failed when it was measured here.
         """
@@ -139,25 +144,31 @@ class Chooser:
             raise InputError("problem", f"must be a Problem (got {type(problem).__name__})")
         target = default_arch() if arch is None else Arch.parse(arch)
         require_sizes(problem, target)
-        asked = settings.device if device is None else device
-        place, found = bucket(problem, target), devices.find(target, device)
+        place, found = bucket(resolved(problem), target), devices.find(target, device)
+        asked = found.name if settings.device or device else ""
+        by = Mode.of(mode, problem)
         if not use_measured or num_sms not in (None, found.num_sms):
-            return _choose(place, target, found, num_sms or found.num_sms)
-        key = place, target, found, asked, tuned.generation()  # what was recorded counts at once
+            return _choose(place, target, found, num_sms or found.num_sms, by)
+        # What was recorded counts at once.
+        key = place, target, found, asked, by, tuned.generation()
         choice = self._chosen.get(key)
         if choice is None:
             if len(self._chosen) >= _MOST_CHOICES:
                 self._chosen.clear()
-            choice = self._chosen[key] = self._choose_known(place, target, found, asked)
+            choice = self._chosen[key] = self._choose_known(place, target, found, asked, by)
         return choice
 
     def forget(self) -> None:
         """Forget every answer, so that the next one asks the store again."""
         self._chosen.clear()
 
-    def _choose_known(self, problem: Any, arch: Arch, device: Device, asked: str) -> Choice:
+    def _choose_known(
+        self, problem: Any, arch: Arch, device: Device, asked: str, mode: Mode
+    ) -> Choice:
         known = tuned.lookup(problem, arch, self._opened, asked)
-        by_model = _choose(problem, arch, device, device.num_sms)
+        by_model = _choose(problem, arch, device, device.num_sms, mode)
+        if mode is not Mode.DYNAMIC:
+            known = Known(excluded=known.excluded)  # times change nothing
         if not known.measured and not known.excluded:
             return by_model
         return _combine(by_model, known, _doubt(problem, arch, device))
@@ -172,13 +183,15 @@ class Chooser:
 
 
 @lru_cache(maxsize=4096)
-def _choose(problem: Any, arch: Arch, device: Device, num_sms: int) -> Choice:
-    candidates = _candidates(problem, arch, device, num_sms)
+def _choose(problem: Any, arch: Arch, device: Device, num_sms: int, mode: Mode) -> Choice:
+    found = _candidates(problem, arch, device, num_sms)
+    candidates, rule = ranked(mode, problem, arch, found)
+    prediction = _prediction(candidates, _doubt(problem, arch, device))
     return Choice(
         config=candidates[0].config,
         arch=arch,
-        source=Source.MODEL,
-        why=_prediction(candidates, _doubt(problem, arch, device)),
+        source=Source.MODEL if mode is Mode.DYNAMIC else Source(mode),
+        why=f"{rule}; {prediction}" if rule else prediction,
         candidates=candidates,
         times_us={},
         excluded={},
@@ -227,7 +240,9 @@ def _combine(by_model: Choice, known: Known, doubt: str) -> Choice:
     others = sorted(usable.items(), key=lambda item: times.get(item[0], item[1].cost))
     candidates = (best, *(candidate for _, candidate in others))
     if believed is None:
-        why = _prediction((best, *(usable[name] for name in usable)), doubt)
+        is_by_rule = by_model.source is not Source.MODEL and best.config == by_model.config
+        prediction = _prediction((best, *(usable[name] for name in usable)), doubt)
+        why = by_model.why if is_by_rule else prediction
     else:
         why = _comparison(best, by_model, believed, winner)
     if by_model.config in excluded:
@@ -236,7 +251,7 @@ def _combine(by_model: Choice, known: Known, doubt: str) -> Choice:
     return Choice(
         config=best.config,
         arch=arch,
-        source=believed.source if believed else Source.MODEL,
+        source=believed.source if believed else by_model.source,
         why=why,
         candidates=candidates,
         times_us={every[name].config: time for name, time in times.items()},

@@ -42,6 +42,8 @@ class Source(StrEnum):
     TUNED = "tuned"
     SHIPPED = "shipped"
     MODEL = "model"
+    STATIC = "static"
+    PASSES = "passes"
 
 
 class Measured(NamedTuple):

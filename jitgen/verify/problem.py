@@ -16,7 +16,7 @@ from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
-from jitgen.targets.legality import require
+from jitgen.targets.legality import require, rules
 
 _SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
 _NUM_CLUSTERS = 2
@@ -28,6 +28,9 @@ VECTOR_BITS = 128
 
 PREPARED_N = 8
 """What rows of prepared weights are a multiple of."""
+
+UNPACKED_K = 128
+"""What rows of values have in multiples that the TMA unit unpacks to bytes."""
 
 WAVE_ROWS = 64
 """Rows that a warpgroup multiplies at once."""
@@ -74,6 +77,9 @@ class Sizes:
         stages = getattr(derived, "num_ab_stage", 1)
         height = tile.m * cluster.m
         vector = VECTOR_BITS // min(types.a_dtype.bits, types.b_dtype.bits)
+        space = getattr(rules(arch, config.op), "space", None)
+        if types.a_dtype is not types.b_dtype and getattr(space, "mixed_alignment", 1) > 1:
+            vector = UNPACKED_K
         tail = PREPARED_N if types.b_layout.is_prepared else VECTOR_BITS // types.out_dtype.bits
         sms = _NUM_CLUSTERS * cluster.size * split_k
         wide = cls(

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jitgen.bench import REPORTS, SUITES
+from jitgen.bench import HOPPER_FP4, REPORTS, SUITES
 from jitgen.cli import main
 from jitgen.errors import CompileError, ConfigError, JitgenError, PlanError
 from tests.cli.conftest import Jitgen, process
@@ -54,7 +54,7 @@ def test_every_promised_command_is_there() -> None:
         "unpin",
         "adopt",
     ]
-    bench = [*SUITES, *REPORTS, "all"]
+    bench = [*SUITES, *REPORTS, *HOPPER_FP4, "all"]
 
     found = {("cache", name) for name in cache} | {("bench", name) for name in bench}
     assert {(name,) for name in promised} | found == set(ALL)

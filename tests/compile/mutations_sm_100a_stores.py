@@ -85,10 +85,14 @@ STORES = (
         PAIR,
         "a block with rows of others is stored as a whole",
         "race",
-        ("if row + 32 <= work.row_end:", "if row < work.row_end:")
-        if False
-        else ("if row + 32 <= work.row_end:", "if row <= work.live_end:"),
+        ("if row + 32 <= work.row_end:", "if row <= work.live_end:"),
         names=("store_block",),
+    ),
+    source(
+        WIDE,
+        "a row between a group's is stored with them",
+        "wrong",
+        ("        is_own = is_own & (store.groups[row + r] == work.group)\n", ""),
     ),
     source(
         ONE,

@@ -6,11 +6,13 @@ from __future__ import annotations
 from tests.compile.mutations import (
     LOAD,
     STORE,
+    Mutation,
     contiguous,
     drop,
     masked,
     plus,
     ragged,
+    rewrite,
     swap,
 )
 
@@ -260,3 +262,16 @@ ADDRESSES = (
     ),
 )
 """Descriptors, coordinates, pointers, and memory that nobody wrote."""
+
+ROWS = (
+    Mutation(
+        name="a row between a group's is stored with them",
+        program="contiguous",
+        edit=rewrite(
+            ("        is_own = is_own & (store.groups[row + r] == work.group)\n", ""),
+        ),
+        kind="wrong",
+        of_source=True,
+    ),
+)
+"""Rows that are not the group's."""

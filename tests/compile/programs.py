@@ -57,20 +57,28 @@ class Program:
         return found
 
 
-def programs_of(wanted: dict[str, tuple[str, Any]]) -> dict[str, Program]:
-    """Return programs by what they are called, of a kernel's name and sizes for each."""
-    found, artifacts = {}, {}
-    for key, (name, sizes) in wanted.items():
-        config, arch = Config.parse(name)
-        if name not in artifacts:
-            source = render(config, arch)
-            artifacts[name] = source, compiled(source)
-        source, artifact = artifacts[name]
-        problem = samples_of(config).make(config, sizes, is_exact=True)
-        found[key] = Program(
-            source=source, artifact=artifact, problem=problem, num_sms=sizes.num_sms
-        )
-    return found
+class Programs:
+    """Programs by what they are called, each compiled when it is first asked for."""
+
+    def __init__(self, wanted: dict[str, tuple[str, Any]]) -> None:
+        """Of a kernel's name and sizes for each."""
+        self._wanted = wanted
+        self._kernels: dict[str, tuple[Source, Artifact]] = {}
+        self._found: dict[str, Program] = {}
+
+    def __getitem__(self, key: str) -> Program:
+        if key not in self._found:
+            name, sizes = self._wanted[key]
+            config, arch = Config.parse(name)
+            if name not in self._kernels:
+                source = render(config, arch)
+                self._kernels[name] = source, compiled(source)
+            source, artifact = self._kernels[name]
+            problem = samples_of(config).make(config, sizes, is_exact=True)
+            self._found[key] = Program(
+                source=source, artifact=artifact, problem=problem, num_sms=sizes.num_sms
+            )
+        return self._found[key]
 
 
 def assert_found(program: Program, mutation: Mutation) -> None:

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import pytest
+import torch
 
 import jitgen
 from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm.config import (
     Cluster,
     KernelConfig,
@@ -127,6 +130,29 @@ def test_other_tiles_clusters_and_types(forced: KernelConfig, n: int) -> None:
 
     verify_exact(exact, jitgen.grouped_gemm(**exact.arguments, config=forced))
     verify(case, jitgen.grouped_gemm(**case.arguments, config=forced))
+
+
+@pytest.mark.parametrize(
+    ("layout", "is_pair"),
+    [
+        pytest.param(*kind, marks=() if kind == (Layout.RAGGED, False) else pytest.mark.nightly)
+        for kind in product(Layout, (False, True))
+    ],
+)
+def test_weights_that_the_tma_unit_unpacks(layout: Layout, is_pair: bool) -> None:
+    """MXFP4 weights with MXFP8 activations; other K than whole 128 are refused, and odd places."""
+    plain = config(layout, "mx32", is_pair=is_pair)
+    forced = replace(plain, operands=replace(plain.operands, b_dtype=DType.E2M1))
+    case = make_for(forced, [3, 0, 9], 72, 256)
+    verify(case, jitgen.grouped_gemm(**case.arguments, config=forced))
+
+    b = case.arguments["b"]
+    moved = torch.empty(b.numel() + 16, dtype=b.dtype)[16:].view(b.shape)
+    with pytest.raises(InputError, match=r"b: must .* 32"):
+        jitgen.grouped_gemm(**case.arguments | {"b": moved}, config=forced)
+    case = make_for(forced, [3], 136, 416)
+    with pytest.raises(InputError, match=r"K a multiple of 128 .* unpacks so many e2m1 values"):
+        jitgen.grouped_gemm(**case.arguments, config=forced)
 
 
 @pytest.mark.nightly

@@ -15,12 +15,12 @@ from tests.compile.mutations_fc2 import EXPERTS
 from tests.compile.mutations_order import FENCES, WAITS
 from tests.compile.mutations_resources import RESOURCES
 from tests.compile.mutations_split_k import EXCHANGE
-from tests.compile.mutations_values import ADDRESSES, TRANSACTIONS
-from tests.compile.programs import HAS_TWO_PLACES, Program, assert_found, programs_of
+from tests.compile.mutations_values import ADDRESSES, ROWS, TRANSACTIONS
+from tests.compile.programs import HAS_TWO_PLACES, Programs, assert_found
 
 pytestmark = [needs.compiler, needs.linker]
 
-MUTATIONS = (*TRANSACTIONS, *ADDRESSES, *WAITS, *FENCES, *EXCHANGE, *RESOURCES, *EXPERTS)
+MUTATIONS = (*TRANSACTIONS, *ADDRESSES, *WAITS, *FENCES, *EXCHANGE, *RESOURCES, *EXPERTS, *ROWS)
 
 _FC2 = "moe_fc2_dense_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_sm_90a"
 _RAGGED = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
@@ -62,8 +62,8 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def programs() -> dict[str, Program]:
-    return programs_of(PROGRAMS)
+def programs() -> Programs:
+    return Programs(PROGRAMS)
 
 
 def test_there_are_many() -> None:
@@ -71,7 +71,7 @@ def test_there_are_many() -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_unchanged_programs_are_clean(programs: dict[str, Program], name: str) -> None:
+def test_unchanged_programs_are_clean(programs: Programs, name: str) -> None:
     program = programs[name]
     assert program.findings(program.artifact.ptx, "quick") == []
 
@@ -83,7 +83,7 @@ def test_unchanged_programs_are_clean(programs: dict[str, Program], name: str) -
         for number, mutation in enumerate(MUTATIONS)
     ],
 )
-def test_found(programs: dict[str, Program], mutation: Mutation) -> None:
+def test_found(programs: Programs, mutation: Mutation) -> None:
     assert_found(programs[mutation.program], mutation)
 
 
@@ -92,7 +92,7 @@ REPEATED = [mutation for mutation in MUTATIONS if mutation.kind in HAS_TWO_PLACE
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("mutation", REPEATED, ids=lambda mutation: mutation.name)
-def test_found_in_the_same_way_again(programs: dict[str, Program], mutation: Mutation) -> None:
+def test_found_in_the_same_way_again(programs: Programs, mutation: Mutation) -> None:
     program = programs[mutation.program]
     text = mutation.edit(program.artifact.ptx)
     first, second = (program.findings(text, "quick") for _ in range(2))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,7 +17,7 @@ from tests.compile.mutations_sm_100a import JUDGED, ONE
 from tests.compile.mutations_sm_100a_rings import RINGS
 from tests.compile.mutations_sm_100a_stores import STORES
 from tests.compile.mutations_sm_100a_tensor import TENSOR_MEMORY
-from tests.compile.programs import Program, assert_found, programs_of
+from tests.compile.programs import Programs, assert_found
 
 pytestmark = [needs.compiler, needs.linker]
 
@@ -30,16 +29,8 @@ OFTEN = [mutation for mutation in MUTATIONS if not mutation.of_source and mutati
 
 
 @pytest.fixture(scope="module")
-def program() -> Callable[[str], Program]:
-    """A program by what it is called, compiled when it is first asked for."""
-    found: dict[str, Program] = {}
-
-    def get(name: str) -> Program:
-        if name not in found:
-            found.update(programs_of({name: PROGRAMS[name]}))
-        return found[name]
-
-    return get
+def programs() -> Programs:
+    return Programs(PROGRAMS)
 
 
 def test_there_are_many() -> None:
@@ -51,8 +42,8 @@ def test_there_are_many() -> None:
     "name",
     [pytest.param(name, marks=() if name == ONE else pytest.mark.nightly) for name in PROGRAMS],
 )
-def test_unchanged_programs_are_clean(program: Callable[[str], Program], name: str) -> None:
-    unchanged = program(name)
+def test_unchanged_programs_are_clean(programs: Programs, name: str) -> None:
+    unchanged = programs[name]
     assert unchanged.findings_of(unchanged.artifact, "quick") == []
 
 
@@ -64,27 +55,27 @@ def test_unchanged_programs_are_clean(program: Callable[[str], Program], name: s
     ],
     ids=lambda mutation: mutation.name,
 )
-def test_found(program: Callable[[str], Program], mutation: Mutation) -> None:
+def test_found(programs: Programs, mutation: Mutation) -> None:
     """With the problem that `PROGRAMS` has for it."""
-    assert_found(program(mutation.program), mutation)
+    assert_found(programs[mutation.program], mutation)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_verify_finds(program: Callable[[str], Program], mutation: Mutation) -> None:
+def test_verify_finds(programs: Programs, mutation: Mutation) -> None:
     """So does `jitgen verify` with its own problems, whatever it says of it."""
-    source = program(mutation.program).source
-    mutated = program(mutation.program).mutated(mutation)
+    source = programs[mutation.program].source
+    mutated = programs[mutation.program].mutated(mutation)
 
     assert not verify(source.config, source.arch, artifact=mutated, time_limit_s=60).is_right
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", JUDGED)
-def test_judged(program: Callable[[str], Program], name: str) -> None:
+def test_judged(programs: Programs, name: str) -> None:
     """What is right all the same gives no finding: a reason is kept beside each."""
     where, edit, reason = JUDGED[name]
-    unchanged = program(where)
+    unchanged = programs[where]
     changed = replace(unchanged.source, text=rewrite(edit)(unchanged.source.text))
 
     assert reason

@@ -180,7 +180,9 @@ class TestTrouble:
 ENDING = """
 import atexit, os, sys, time
 from jitgen.compile import isolated
+from jitgen.runtime import background
 from tests.compile import fallback_calls as t
+background._JOIN_S = 40.0  # what ends sooner did not wait for it in vain
 end = []
 atexit.register(lambda: print(time.monotonic() - end[0], flush=True))
 t.call(t.MANY)
@@ -203,7 +205,7 @@ class TestEnding:
         )
         pids, seconds = done.stdout.splitlines()
 
-        assert float(seconds) < 1.5
+        assert float(seconds) < 20
         assert len(pids.split()) == 2
         await_true(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.split()), 5.0)
         assert not done.stderr

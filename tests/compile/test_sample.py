@@ -22,6 +22,7 @@ from jitgen.runtime.spec import key
 from jitgen.targets.legality import check
 from tests.covering import covering, pairs_and_numbers, structure_and_switches
 from tests.strategies import legal_sweep
+from tests.targets import EACH, OWN
 
 NUM_SAMPLES = dict.fromkeys(Arch, 96)
 
@@ -122,14 +123,14 @@ def compiled(configs: list[KernelConfig], arch: Arch, root: Path) -> Store:
 def test_the_samples_are_spread() -> None:
     """At least 150 configs, over every layout, scale, tile, cluster and stage count."""
     assert sum(NUM_SAMPLES.values()) >= 150
-    for arch in Arch:
+    for arch in OWN:
         everything, some = legal_sweep(arch), sample(arch)
         assert len(set(some)) == len(some) >= NUM_SAMPLES[arch]
         for part in PARTS:
             assert {part(config) for config in some} == {part(config) for config in everything}
 
 
-@pytest.mark.parametrize("arch", Arch)
+@pytest.mark.parametrize("arch", EACH)
 def test_the_few_cover_the_sweep(arch: Arch) -> None:
     """The few all that makes a kernel's structure; more of them every pair, and every number."""
     everything = legal_sweep(arch)
@@ -146,10 +147,7 @@ def test_the_few_cover_the_sweep(arch: Arch) -> None:
     "chosen",
     [few, *(pytest.param(chosen, marks=pytest.mark.nightly) for chosen in (more, sample))],
 )
-@pytest.mark.parametrize(
-    "arch",  # kernels of sm_103a are those of sm_100a
-    [pytest.param(a, marks=[pytest.mark.nightly] * (a == "sm_103a")) for a in Arch],
-)
+@pytest.mark.parametrize("arch", EACH)
 def test_a_sample_compiles(
     arch: Arch, chosen: Callable[[Arch], list[KernelConfig]], kernel_root: Path
 ) -> None:

@@ -90,8 +90,14 @@ OF_MENUS = menu(ARCH)
 
 
 def depth(config: KernelConfig, k: int) -> int:
-    """Return a K of as many bytes as `k` values of FP8, where values are smaller."""
-    return k * 2 if config.operands.a_dtype.bits == 4 else k
+    """
+    Return a K of as many bytes as `k` values of FP8, where values are smaller; of operands that
+    differ a K that is no less and that they have in multiples.
+    """
+    types = config.operands
+    if types.a_dtype is not types.b_dtype:
+        return -(-k // 128) * 128
+    return k * 2 if types.a_dtype.bits == 4 else k
 
 
 def main() -> None:

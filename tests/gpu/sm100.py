@@ -40,7 +40,13 @@ SCALED_SHAPES = [
 ]
 """The same where scales take columns of tensor memory, too."""
 
-SCALED_TYPES = [("e4m3", "mx32"), ("e2m1", "mx32"), ("e2m1", "nv16")]
+SCALED_TYPES = [
+    ("e4m3", "e4m3", "mx32"),
+    ("e4m3", "e2m1", "mx32"),
+    ("e2m1", "e2m1", "mx32"),
+    ("e2m1", "e2m1", "nv16"),
+]
+"""Types of a and of b, and scales."""
 
 OTHER_TYPES = [
     ("e4m3", "block128", "f16", (256, 192, 2, 1, 2)),
@@ -66,10 +72,10 @@ def _config(layout: Layout, types: Operands, shape: tuple[int, int, int, int, in
     )
 
 
-def _types(dtype: str, scales: str, out_dtype: str = "bf16") -> Operands:
+def _types(dtype: str, scales: str, out_dtype: str = "bf16", b_dtype: str = "") -> Operands:
     return Operands(
         a_dtype=DType(dtype),
-        b_dtype=DType(dtype),
+        b_dtype=DType(b_dtype or dtype),
         out_dtype=DType(out_dtype),
         scale_granularity=ScaleGranularity(scales),
     )
@@ -80,9 +86,9 @@ OF_OTHER_TYPES = [
     for layout in Layout
     for dtype, scales, out_dtype, shape in OTHER_TYPES
 ] + [
-    _config(layout, _types(dtype, scales), shape)
+    _config(layout, _types(dtype, scales, b_dtype=b_dtype), shape)
     for layout in Layout
-    for dtype, scales in SCALED_TYPES
+    for dtype, b_dtype, scales in SCALED_TYPES
     for shape in SCALED_SHAPES
 ]
 

@@ -73,3 +73,17 @@ def test_a_graph_captures_it_and_gives_the_bytes_of_a_cpu(way: str) -> None:
     torch.cuda.synchronize()
     for have, want in zip(owned(found, way), owned(of(x, OFFS), way), strict=True):
         assert torch.equal(raw(have), raw(want))
+
+
+@pytest.mark.parametrize("shape", [(293, 8), (256, 56), (3, 130, 12)])
+def test_words_are_what_deep_gemm_makes(shape: tuple[int, ...]) -> None:
+    """Its own function packs float32 powers of two: the same words, and the same strides."""
+    deep_gemm = pytest.importorskip("deep_gemm")
+    scale = torch.randint(1, 255, shape, dtype=torch.uint8, generator=torch.Generator())
+    powers = torch.exp2(scale.double() - 127).float().cuda()
+    theirs = deep_gemm.get_mn_major_tma_aligned_packed_ue8m0_tensor(powers)
+    ours = quantize.to_words(quantize.to_atoms(scale.cuda()), shape[-2])
+
+    assert torch.equal(ours, theirs)
+    assert ours.stride() == theirs.stride()
+    assert torch.equal(raw(quantize.from_words(theirs)), raw(quantize.to_atoms(scale)))

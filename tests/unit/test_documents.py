@@ -49,11 +49,11 @@ class TestJson:
     )
     def test_refused_quickly_with_one_line(self, data: bytes, complaint: str) -> None:
         """These used to end in RecursionError, in NaN, or in minutes of arithmetic."""
-        start = time.perf_counter()
+        start = time.process_time()
         with pytest.raises(BadDocument, match=complaint) as caught:
             parse_json(data)
 
-        assert time.perf_counter() - start < 1
+        assert time.process_time() - start < 1
         assert "\n" not in str(caught.value)
 
     def test_what_may_stand_in_a_document(self) -> None:
@@ -103,11 +103,11 @@ class TestToml:
     )
     def test_refused_quickly_with_one_line(self, data: bytes, complaint: str) -> None:
         """Dotted names used to take memory by the square of their length: gigabytes for 400 KB."""
-        start = time.perf_counter()
+        start = time.process_time()
         with pytest.raises(BadDocument, match=complaint) as caught:
             parse_toml(data)
 
-        assert time.perf_counter() - start < 1
+        assert time.process_time() - start < 1
         assert "\n" not in str(caught.value)
 
 

@@ -159,7 +159,7 @@ class TestForks:
         def wait() -> None:
             with forks.busy():
                 begun.set()
-                with key_lock(path, 2.0):
+                with key_lock(path, 20.0):
                     pass
 
         with key_lock(path, 1.0) as is_held, self.thread(wait):
@@ -172,13 +172,13 @@ class TestForks:
                 os._exit(int(forks._gate.is_torn))
             seconds = time.monotonic() - start
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert seconds < 1
+        assert seconds < 10
 
     def test_one_time_limit_for_all_hooks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each package whose hooks are waited for before added a minute."""
         for name in ("logging", "filelock", "cutlass"):
             forks.wait_before(name)
-        monkeypatch.setattr(forks, "PATIENCE_S", 0.5)
+        monkeypatch.setattr(forks, "PATIENCE_S", 1.0)
         begun, end = threading.Event(), threading.Event()
 
         def work() -> None:
@@ -195,7 +195,7 @@ class TestForks:
             seconds = time.monotonic() - start
             end.set()
         os.waitpid(pid, 0)
-        assert 0.4 < seconds < 1.2
+        assert 0.9 < seconds < 2.7
 
 
 class TestPlaces:

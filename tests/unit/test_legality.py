@@ -6,14 +6,15 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from jitgen.config import Arch
 from jitgen.errors import UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
-from jitgen.targets.legality import check, require
+from jitgen.targets.legality import check, require, rules, target
 from jitgen.targets.sm_90a.rules import SMEM_BYTES
 from tests.strategies import configs, legal_sweep
+from tests.targets import OWN, TWINS
 
 
 def config(m: int = 128, n: int = 128, k: int = 128, **changes: object) -> KernelConfig:
@@ -171,9 +172,7 @@ class TestRequire:
 
 @given(configs)
 def test_every_config_gets_a_verdict(any_config: KernelConfig) -> None:
-    """
-    No config, however odd, makes the rules fail; a refusal always has code, reason and proposal.
-    """
+    """No config, however odd, makes the rules fail; a refusal always has code and reason."""
     for arch in Arch:
         verdict = check(any_config, arch)
 
@@ -181,13 +180,43 @@ def test_every_config_gets_a_verdict(any_config: KernelConfig) -> None:
         if not verdict:
             assert verdict.code.startswith("E_")
             assert verdict.reason
+
+
+def proposed(any_config: KernelConfig) -> None:
+    for arch in OWN:
+        verdict = check(any_config, arch)
+        if not verdict:
             assert verdict.proposal is not None
             assert verdict.proposal.layout == any_config.layout
 
 
+@settings(max_examples=15)
+@given(configs)
+def test_every_refusal_has_a_proposal(any_config: KernelConfig) -> None:
+    """It is searched for among all configs of a target, which takes a while."""
+    proposed(any_config)
+
+
+@pytest.mark.nightly
+@settings(max_examples=200)
+@given(configs)
+def test_every_refusal_has_a_proposal_at_night(any_config: KernelConfig) -> None:
+    proposed(any_config)
+
+
+@pytest.mark.parametrize(("arch", "other"), TWINS.items())
+def test_twins_have_one_set_of_rules(arch: Arch, other: Arch) -> None:
+    """So that what sweeps find of one holds for both."""
+    assert target(arch).family == target(other).family
+    assert set(target(arch).operations) <= set(target(other).operations)
+    for op in target(arch).operations:
+        assert type(rules(arch, op)) is type(rules(other, op))
+        assert rules(arch, op).template() == rules(other, op).template()
+
+
 def test_derived_dataclasses_are_plain() -> None:
     """What goes into a template is integers and booleans."""
-    for arch in Arch:
+    for arch in OWN:
         for legal in legal_sweep(arch):
             values = dataclasses.asdict(check(legal, arch).derived).values()
 

@@ -95,7 +95,8 @@ ASKED = [
     (config(n=256, out_dtype="f32"), "E_STAGES", "256"),
     # types
     (config(a_dtype="bf16", b_dtype="bf16", scale_granularity="tensor"), "E_MMA", "bf16"),
-    (config(a_dtype="e4m3", b_dtype="e2m1"), "E_MMA", "e2m1"),
+    (config(a_dtype="e4m3", b_dtype="e2m1"), "E_SCALES", "e2m1"),
+    (config(a_dtype="e2m1", b_dtype="e4m3", scale_granularity="mx32"), "E_MMA", "e2m1 x e4m3"),
     (config(out_dtype="e4m3"), "E_MMA", "-> e4m3"),
     (config(scale_granularity="nv16"), "E_SCALES", "nv16"),
 ]

@@ -16,10 +16,11 @@ from jitgen.config import Arch, Layout, ScaleGranularity
 from jitgen.errors import InputError, UnsupportedConfig
 from jitgen.ops import launch
 from jitgen.ops.grouped_gemm.call import grouped_gemm
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem, Tile
 from jitgen.runtime.devices import Emulated, on_device
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.session import current
+from jitgen.tuning.choice import Choice, Chooser
 from tests.arguments import E4M3, MISTAKES, G, K, M, N, config, good, int32, wrong
 
 
@@ -159,6 +160,26 @@ def test_expected_rows_change_the_choice(fake: FakeKernel) -> None:
     assert full is not None
     assert fake.config is not None
     assert fake.config.tile.m < full.tile.m
+
+
+def test_calls_that_ask_for_low_latency_are_remembered_apart(
+    fake: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a call says is a part of what it is remembered by, and warm calls choose nothing."""
+    found = []
+    own = Chooser.select
+
+    def spy(self: Chooser, asked: Problem, *rest: Any, **options: Any) -> Choice:
+        found.append(asked.min_latency)
+        return own(self, asked, *rest, **options)
+
+    monkeypatch.setattr(Chooser, "select", spy)
+    for said in (None, True, False):
+        for _ in range(2):
+            grouped_gemm(**good(), min_latency=said)
+
+    assert found == [None, True, False]
+    assert len(current.get().memo) == 3
 
 
 def test_a_forced_config_is_used(fake: FakeKernel) -> None:

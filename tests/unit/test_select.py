@@ -14,10 +14,12 @@ from jitgen.errors import ConfigError, UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
 from jitgen.runtime.session import select
 from jitgen.settings import settings
+from jitgen.targets import devices
 from jitgen.targets.legality import check, rules
 from jitgen.tuning import known as tuned
 from jitgen.tuning.choice import Choice, bucket, buckets
 from tests.candidates import candidates
+from tests.targets import EACH
 
 MATRICES = [(4096, 7168), (7168, 2048)]
 
@@ -88,7 +90,7 @@ def test_weights_are_streamed_where_they_are_read_once(layout: Layout) -> None:
     assert not choose(layout, 8, 4096, 4096, 7168).config.schedule.stream_b
 
 
-@pytest.mark.parametrize("arch", Arch)
+@pytest.mark.parametrize("arch", EACH)
 def test_a_bucket_has_one_answer(arch: Arch) -> None:
     """A thousand batch sizes take a handful of kernels, each chosen once."""
     problems = [
@@ -102,7 +104,7 @@ def test_a_bucket_has_one_answer(arch: Arch) -> None:
         assert select(bucket(problem, arch), arch) is select(problem, arch)
 
 
-@pytest.mark.parametrize("arch", Arch)
+@pytest.mark.parametrize("arch", EACH)
 def test_buckets_are_those_that_problems_fall_into(arch: Arch) -> None:
     """The walk over the buckets of a range finds what asking for every row count finds."""
     chance = random.Random(0)
@@ -227,3 +229,34 @@ def test_the_default_arch_is_that_of_the_gpu(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
 
     assert target.default_arch() is arch
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("h200", "NVIDIA H200"),
+        ("nvidia h100 pcie", "NVIDIA H100 PCIe"),
+        ("H100-PCIe", "NVIDIA H100 PCIe"),
+        ("gh200", "NVIDIA GH200 480GB"),
+        ("B200", "NVIDIA B200"),
+        ("b300", "NVIDIA B300 SXM6 AC"),
+    ],
+)
+def test_a_device_may_be_called_by_a_short_name(asked: str, found: str) -> None:
+    arch = devices.arch_of(asked)
+
+    assert devices.find(arch, asked).name == found
+    with settings.scope(device=asked):
+        assert devices.find(arch).name == found
+
+
+@pytest.mark.parametrize("asked", ["h100", "nvidia h100"])
+def test_the_beginning_of_several_names_is_none(asked: str) -> None:
+    with pytest.raises(ConfigError, match="may be any of: NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe"):
+        devices.arch_of(asked)
+
+
+@pytest.mark.parametrize("asked", ["h", "nvidia", "-", "h2000"])
+def test_what_is_no_device_is_an_error(asked: str) -> None:
+    with pytest.raises(ConfigError, match=r"may be any of|is not known; allowed"):
+        devices.find(Arch.SM_90A, asked)

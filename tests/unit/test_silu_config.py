@@ -20,11 +20,12 @@ from jitgen.ops.silu_mul_quantize.config import (
 from jitgen.ops.silu_mul_quantize.samples import Sizes, make
 from jitgen.targets.legality import check
 from tests.strategies import silu_sweep
+from tests.targets import EACH
 
 BLOCKS = SiluMulQuantizeConfig(layout="ragged")
 
 
-@pytest.mark.parametrize("arch", Arch)
+@pytest.mark.parametrize("arch", EACH)
 def test_names_parse_back(arch: Arch) -> None:
     configs = list(silu_sweep(arch))
 

@@ -10,10 +10,11 @@ it wants; what it must do at every call is in its time.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import metadata
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from jitgen.errors import JitgenError
 from jitgen.frozen import frozen
@@ -90,10 +91,13 @@ PEER = "deep_gemm"
 _DISTRIBUTIONS = ("deep-gemm", "sgl-deep-gemm", "flashinfer-python", "triton")
 
 
-def versions() -> dict[str, str]:
+T = TypeVar("T")
+
+
+def versions(distributions: Sequence[str] = _DISTRIBUTIONS) -> dict[str, str]:
     """Return the versions of what peers come with, of those that are installed."""
     found = {}
-    for name in _DISTRIBUTIONS:
+    for name in distributions:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
@@ -106,18 +110,33 @@ def find(name: str) -> Peer:
     Raises:
         Unavailable: What it needs is not installed.
     """
-    module, _, attribute = _CLASSES[name].partition(":")
-    peer: Peer = getattr(importlib.import_module(module), attribute)()
+    peer: Peer = make(_CLASSES[name])
     return peer
+
+
+def make(path: str) -> Any:
+    """
+    Return an instance of the class at ``module:Class``.
+
+    Raises:
+        Unavailable: What it needs is not installed.
+    """
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)()
 
 
 def find_all(names: tuple[str, ...] = NAMES) -> tuple[list[Peer], dict[str, str]]:
     """Return the peers among `names` that are here, and for the others why they are not."""
-    found: list[Peer] = []
+    return gather({name: partial(find, name) for name in names})
+
+
+def gather(makers: Mapping[str, Callable[[], T]]) -> tuple[list[T], dict[str, str]]:
+    """Return what `makers` make, and for those that cannot, under their names, why."""
+    found: list[T] = []
     missing: dict[str, str] = {}
-    for name in names:
+    for name, maker in makers.items():
         try:
-            found.append(find(name))
+            found.append(maker())
         except Unavailable as reason:
             missing[name] = str(reason)
         except Exception as error:  # others' code may raise anything, when it is imported too

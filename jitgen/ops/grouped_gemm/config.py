@@ -122,6 +122,8 @@ class Schedule(Part):
             up and stores its share of the columns. For fewer tiles than SMs.
         two_cta: Two CTAs multiply one tile with one instruction, half of its rows each, where a
             target has such instructions: tile.m is then the pair's, and the cluster counts CTAs.
+        safe_selectors: Where instructions take scales from lanes that the source selects, select
+            only those that were seen to work on hardware.
     """
 
     raster: int = of(int, most=MAX_RASTER, default=8)
@@ -129,6 +131,14 @@ class Schedule(Part):
     stream_b: bool = of(bool, default=False)
     split_k: int = of(int, default=1)
     two_cta: bool = of(bool, default=False)
+    safe_selectors: bool = of(bool, default=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the exact JSON form, without selectors where there is nothing to say of them."""
+        document = Part.to_json(self)
+        if not self.safe_selectors:
+            del document["safe_selectors"]
+        return document
 
 
 @frozen
@@ -180,6 +190,7 @@ class KernelConfig(Config):
             *(["streamb"] if schedule.stream_b else []),
             *([f"splitk{schedule.split_k}"] if schedule.split_k != Schedule().split_k else []),
             *(["twocta"] if schedule.two_cta else []),
+            *(["safesel"] if schedule.safe_selectors else []),
             *(["bias"] if self.epilogue.bias else []),
         ]
         return "_".join(parts)
@@ -218,6 +229,7 @@ class KernelConfig(Config):
                     "stream_b": part["streamb"] is not None,
                     "split_k": int(part["split_k"] or Schedule().split_k),
                     "two_cta": part["twocta"] is not None,
+                    "safe_selectors": part["safesel"] is not None,
                 },
                 "epilogue": {"bias": part["bias"] is not None},
             }
@@ -262,12 +274,22 @@ _WORDS = (
     r"_c(?P<cluster_m>\d{1,9})x(?P<cluster_n>\d{1,9})"
     r"_acc(?P<num_acc_stage>\d{1,9})(_ab(?P<num_ab_stage>\d{1,9}))?(_raster(?P<raster>\d{1,9}))?"
     r"(?P<nopdl>_nopdl)?(?P<streamb>_streamb)?(_splitk(?P<split_k>\d{1,9}))?"
-    r"(?P<twocta>_twocta)?(?P<bias>_bias)?"
+    r"(?P<twocta>_twocta)?(?P<safesel>_safesel)?(?P<bias>_bias)?"
 )
 
 
 MAX_SIZE = 2**48
 """Beyond any memory, and small enough that products of sizes are floats."""
+
+
+_USUAL = {
+    "b_dtype": None,
+    "a_scale_granularity": None,
+    "b_layout": "plain",
+    "bias": False,
+    "min_latency": None,
+}
+"""Fields of a problem that its JSON form leaves out where they are so."""
 
 
 @frozen
@@ -289,6 +311,8 @@ class Problem(Part):
         a_scale_granularity: The same of a; None: as b's.
         b_layout: ``plain``, or how b was prepared.
         bias: Whether a vector of N is added for each group.
+        min_latency: Whether few rows are to take the least time, whatever else that costs; None: as
+            JITGEN_MIN_LATENCY says. See `jitgen.tuning.modes`.
     """
 
     op: ClassVar[str] = "grouped_gemm"
@@ -306,6 +330,7 @@ class Problem(Part):
     )
     b_layout: BLayout = of(BLayout, default=BLayout.PLAIN)
     bias: bool = of(bool, default=False)
+    min_latency: bool | None = of(bool, is_optional=True, default=None)
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
@@ -317,8 +342,7 @@ class Problem(Part):
     def to_json(self) -> dict[str, Any]:
         """Return the exact JSON form, without what is as usual: types and layout of b, a bias."""
         document = Part.to_json(self)
-        usual = {"b_dtype": None, "a_scale_granularity": None, "b_layout": "plain", "bias": False}
-        return {n: value for n, value in document.items() if n not in usual or value != usual[n]}
+        return {n: v for n, v in document.items() if n not in _USUAL or v != _USUAL[n]}
 
     @property
     def rows_per_group(self) -> int:
@@ -352,7 +376,8 @@ class Problem(Part):
         if self.b_layout.is_prepared:
             operands += f"_b{self.b_layout}"
         operands += "_bias" * self.bias
-        return f"{self.layout}_{operands}_g{self.groups}_m{self.m}_n{self.n}_k{self.k}"
+        text = f"{self.layout}_{operands}_g{self.groups}_m{self.m}_n{self.n}_k{self.k}"
+        return text + "_minlatency" * bool(self.min_latency)
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -360,7 +385,7 @@ class Problem(Part):
         types = (self.a_dtype, self.operands.b_dtype)
         kind = (self.layout, *types, self.scale_granularity, self.out_dtype)
         more = (self.a_scale_granularity or "", self.b_layout, self.bias)
-        return (*kind, *more, self.n, self.k, self.groups, self.m)
+        return (*kind, *more, self.n, self.k, self.groups, self.m, bool(self.min_latency))
 
     def with_mean(self, rows: int) -> Self:
         """Return the same sizes with a mean of `rows` rows a group."""

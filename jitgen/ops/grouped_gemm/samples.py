@@ -166,7 +166,8 @@ def random_call(
         is_exact: Draw integers, and scales that are powers of two: every sum is exact in float32,
             whatever its order.
         has_spare: Let there be rows that no group owns: behind the last group, in each group of the
-            masked layout, and in whole tiles between and behind those of the contiguous layout.
+            masked layout, and in the contiguous layout in whole tiles between and behind groups,
+            and before the last row of the last group that has several and is padded.
         spoils_idle: Let b be NaN for groups without rows: who takes it shows, and it need not be
             drawn. Of e2m1, which has no NaN, the scales are; prepared weights have more NaNs: see
             `jitgen.ops.grouped_gemm.prepared_draws`.
@@ -240,8 +241,14 @@ def _rows(
     if layout is Layout.RAGGED:
         return (sum(counts) + spare,), list(accumulate(counts))
     indices: list[int] = []
+    last = max((group for group, count in enumerate(counts) if count > 1), default=-1)
     for group, count in enumerate(counts):
-        indices += [group] * count + [-1] * (-count % GROUP_ALIGNMENT)
+        padding = -count % GROUP_ALIGNMENT
+        own = [group] * count
+        if has_spare and group == last and padding:
+            own.insert(-1, -1)  # a row that only a look at each row's group leaves out
+            padding -= 1
+        indices += own + [-1] * padding
         if has_spare and (group % 3 == 1 or group == len(counts) - 1):
             indices += [-1] * GROUP_ALIGNMENT
     return (len(indices),), indices

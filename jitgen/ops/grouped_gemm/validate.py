@@ -9,7 +9,7 @@ the entry refuses.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,6 +56,7 @@ class Arguments(NamedTuple):
     out: Tensor | None
     out_dtype: torch.dtype | None
     expected_m: int | None
+    min_latency: bool | None = None
 
     @property
     def groups(self) -> Tensor | None:
@@ -166,20 +167,28 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         _check_scales(form, given, facts)
     _check_alpha(form, given, num_groups)
     alignment = rules(arch, _OP).alignment
-    for name, tensor in (("a", a), ("b", b), ("out", given.out)):
+    of_b_alone = alignment if of_a is of_b else max(alignment, space.mixed_alignment)
+    for name, tensor, bytes_ in (
+        ("a", a, alignment),
+        ("b", b, of_b_alone),
+        ("out", given.out, alignment),
+    ):
         if tensor is not None:
-            check_memory(name, tensor, ("a", a), alignment, has_memory=has_memory)
-    _check_the_rest(given, n)
+            check_memory(name, tensor, ("a", a), bytes_, has_memory=has_memory)
+    check_the_rest(given, n)
     refuse_gradients(given.tensors, _OP)
     return facts
 
 
-def _check_the_rest(given: Arguments, n: int) -> None:
+def check_the_rest(given: Any, n: int) -> None:
+    """Require an out that does not overlap itself, and words for choosing a kernel."""
     out, expected_m = given.out, given.expected_m
     if out is not None and out.shape[-2] > 1 and out.stride(-2) < n:
         raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
     if expected_m is not None and (type(expected_m) is not int or expected_m < 1):
         raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")
+    if given.min_latency is not None and type(given.min_latency) is not bool:
+        raise InputError("min_latency", f"must be True, False or None (got {given.min_latency!r})")
 
 
 def _space(arch: Arch) -> Space:

@@ -26,7 +26,8 @@ from jitgen.runtime.session import current
 _ARGUMENTS = (
     "Tensor a, Tensor b, Tensor? a_scale=None, Tensor? b_scale=None, Tensor? offs=None, "
     "Tensor? m_indices=None, Tensor? masked_m=None, Tensor? alpha=None, "
-    "ScalarType? out_dtype=None, SymInt? expected_m=None, str? config=None"
+    "ScalarType? out_dtype=None, SymInt? expected_m=None, bool? min_latency=None, "
+    "str? config=None"
 )
 
 
@@ -40,7 +41,8 @@ def record(given: Arguments, config: KernelConfig | None) -> Tensor:
     """
     if not torch._C._is_tracing():  # its sizes are tensors; the operation itself sees numbers
         _check(given, config)
-    rest = (given.out_dtype, given.expected_m, name_of(config, given.a.device))
+    name = name_of(config, given.a.device)
+    rest = (given.out_dtype, given.expected_m, given.min_latency, name)
     tensors = (given.a, given.b, given.a_scale, given.b_scale)
     groups = (given.offs, given.m_indices, given.masked_m)
     if given.out is None:
@@ -96,6 +98,7 @@ def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
     alpha: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     expected_m: int | None = None,
+    min_latency: bool | None = None,
     config: str | None = None,
 ) -> dict[str, Any]:
     """Return what the public function takes; torch leaves out what is the schema's default."""
@@ -111,8 +114,19 @@ def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
         "out": out,
         "out_dtype": out_dtype,
         "expected_m": expected_m,
-        "config": None if config is None else _config(config, _arch(a.device)),
+        "min_latency": min_latency,
+        "config": None if config is None else config_of(config, a.device),
     }
+
+
+def config_of(name: str, device: torch.device) -> KernelConfig:
+    """
+    Return the config that `name` stands for in a graph; the inverse of `name_of`.
+
+    Raises:
+        InputError: It is for another target than that of `device`.
+    """
+    return _config(name, _arch(device))
 
 
 def _arch(device: torch.device) -> Arch:

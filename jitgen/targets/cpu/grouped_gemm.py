@@ -19,6 +19,7 @@ from jitgen.targets.gemm import (
     Space,
     refuse_pairs,
     refuse_scales,
+    refuse_selectors,
     refuse_what_is_to_come,
     sizes,
     traffic,
@@ -92,6 +93,7 @@ class GroupedGemm:
 
     def derive(self, config: KernelConfig) -> CpuDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
+        refuse_selectors(config, "cpu")
         refuse_pairs(config, "cpu")
         space, tile, types = self.space, config.tile, config.operands
         if types.b_layout.is_prepared:

@@ -9,13 +9,15 @@ from jitgen import templates
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.targets import gemm
 from jitgen.targets.gemm import check_vectors
-from jitgen.targets.protocol import Candidate, Device, Template
+from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
 from jitgen.targets.sm_100a import candidates, cost
 from jitgen.targets.sm_100a.rules import Sm100Rules
+from jitgen.targets.sm_100a.sizes import UNPACKED_K
 
 _PARAMETERS = frozenset(
     (
-        *("name", "config_json", "layout", "a_dtype", "out_dtype", "scale_granularity"),
+        *("name", "config_json", "layout", "a_dtype", "b_dtype", "out_dtype"),
+        "scale_granularity",
         *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "num_acc_stage"),
         *("raster", "stream_b", "use_pdl", "split_k"),
         *("ctas", "update_warps", "threads", "update_registers", "other_registers"),
@@ -73,3 +75,13 @@ class GroupedGemm(Sm100Rules):
     def check_sizes(self, problem: Problem) -> None:
         """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
         check_vectors(problem, self.arch, vector_bytes=self.alignment)
+        types = problem.operands
+        if types.b_layout.is_prepared:  # of no size is there a kernel
+            return
+        refuse_unless(
+            types.a_dtype is types.b_dtype or problem.k % UNPACKED_K == 0,
+            "E_SIZE",
+            f"must have K a multiple of {UNPACKED_K} on {self.arch} for {types.a_dtype} x "
+            f"{types.b_dtype}: the TMA unit unpacks so many {types.b_dtype} values to bytes at "
+            f"once (got {problem.k})",
+        )

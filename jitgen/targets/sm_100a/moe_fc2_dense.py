@@ -55,7 +55,8 @@ N 7168, by the cost model on paper.
 
 _PARAMETERS = frozenset(
     (
-        *("name", "config_json", "layout", "a_dtype", "out_dtype", "scale_granularity"),
+        *("name", "config_json", "layout", "a_dtype", "b_dtype", "out_dtype"),
+        "scale_granularity",
         *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "num_acc_stage"),
         *("raster", "stream_b", "use_pdl", "split_k"),
         *("ctas", "update_warps", "threads", "update_registers", "other_registers"),

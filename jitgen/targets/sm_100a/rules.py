@@ -13,7 +13,7 @@ import math
 from jitgen.config.config import SCALE_BLOCK, SCALES, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.targets.gemm import Space, refuse_scales, refuse_what_is_to_come
+from jitgen.targets.gemm import Space, refuse_scales, refuse_selectors, refuse_what_is_to_come
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_100a.sizes import (
     ATOM_BYTES,
@@ -32,6 +32,7 @@ from jitgen.targets.sm_100a.sizes import (
     THREADS,
     TILE_INFO_BYTES,
     TMEM_COLUMNS,
+    UNPACKED_ALIGNMENT,
     UPDATE_WARPS,
     WIDE,
     align,
@@ -116,11 +117,14 @@ class Sm100Rules:
         ),
         scale_granularity=SCALES,
         two_cta=(False, True),
+        mixed=((DType.E4M3, DType.E2M1),),
+        mixed_alignment=UNPACKED_ALIGNMENT,
     )
 
     def derive(self, config: KernelConfig) -> Sm100Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_what_is_to_come(config, self.arch)
+        refuse_selectors(config, self.arch)
         self._check_types(config)
         self._check_tile(config)
         self._check_pair(config)
@@ -162,7 +166,8 @@ class Sm100Rules:
             self.space.has(types),
             "E_MMA",
             f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no {self.arch} kernel; a "
-            "and b are both e4m3, or both e2m1, and the output is bf16, f16 or f32",
+            "and b are both e4m3, or both e2m1, or e4m3 and e2m1, and the output is bf16, f16 or "
+            "f32",
         )
         refuse_scales(config, self.space, self.arch)
 

@@ -53,6 +53,15 @@ ATOM_COLUMNS = 4
 SHIFT_COLUMNS = 64
 """Columns of b that scales in tensor memory are shifted by, as NVIDIA's examples do."""
 
+UNPACKED_K = 128
+"""
+Values of 4 bits that the TMA unit unpacks to bytes at once, for matrix instructions with an e4m3 a:
+PTX ISA, "Tensors": rows, boxes and coordinates of b4x16_p64 are whole multiples of it.
+"""
+
+UNPACKED_ALIGNMENT = 32
+"""And bytes at whole multiples of which such a matrix, and each row of it, begins."""
+
 VALUES = {ScaleGranularity.MX32: 32, ScaleGranularity.NV16: 16}
 """Values along K that share a scale."""
 

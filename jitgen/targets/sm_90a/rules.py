@@ -16,7 +16,13 @@ import math
 from jitgen.config.config import FLOAT_SCALES, SCALE_BLOCK, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.targets.gemm import Space, refuse_pairs, refuse_scales, refuse_what_is_to_come
+from jitgen.targets.gemm import (
+    Space,
+    refuse_pairs,
+    refuse_scales,
+    refuse_selectors,
+    refuse_what_is_to_come,
+)
 from jitgen.targets.protocol import refuse_unless
 
 SMEM_BYTES = 232_448
@@ -123,6 +129,7 @@ class Sm90Rules:
     def derive(self, config: KernelConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_what_is_to_come(config, "sm_90a")
+        refuse_selectors(config, "sm_90a")
         refuse_pairs(config, "sm_90a")
         self._check_instruction(config)
         self._check_cluster(config)

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What sides multiply: weights of one size, activations of one case, and the product to compare with.
+
+Weights are random bits, scales within a factor of 2**8, as those of checkpoints are. A side's
+reference is the float32 product of what it was handed, after its own quantisation: its error is
+that of its kernel alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from jitgen.bench.cases import Case
+from jitgen.formats import e2m1
+from jitgen.formats.mx32 import VALUES
+from jitgen.frozen import frozen
+from jitgen.tuning.measure.clock import Call
+from jitgen.tuning.measure.errors import WrongResult
+
+SETS = 3
+"""Copies of the weights, each read by one launch behind a flush, so that all launches are cold."""
+
+LARGEST_ERROR = 4e-3
+"""
+Of any row, in the Frobenius norm, as a part of the exact result: rounding to bfloat16 leaves
+1.65e-3, and one value of a row of 4096 that is lost 1.6e-2.
+"""
+
+LONG_ROWS = 1024
+"""Rows of a group from which a call takes milliseconds."""
+
+_EXPONENTS = (115, 124)
+_SEED = 0
+T = TypeVar("T")
+
+
+@dataclass(slots=True, kw_only=True)
+class Weights:
+    """
+    MXFP4 weights of all groups, as checkpoints hold them.
+
+    Attributes:
+        packed: (G, N, K / 2) uint8, of two neighbours along K the first in the low half.
+        scale: (G, N, K / 32) uint8, UE8M0.
+        made: What sides made of them, under names: the cases of a size share it.
+    """
+
+    packed: Tensor
+    scale: Tensor
+    made: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def random(cls, groups: int, n: int, k: int, device: str) -> Self:
+        """Return random bits, the same in every run."""
+        chance = torch.Generator(device).manual_seed(_SEED)
+
+        def bits(low: int, high: int, size: int) -> Tensor:
+            shape = (groups, n, size)
+            return torch.randint(
+                low, high, shape, dtype=torch.uint8, device=device, generator=chance
+            )
+
+        return cls(packed=bits(0, 256, k // 2), scale=bits(*_EXPONENTS, k // VALUES))
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Groups, N and K."""
+        groups, n, half = self.packed.shape
+        return groups, n, half * 2
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of values and scales: 4.25 bits a weight."""
+        return self.packed.nbytes + self.scale.nbytes
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """Return what `make` returned when it was asked for under this name first."""
+        if name not in self.made:
+            self.made[name] = make()
+        found: T = self.made[name]
+        return found
+
+    def values(self) -> Tensor:
+        """Return (G, N, K) float32."""
+        return self.once("values", self._values)
+
+    def _values(self) -> Tensor:
+        values = torch.empty(self.sizes, device=self.packed.device)
+        for group, (packed, scale) in enumerate(zip(self.packed, self.scale, strict=True)):
+            factors = torch.exp2(scale.float() - 127).repeat_interleave(VALUES, -1)
+            values[group] = e2m1.unpack(packed) * factors
+        return values
+
+
+class Tokens:
+    """
+    Activations of one case.
+
+    Attributes:
+        case: The sizes.
+        row_counts: Rows of each group.
+        x: (M, K) bfloat16.
+        offs: (G,) int32, where groups end.
+    """
+
+    def __init__(self, case: Case, device: str) -> None:
+        self.case = case
+        self.row_counts = case.row_counts
+        m = sum(self.row_counts)
+        chance = torch.Generator(device).manual_seed(_SEED)
+        x = torch.randn(m, case.k, device=device, generator=chance)
+        self.x = x.bfloat16()
+        self.offs = torch.tensor(self.row_counts).cumsum(0).int().to(device)
+        self._products: dict[str, Tensor] = {}
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """Where groups end."""
+        return [int(end) for end in self.offs.tolist()]
+
+    def groups(self) -> Iterator[tuple[int, slice]]:
+        """Yield every group that has rows, and those."""
+        for group, (end, count) in enumerate(zip(self.ends, self.row_counts, strict=True)):
+            if count:
+                yield group, slice(end - count, end)
+
+    def paired(self, sets: Sequence[T]) -> list[tuple[T, Tensor]]:
+        """
+        Return copies of weights, each with a result of its own: what each call is made of.
+
+        A result is (M, N) bfloat16 full of NaN, so that what is not written is seen. Long calls
+        need but one copy: weights are a small part of what they read, results fill the memory.
+        """
+        count = 1 if self.is_long else len(sets)
+        shape = (len(self.x), self.case.n)
+        like = self.x.new_full((1,), float("nan"))
+        return [(each, like.expand(shape).clone()) for each in sets[:count]]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a call takes milliseconds."""
+        return self.case.rows_per_group >= LONG_ROWS
+
+    def product(self, name: str, a: Callable[[], Tensor], weights: Callable[[], Tensor]) -> Tensor:
+        """
+        Return the float32 product with the weights of each row's group, kept under `name`.
+
+        Args:
+            name: Of these operands.
+            a: Returns (M, K) float32.
+            weights: Returns (G, N, K) float32.
+        """
+        if name not in self._products:
+            left, right = a(), weights()
+            out = left.new_empty(len(left), right.shape[1])
+            for group, rows in self.groups():
+                torch.mm(left[rows], right[group].T, out=out[rows])
+            self._products[name] = out
+        return self._products[name]
+
+
+@frozen
+class Ready:
+    """
+    A side with the operands of one case.
+
+    Attributes:
+        calls: Enqueues the product, once for each copy of the weights.
+        out: (M, N), what the first call writes.
+        expected: (M, N) float32.
+        num_bytes: Weights, scales, activations and results, each once.
+        kernel: Name of the kernel, where one was chosen.
+    """
+
+    calls: tuple[Call, ...]
+    out: Tensor
+    expected: Tensor
+    num_bytes: int
+    kernel: str = ""
+
+    def check(self) -> float:
+        """
+        Return the error of what the first call wrote, of all rows in the Frobenius norm.
+
+        Raises:
+            WrongResult: A row is further from the float32 product than rounding explains.
+        """
+        difference = self.out.float().sub_(self.expected)
+        wrong, right = difference.norm(dim=1), self.expected.norm(dim=1)
+        worst = float((wrong / right.clamp(min=1e-30)).max())
+        if not worst <= LARGEST_ERROR:
+            raise WrongResult(
+                f"a row is wrong by {worst:.3g} of its norm, {LARGEST_ERROR} is the most"
+            )
+        return float(wrong.norm() / right.norm())
+
+
+def copies(x: Tensor) -> list[Tensor]:
+    """Return `x` and copies of it, one for each call."""
+    return [x, *(x.clone() for _ in range(SETS - 1))]

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""jitgen's own sides: FP8 weights, and MXFP4 ones in each layout with each kind of activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+import jitgen
+from jitgen.bench.cases import Case
+from jitgen.bench.hopper_fp4.operands import SETS, Ready, Tokens, Weights, copies
+from jitgen.bench.hopper_fp4.report import FP8
+from jitgen.config import Arch, DType, ScaleGranularity
+from jitgen.config.config import SCALE_BLOCK, BLayout
+from jitgen.formats.prepared import prepare_mxfp4
+from jitgen.formats.protocol import ceil_div
+from jitgen.formats.split import split_bf16
+from jitgen.frozen import frozen
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.targets.devices import default_arch
+
+_NAN_BITS = 127
+"""Magnitude of e4m3's NaN; one less is the largest number."""
+
+
+class Side(Protocol):
+    """
+    One way to multiply.
+
+    Attributes:
+        name: What tables and JSON call it.
+        note: What a reader must know of it, if anything.
+    """
+
+    name: str
+    note: str
+
+    def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
+        """
+        Return the side with its operands: what it makes of weights and scales is not timed.
+
+        Raises:
+            Unavailable: It cannot compute this case.
+        """
+        ...
+
+
+@frozen
+class Parts:
+    """
+    What a side multiplies in one case.
+
+    Attributes:
+        calls: `grouped_gemm` for each copy of the weights; `offs`, `out` and `config` lack.
+        expected: (M, N) float32.
+        num_bytes: Weights, scales and activations, each once.
+    """
+
+    calls: tuple[Callable[..., Tensor], ...]
+    expected: Tensor
+    num_bytes: int
+
+
+class Own(Side):
+    """
+    One of jitgen's own.
+
+    Attributes:
+        types: What a problem says of operands.
+    """
+
+    types: Mapping[str, Any]
+
+    def parts(self, weights: Weights, tokens: Tokens) -> Parts:
+        """Return what the side multiplies."""
+        raise NotImplementedError
+
+    def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
+        """Return the call with the kernel that the selector chooses."""
+        return _ready(tokens, self.parts(weights, tokens), self.kernels(tokens.case)[0])
+
+    def others(self, weights: Weights, tokens: Tokens) -> dict[str, Callable[[], Ready]]:
+        """Return what makes the call with each other kernel that might be chosen, by its name."""
+        parts, others = self.parts(weights, tokens), self.kernels(tokens.case)[1:]
+        return {config.short: partial(_ready, tokens, parts, config) for config in others}
+
+    def kernels(self, case: Case, arch: Arch | None = None) -> list[KernelConfig]:
+        """Return what may be chosen for a case, first what the selector does choose."""
+        problem = replace(case.problem, m=sum(case.row_counts), **self.types)
+        choice = jitgen.select(problem, arch or default_arch())
+        return [candidate.config for candidate in choice.candidates]
+
+
+class Fp8(Own):
+    """jitgen's FP8 kernel with block128 scales, on random weights of its own."""
+
+    name = FP8
+    types: Mapping[str, Any] = {}
+    note = "e4m3 weights with block128 scales: 8 bits a weight"
+
+    def parts(self, weights: Weights, tokens: Tokens) -> Parts:
+        """Return FP8 operands."""
+        b, b_scale = weights.once(FP8, partial(_fp8_weights, weights))
+
+        def values() -> Tensor:
+            return weights.once("fp8 values", partial(_fp8_values, b[0], b_scale))
+
+        a, a_scale = jitgen.quantize.per_token_group(tokens.x)
+        return Parts(
+            calls=tuple(partial(jitgen.grouped_gemm, a, each, a_scale, b_scale) for each in b),
+            expected=tokens.product(FP8, partial(_by_block, a, a_scale), values),
+            num_bytes=b[0].nbytes + b_scale.nbytes + a.nbytes + a_scale.nbytes,
+        )
+
+
+class Mxfp4(Own):
+    """
+    jitgen's kernels for prepared MXFP4 weights.
+
+    A kind of activations says how they are made of bfloat16 ones, what their values are, and what
+    the problem says of them; it shares its reference with the other layouts.
+    """
+
+    note = ""
+
+    def __init__(self, name: str, layout: BLayout, kind: Kind) -> None:
+        self.name = name
+        self._layout = layout
+        self._kind = kind
+        self.types = {
+            "a_dtype": kind.dtype,
+            "b_dtype": DType.E2M1,
+            "scale_granularity": ScaleGranularity.MX32,
+            "a_scale_granularity": kind.scales,
+            "b_layout": layout,
+        }
+
+    def parts(self, weights: Weights, tokens: Tokens) -> Parts:
+        """Return prepared weights and the side's kind of activations."""
+        prepared = weights.once(self._layout, partial(_prepared, weights, self._layout))
+        kind = self._kind
+        a, *scales = kind.quantize(tokens.x)
+        exact = partial(kind.values, tokens.x, a, *scales)
+        return Parts(
+            calls=tuple(partial(jitgen.grouped_gemm, a, each, *scales) for each in prepared),
+            expected=tokens.product(kind.product, exact, weights.values),
+            num_bytes=weights.num_bytes + sum(x.nbytes for x in (a, *scales)),
+        )
+
+
+@frozen
+class Kind:
+    """
+    What activations are when they reach a kernel.
+
+    Attributes:
+        dtype: Their type, as a problem says it.
+        scales: Their scales, likewise.
+        quantize: Returns a, and a_scale where there is one, of (M, K) bfloat16.
+        values: Returns (M, K) float32 of (M, K) bfloat16 and of what `quantize` returned.
+        product: Name of the reference.
+    """
+
+    dtype: DType
+    scales: ScaleGranularity
+    quantize: Callable[[Tensor], tuple[Tensor, ...]]
+    values: Callable[..., Tensor]
+    product: str
+
+
+def _by_row(_: Tensor, a: Tensor, a_scale: Tensor) -> Tensor:
+    return a.float() * a_scale.unsqueeze(-1)
+
+
+def _by_block(a: Tensor, a_scale: Tensor) -> Tensor:
+    return a.float() * a_scale.repeat_interleave(SCALE_BLOCK, -1)[:, : a.shape[1]]
+
+
+WIDE = Kind(
+    dtype=DType.BF16,
+    scales=ScaleGranularity.NONE,
+    quantize=lambda x: (x,),
+    values=lambda x, *_: x.float(),
+    product="bf16",
+)
+SPLIT = Kind(
+    dtype=DType.E4M3X2,
+    scales=ScaleGranularity.ROW,
+    quantize=split_bf16,
+    values=lambda x, *_: x.float(),
+    product="bf16",
+)
+ROW = Kind(
+    dtype=DType.E4M3,
+    scales=ScaleGranularity.ROW,
+    quantize=jitgen.quantize.per_row,
+    values=_by_row,
+    product="row",
+)
+BLOCK128 = Kind(
+    dtype=DType.E4M3,
+    scales=ScaleGranularity.BLOCK128,
+    quantize=jitgen.quantize.per_token_group,
+    values=lambda _, *operands: _by_block(*operands),
+    product="block128",
+)
+
+OURS: tuple[Own, ...] = (
+    Fp8(),
+    Mxfp4("e4m3", BLayout.EXACT1, ROW),
+    Mxfp4("e4m3 folded", BLayout.FOLDED1, ROW),
+    Mxfp4("e4m3x2", BLayout.EXACT1, SPLIT),
+    Mxfp4("bf16", BLayout.WIDE1, WIDE),
+    Mxfp4("e4m3x2 folded", BLayout.FOLDED1, SPLIT),
+    Mxfp4("e4m3 block128", BLayout.EXACT1, BLOCK128),
+    Mxfp4("e4m3 block128 folded", BLayout.FOLDED1, BLOCK128),
+)
+"""FP8 first: the ratios are to it."""
+
+
+def kernels(found: Sequence[Case], *, all_of_them: bool = False) -> list[str]:
+    """Return the names of the kernels for our sides of some cases: chosen ones, or candidates."""
+    arch = Arch.SM_90A
+    configs = (
+        config
+        for case in found
+        for side in OURS
+        for config in side.kernels(case, arch)[: None if all_of_them and side.name != FP8 else 1]
+    )
+    return list(dict.fromkeys(str(config.name(arch)) for config in configs))
+
+
+def _ready(tokens: Tokens, parts: Parts, config: KernelConfig) -> Ready:
+    """Return the calls with results of their own."""
+    paired = tokens.paired(parts.calls)
+    return Ready(
+        calls=tuple(
+            partial(call, offs=tokens.offs, out=out, config=config) for call, out in paired
+        ),
+        out=paired[0][1],
+        expected=parts.expected,
+        num_bytes=parts.num_bytes + paired[0][1].nbytes,
+        kernel=str(config.name(default_arch())),
+    )
+
+
+def _prepared(weights: Weights, layout: BLayout) -> list[Any]:
+    first = prepare_mxfp4(weights.packed, weights.scale, layout=layout)
+    return [first, *(replace(first, values=first.values.clone()) for _ in range(SETS - 1))]
+
+
+def _fp8_weights(weights: Weights) -> tuple[list[Tensor], Tensor]:
+    """Return random bits without NaN, and scales around one."""
+    groups, n, k = weights.sizes
+    device = weights.packed.device
+    chance = torch.Generator(device).manual_seed(1)
+    bits = torch.randint(0, 256, weights.sizes, dtype=torch.uint8, device=device, generator=chance)
+    bits -= (bits & _NAN_BITS == _NAN_BITS).to(torch.uint8)
+    blocks = (groups, ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK))
+    scale = torch.rand(blocks, device=device, generator=chance) + 0.5
+    return copies(bits.view(torch.float8_e4m3fn)), scale
+
+
+def _fp8_values(b: Tensor, b_scale: Tensor) -> Tensor:
+    """Return (G, N, K) float32, one group at a time."""
+    _, n, k = b.shape
+    values = torch.empty(b.shape, device=b.device)
+    for value, each, scale in zip(values, b, b_scale, strict=True):
+        rows = scale.repeat_interleave(SCALE_BLOCK, 0)[:n]
+        torch.mul(each.float(), rows.repeat_interleave(SCALE_BLOCK, 1)[:, :k], out=value)
+    return values

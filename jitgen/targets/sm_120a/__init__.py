@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blackwell for desks and workstations: RTX 50, RTX PRO 6000."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from jitgen.targets.protocol import HostLevel
+from jitgen.targets.sm_120a.devices import DEVICES
+
+if TYPE_CHECKING:
+    from jitgen.targets.protocol import Device, Rules
+
+
+class Sm120a:
+    """See `jitgen.targets.protocol.Target`."""
+
+    name = "sm_120a"
+    family = "sm120"
+    is_gpu = True
+    compiler_options: tuple[str, ...] = ("--gpu-arch", "sm_120a")
+    host_level = HostLevel.BASE
+    devices: tuple[Device, ...] = DEVICES
+    operations = ("grouped_gemm", "silu_mul_quantize", "quantize")
+
+    def runs_on(self, major: int, minor: int) -> bool:
+        """Return whether a GPU of this compute capability runs its kernels."""
+        return (major, minor) == (12, 0)
+
+    @cache  # noqa: B019  # each target is one object
+    def rules(self, op: str) -> Rules:
+        """Return what it says of an operation of `operations`."""
+        if op == "silu_mul_quantize":
+            from jitgen.targets.sm_120a.silu_mul_quantize import SiluMulQuantize
+
+            return SiluMulQuantize(self.name)
+        if op == "quantize":
+            from jitgen.targets.sm_120a.quantize import Quantize
+
+            return Quantize(self.name)
+        from jitgen.targets.sm_120a.grouped_gemm import GroupedGemm
+
+        return GroupedGemm(self.name)
+
+
+TARGET = Sm120a()

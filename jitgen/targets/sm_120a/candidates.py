@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The few configs that the selector may choose on RTX 50, RTX PRO 6000 and DGX Spark: what prewarming
+compiles.
+
+They come from a model on paper, not from measurements. Few rows are bound by the weights that
+memory delivers: there, tiles of 64 weights give more CTAs, and deep ones more bytes in flight; what
+is read once is streamed past L2. Wide tiles are for many rows, which tensor cores bound.
+"""
+
+from __future__ import annotations
+
+from jitgen.config import Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Operands, Schedule, Tile
+
+_Listed = tuple[tuple[int, int, int, Schedule], ...]
+
+_STREAM = Schedule(raster=1, stream_b=True)
+_SHARED = Schedule()
+
+_MIXED: _Listed = (
+    (8, 64, 512, _STREAM),
+    (8, 128, 256, _STREAM),
+    (16, 128, 256, _STREAM),
+    (32, 128, 256, _STREAM),
+    (64, 128, 128, _STREAM),
+    (64, 128, 128, _SHARED),
+    (128, 128, 128, _SHARED),
+)
+"""Rows, columns, depth and schedule, where rows have a byte for each value: fewer stages fit."""
+
+_PACKED: _Listed = (
+    (8, 64, 512, _STREAM),
+    (8, 128, 256, _STREAM),
+    (16, 128, 256, _STREAM),
+    (32, 128, 256, _STREAM),
+    (64, 128, 256, _STREAM),
+    (128, 128, 128, _SHARED),
+)
+"""The same where both operands have two values a byte."""
+
+_BYTES: _Listed = (
+    (8, 64, 256, _STREAM),
+    (8, 128, 128, _STREAM),
+    (16, 128, 128, _STREAM),
+    (32, 128, 128, _STREAM),
+    (64, 128, 128, _STREAM),
+    (128, 128, 128, _SHARED),
+)
+"""Where both have a byte for each value."""
+
+_PROMOTED: _Listed = (
+    (8, 128, 128, _STREAM),
+    (16, 128, 128, _STREAM),
+    (32, 128, 128, _STREAM),
+    (64, 128, 128, _STREAM),
+    (128, 128, 128, _SHARED),
+)
+"""The same where scales are applied by promotion, every 128 of K."""
+
+
+def candidates(layout: Layout, operands: Operands, epilogue: Epilogue) -> tuple[KernelConfig, ...]:
+    """Return the configs that may be chosen, legal or not."""
+    bits = operands.a_dtype.bits, operands.b_dtype.bits
+    listed = {(8, 4): _MIXED, (4, 4): _PACKED}.get(bits, _BYTES)
+    if operands.scale_granularity is ScaleGranularity.BLOCK128:
+        listed = _PROMOTED
+    return tuple(
+        KernelConfig(
+            layout=layout,
+            operands=operands,
+            tile=Tile(m=rows, n=columns, k=depth),
+            schedule=way,
+            epilogue=epilogue,
+        )
+        for rows, columns, depth, way in listed
+    )
+
+
+def min_latency(listed: tuple[KernelConfig, ...]) -> tuple[KernelConfig, ...]:
+    """
+    Return those of `listed` for the least latency of few rows: of the smallest tiles the narrowest,
+    which have the most CTAs, with depth that has the most bytes in flight.
+    """
+    place = min((each.tile.m, each.tile.n) for each in listed)
+    return tuple(each for each in listed if (each.tile.m, each.tile.n) == place)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The cost model: an estimate of the time of a call, in microseconds, from what the units of an SM do
+in a cycle. On paper: no constant was measured on such a GPU.
+
+A CTA multiplies a tile of K as fast as its tensor cores do, its schedulers issue, or sums are ready
+to be added to, whichever is slowest. Meanwhile the next one is loaded: from L2, whose rate all SMs
+share, and from memory, which delivers weights once for each group that has rows. A call takes waves
+of tiles, each as long as the slowest of these; in the last one those that are left share the rates.
+
+How many tiles there are hangs on the rows of each group, which nobody knows beforehand. Some
+experts are more popular than others, and each call draws its rows at their odds: of many experts
+with few rows each, some have none, and others twice as many as fit a tile. And a problem stands for
+others with a few rows less, which may be just what saves them a wave: its time is the mean of
+theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+from jitgen.config import Layout, ScaleGranularity
+from jitgen.layouts import GROUP_ALIGNMENT
+from jitgen.ops.grouped_gemm.config import MAX_SIZE, KernelConfig, Operands, Problem
+from jitgen.targets.protocol import Candidate, Device
+from jitgen.targets.sm_120a.devices import Paper
+from jitgen.targets.sm_120a.sizes import VALUES, is_block, warps
+
+_POPULARITY = (0.42, 0.58, 0.70, 0.83, 0.98, 1.15, 1.41, 1.94)
+"""
+Assumed: rows of experts in parts of their mean, equally likely; lognormal with a deviation of 0.5.
+"""
+
+_STANDS_FOR = (0.8, 0.9, 1.0)
+"""Rows of the problems that one stands for, in parts of its own: buckets are that wide."""
+
+_FEW = 64.0
+"""Mean rows up to which each number of rows is looked at; above, the deviation is small."""
+
+_QUANTILES = (-1.53, -0.89, -0.49, -0.16, 0.16, 0.49, 0.89, 1.53)
+"""Deviations from the mean, equally likely: the middles of eighths of a normal distribution."""
+
+_WRONG_HINT = 0.002
+"""
+Assumed: what it costs to let weights that one tile reads push others out of L2. It decides between
+kernels that differ in nothing else.
+"""
+
+
+class Work(NamedTuple):
+    """
+    What the rows of all groups ask for.
+
+    Attributes:
+        active: Groups that have rows.
+        down: Tiles along M, in all of them.
+        readings: How often a group's weights are gone over, by all SMs together.
+    """
+
+    active: float
+    down: float
+    readings: float
+
+
+def predict(problem: Problem, config: KernelConfig, device: Device, num_sms: int) -> Candidate:
+    """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+    each = [_call(problem, part, config, device, num_sms) for part in _STANDS_FOR]
+    paper, whole = paper_of(device), each[-1]
+    cost = paper.call_us + sum(call.cycles for call in each) / len(each) / device.clock_mhz
+    if not config.schedule.stream_b:
+        cost *= 1 + _WRONG_HINT
+    computed = whole.tiles * config.tile.m * config.tile.n
+    return Candidate(
+        config=config,
+        cost=cost,
+        padding_ratio=max(1.0, computed / (max(1, problem.m) * problem.n)),
+        waves=math.ceil(whole.tiles / num_sms),
+        traffic_bytes=round(whole.crossing),
+        limiter=whole.limiter,
+    )
+
+
+class Call(NamedTuple):
+    """
+    What a call is expected to take.
+
+    Attributes:
+        tiles: Tiles, of all CTAs.
+        cycles: Their time.
+        crossing: Bytes between memory and L2.
+        limiter: ``multiply`` or ``stream``.
+    """
+
+    tiles: float
+    cycles: float
+    crossing: float
+    limiter: str
+
+
+def _call(
+    problem: Problem, part: float, config: KernelConfig, device: Device, num_sms: int
+) -> Call:
+    """Return the call of `problem` with `part` of its rows."""
+    tile, paper = config.tile, paper_of(device)
+    work = work_of(problem, part, config, num_sms)
+    tiles = max(1.0, work.down * -(-problem.n // tile.n))
+    k_tiles = -(-problem.k // tile.k)
+    cycles = k_tiles * k_tile_cycles(config, paper)
+    cycles += paper.tile_cycles + tile.m / 8 * paper.row_cycles
+    a_row, b_row = row_bytes(config.operands, problem.k)
+    loads = tile.n * b_row + tile.m * a_row
+    crossing = problem.n * b_row * _readings(problem, config, device, work)
+    crossing += part * problem.m * (a_row + problem.n * problem.out_dtype.bits / 8)
+    l2 = paper.l2_bytes * device.num_sms
+    dram = device.dram_gbps * 1e3 * paper.dram_share / device.clock_mhz
+
+    def wave(ctas: float) -> float:
+        """Return the cycles of so many tiles at a time."""
+        shared = max(ctas * loads / l2, ctas * crossing / tiles / dram)
+        return max(cycles, loads / paper.sm_l2_bytes, shared)
+
+    full, rest = divmod(tiles, num_sms)
+    total = full * wave(num_sms) + (wave(rest) if rest else 0.0) + paper.uneven * cycles
+    is_busy = math.ceil(tiles / num_sms) * cycles > crossing / dram
+    return Call(tiles, total, crossing, "multiply" if is_busy else "stream")
+
+
+def k_tile_cycles(config: KernelConfig, paper: Paper) -> float:
+    """Return what the warps that multiply take for a tile of K."""
+    tile, types = config.tile, config.operands
+    is_packed = types.a_dtype.bits == types.b_dtype.bits == 4
+    tensor = 2 * tile.m * tile.n * tile.k / (paper.fp4_flop if is_packed else paper.fp8_flop)
+    warps_m, warps_n = warps(config)
+    issue = instructions(config) * warps_m * warps_n / paper.issue_slots
+    depth = 64 if is_packed else 32
+    return max(tensor / paper.reached, issue / paper.reached, tile.k / depth * paper.mma_latency)
+
+
+def instructions(config: KernelConfig) -> float:
+    """
+    Return what a warp issues for a tile of K, within a fifth of what SASS has.
+
+    For each step along K: matrix instructions, one for 8 rows x 16 columns, and what is loaded and
+    unpacked for its rows and columns. Besides, scales, the ring, and the loop.
+    """
+    tile, types = config.tile, config.operands
+    warps_m, warps_n = warps(config)
+    parts_m, parts_n = tile.m / 8 / warps_m, tile.n / 16 / warps_n
+    products = parts_m * parts_n
+    if is_block(config):  # sums of 128 of K are multiplied by their scales and added
+        return 25 + tile.k / 32 * (products + 1.5 * parts_n + 1.5 * parts_m) + 6 * products
+    if types.a_dtype is types.b_dtype:
+        steps = tile.k * types.a_dtype.bits / 256  # 32 bytes of each row
+        scales = 1.5 if types.scale_granularity is ScaleGranularity.NV16 else 0.0  # twice as many
+        return 33 + steps * (1.8 * products + 3 * parts_n + parts_m + scales)
+    return 33 + tile.k / 32 * (1.9 * products + 9.4 * parts_n + 3.3 * parts_m)
+
+
+def row_bytes(types: Operands, k: int) -> tuple[float, float]:
+    """Return the bytes of a row of a and of b, each with its scales."""
+    if types.scale_granularity is ScaleGranularity.BLOCK128:
+        return k * (1 + 4 / 128), float(k)  # those of b are a few for 128 rows
+    scales = 1 / VALUES[types.scale_granularity]
+    return k * (types.a_dtype.bits / 8 + scales), k * (types.b_dtype.bits / 8 + scales)
+
+
+def paper_of(device: Device) -> Paper:
+    """Return what an SM of `device` does in a cycle."""
+    paper: Paper = device.constants["grouped_gemm"]
+    return paper
+
+
+def _readings(problem: Problem, config: KernelConfig, device: Device, work: Work) -> float:
+    """
+    Return how many groups' weights come from memory: those of each strip of tiles that are worked
+    on at a time, where L2 does not keep them.
+    """
+    group = problem.n * row_bytes(config.operands, problem.k)[1]
+    stays = group < device.l2_bytes * paper_of(device).l2_share
+    return work.active if stays and not config.schedule.stream_b else work.readings
+
+
+def work_of(problem: Problem, part: float, config: KernelConfig, num_sms: int) -> Work:
+    """Return what the groups of `problem` are expected to ask for, with `part` of its rows."""
+    mean = part * problem.m / problem.groups
+    height, raster = config.tile.m, config.schedule.raster
+    strip = height * raster * max(1, num_sms // (-(-problem.n // config.tile.n) * raster))
+    if problem.layout is Layout.CONTIGUOUS or problem.groups == 1:
+        unit = GROUP_ALIGNMENT if problem.layout is Layout.CONTIGUOUS else 1
+        rows, groups = max(unit, math.ceil(mean)), float(problem.groups)
+        return Work(groups, groups * -(-rows // height), groups * -(-rows // strip))
+
+    def expected(height: int) -> float:
+        blocks = sum(_blocks(mean * popular, height) for popular in _POPULARITY)
+        return problem.groups * blocks / len(_POPULARITY)
+
+    return Work(expected(MAX_SIZE), expected(height), expected(strip))
+
+
+@lru_cache(maxsize=16384)
+def _blocks(mean: float, height: int) -> float:
+    """Return the expected blocks of `height` rows of a group whose rows are Poisson."""
+    if mean > _FEW:
+        likely = (max(1.0, mean + z * math.sqrt(mean)) for z in _QUANTILES)
+        return sum(math.ceil(rows / height) for rows in likely) / len(_QUANTILES)
+    chance, expected = math.exp(-mean), 0.0
+    for rows in range(1, round(mean + 8 * math.sqrt(mean) + 8)):
+        chance *= mean / rows
+        expected += chance * math.ceil(rows / height)
+    return expected

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What ptxas makes of the menu of sm_120a: no spills, and no more instructions in the loop over
+k-blocks than are written here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from jitgen.codegen.render import render
+from jitgen.compile import compiler, inspect
+from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Schedule, Tile
+from jitgen.targets.legality import check
+from tests import needs
+from tests.candidates import candidates
+from tests.sass import k_loop
+
+pytestmark = [
+    needs.compiler,
+    pytest.mark.skipif(inspect._nvdisasm() is None, reason="needs nvdisasm: jitgen[inspect]"),
+]
+
+SM_120A = Arch("sm_120a")
+MIXED = Operands(b_dtype=DType.E2M1, scale_granularity=ScaleGranularity.MX32)
+MXFP4 = Operands(a_dtype=DType.E2M1, b_dtype=DType.E2M1, scale_granularity=ScaleGranularity.MX32)
+NVFP4 = Operands(a_dtype=DType.E2M1, b_dtype=DType.E2M1, scale_granularity=ScaleGranularity.NV16)
+KINDS = {"mixed": MIXED, "mxfp4": MXFP4, "nvfp4": NVFP4, "block128": Operands()}
+MENU = [
+    (kind, config)
+    for kind, operands in KINDS.items()
+    for layout in Layout
+    for config in candidates(SM_120A, layout, operands)
+]
+OFTEN = (
+    "mixed",
+    KernelConfig(
+        layout=Layout.RAGGED,
+        operands=MIXED,
+        tile=Tile(m=8, n=128, k=256),
+        schedule=Schedule(raster=1, stream_b=True),
+    ),
+)
+"""What few rows take, for every push."""
+
+LOOPS = {
+    "mixed": {
+        (8, 512): 266,
+        (8, 256): 149,
+        (16, 256): 184,
+        (32, 256): 271,
+        (64, 128): 219,
+        (128, 128): 360,
+    },
+    "mxfp4": {
+        (8, 512): 95,
+        (8, 256): 54,
+        (16, 256): 61,
+        (32, 256): 83,
+        (64, 256): 134,
+        (128, 128): 146,
+    },
+    "nvfp4": {
+        (8, 512): 117,
+        (8, 256): 63,
+        (16, 256): 71,
+        (32, 256): 91,
+        (64, 256): 133,
+        (128, 128): 145,
+    },
+    "block128": {(8, 128): 50, (16, 128): 62, (32, 128): 94, (64, 128): 140, (128, 128): 244},
+}
+"""Instructions of a math warp for a k-block, by rows and depth of the tile."""
+
+LOAD = 75
+"""Of the load warp: four copies, of which an operand of more than 128 bytes a row is several."""
+
+MULTIPLY = {"mixed": 32, "mxfp4": 64, "nvfp4": 64, "block128": 32}
+"""Values along K of one matrix instruction, of 16 weights and 8 tokens."""
+
+
+@cache
+def library(config: KernelConfig) -> bytes:
+    made = compiler.compile_source(render(config, SM_120A), links=False)
+    return made.files[made.library]
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        pytest.param(
+            *each,
+            id=each[1].name(SM_120A),
+            marks=() if each == OFTEN else pytest.mark.nightly,
+        )
+        for each in MENU
+    ],
+)
+def test_menu(kind: str, config: KernelConfig) -> None:
+    """As few instructions as they were; fewer are welcome. And nothing is kept in memory."""
+    tile, text = config.tile, inspect.sass(library(config))
+    derived = check(config, SM_120A).derived
+    name = "OMMA" if MULTIPLY[kind] == 64 else "QMMA"
+    loop = k_loop(text, name)
+    parts = tile.m // 8 // derived.warps_m * (tile.n // 16 // derived.warps_n)
+
+    assert inspect.resources(library(config)).stack_bytes == 0
+    assert loop.count(name) == parts * tile.k // MULTIPLY[kind]
+    assert loop.count("LDL") == loop.count("STL") == 0
+    assert len(loop) <= LOOPS[kind][tile.m, tile.k]
+    assert len(k_loop(text, "UTMALDG")) <= LOAD
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [32, 64, 128])
+def test_spills_of_every_tile(kind: str, n: int) -> None:
+    """None, whatever the rows; of the deepest stages that fit."""
+    for m in range(8, 129, 8):
+        for k in (512, 256, 128):
+            config = KernelConfig(
+                layout=Layout.RAGGED, operands=KINDS[kind], tile=Tile(m=m, n=n, k=k)
+            )
+            if check(config, SM_120A):
+                assert inspect.resources(library(config)).stack_bytes == 0, config.name(SM_120A)
+                break

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sm_120a and sm_121a refuse: tuples that others ask for, and many at random."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import jitgen
+from jitgen.compile import compiler, isolated
+from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.errors import UnsupportedConfig
+from jitgen.ops.grouped_gemm.config import (
+    Cluster,
+    Epilogue,
+    KernelConfig,
+    Operands,
+    Pipeline,
+    Problem,
+    Schedule,
+    Tile,
+)
+from jitgen.targets.legality import check, rules
+from jitgen.targets.protocol import Refusal
+from jitgen.targets.sm_120a.sizes import SMEM_BYTES
+from tests.strategies import legal_sweep
+
+FEW, NUM_RANDOM = 10, 200
+MIXED = {"a_dtype": "e4m3", "b_dtype": "e2m1", "scale_granularity": "mx32"}
+NVFP4 = {"a_dtype": "e2m1", "b_dtype": "e2m1", "scale_granularity": "nv16"}
+
+
+def config(
+    m: int = 64,
+    n: int = 128,
+    k: int = 128,
+    *,
+    stages: int = 1,
+    cluster: tuple[int, int] = (1, 1),
+    two_cta: bool = False,
+    split_k: int = 1,
+    safe_selectors: bool = False,
+    num_ab_stage: int | None = None,
+    layout: str = "ragged",
+    **operands: object,
+) -> KernelConfig:
+    return KernelConfig(
+        layout=layout,
+        operands=Operands(**operands),
+        tile=Tile(m=m, n=n, k=k),
+        cluster=Cluster(m=cluster[0], n=cluster[1]),
+        pipeline=Pipeline(num_acc_stage=stages, num_ab_stage=num_ab_stage),
+        schedule=Schedule(two_cta=two_cta, split_k=split_k, safe_selectors=safe_selectors),
+    )
+
+
+ASKED = [
+    # tiles of other libraries on such GPUs
+    (config(256, 128, **MIXED), "E_MMA_N", "256"),
+    (config(4, 128, **MIXED), "E_MMA_N", "4"),
+    (config(12, 128, **MIXED), "E_MMA_N", "12"),
+    (config(128, 256, **NVFP4), "E_MMA_M", "256"),
+    (config(64, 16, **NVFP4), "E_MMA_M", "16"),
+    (config(64, 96, **NVFP4), "E_MMA_M", "96"),
+    (config(k=64, **MIXED), "E_TILE_K", "64"),
+    (config(k=1024, **NVFP4), "E_TILE_K", "1024"),
+    (config(k=256), "E_TILE_K", "128"),
+    # more than 99 KB
+    (config(128, 128, 512, **MIXED), "E_STAGES", str(SMEM_BYTES)),
+    (config(128, 128, 256, **MIXED), "E_STAGES", "51216"),
+    (config(128, 128, 512, **NVFP4), "E_STAGES", "1 stages"),
+    (config(8, 128, 256, num_ab_stage=6, **MIXED), "E_SMEM", str(SMEM_BYTES)),
+    (config(num_ab_stage=1), "E_STAGES", "2"),
+    # what these GPUs have not
+    (config(cluster=(2, 1)), "E_CLUSTER", "2x1"),
+    (config(cluster=(1, 2), **NVFP4), "E_CLUSTER", "1x2"),
+    (config(128, 128, two_cta=True), "E_TWO_CTA", "sm_1"),
+    (config(stages=2), "E_ACC_STAGES", "2"),
+    (config(split_k=2, **MIXED), "E_SPLIT_K", "2"),
+    # rows of two groups
+    (config(24, layout="contiguous"), "E_TILE_M", "24"),
+    (config(96, layout="contiguous", **NVFP4), "E_TILE_M", "96"),
+    # types
+    (config(a_dtype="f32", b_dtype="f32", scale_granularity="tensor"), "E_MMA", "f32"),
+    (config(a_dtype="e2m1", b_dtype="e4m3", scale_granularity="mx32"), "E_MMA", "e4m3"),
+    (config(out_dtype="e4m3"), "E_MMA", "-> e4m3"),
+    (config(scale_granularity="row"), "E_SCALES", "row"),
+    (config(scale_granularity="tensor"), "E_SCALES", "tensor"),
+    (config(a_dtype="e2m1", b_dtype="e2m1"), "E_SCALES", "e2m1"),
+    (config(b_dtype="e2m1"), "E_SCALES", "e2m1"),
+    (config(scale_granularity="nv16"), "E_SCALES", "nv16"),
+    # selectors of scales that are all alike
+    (config(safe_selectors=True), "E_SELECTORS", "128"),
+]
+"""What somebody asked for, its code, and what the reason must name."""
+
+
+@pytest.mark.parametrize(
+    ("refused", "code", "number"),
+    ASKED,
+    ids=[f"{number}-{code}" for number, (_, code, _) in enumerate(ASKED)],
+)
+def test_what_others_ask_for(refused: KernelConfig, code: str, number: str) -> None:
+    """Each rule has its code, its number in the reason, and a legal neighbour."""
+    verdict = check(refused, "sm_120a")
+
+    assert not verdict
+    assert verdict.code == code == check(refused, "sm_121a").code
+    assert number in verdict.reason
+    assert verdict.derived is None
+    assert verdict.proposal is not None
+    assert check(verdict.proposal, "sm_120a")
+
+
+@pytest.mark.parametrize("arch", [arch for arch in Arch if not arch.startswith("sm_12")])
+def test_only_these_targets_have_scale_selectors(arch: Arch) -> None:
+    refused = config(128, safe_selectors=True)
+    verdict = check(refused, arch)
+
+    assert verdict.code == "E_SELECTORS"
+    assert "sm_120a" in verdict.reason
+
+
+def at_random(chance: random.Random) -> KernelConfig:
+    """Return a legal config of which one to three fields were replaced, by anything."""
+    pick = chance.choice
+    fields: dict[str, object] = {
+        "m": pick([8, 16, 32, 64, 128]),
+        "n": pick([32, 64, 128]),
+        "layout": pick([*Layout]),
+        **pick([{}, MIXED, NVFP4, {**NVFP4, "scale_granularity": "mx32"}]),
+    }
+    others: dict[str, list[object]] = {
+        "m": [4, 12, 24, 40, 96, 136, 256],
+        "n": [8, 16, 48, 96, 192, 256],
+        "k": [32, 64, 384, 512, 1024],
+        "stages": [2, 3, 4],
+        "cluster": [(2, 1), (1, 2), (2, 2), (4, 1)],
+        "two_cta": [True],
+        "split_k": [2, 3, 4, 8],
+        "safe_selectors": [True],
+        "num_ab_stage": [1, 6, 9, 12],
+        "a_dtype": [DType.BF16, DType.F32, DType.E2M1],
+        "out_dtype": [DType.F32, DType.E4M3],
+        "scale_granularity": [*ScaleGranularity],
+    }
+    for field in chance.sample([*others], pick([1, 2, 3])):
+        fields[field] = pick(others[field])
+    return config(**fields)  # type: ignore[arg-type]
+
+
+def random_refusals(arch: str, count: int) -> Iterator[KernelConfig]:
+    """Yield the same refused configs every time."""
+    chance = random.Random(120)
+    while count:
+        asked = at_random(chance)
+        if not check(asked, arch):
+            count -= 1
+            yield asked
+
+
+@pytest.mark.parametrize("count", [FEW, pytest.param(NUM_RANDOM, marks=pytest.mark.nightly)])
+def test_random_tuples(count: int) -> None:
+    """A code, a reason with numbers, and a legal proposal of the same layout for each."""
+    codes, arch = set(), "sm_120a"
+    for refused in random_refusals(arch, count):
+        verdict = check(refused, arch)
+
+        assert re.fullmatch(r"E_[A-Z_]+", verdict.code), refused
+        assert re.search(r"\d", verdict.reason), verdict.reason
+        assert verdict.proposal is not None, refused
+        assert verdict.proposal.layout == refused.layout
+        assert check(verdict.proposal, arch), refused
+        codes.add(verdict.code)
+
+    assert count == FEW or codes >= {code for _, code, _ in ASKED} - {"E_SELECTORS"}
+
+
+def test_none_reaches_the_compiler(monkeypatch: pytest.MonkeyPatch, cache_root: Path) -> None:
+    """A refused config raises before anything is compiled, here or in a process, or published."""
+
+    def never(*_: object, **__: object) -> None:
+        pytest.fail("the compiler was called")
+
+    monkeypatch.setattr(compiler, "compile_source", never)
+    monkeypatch.setattr(isolated, "compile_task", never)
+    asked = [config for config, _, _ in ASKED[::4]]
+    for refused in (*asked, *random_refusals("sm_120a", FEW)):
+        with pytest.raises(UnsupportedConfig) as caught:
+            jitgen.get_kernel(refused, "sm_120a")
+
+        assert caught.value.code == check(refused, "sm_120a").code
+    assert not [*cache_root.rglob("kernel.*")]
+
+
+def test_a_bias_is_legal() -> None:
+    biased = replace(config(), epilogue=Epilogue(bias=True))
+
+    assert check(biased, "sm_120a")
+    assert check(replace(biased, tile=Tile(m=4, n=128, k=128)), "sm_120a").proposal == replace(
+        biased, tile=Tile(m=8, n=128, k=128)
+    )
+
+
+@pytest.mark.nightly
+def test_derived_numbers_fit_the_chip() -> None:
+    """Shared memory and registers of every legal config stay within an SM's limits."""
+    for legal in legal_sweep(Arch("sm_120a")):
+        derived = check(legal, "sm_120a").derived
+        math_warps = derived.warps_m * derived.warps_n
+
+        assert derived.smem_bytes <= SMEM_BYTES
+        assert derived.warps_m * derived.warps_n <= 8
+        assert legal.tile.m % (8 * derived.warps_m) == 0
+        assert legal.tile.n % (16 * derived.warps_n) == 0
+        if derived.math_registers:
+            assert derived.threads == 384
+            registers = 2 * derived.math_registers + derived.load_registers
+            assert registers <= 3 * 168, "setmaxnreg: 65536 registers / 384 threads, by eights"
+        else:
+            assert derived.threads == 32 * (math_warps + 1)
+
+
+@pytest.mark.parametrize(
+    ("tile", "types", "stages"),
+    [
+        ((8, 128, 128), MIXED, 8),
+        ((8, 128, 256), MIXED, 4),
+        ((8, 128, 512), MIXED, 2),
+        ((16, 128, 256), MIXED, 4),
+        ((32, 128, 256), MIXED, 3),
+        ((64, 128, 256), MIXED, 2),
+        ((128, 128, 128), MIXED, 3),
+        ((64, 128, 256), NVFP4, 3),
+        ((128, 128, 256), NVFP4, 2),
+        ((8, 128, 128), {}, 5),
+        ((128, 128, 128), {}, 2),
+    ],
+)
+def test_stages_of_known_tiles(
+    tile: tuple[int, int, int], types: dict[str, object], stages: int
+) -> None:
+    """As many operand stages as fit in 99 KiB: packed weights take half a byte each there."""
+    derived = check(config(*tile, **types), "sm_120a").derived
+
+    assert derived.num_ab_stage == stages
+
+
+def test_sizes() -> None:
+    """K is a multiple of 32 where something is packed, of 16 else; N ends with 16 bytes."""
+    sizes = {"layout": "ragged", "groups": 2, "m": 4}
+    gemm = rules("sm_120a", "grouped_gemm")
+    gemm.check_sizes(Problem(**sizes, n=2880, k=2880, **MIXED))
+    gemm.check_sizes(Problem(**sizes, n=8, k=16))
+    for n, k, types in ((8, 48, MIXED), (8, 16, NVFP4), (4, 32, MIXED), (8, 8, {})):
+        with pytest.raises(Refusal, match="multiple of"):
+            gemm.check_sizes(Problem(**sizes, n=n, k=k, **types))
