@@ -50,6 +50,8 @@ LACKING = {
     ("quantize", "cpu"),  # where torch's operations quantise
     ("llama-4", "sm_120a"),  # which has no scales for rows
     ("llama-4", "sm_121a"),
+    # whose tensor cores take e2m1 as it is
+    *(("gpt-oss-hopper", arch) for arch in ("sm_100a", "sm_103a", "sm_120a", "sm_121a")),
 }
 
 
