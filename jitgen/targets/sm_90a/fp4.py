@@ -127,7 +127,7 @@ class Fp4Rules:
             math_registers=_math_registers(config),
             is_paired=is_paired,
             has_early_factors=has_rows and values + _scale_registers(config) <= room,
-            narrowest=_narrowest(config),
+            narrowest=narrowest(config),
             max_entries=0 if config.layout is Layout.CONTIGUOUS else MAX_ENTRIES,
             scale_box=_scale_box(config),
             scale_pitch=-(-_scale_box(config) // 32) * 32,
@@ -235,7 +235,7 @@ def _rows(config: KernelConfig) -> int:
     return config.tile.m * (2 if config.operands.a_dtype is DType.E4M3X2 else 1)
 
 
-def _narrowest(config: KernelConfig) -> int:
+def narrowest(config: KernelConfig) -> int:
     """
     Return the fewest rows of a that a WGMMA takes.
 

@@ -2,7 +2,7 @@
 """
 The few kernels for MXFP4 weights that the selector may choose: what prewarming compiles.
 
-Tokens follow the rows of a group: on an H200 the smallest tile that holds them was the fastest, and
+Tokens follow the rows of a group: on an H200 one tile that holds them was the fastest, and
 several small ones never (32 rows as two tiles of 16 took 287 us, as one 162). Four math warpgroups
 decode fastest; accumulators of many tokens leave room for three or two. Narrow tiles, and two CTAs
 that take half of K each, are for calls that have fewer tiles than the chip has SMs. Weights are
@@ -16,7 +16,7 @@ from jitgen.config.config import BLayout
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Schedule, Tile
 from jitgen.targets.sm_90a.fp4 import DEPTH
 
-_FEW = ((8, 256, 1), (8, 128, 1), (16, 256, 1), (16, 128, 1), (16, 128, 2))
+_FEW = ((16, 256, 1), (16, 128, 1), (16, 128, 2))
 _MORE = ((32, 256, 1), (32, 128, 1), (32, 128, 2), (64, 256, 1), (64, 128, 1), (128, 192, 1))
 _TILES = {
     BLayout.EXACT1: (*_FEW, (32, 256, 1), (32, 192, 1), (32, 128, 1), (64, 128, 1)),
