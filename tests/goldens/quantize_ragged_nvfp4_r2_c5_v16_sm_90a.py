@@ -408,8 +408,8 @@ def quotients_of(numbers, scale, magnitude):
     The inverse of a divisor comes in two parts, which are 2**-46 of it off together at most, so a
     product with both is rounded as the quotient is, wherever e2m1 has a tie: a quotient of 8 and 24
     bits comes so near to a tie's neighbour only from above a quarter, where both parts are exact.
-    A divisor of 0 or NaN leaves NaNs, which are 0 as e2m1, without signs. Where parts could overflow
-    or lose bits the division is done itself.
+    A divisor of 0 or NaN leaves NaNs, which are 0 as e2m1, without signs. Where parts could
+    overflow or lose bits the division is done itself.
     """
     quotients = cute.make_rmem_tensor(VECTOR, Float32)
     divisor = scale.divisor
