@@ -3,6 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from jitgen.formats import mx32, nv16
+from jitgen.formats.atoms import PLACES, plain, swizzled
+from jitgen.ops.grouped_gemm.draws import POISON
+from jitgen.ops.grouped_gemm.samples import Solved
 from jitgen.verify.problem import Sizes
 
 MIXED = "packed weights"
@@ -15,6 +24,8 @@ PROMOTED = "promotion"
 FULL = "promotion in all registers"
 CONTIGUOUS = "contiguous rows"
 SAFE = "scales of two lanes"
+
+FORMATS = (mx32.FORMAT, nv16.FORMAT)
 
 PROGRAMS = {
     MIXED: (
@@ -74,3 +85,18 @@ JUDGED = {
 What is right all the same, or what the emulator cannot see: a name; the kernel, the text and what
 stands there instead; and why.
 """
+
+
+def spoiled(case: Solved, k: int) -> Solved:
+    """Return a problem in which the scales in atoms that no value of K has are NaN."""
+    call = case.call
+    a_scale, b_scale = (_spoiled(scale, k) for scale in (call.a_scale, call.b_scale))
+    return replace(case, call=replace(call, a_scale=a_scale, b_scale=b_scale))
+
+
+def _spoiled(scale: Tensor | None, k: int) -> Tensor:
+    assert scale is not None
+    rows = plain(scale, scale.shape[-2] * PLACES).view(torch.uint8)
+    places = -(-k // next(each.values for each in FORMATS if each.dtype is scale.dtype))
+    rows[..., places:] = POISON[scale.dtype]
+    return swizzled(rows.view(scale.dtype)).view(scale.shape)
