@@ -178,12 +178,6 @@ SCALES = (
         ("(step * STEP_K + half * MMA_K) // SCALE_VECTOR", "step * STEP_K // SCALE_VECTOR"),
     ),
     source(
-        PACKED,
-        "an instruction of two scales takes a byte too few",
-        "fault",
-        ("word, byte = place // 4, place % 4", "word, byte = place // 4, place % 4 // 2"),
-    ),
-    source(
         MIXED,
         "scales of ragged rows are looked for by their place in a",
         "wrong",
