@@ -54,35 +54,43 @@ GPUS = (RTX_5090, RTX_5080, RTX_5070_TI, RTX_PRO_6000, GB10)
 
 INSTRUCTIONS = {
     "mixed": {
-        (8, 64, 512): 266,
+        (8, 64, 512): 265,
         (8, 128, 256): 149,
-        (16, 128, 256): 186,
-        (32, 128, 256): 273,
-        (64, 128, 128): 223,
-        (128, 128, 128): 387,
+        (16, 128, 256): 184,
+        (32, 128, 256): 271,
+        (64, 128, 128): 240,
+        (128, 128, 128): 360,
     },
     "mxfp4": {
-        (8, 64, 512): 96,
-        (8, 128, 256): 58,
-        (16, 128, 256): 71,
-        (32, 128, 256): 93,
-        (64, 128, 256): 136,
-        (128, 128, 128): 167,
+        (8, 64, 512): 75,
+        (8, 128, 256): 54,
+        (16, 128, 256): 62,
+        (32, 128, 256): 83,
+        (64, 128, 256): 134,
+        (128, 128, 128): 146,
     },
     "nvfp4": {
-        (8, 64, 512): 118,
-        (8, 128, 256): 69,
-        (16, 128, 256): 81,
-        (32, 128, 256): 100,
-        (64, 128, 256): 136,
-        (128, 128, 128): 141,
+        (8, 64, 512): 100,
+        (8, 128, 256): 63,
+        (16, 128, 256): 71,
+        (32, 128, 256): 90,
+        (64, 128, 256): 134,
+        (128, 128, 128): 145,
+    },
+    "mxfp8": {
+        (8, 64, 256): 67,
+        (8, 128, 128): 50,
+        (16, 128, 128): 58,
+        (32, 128, 128): 85,
+        (64, 128, 128): 127,
+        (128, 128, 128): 240,
     },
     "fp8": {
         (8, 128, 128): 50,
         (16, 128, 128): 63,
         (32, 128, 128): 94,
-        (64, 128, 128): 142,
-        (128, 128, 128): 241,
+        (64, 128, 128): 140,
+        (128, 128, 128): 244,
     },
 }
 """
@@ -119,7 +127,9 @@ def kind_of(config: KernelConfig) -> str:
         return "fp8"
     if types.scale_granularity is ScaleGranularity.NV16:
         return "nvfp4"
-    return "mxfp4" if types.a_dtype == types.b_dtype else "mixed"
+    if types.a_dtype != types.b_dtype:
+        return "mixed"
+    return "mxfp4" if types.a_dtype.bits == 4 else "mxfp8"
 
 
 class Tiles(NamedTuple):
@@ -199,7 +209,7 @@ def _k_tile_cycles(config: KernelConfig) -> float:
     """Return what the math warps of a CTA take for a tile of K, from its instructions."""
     tile, kind = config.tile, kind_of(config)
     warps = min(8, tile.n // 16)
-    is_packed = config.operands.a_dtype == config.operands.b_dtype and kind != "fp8"
+    is_packed = kind in ("mxfp4", "nvfp4")
     issue = INSTRUCTIONS[kind][tile.m, tile.n, tile.k] * warps / 4
     tensor = 2 * tile.m * tile.n * tile.k / (4096 if is_packed else 2048)
     chain = tile.k / (64 if is_packed else 32) * MMA_LATENCY

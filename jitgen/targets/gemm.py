@@ -230,6 +230,14 @@ def legal_of(configs: tuple[KernelConfig, ...], rules: GemmRules) -> tuple[Kerne
     return tuple(config for config in configs if _is_legal(config, rules))
 
 
+def legal_for(
+    problem: Problem, configs: tuple[KernelConfig, ...], rules: GemmRules
+) -> tuple[KernelConfig, ...]:
+    """Return those of `configs` that are legal with the epilogue that `problem` asks for."""
+    epilogue = Epilogue(bias=problem.bias)
+    return legal_of(tuple(replace(config, epilogue=epilogue) for config in configs), rules)
+
+
 def _is_legal(config: KernelConfig, rules: GemmRules) -> bool:
     try:
         rules.derive(config)

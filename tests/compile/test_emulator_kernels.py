@@ -20,6 +20,7 @@ from jitgen.config.rooms import TARGETS
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseProblem
 from jitgen.targets.legality import rules
+from jitgen.targets.sm_90a.fp4 import OPERANDS
 from jitgen.verify import verify
 from tests import needs
 from tests.candidates import candidates
@@ -41,13 +42,18 @@ SCALED = [
 ]
 """Operands whose scales the tensor core applies."""
 
+PREPARED = [types for types in OPERANDS if types.out_dtype is DType.BF16]
+"""Operands whose weights were prepared."""
+
+OTHERS = {SM_100A: SCALED, SM_120A: SCALED, Arch.SM_90A: PREPARED}
+
 
 def goldens(arch: Arch) -> list[str]:
     return sorted(path.stem for path in FOLDER.glob(f"*_{arch}.py"))
 
 
 def menu(arch: Arch) -> list[str]:
-    kinds = [Operands(), *(SCALED if arch in BLACKWELL else [])]
+    kinds = [Operands(), *OTHERS[arch]]
     configs = [
         config for kind in kinds for layout in Layout for config in candidates(arch, layout, kind)
     ]
@@ -64,6 +70,8 @@ def _structure(config: KernelConfig) -> Iterator[object]:
         yield config.cluster
     if config.schedule.split_k > 1:
         yield "split K"
+    if config.operands.b_layout.is_prepared:
+        yield "prepared weights"
 
 
 def few(arch: Arch) -> set[str]:
@@ -71,7 +79,8 @@ def few(arch: Arch) -> set[str]:
     names = [name for name in goldens(arch) if name.startswith(KernelConfig.op)]
     configs = [KernelConfig.parse(name)[0] for name in names]
     if arch == SM_100A:
-        configs = sorted((c for c in configs if c.schedule.two_cta), key=lambda c: c.tile.n)
+        configs = [config for config in configs if config.schedule.two_cta]
+    configs.sort(key=lambda config: config.tile.n if arch == SM_100A else config.tile.m)
     return {config.name(arch) for config in covering(configs, _structure)}
 
 

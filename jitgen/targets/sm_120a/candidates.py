@@ -16,7 +16,7 @@ from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Operands, Sch
 _Listed = tuple[tuple[int, int, int, Schedule], ...]
 
 _STREAM = Schedule(raster=1, stream_b=True)
-_LOW, _HIGH = Schedule(raster=4), Schedule()
+_SHARED = Schedule()
 
 _MIXED: _Listed = (
     (8, 64, 512, _STREAM),
@@ -24,10 +24,8 @@ _MIXED: _Listed = (
     (16, 128, 256, _STREAM),
     (32, 128, 256, _STREAM),
     (64, 128, 128, _STREAM),
-    (64, 128, 128, _HIGH),
-    (128, 128, 128, _STREAM),
-    (128, 128, 128, _LOW),
-    (128, 128, 128, _HIGH),
+    (64, 128, 128, _SHARED),
+    (128, 128, 128, _SHARED),
 )
 """Rows, columns, depth and schedule, where rows have a byte for each value: fewer stages fit."""
 
@@ -37,8 +35,7 @@ _PACKED: _Listed = (
     (16, 128, 256, _STREAM),
     (32, 128, 256, _STREAM),
     (64, 128, 256, _STREAM),
-    (128, 128, 128, _LOW),
-    (128, 128, 128, _HIGH),
+    (128, 128, 128, _SHARED),
 )
 """The same where both operands have two values a byte."""
 
@@ -48,8 +45,7 @@ _BYTES: _Listed = (
     (16, 128, 128, _STREAM),
     (32, 128, 128, _STREAM),
     (64, 128, 128, _STREAM),
-    (128, 128, 128, _LOW),
-    (128, 128, 128, _HIGH),
+    (128, 128, 128, _SHARED),
 )
 """Where both have a byte for each value."""
 
@@ -58,8 +54,7 @@ _PROMOTED: _Listed = (
     (16, 128, 128, _STREAM),
     (32, 128, 128, _STREAM),
     (64, 128, 128, _STREAM),
-    (128, 128, 128, _LOW),
-    (128, 128, 128, _HIGH),
+    (128, 128, 128, _SHARED),
 )
 """The same where scales are applied by promotion, every 128 of K."""
 
@@ -80,3 +75,12 @@ def candidates(layout: Layout, operands: Operands, epilogue: Epilogue) -> tuple[
         )
         for rows, columns, depth, way in listed
     )
+
+
+def min_latency(listed: tuple[KernelConfig, ...]) -> tuple[KernelConfig, ...]:
+    """
+    Return those of `listed` for the least latency of few rows: of the smallest tiles the narrowest,
+    which have the most CTAs, with depth that has the most bytes in flight.
+    """
+    place = min((each.tile.m, each.tile.n) for each in listed)
+    return tuple(each for each in listed if (each.tile.m, each.tile.n) == place)

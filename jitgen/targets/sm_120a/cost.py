@@ -140,23 +140,22 @@ def k_tile_cycles(config: KernelConfig, paper: Paper) -> float:
 
 def instructions(config: KernelConfig) -> float:
     """
-    Return what a warp issues for a tile of K: roughly, from the SASS of the kernels that may be
-    chosen.
+    Return what a warp issues for a tile of K, within a fifth of what SASS has.
 
-    The loop itself; an instruction of the tensor cores for every 8 rows x 16 columns, and what is
-    loaded, unpacked and scaled for it.
+    For each step along K: matrix instructions, one for 8 rows x 16 columns, and what is loaded and
+    unpacked for its rows and columns. Besides, scales, the ring, and the loop.
     """
     tile, types = config.tile, config.operands
     warps_m, warps_n = warps(config)
-    parts_m, parts_n = tile.m // 8 / warps_m, tile.n // 16 / warps_n
-    steps = tile.k / 32
+    parts_m, parts_n = tile.m / 8 / warps_m, tile.n / 16 / warps_n
+    products = parts_m * parts_n
     if is_block(config):  # sums of 128 of K are multiplied by their scales and added
-        return (
-            25 + steps * (parts_m * parts_n + 1.5 * parts_n + 1.5 * parts_m) + 6 * parts_m * parts_n
-        )
-    if types.a_dtype.bits == 4:
-        return 28 + steps / 2 * (parts_m * parts_n + 1.5 * parts_n + 2 * parts_m)
-    return 30 + steps * (parts_m * parts_n + 7 * parts_n + 3 * parts_m)
+        return 25 + tile.k / 32 * (products + 1.5 * parts_n + 1.5 * parts_m) + 6 * products
+    if types.a_dtype is types.b_dtype:
+        steps = tile.k * types.a_dtype.bits / 256  # 32 bytes of each row
+        scales = 1.5 if types.scale_granularity is ScaleGranularity.NV16 else 0.0  # twice as many
+        return 33 + steps * (1.8 * products + 3 * parts_n + parts_m + scales)
+    return 33 + tile.k / 32 * (1.9 * products + 9.4 * parts_n + 3.3 * parts_m)
 
 
 def row_bytes(types: Operands, k: int) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem
 from jitgen.targets import gemm
 from jitgen.targets.gemm import check_vectors
 from jitgen.targets.protocol import Candidate, Device, Template
-from jitgen.targets.sm_120a import candidates, cost
+from jitgen.targets.sm_120a import candidates, cost, static
 from jitgen.targets.sm_120a.rules import Sm120Rules
 
 _PARAMETERS = frozenset(
@@ -50,7 +50,13 @@ class GroupedGemm(Sm120Rules):
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         epilogue = Epilogue(bias=problem.bias)
         listed = candidates.candidates(problem.layout, problem.operands, epilogue)
+        if problem.min_latency:
+            listed = candidates.min_latency(listed)
         return gemm.legal_of(listed, self)
+
+    def of_table(self, problem: Problem) -> KernelConfig:
+        """Return what mode ``static`` takes, on every device."""
+        return static.choose(problem.rows_per_group, self.candidates(problem))
 
     def predict(
         self, problem: Problem, config: KernelConfig, device: Device, num_sms: int

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The table of mode ``static``: kernels by the mean rows of a group alone, the same on every device.
+
+A tile holds twice the mean, for the rows of a group differ from call to call: at a mean of 8, half
+of the groups would take two tiles of 8. From where no tile does, tiles come in strips that share
+weights in L2. `docs/selection.md` says what is lost against the cost model.
+"""
+
+from __future__ import annotations
+
+from jitgen.ops.grouped_gemm.config import KernelConfig
+
+_UP_TO = ((4, 8), (8, 16), (16, 32), (48, 64))
+"""Mean rows of a group, and the rows of the tile that takes them; streamed, as they share none."""
+
+
+def choose(rows: int, candidates: tuple[KernelConfig, ...]) -> KernelConfig:
+    """Return the one of `candidates`, a target's menu, for a mean of `rows` rows a group."""
+    height = next((height for most, height in _UP_TO if rows <= most), None)
+    if height is not None:
+        wide = max(candidates, key=lambda each: each.tile.n).tile.n
+        return next(
+            each
+            for each in candidates
+            if (each.tile.m, each.tile.n, each.schedule.stream_b) == (height, wide, True)
+        )
+    shared = [each for each in candidates if not each.schedule.stream_b]
+    return max(shared, key=lambda each: (-each.tile.m, each.schedule.raster))
