@@ -11,23 +11,14 @@ STORES = (
     source(
         MIXED,
         "rows of the next group are stored",
-        "wrong",
+        "fault",
         ("(work.row + row < work.live_end) & ", ""),
     ),
     source(
         MIXED,
         "columns beyond N are stored",
-        "fault",
-        (" & (first_column + column < num_columns)", ""),
-    ),
-    source(
-        CONTIGUOUS,
-        "rows of padding are stored",
         "wrong",
-        (
-            "is_own & (schedule.groups[cutlass.min(work.row + row, last_row)] == work.group)",
-            "is_own",
-        ),
+        (" & (first_column + column < num_columns)", ""),
     ),
     source(
         MIXED,
@@ -170,3 +161,16 @@ TILES = (
     ),
 )
 """Which tiles there are."""
+
+HOLES = (
+    source(
+        CONTIGUOUS,
+        "rows of padding are stored",
+        "wrong",
+        (
+            "is_own & (schedule.groups[cutlass.min(work.row + row, last_row)] == work.group)",
+            "is_own",
+        ),
+    ),
+)
+"""What only padding between two rows of a tile shows, which `jitgen verify` has in larger ones."""

@@ -59,8 +59,11 @@ def config(
 
 
 def rows_around(m: int) -> list[list[int]]:
-    """Groups that are empty or small, a row off a tile, and one of two blocks of scales."""
-    return [[0, 1, m - 1, 0, m, m + 1, 0], [2 * m - 1, 0, 131], [3], [0, 0]]
+    """
+    Groups that are empty or small, a row off a tile, of two blocks of scales, and one that, where
+    groups are padded to 128 rows, has padding between two rows of a tile.
+    """
+    return [[0, 1, m - 1, 0, m, m + 1, 0], [2 * m - 1, 0, 131], [3, 120], [0, 0]]
 
 
 KINDS = [*product(FORMATS, Layout)]
