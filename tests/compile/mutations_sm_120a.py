@@ -17,6 +17,7 @@ from jitgen.verify.problem import Sizes
 MIXED = "packed weights"
 WIDE = "wide tiles of packed weights"
 LOW = "low tiles in the lines of an atom"
+BLOCKS = "groups of several blocks"
 TWO_ATOMS = "tiles that meet two atoms"
 PACKED = "two packed operands"
 ALPHA = "scales of groups"
@@ -39,6 +40,10 @@ PROGRAMS = {
     LOW: (
         "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_t8x32x128_c1x1_acc1_ab2_sm_120a",
         Sizes(rows=(3, 0, 30), n=72, k=416, num_sms=2),
+    ),
+    BLOCKS: (
+        "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_t8x32x128_c1x1_acc1_ab2_sm_120a",
+        Sizes(rows=(70, 140, 5), n=40, k=160, num_sms=4),
     ),
     TWO_ATOMS: (
         "grouped_gemm_masked_e4m3_e2m1_mx32_f32_t24x32x128_c1x1_acc1_ab2_sm_120a",
