@@ -26,9 +26,10 @@ pytestmark = [
 
 SM_120A = Arch("sm_120a")
 MIXED = Operands(b_dtype=DType.E2M1, scale_granularity=ScaleGranularity.MX32)
+MXFP8 = Operands(scale_granularity=ScaleGranularity.MX32)
 MXFP4 = Operands(a_dtype=DType.E2M1, b_dtype=DType.E2M1, scale_granularity=ScaleGranularity.MX32)
 NVFP4 = Operands(a_dtype=DType.E2M1, b_dtype=DType.E2M1, scale_granularity=ScaleGranularity.NV16)
-KINDS = {"mixed": MIXED, "mxfp4": MXFP4, "nvfp4": NVFP4, "block128": Operands()}
+KINDS = {"mixed": MIXED, "mxfp8": MXFP8, "mxfp4": MXFP4, "nvfp4": NVFP4, "block128": Operands()}
 MENU = [
     (kind, config)
     for kind, operands in KINDS.items()
@@ -55,30 +56,38 @@ LOOPS = {
         (64, 128): 219,
         (128, 128): 360,
     },
+    "mxfp8": {
+        (8, 256): 71,
+        (8, 128): 54,
+        (16, 128): 62,
+        (32, 128): 89,
+        (64, 128): 131,
+        (128, 128): 244,
+    },
     "mxfp4": {
-        (8, 512): 95,
-        (8, 256): 54,
-        (16, 256): 61,
-        (32, 256): 83,
-        (64, 256): 134,
-        (128, 128): 146,
+        (8, 512): 98,
+        (8, 256): 58,
+        (16, 256): 71,
+        (32, 256): 93,
+        (64, 256): 137,
+        (128, 128): 149,
     },
     "nvfp4": {
         (8, 512): 117,
-        (8, 256): 63,
-        (16, 256): 71,
-        (32, 256): 91,
-        (64, 256): 133,
+        (8, 256): 69,
+        (16, 256): 81,
+        (32, 256): 100,
+        (64, 256): 137,
         (128, 128): 145,
     },
-    "block128": {(8, 128): 50, (16, 128): 62, (32, 128): 94, (64, 128): 140, (128, 128): 244},
+    "block128": {(8, 128): 53, (16, 128): 65, (32, 128): 97, (64, 128): 143, (128, 128): 247},
 }
 """Instructions of a math warp for a k-block, by rows and depth of the tile."""
 
 LOAD = 75
 """Of the load warp: four copies, of which an operand of more than 128 bytes a row is several."""
 
-MULTIPLY = {"mixed": 32, "mxfp4": 64, "nvfp4": 64, "block128": 32}
+MULTIPLY = {"mixed": 32, "mxfp8": 32, "mxfp4": 64, "nvfp4": 64, "block128": 32}
 """Values along K of one matrix instruction, of 16 weights and 8 tokens."""
 
 

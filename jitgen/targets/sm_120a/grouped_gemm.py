@@ -16,7 +16,7 @@ from jitgen.targets.sm_120a.rules import Sm120Rules
 _PARAMETERS = frozenset(
     (
         *("name", "config_json", "layout", "a_dtype", "b_dtype", "out_dtype", "scale_granularity"),
-        *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "split_k"),
+        *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"),
         *("raster", "stream_b", "use_pdl"),
         *("warps_m", "warps_n", "threads", "math_registers", "load_registers", "num_ab_stage"),
         *("max_entries", "scale_lines", "scale_blocks", "scale_box", "scale_pitch"),
