@@ -76,7 +76,8 @@ def legal_sweep(arch: Arch) -> tuple[KernelConfig, ...]:
 
 
 def _legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
-    space = rules(arch, "grouped_gemm").space
+    asked = rules(arch, "grouped_gemm")
+    space = getattr(asked, "spaces", (asked.space,))[0]
     variants: list[tuple[Schedule, int | None]] = [(Schedule(), None)]
     if arch.is_gpu:
         schedules = (
