@@ -12,6 +12,10 @@ multiplying by it is exact. An infinity or NaN makes its whole block NaN.
 `to_atoms` and its like bring the scales of checkpoints and of other libraries into that order, and
 back: see `jitgen.formats.convert`.
 
+`prepare_mxfp4` reorders MXFP4 weights for Hopper, which has no tensor cores for them, and
+`split_bf16` turns bfloat16 activations into what its kernels multiply with them: see
+`jitgen.formats.prepared`.
+
 Everything runs on the device of its input and does not wait for it. On GPUs that have a kernel for
 them, `mxfp8`, `mxfp4` and `nvfp4` launch it: one pass over bfloat16. What each function does, and
 what its scales look like, stands in the file of its format, in `jitgen.formats`.
@@ -28,17 +32,27 @@ from jitgen.formats.convert import (
     to_trtllm,
     to_words,
 )
+from jitgen.formats.prepared import (
+    PreparedWeights,
+    prepare_mxfp4,
+    prepare_mxfp4_from,
+    spread,
+)
+from jitgen.formats.prepared_files import load_prepared, save_prepared
 from jitgen.formats.row import per_row
+from jitgen.formats.split import split_bf16
 from jitgen.formats.tensor import per_matrix, per_tensor
 from jitgen.ops.quantize.call import mxfp4, mxfp8, nvfp4
 
 __all__ = [
+    "PreparedWeights",
     "from_atoms",
     "from_torch",
     "from_trtllm",
     "from_words",
     "is_kernel_layout",
     "kernel_layout",
+    "load_prepared",
     "mxfp4",
     "mxfp8",
     "nvfp4",
@@ -47,6 +61,11 @@ __all__ = [
     "per_row",
     "per_tensor",
     "per_token_group",
+    "prepare_mxfp4",
+    "prepare_mxfp4_from",
+    "save_prepared",
+    "split_bf16",
+    "spread",
     "to_atoms",
     "to_torch",
     "to_trtllm",

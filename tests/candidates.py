@@ -20,5 +20,7 @@ def candidates(arch: Arch, layout: Layout, operands: Operands) -> tuple[KernelCo
         b_dtype=operands.b_dtype,
         out_dtype=operands.out_dtype,
         scale_granularity=operands.scale_granularity,
+        a_scale_granularity=operands.a_scale_granularity,
+        b_layout=operands.b_layout,
     )
     return rules(arch, "grouped_gemm").candidates(problem)

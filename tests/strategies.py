@@ -69,8 +69,8 @@ def legal_sweep(arch: Arch) -> tuple[KernelConfig, ...]:
     """
     Return every legal config of a broad sweep over a target's space, which takes seconds once.
 
-    On a GPU, other stages and schedules than the default are tried with one pair of types: nothing
-    that they change depends on types.
+    On a GPU, other stages and schedules than the default are tried with one pair of types, and of
+    many heights of a tile with some: nothing that they change depends on those.
     """
     return tuple(_legal_sweep(arch))
 
@@ -87,7 +87,8 @@ def _legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
     for layout, (schedule, stages) in itertools.product(Layout, variants):
         start = KernelConfig(layout=layout, tile=Tile(m=1, n=1, k=1), schedule=schedule)
         is_default = (schedule, stages) == variants[0]
-        few = space._replace(operands=space.operands[:1])
+        heights = space.tile_m[:: max(1, len(space.tile_m) // 4)]
+        few = space._replace(operands=space.operands[:1], tile_m=heights)
         few = few._replace(split_k=(schedule.split_k,))
         for config in spanned(start, space._replace(split_k=(1,)) if is_default else few):
             pipeline = replace(config.pipeline, num_ab_stage=stages)

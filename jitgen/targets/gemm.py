@@ -51,6 +51,14 @@ def refuse_what_is_to_come(config: KernelConfig, arch: str) -> None:
     Refuse scales of a that are not b's, weights that were prepared, and a bias: what kernels for
     weights as they were quantised do not have.
     """
+    refuse_prepared(config, arch)
+    refuse_unless(
+        not config.epilogue.bias, "E_EPILOGUE", f"bias has no {arch} kernel: add it afterwards"
+    )
+
+
+def refuse_prepared(config: KernelConfig, arch: str) -> None:
+    """Refuse scales of a that are not b's, and weights that were prepared."""
     types = config.operands
     refuse_unless(
         types.a_scale_granularity is None,
@@ -63,9 +71,6 @@ def refuse_what_is_to_come(config: KernelConfig, arch: str) -> None:
         "E_B_LAYOUT",
         f"b_layout={types.b_layout} has no {arch} kernel: {types.b_dtype} weights are read as they "
         "are (plain)",
-    )
-    refuse_unless(
-        not config.epilogue.bias, "E_EPILOGUE", f"bias has no {arch} kernel: add it afterwards"
     )
 
 
@@ -223,6 +228,14 @@ def _of_types(config: KernelConfig, types: Operands, space: Space) -> Iterator[K
 def legal_of(configs: tuple[KernelConfig, ...], rules: GemmRules) -> tuple[KernelConfig, ...]:
     """Return those of `configs` that are legal, in their order."""
     return tuple(config for config in configs if _is_legal(config, rules))
+
+
+def legal_for(
+    problem: Problem, configs: tuple[KernelConfig, ...], rules: GemmRules
+) -> tuple[KernelConfig, ...]:
+    """Return those of `configs` that are legal with the epilogue that `problem` asks for."""
+    epilogue = Epilogue(bias=problem.bias)
+    return legal_of(tuple(replace(config, epilogue=epilogue) for config in configs), rules)
 
 
 def _is_legal(config: KernelConfig, rules: GemmRules) -> bool:

@@ -91,7 +91,8 @@ class Sizes:
         part = getattr(derived, "part_m", 0)
         is_alone = cluster.m == 1 or config.schedule.two_cta  # with its rows
         chunk = getattr(derived, "scale_chunk", 0)
-        peeled = int(types.a_dtype is not DType.E4M3)  # sums in registers begin with a block
+        # sums in registers begin with a block; prepared weights may take two at a time
+        peeled = int(types.a_dtype is not DType.E4M3 and not types.b_layout.is_prepared)
         blocks = max(chunk, _UNROLLED) + _UNROLLED - 1 + peeled
         deep = cls(
             rows=(tile.m - (part if part and is_alone else 1), 2, 0),

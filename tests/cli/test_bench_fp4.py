@@ -38,7 +38,7 @@ def test_a_saved_report_is_shown_and_written(jitgen: Jitgen, tmp_path: Path) -> 
     assert "marlin: vLLM's build" in done.err
     assert text.startswith("# jitgen bench hopper-fp4: NVIDIA H200\n")
     assert "| 8 | 1.90 | 210.0 (9,048) | 120.0 (1.75; 8,333) |" in text
-    assert "| fp8 over e4m3, 8 rows, N4096 K7168 | 1.765 | 1.78 | no | best: e4m3 folded |" in text
+    assert "activations, 8 rows, N4096 K7168 | 1.765 | 1.78 | no | best: e4m3 folded |" in text
     assert "| humming bf16 | 1 | RuntimeError: no / kernel |" in text
     assert not jitgen("bench hopper-fp4 --json --from", str(saved)).document["ok"]
 

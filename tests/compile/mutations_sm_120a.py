@@ -59,3 +59,18 @@ PROGRAMS = {
     ),
 }
 """Kernels, and problems that wrap their ring and give each CTA several tiles."""
+
+JUDGED = {
+    "a lane gives back a stage that others read": (
+        PACKED,
+        (
+            "        cute.arch.sync_warp()\n        loads.consumer_release(state)\n",
+            "        loads.consumer_release(state)\n",
+        ),
+        "the emulator runs the lanes of a warp in step, and sees no race among them",
+    ),
+}
+"""
+What is right all the same, or what the emulator cannot see: a name; the kernel, the text and what
+stands there instead; and why.
+"""

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from tests.compile.mutations_sm_100a import source
+from tests.compile.mutations import swap
+from tests.compile.mutations_sm_100a import ptx, source
 from tests.compile.mutations_sm_120a import (
     ALPHA,
     CONTIGUOUS,
@@ -128,6 +129,12 @@ OPERANDS = (
         ("place + stage * (TILE_M * A_ROW_BYTES)", "place + stage * (TILE_N * B_ROW_BYTES)"),
     ),
     source(MIXED, "sums begin with those before", "wrong", ("    sums.fill(0.0)\n", "")),
+    ptx(
+        LOW,
+        "the scales of another byte are selected",
+        "wrong",
+        swap("mma.sync...{(#), 0};", "3", count=1),
+    ),
 )
 """What instructions multiply."""
 

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from tests.compile.mutations import drop
+from tests.compile.mutations import WAIT, drop
 from tests.compile.mutations_sm_100a import ptx, source
-from tests.compile.mutations_sm_120a import CONTIGUOUS, FULL, LOW, MIXED, PACKED, PROMOTED
+from tests.compile.mutations_sm_120a import CONTIGUOUS, FULL, LOW, MIXED, PROMOTED
 
 _RELEASE = "        cute.arch.sync_warp()\n        loads.consumer_release(state)\n"
 _WAIT = "        loads.consumer_wait(state)\n"
@@ -20,13 +20,13 @@ RINGS = (
     source(
         MIXED,
         "the math warps' ring is one stage longer",
-        "deadlock",
+        "fault",
         ("PipelineUserType.Consumer, NUM_STAGES)", "PipelineUserType.Consumer, NUM_STAGES + 1)"),
     ),
     source(
         MIXED,
         "the math warps' first phase is that of who fills",
-        "race",
+        "deadlock",
         ("PipelineUserType.Consumer, NUM_STAGES)", "PipelineUserType.Producer, NUM_STAGES)"),
     ),
     source(
@@ -68,7 +68,7 @@ RINGS = (
     source(
         MIXED,
         "fewer bytes are expected than arrive",
-        "race",
+        "deadlock",
         ("tx_count=STAGE_BYTES", "tx_count=STAGE_BYTES - 16"),
     ),
     source(
@@ -86,7 +86,7 @@ RINGS = (
     source(
         MIXED,
         "a stage is free when all math warps but one gave it back",
-        "race",
+        "fault",
         ("        MATH_WARPS,\n        tx_count", "        MATH_WARPS - 1,\n        tx_count"),
     ),
     source(
@@ -95,8 +95,10 @@ RINGS = (
         "deadlock",
         ("        MATH_WARPS,\n        tx_count", "        MATH_WARPS + 1,\n        tx_count"),
     ),
-    source(MIXED, "full stages are not waited for", "race", (_WAIT, "")),
-    source(PROMOTED, "full stages are not waited for where they are promoted", "race", (_WAIT, "")),
+    source(MIXED, "full stages are not waited for", "deadlock", (_WAIT, "")),
+    source(
+        PROMOTED, "full stages are not waited for where they are promoted", "deadlock", (_WAIT, "")
+    ),
     source(
         MIXED,
         "free stages are not waited for",
@@ -118,12 +120,6 @@ RINGS = (
         (_WAIT, _WAIT + _RELEASE),
     ),
     source(MIXED, "a stage is never given back", "deadlock", (_RELEASE, "")),
-    source(
-        PACKED,
-        "a lane gives back a stage that others read",
-        "race",
-        (_RELEASE, "        loads.consumer_release(state)\n"),
-    ),
     source(
         MIXED,
         "the load warp begins with the second k-block",
@@ -160,7 +156,7 @@ RINGS = (
     source(
         MIXED,
         "shared memory has one stage less of a",
-        "race",
+        "fault",
         (
             "cute.struct.MemRange[Uint8, TILE_M * A_ROW_BYTES * NUM_STAGES]",
             "cute.struct.MemRange[Uint8, TILE_M * A_ROW_BYTES]",
@@ -207,8 +203,14 @@ RINGS = (
     ),
     ptx(
         LOW,
-        "a stage is given back without an arrival",
+        "stages are given back without an arrival",
         "deadlock",
-        drop("mbarrier.try_wait...mma.sync...(mbarrier.arrive.shared.b64 _, [%r#], #;)"),
+        drop("(mbarrier.arrive.shared.b64 %rd#, [%r#+#], %r#;)"),
+    ),
+    ptx(
+        LOW,
+        "math warps do not wait",
+        "deadlock",
+        drop(f"({WAIT})", count=1),
     ),
 )

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from tests.compile.mutations_sm_100a import source
+from tests.compile.mutations import swap
+from tests.compile.mutations_sm_100a import ptx, source
 from tests.compile.mutations_sm_120a import ALPHA, CONTIGUOUS, LOW, MIXED, PACKED, WIDE
 
 STORES = (
@@ -111,6 +112,12 @@ STORES = (
             "        cute.arch.sync_warp()\n        copy_rows(",
             "        copy_rows(",
         ),
+    ),
+    ptx(
+        LOW,
+        "matrices are not transposed",
+        "wrong",
+        swap("stmatrix.sync.aligned.m8n8.x2(.trans).shared", ""),
     ),
 )
 """How sums leave."""

@@ -3,8 +3,9 @@
 Golden kernels and those of the menus of GPU targets, compiled and run in the emulator.
 
 With every push a few goldens: of sm_90a such as have between them every cluster and split, of
-sm_100a the narrowest pair of CTAs (`test_emulated_grouped_gemm` and `test_emulated_sm_100a` vary
-layouts, scales and types). The others at night, those of sm_100a in every mode.
+sm_100a the narrowest pair of CTAs (`test_emulated_grouped_gemm`, `test_emulated_sm_100a` and
+`test_emulated_sm_120a` vary layouts, scales and types). The others at night, those of sm_100a and
+sm_120a in every mode.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from jitgen.config.rooms import TARGETS
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseProblem
 from jitgen.targets.legality import rules
+from jitgen.targets.sm_90a.fp4 import OPERANDS
 from jitgen.verify import verify
 from tests import needs
 from tests.candidates import candidates
@@ -27,16 +29,23 @@ from tests.covering import covering
 pytestmark = [needs.compiler, needs.linker]
 
 FOLDER = Path(__file__).parents[1] / "goldens"
-SM_100A = Arch("sm_100a")
+SM_100A, SM_120A = Arch("sm_100a"), Arch("sm_120a")
+BLACKWELL = (SM_100A, SM_120A)
 SCALED = [
-    Operands(a_dtype=dtype, b_dtype=dtype, scale_granularity=scales)
-    for dtype, scales in [
-        (DType.E4M3, ScaleGranularity.MX32),
-        (DType.E2M1, ScaleGranularity.MX32),
-        (DType.E2M1, ScaleGranularity.NV16),
+    Operands(a_dtype=a_dtype, b_dtype=b_dtype, scale_granularity=scales)
+    for a_dtype, b_dtype, scales in [
+        (DType.E4M3, DType.E4M3, ScaleGranularity.MX32),
+        (DType.E4M3, DType.E2M1, ScaleGranularity.MX32),
+        (DType.E2M1, DType.E2M1, ScaleGranularity.MX32),
+        (DType.E2M1, DType.E2M1, ScaleGranularity.NV16),
     ]
 ]
 """Operands whose scales the tensor core applies."""
+
+PREPARED = [types for types in OPERANDS if types.out_dtype is DType.BF16]
+"""Operands whose weights were prepared."""
+
+OTHERS = {SM_100A: SCALED, SM_120A: SCALED, Arch.SM_90A: PREPARED}
 
 
 def goldens(arch: Arch) -> list[str]:
@@ -44,7 +53,7 @@ def goldens(arch: Arch) -> list[str]:
 
 
 def menu(arch: Arch) -> list[str]:
-    kinds = [Operands(), *(SCALED if arch == SM_100A else [])]
+    kinds = [Operands(), *OTHERS[arch]]
     configs = [
         config for kind in kinds for layout in Layout for config in candidates(arch, layout, kind)
     ]
@@ -61,6 +70,8 @@ def _structure(config: KernelConfig) -> Iterator[object]:
         yield config.cluster
     if config.schedule.split_k > 1:
         yield "split K"
+    if config.operands.b_layout.is_prepared:
+        yield "prepared weights"
 
 
 def few(arch: Arch) -> set[str]:
@@ -68,11 +79,13 @@ def few(arch: Arch) -> set[str]:
     names = [name for name in goldens(arch) if name.startswith(KernelConfig.op)]
     configs = [KernelConfig.parse(name)[0] for name in names]
     if arch == SM_100A:
-        configs = sorted((c for c in configs if c.schedule.two_cta), key=lambda c: c.tile.n)
+        configs = [config for config in configs if config.schedule.two_cta]
+    configs.sort(key=lambda config: config.tile.n if arch == SM_100A else config.tile.m)
     return {config.name(arch) for config in covering(configs, _structure)}
 
 
-NAMES = {arch: [*dict.fromkeys([*menu(arch), *goldens(arch)])] for arch in (Arch.SM_90A, SM_100A)}
+GPUS = (Arch.SM_90A, *BLACKWELL)
+NAMES = {arch: [*dict.fromkeys([*menu(arch), *goldens(arch)])] for arch in GPUS}
 FEW = {name for arch in NAMES for name in few(arch)}
 
 
@@ -99,6 +112,6 @@ def test_kernel(name: str) -> None:
     """
     config, arch = Config.parse(name)
 
-    found = verify(config, arch, modes="all" if arch == SM_100A and name not in FEW else "quick")
+    found = verify(config, arch, modes="all" if arch in BLACKWELL and name not in FEW else "quick")
 
     assert found.is_right, found.to_json()

@@ -55,16 +55,29 @@ BLOCK_M = 4  # rows of partial sums: 4 x 16 values leave registers for the opera
 
 
 @cute.jit
+def decode_codes(codes):
+    """
+    Return the float32 values of a vector of e2m1 codes, 32 bits each.
+
+    The three bits under the sign become exponent and top mantissa bit of a float32, whose exponent
+    is biased by 127 instead of 1; 0 and 0.5 have no implicit one, are read with one, as 1 + f, and
+    the 1 is taken off again.
+    """
+    sign = (codes & 8) * (1 << 28)
+    magnitude = (codes & 7) * (1 << 22)
+    normal = (magnitude + (126 << 23)).bitcast(cutlass.Float32)
+    subnormal = (magnitude + (127 << 23)).bitcast(cutlass.Float32) - 1.0
+    value = cute.where(magnitude < (1 << 23), subnormal, normal)
+    return (value.bitcast(cutlass.Uint32) | sign).bitcast(cutlass.Float32)
+
+
+@cute.jit
 def load_packed(row: cute.Tensor, k: cutlass.Int32, tail: cute.Tensor):
     """
     Return values k : k + VECTOR of a row of bytes as float32.
 
     Of a byte the low half comes first. At the end of the row only what exists is read; the other
     values are undefined, and multiply() stops before them.
-
-    The three bits under the sign become exponent and top mantissa bit of a float32, whose exponent
-    is biased by 127 instead of 1; 0 and 0.5 have no implicit one, are read with one, as 1 + f, and
-    the 1 is taken off again.
     """
     num_left = cute.size(row) - k // 2
     halves = cute.make_tensor(tail.iterator, cute.make_layout((2, VECTOR // 2), stride=(1, 2)))
@@ -77,13 +90,7 @@ def load_packed(row: cute.Tensor, k: cutlass.Int32, tail: cute.Tensor):
             pair = row[k // 2 + e]
             halves[0, e] = (pair & 15).to(cutlass.Uint8)
             halves[1, e] = (pair // 16).to(cutlass.Uint8)
-    codes = tail.load().to(cutlass.Uint32)
-    sign = (codes & 8) * (1 << 28)
-    magnitude = (codes & 7) * (1 << 22)
-    normal = (magnitude + (126 << 23)).bitcast(cutlass.Float32)
-    subnormal = (magnitude + (127 << 23)).bitcast(cutlass.Float32) - 1.0
-    value = cute.where(magnitude < (1 << 23), subnormal, normal)
-    return (value.bitcast(cutlass.Uint32) | sign).bitcast(cutlass.Float32)
+    return decode_codes(tail.load().to(cutlass.Uint32))
 
 
 @cute.jit

@@ -54,6 +54,11 @@ def choices(arch: Arch) -> list[KernelConfig]:
     ]
 
 
+def prepared(arch: Arch) -> list[KernelConfig]:
+    """Return the kernels for prepared weights; none where a target has no such kernels."""
+    return getattr(of_family(arch), "PREPARED", [])
+
+
 def fc2(arch: Arch) -> tuple[MoeFc2DenseConfig, ...]:
     """Return what may be chosen for `moe_fc2_dense`; nothing where a target has no kernel."""
     if "moe_fc2_dense" not in target(arch).operations:
@@ -79,6 +84,7 @@ def quantized(arch: Arch) -> list[QuantizeConfig]:
 ARCH = arch_of_gpu()
 ACCUMULATOR_BITS: dict[DType, int] = of_family(ARCH).ACCUMULATOR_BITS
 CONFIGS: list[KernelConfig] = list(dict.fromkeys([*of_family(ARCH).CONFIGS, *choices(ARCH)]))
+PREPARED: list[KernelConfig] = prepared(ARCH)
 OF_OTHER_TYPES: list[KernelConfig] = of_family(ARCH).OF_OTHER_TYPES
 OF_MENUS = menu(ARCH)
 
@@ -107,6 +113,7 @@ def main() -> None:
         *of_family(arch).CONFIGS,
         *menu(arch).values(),
         *choices(arch),
+        *prepared(arch),
         *fc2(arch),
         *quantized(arch),
     ]

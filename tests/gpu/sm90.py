@@ -3,9 +3,20 @@
 
 from __future__ import annotations
 
-from jitgen.config import DType, Layout
+from dataclasses import replace
+
+from jitgen.config import Arch, DType, Layout
 from jitgen.config.config import FLOAT_SCALES
-from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Schedule, Tile
+from jitgen.ops.grouped_gemm.config import (
+    Cluster,
+    Epilogue,
+    KernelConfig,
+    Operands,
+    Schedule,
+    Tile,
+)
+from jitgen.targets.sm_90a.fp4 import OPERANDS
+from tests.candidates import candidates
 
 SHAPES = [
     (64, 16, 1, 1),
@@ -18,7 +29,7 @@ SHAPES = [
     (256, 128, 1, 2),
 ]
 
-ACCUMULATOR_BITS = {DType.E4M3: 12, DType.BF16: 16}
+ACCUMULATOR_BITS = {DType.E4M3: 12, DType.E4M3X2: 12, DType.BF16: 16}
 """
 What `verify` allows for. Hopper's FP8 tensor cores keep about 13 bits beside the largest product of
 a step. Sums of bf16 stay there over all of K, and each step of 16 may round: this allows for the
@@ -76,5 +87,16 @@ OF_OTHER_TYPES = [
     for layout in Layout
     for dtype, scales, out_dtype, (m, n, cluster_m, cluster_n) in OTHER_TYPES
 ]
+
+_BIASED = Epilogue(bias=True)
+
+PREPARED = [
+    config if types.out_dtype is DType.BF16 else replace(config, epilogue=_BIASED)
+    for layout in Layout
+    for types in OPERANDS
+    for number, config in enumerate(candidates(Arch.SM_90A, layout, types))
+    if types.out_dtype is DType.BF16 or number == 0
+]
+"""What may be chosen for prepared weights; of results of other types one each, with a bias."""
 
 CONFIGS = [*OF_FP8_TO_BF16, *OF_OTHER_TYPES]

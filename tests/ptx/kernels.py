@@ -10,7 +10,7 @@ from typing import Any
 
 from jitgen.codegen.render import render
 from jitgen.compile import compiler
-from jitgen.config import Arch, Config, Layout
+from jitgen.config import Arch, Config, DType, Layout
 from jitgen.errors import UnsupportedConfig
 from jitgen.targets.gemm import operands_of
 from jitgen.targets.legality import rules
@@ -23,8 +23,15 @@ def names() -> list[str]:
     """Return the names of all kernels that may be chosen, and of the goldens."""
     found = dict.fromkeys(path.stem for path in sorted(GOLDENS.glob("*.py")))
     for arch in Arch:
-        space = rules(arch, "grouped_gemm").space
-        for layout, operands in product(Layout, operands_of(space)):
+        found_rules = rules(arch, "grouped_gemm")
+        spaces = getattr(found_rules, "spaces", (found_rules.space,))
+        kinds = [
+            operands
+            for space in spaces
+            for operands in operands_of(space)
+            if operands.out_dtype is DType.BF16 or not operands.b_layout.is_prepared
+        ]
+        for layout, operands in product(Layout, kinds):
             try:
                 configs = candidates(arch, layout, operands)
             except UnsupportedConfig:

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from jitgen import reference
 from jitgen.bench import prepare
 from jitgen.bench.cases import DOWN, UP
 from jitgen.bench.hopper_fp4 import cases, run, sides, tables, targets
 from jitgen.bench.hopper_fp4.operands import LARGEST_ERROR, Ready, Tokens, Weights
 from jitgen.bench.hopper_fp4.report import Found, Fp4Report, Timed
-from jitgen.bench.hopper_fp4.sides import OURS, Fp8, Side
+from jitgen.bench.hopper_fp4.sides import OURS, Fp8, Own, Side
 from jitgen.config import Layout
 from jitgen.config.config import BLayout
 from jitgen.errors import ConfigError
@@ -233,6 +234,58 @@ def test_a_run(tmp_path: Path) -> None:
     assert "broke the device" in again.absent["marlin"]
 
 
+class WithOthers(Right, Own):
+    """A side with two more kernels, one of which computes nothing."""
+
+    def others(self, weights: Weights, tokens: Tokens) -> dict[str, Callable[[], Ready]]:
+        wrong = Wrong("").prepare(weights, tokens)
+        return {"8x256": lambda: ready(tokens, weights), "16x256": lambda: wrong}
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_other_kernels_of_a_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are timed beside the chosen one where they are right, and not where one hung before."""
+    monkeypatch.setattr(run, "OURS", (WithOthers("fp8"), WithOthers("bf16")))
+    how = replace(TWICE, candidates=True)
+    found = Fp4Report()
+    [_] = run.run(found, TWO[:1], [], how, lambda: None)
+    hung = Fp4Report(launching="bf16 8x256")
+    [_] = run.run(hung, TWO[:1], [], how, lambda: None)
+
+    assert [*found.found[0].sides] == ["fp8", "bf16"]
+    assert {side: [*each] for side, each in found.found[0].candidates.items()} == {
+        "bf16": ["8x256"]
+    }
+    assert [*found.found[0].missing] == ["bf16 16x256"]
+    assert [*hung.absent] == ["bf16 8x256"]
+    assert not hung.found[0].candidates
+
+
+@pytest.mark.parametrize("side", OURS, ids=lambda side: side.name)
+def test_sides_agree_with_their_references(side: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The public reference, handed what the kernels are, computes what the suite expects: two ways to
+    the same numbers. Every kernel that may be chosen is handed the same.
+    """
+    monkeypatch.setattr("jitgen.bench.hopper_fp4.sides.jitgen.grouped_gemm", reference.grouped_gemm)
+    monkeypatch.setenv("JITGEN_ARCH", "sm_90a")
+    case = replace(TINY, n=144, k=160)
+    weights, tokens = Weights.random(3, 144, 160, "cpu"), Tokens(case, "cpu")
+    found = side.prepare(weights, tokens)
+    (name, other), *_ = side.others(weights, tokens).items()
+    last = other()
+    for each in (found, last):
+        for call in each.calls:
+            call()
+
+    assert len(found.calls) == 3
+    assert found.check() == last.check() < LARGEST_ERROR / 2
+    assert found.kernel != last.kernel
+    assert found.kernel.endswith("_sm_90a")
+    assert name in str(side.kernels(case)[1].short)
+    assert found.num_bytes > 3 * 144 * 160 * (1 if side.name == "fp8" else 4.25 / 8)
+
+
 @pytest.mark.usefixtures("on_a_cpu")
 def test_fp8_is_right() -> None:
     """Our own side, on a CPU, with N and K that end within a block of scales."""
@@ -291,12 +344,14 @@ def test_bad_reports_are_refused(
 def test_targets_take_the_best_side() -> None:
     rows = {row.what: row for row in targets.rows(report())}
 
-    fp8 = rows["fp8 over e4m3, 8 rows, N4096 K7168"]
+    fp8 = rows["fp8 over FP4, e4m3 activations, 8 rows, N4096 K7168"]
     assert (fp8.value, fp8.ok) == (pytest.approx(210 / 119), False)
     assert fp8.detail == "best: e4m3 folded"
-    bf16 = rows["fp8 over bf16, 8 rows, N4096 K7168"]
+    bf16 = rows["fp8 over FP4, bf16 activations, 8 rows, N4096 K7168"]
     assert (bf16.value, bf16.budget) == (pytest.approx(1.5), 1.75)
-    assert rows["marlin over bf16, 8 rows, N4096 K7168"].value == pytest.approx(1.4)
+    assert rows["marlin over FP4, bf16 activations, 8 rows, N4096 K7168"].value == pytest.approx(
+        1.4
+    )
     assert len(rows) == 3
 
 

@@ -17,7 +17,8 @@ GPUS = [arch for arch in Arch if arch.is_gpu]
 @pytest.mark.parametrize("arch", GPUS)
 class TestKernels:
     def test_all_are_legal(self, arch: Arch) -> None:
-        found = [*configs.of_family(arch).CONFIGS, *configs.choices(arch)]
+        family = configs.of_family(arch)
+        found = [*family.CONFIGS, *configs.choices(arch), *configs.prepared(arch)]
         refused = {
             config.name(arch): verdict.reason
             for config in found

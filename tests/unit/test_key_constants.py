@@ -30,6 +30,7 @@ MODULES = [
     "jitgen.targets.cpu.silu_mul_quantize",
     "jitgen.targets.cpu.moe_fc2_dense",
     "jitgen.targets.sm_90a.rules",
+    "jitgen.targets.sm_90a.fp4",
     "jitgen.targets.sm_90a.grouped_gemm",
     "jitgen.targets.sm_90a.silu_mul_quantize",
     "jitgen.targets.sm_90a.quantize",

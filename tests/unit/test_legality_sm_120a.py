@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -197,15 +198,13 @@ def test_none_reaches_the_compiler(monkeypatch: pytest.MonkeyPatch, cache_root: 
     assert not [*cache_root.rglob("kernel.*")]
 
 
-def test_a_bias_is_refused() -> None:
-    """Until there is one."""
-    verdict = check(KernelConfig(**_fields(config()), epilogue=Epilogue(bias=True)), "sm_120a")
+def test_a_bias_is_legal() -> None:
+    biased = replace(config(), epilogue=Epilogue(bias=True))
 
-    assert verdict.code == "E_EPILOGUE"
-
-
-def _fields(of: KernelConfig) -> dict[str, object]:
-    return {"layout": of.layout, "operands": of.operands, "tile": of.tile}
+    assert check(biased, "sm_120a")
+    assert check(replace(biased, tile=Tile(m=4, n=128, k=128)), "sm_120a").proposal == replace(
+        biased, tile=Tile(m=8, n=128, k=128)
+    )
 
 
 @pytest.mark.nightly

@@ -46,13 +46,20 @@ def test_deepseek_v3_is_shipped() -> None:
     assert {(sweep.min_rows, sweep.max_rows) for sweep in plan.sweeps} == {(1, 8192)}
 
 
+LACKING = {
+    ("quantize", "cpu"),  # where torch's operations quantise
+    ("llama-4", "sm_120a"),  # which has no scales for rows
+    ("llama-4", "sm_121a"),
+}
+
+
 @pytest.mark.parametrize("name", plans.names())
 @pytest.mark.parametrize("arch", EACH)
 def test_shipped_plans_ask_for_candidates_alone(name: str, arch: Arch) -> None:
-    """Every target has kernels for every shipped plan, and prewarms nothing but candidates."""
+    """Every target has kernels for a shipped plan, and prewarms nothing but candidates."""
     plan = plans.load(name)
-    if (name, arch) == ("quantize", Arch.CPU):  # where torch's operations quantise
-        with pytest.raises(UnsupportedConfig, match="cpu has no kernel for quantize"):
+    if (name, str(arch)) in LACKING:
+        with pytest.raises(UnsupportedConfig, match=f"{arch} has no kernel for"):
             plans.configs(plan, arch)
         return
     wanted = plans.configs(plan, arch)

@@ -67,9 +67,10 @@ def rows(report: Fp4Report) -> Iterator[Row]:
             continue
         best = max(ratios, key=lambda side: ratios[side])
         activations = "bf16" if target.sides == BF16 else "e4m3"
+        case = f"{activations} activations, {target.rows} rows, N{n} K{k}"
         yield Row(
             suite=NAME,
-            what=f"{target.other} over {activations}, {target.rows} rows, N{n} K{k}",
+            what=f"{target.other} over FP4, {case}",
             value=ratios[best],
             unit="x",
             budget=target.least,

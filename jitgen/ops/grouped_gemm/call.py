@@ -11,17 +11,20 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.compiler import is_dynamo_compiling
 
 from jitgen.formats.block128 import kernel_layout
+from jitgen.formats.prepared import PreparedWeights
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.dispatch import run
+from jitgen.ops.grouped_gemm.prepared_call import grouped_gemm as prepared_gemm
+from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments
 from jitgen.ops.grouped_gemm.validate import Arguments
 from jitgen.ops.launch import similar
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
 
 
-def grouped_gemm(  # noqa: C901, PLR0913  # each is one thing to say, each branch a way to call
+def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, each branch a way to call
     a: Tensor,
-    b: Tensor,
+    b: Tensor | PreparedWeights,
     a_scale: Tensor | None = None,
     b_scale: Tensor | None = None,
     *,
@@ -29,6 +32,7 @@ def grouped_gemm(  # noqa: C901, PLR0913  # each is one thing to say, each branc
     m_indices: Tensor | None = None,
     masked_m: Tensor | None = None,
     alpha: Tensor | None = None,
+    bias: Tensor | None = None,
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     expected_m: int | None = None,
@@ -54,7 +58,11 @@ def grouped_gemm(  # noqa: C901, PLR0913  # each is one thing to say, each branc
             are addresses and strides, as for b and out.
         b: (G, N, K), type and device of `a`, K contiguous; with mx32 scales (G, N, K / 2) of e2m1
             beside float8_e4m3fn, too. On sm_90a N values of the output's type are a multiple of 16
-            bytes.
+            bytes. Or MXFP4 weights for sm_90a and cpu that `jitgen.quantize.prepare_mxfp4`
+            prepared, which have their scales in them: leave out `b_scale`. Beside those of layout
+            wide1 a is bfloat16 and has no scales. Beside others it is float8_e4m3fn with row or
+            block128 scales; or (M, 2, K) with (M, 2) scales, or both with G in front: bfloat16
+            that `jitgen.quantize.split_bf16` split.
         a_scale: On the same device. Its shape follows from the granularity, which the type and the
             number of dimensions of `b_scale` name:
 
@@ -89,6 +97,8 @@ def grouped_gemm(  # noqa: C901, PLR0913  # each is one thing to say, each branc
         masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
         alpha: (G,) float32, with nv16 scales and only with them: what each group's sums are
             multiplied with, a's global scale times b's.
+        bias: (G, N) float32, with prepared weights and only with them: what is added to each row
+            of a group before it is rounded.
         out: (M, N) or (G, M, N), N contiguous: where the result goes. Rows of no group are not
             written.
         out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
@@ -121,7 +131,13 @@ def grouped_gemm(  # noqa: C901, PLR0913  # each is one thing to say, each branc
 
         return compiled.grouped_gemm(
             *(a, b, a_scale, b_scale, offs, m_indices, masked_m),
-            *(alpha, out, out_dtype, expected_m, min_latency, config),
+            *(alpha, bias, out, out_dtype, expected_m, min_latency, config),
+        )
+    if isinstance(b, PreparedWeights) or bias is not None:  # a bias without them is a mistake
+        rest = (alpha, bias, out, out_dtype, expected_m, min_latency)
+        return prepared_gemm(
+            PreparedArguments(a, b, a_scale, b_scale, offs, m_indices, masked_m, *rest),  # type: ignore[arg-type]
+            config,
         )
     key: tuple[Any, ...] = ()
     try:

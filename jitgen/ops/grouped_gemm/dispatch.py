@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -137,7 +137,7 @@ def _prepare(
     family = Family()
     neighbours: tuple[Config, ...] = ()
     if config is None:
-        problem = _problem(facts, given.expected_m, given.min_latency)
+        problem = problem_of(facts, given)
         wanted, neighbours = chosen(session, problem, facts.arch, "a")
         family = Family.of(problem, facts, given.expected_m)
     else:  # whatever the rows, it serves, and is never replaced
@@ -164,20 +164,37 @@ def _prepare(
     return launch, family, 0 if 0 in facts.shape else facts.rows
 
 
-def _problem(facts: Facts, expected_m: int | None, min_latency: bool | None) -> Problem:
+class _Hints(Protocol):
+    """What a call says of its problem besides its tensors."""
+
+    @property
+    def expected_m(self) -> int | None:
+        """Rows that a group is expected to have."""
+        ...
+
+    @property
+    def min_latency(self) -> bool | None:
+        """Whether to choose for the least latency."""
+        ...
+
+
+def problem_of(facts: Facts, given: _Hints, *, bias: bool = False) -> Problem:
     """Return what is chosen for; unless told, groups share the rows and masked ones are full."""
     rows = facts.rows * facts.groups if facts.layout is Layout.MASKED else facts.rows
     return Problem(
         layout=facts.layout,
         groups=facts.groups,
-        m=rows if expected_m is None else expected_m * facts.groups,
+        m=rows if given.expected_m is None else given.expected_m * facts.groups,
         n=facts.n,
         k=facts.k,
         a_dtype=facts.operands.a_dtype,
         b_dtype=facts.operands.b_dtype,
         out_dtype=facts.operands.out_dtype,
         scale_granularity=facts.operands.scale_granularity,
-        min_latency=min_latency,
+        min_latency=given.min_latency,
+        a_scale_granularity=facts.operands.a_scale_granularity,
+        b_layout=facts.operands.b_layout,
+        bias=bias,
     )
 
 

@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Config
+from jitgen.formats.prepared import PreparedWeights
 from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.moe_fc2_dense.validate import Arguments as Fc2Arguments
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.validate import Arguments
 from jitgen.ops.tracing import moe_fc2_dense as fc2
+from jitgen.ops.tracing import prepared_gemm as prepared
 from jitgen.ops.tracing import silu_mul_quantize as silu
 from jitgen.ops.tracing.grouped_gemm import name_of, operation, operation_out
 
@@ -51,13 +54,14 @@ def _fc2_name(config: MoeFc2DenseConfig, device: torch.device) -> str | None:
 
 def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
     a: Tensor,
-    b: Tensor,
+    b: Tensor | PreparedWeights,
     a_scale: Tensor | None,
     b_scale: Tensor | None,
     offs: Tensor | None,
     m_indices: Tensor | None,
     masked_m: Tensor | None,
     alpha: Tensor | None,
+    bias: Tensor | None,
     out: Tensor | None,
     out_dtype: torch.dtype | None,
     expected_m: int | None,
@@ -65,6 +69,23 @@ def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
     config: KernelConfig | None,
 ) -> Tensor:
     """Call the operation, which is all that the graph holds."""
+    if isinstance(b, PreparedWeights):
+        given = PreparedArguments(
+            a=a,
+            b=b,
+            a_scale=a_scale,
+            b_scale=b_scale,
+            offs=offs,
+            m_indices=m_indices,
+            masked_m=masked_m,
+            alpha=alpha,
+            bias=bias,
+            out=out,
+            out_dtype=out_dtype,
+            expected_m=expected_m,
+            min_latency=min_latency,
+        )
+        return prepared.call(given, None if config is None else _name(config, a.device))
     tensors = (a, b, a_scale, b_scale, offs, m_indices, masked_m, alpha)
     name = None if config is None else _name(config, a.device)
     if out is None:

@@ -115,8 +115,18 @@ def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
         "out_dtype": out_dtype,
         "expected_m": expected_m,
         "min_latency": min_latency,
-        "config": None if config is None else _config(config, _arch(a.device)),
+        "config": None if config is None else config_of(config, a.device),
     }
+
+
+def config_of(name: str, device: torch.device) -> KernelConfig:
+    """
+    Return the config that `name` stands for in a graph; the inverse of `name_of`.
+
+    Raises:
+        InputError: It is for another target than that of `device`.
+    """
+    return _config(name, _arch(device))
 
 
 def _arch(device: torch.device) -> Arch:

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from jitgen import templates
 from jitgen.config.config import SCALE_BLOCK, SCALES, DType
 from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem, Tile
+from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem, Tile
 from jitgen.targets import gemm
+from jitgen.targets.fp4_space import OPERANDS, refuse_other_operands
 from jitgen.targets.gemm import (
     Space,
     refuse_pairs,
@@ -44,6 +45,13 @@ _PARAMETERS = frozenset(
         *("tile_m", "tile_n", "tile_k"),
     )
 )
+_PREPARED_PARAMETERS = frozenset(
+    (
+        *("name", "config_json", "layout", "a_dtype", "out_dtype"),
+        *("a_scale_granularity", "b_layout", "bias"),
+        *("tile_m", "tile_n", "tile_k"),
+    )
+)
 
 
 @frozen
@@ -71,7 +79,7 @@ class GroupedGemm:
     space = Space(
         tile_m=(8, 16, 32, 64),
         tile_n=(16, 32, 64, 128),
-        tile_k=dict.fromkeys(_OPERANDS, (SCALE_BLOCK,)),
+        tile_k=dict.fromkeys((*_OPERANDS, DType.E4M3X2), (SCALE_BLOCK,)),
         cluster=((1, 1),),
         num_acc_stage=(1,),
         split_k=(1,),
@@ -80,22 +88,18 @@ class GroupedGemm:
         ),
         scale_granularity=SCALES,
         mixed=((DType.E4M3, DType.E2M1),),
+        prepared=OPERANDS,
     )
 
     def derive(self, config: KernelConfig) -> CpuDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
-        refuse_what_is_to_come(config, "cpu")
         refuse_selectors(config, "cpu")
         refuse_pairs(config, "cpu")
         space, tile, types = self.space, config.tile, config.operands
-        refuse_unless(
-            space.has(types),
-            "E_MMA",
-            f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no cpu kernel; a and b "
-            "share one of e4m3, e2m1, bf16, f32, or are e4m3 and e2m1, and the output is bf16, f16 "
-            "or f32",
-        )
-        refuse_scales(config, space, "cpu")
+        if types.b_layout.is_prepared:
+            refuse_other_operands(types, "cpu")
+        else:
+            self._check_plain(config)
         refuse_unless(
             config.cluster.size == 1, "E_CLUSTER", "a cpu has no clusters: cluster must be 1x1"
         )
@@ -126,6 +130,19 @@ class GroupedGemm:
         tail = 16 * types.a_dtype.bits // 8
         return CpuDerived(scratch_bytes=4 * (panels + tile.m * tile.n) + tail)
 
+    def _check_plain(self, config: KernelConfig) -> None:
+        """Refuse operands as they were quantised that no kernel has."""
+        types = config.operands
+        refuse_what_is_to_come(config, "cpu")
+        refuse_unless(
+            self.space.has(types),
+            "E_MMA",
+            f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no cpu kernel; a and b "
+            "share one of e4m3, e2m1, bf16, f32, or are e4m3 and e2m1, and the output is bf16, f16 "
+            "or f32",
+        )
+        refuse_scales(config, self.space, "cpu")
+
     def nearest(self, config: KernelConfig) -> KernelConfig | None:
         """Return the legal config that is nearest to a refused one; None where there is none."""
         return gemm.nearest(config, self)
@@ -141,6 +158,7 @@ class GroupedGemm:
                 layout=problem.layout,
                 operands=problem.operands,
                 tile=Tile(m=rows, n=128, k=SCALE_BLOCK),
+                epilogue=Epilogue(bias=problem.bias),
             )
             for rows in _ROWS
         )
@@ -177,15 +195,32 @@ class GroupedGemm:
         return ""
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the template of its kernels."""
+        """Return the templates of kernels for weights as they are, and for prepared ones."""
         return (
             Template(
-                root=templates.ROOT, entry="cpu/grouped_gemm.py.jinja", parameters=_PARAMETERS
+                root=templates.ROOT,
+                entry="cpu/grouped_gemm.py.jinja",
+                parameters=_PARAMETERS,
+                takes=_is_plain,
+            ),
+            Template(
+                root=templates.ROOT,
+                entry="cpu/fp4_gemm.py.jinja",
+                parameters=_PREPARED_PARAMETERS,
+                takes=_is_prepared,
             ),
         )
 
     def check_sizes(self, problem: Problem) -> None:
         """Take any size: a host kernel reads what exists, value by value where it must."""
+
+
+def _is_prepared(config: KernelConfig) -> bool:
+    return config.operands.b_layout.is_prepared
+
+
+def _is_plain(config: KernelConfig) -> bool:
+    return not _is_prepared(config)
 
 
 def _whole(problem: Problem, height: int) -> float:

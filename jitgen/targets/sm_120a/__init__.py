@@ -22,15 +22,23 @@ class Sm120a:
     compiler_options: tuple[str, ...] = ("--gpu-arch", "sm_120a")
     host_level = HostLevel.BASE
     devices: tuple[Device, ...] = DEVICES
-    operations = ("grouped_gemm",)
+    operations = ("grouped_gemm", "silu_mul_quantize", "quantize")
 
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a GPU of this compute capability runs its kernels."""
         return (major, minor) == (12, 0)
 
     @cache  # noqa: B019  # each target is one object
-    def rules(self, op: str) -> Rules:  # noqa: ARG002
+    def rules(self, op: str) -> Rules:
         """Return what it says of an operation of `operations`."""
+        if op == "silu_mul_quantize":
+            from jitgen.targets.sm_120a.silu_mul_quantize import SiluMulQuantize
+
+            return SiluMulQuantize(self.name)
+        if op == "quantize":
+            from jitgen.targets.sm_120a.quantize import Quantize
+
+            return Quantize(self.name)
         from jitgen.targets.sm_120a.grouped_gemm import GroupedGemm
 
         return GroupedGemm(self.name)

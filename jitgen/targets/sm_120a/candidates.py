@@ -11,7 +11,7 @@ is read once is streamed past L2. Wide tiles are for many rows, which tensor cor
 from __future__ import annotations
 
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Schedule, Tile
+from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Operands, Schedule, Tile
 
 _Listed = tuple[tuple[int, int, int, Schedule], ...]
 
@@ -62,7 +62,7 @@ _PROMOTED: _Listed = (
 """The same where scales are applied by promotion, every 128 of K."""
 
 
-def candidates(layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
+def candidates(layout: Layout, operands: Operands, epilogue: Epilogue) -> tuple[KernelConfig, ...]:
     """Return the configs that may be chosen, legal or not."""
     bits = operands.a_dtype.bits, operands.b_dtype.bits
     listed = {(8, 4): _MIXED, (4, 4): _PACKED}.get(bits, _BYTES)
@@ -70,7 +70,11 @@ def candidates(layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
         listed = _PROMOTED
     return tuple(
         KernelConfig(
-            layout=layout, operands=operands, tile=Tile(m=rows, n=columns, k=depth), schedule=way
+            layout=layout,
+            operands=operands,
+            tile=Tile(m=rows, n=columns, k=depth),
+            schedule=way,
+            epilogue=epilogue,
         )
         for rows, columns, depth, way in listed
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jitgen import templates
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem
 from jitgen.targets import gemm
 from jitgen.targets.gemm import check_vectors
 from jitgen.targets.protocol import Candidate, Device, Template
@@ -20,7 +20,7 @@ _PARAMETERS = frozenset(
         *("raster", "stream_b", "use_pdl"),
         *("warps_m", "warps_n", "threads", "math_registers", "load_registers", "num_ab_stage"),
         *("max_entries", "scale_lines", "scale_blocks", "scale_box", "scale_pitch"),
-        "token_lanes",
+        *("token_lanes", "bias"),
     )
 )
 
@@ -48,7 +48,8 @@ class GroupedGemm(Sm120Rules):
 
     def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
-        listed = candidates.candidates(problem.layout, problem.operands)
+        epilogue = Epilogue(bias=problem.bias)
+        listed = candidates.candidates(problem.layout, problem.operands, epilogue)
         if problem.min_latency:
             listed = candidates.min_latency(listed)
         return gemm.legal_of(listed, self)

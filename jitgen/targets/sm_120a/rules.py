@@ -13,7 +13,7 @@ from __future__ import annotations
 from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.targets.gemm import Space, refuse_pairs, refuse_scales, refuse_what_is_to_come
+from jitgen.targets.gemm import Space, refuse_pairs, refuse_prepared, refuse_scales
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_120a.sizes import (
     MATH_WARPS,
@@ -105,7 +105,7 @@ class Sm120Rules:
 
     def derive(self, config: KernelConfig) -> Sm120Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
-        refuse_what_is_to_come(config, self.arch)
+        refuse_prepared(config, self.arch)
         refuse_pairs(config, self.arch)
         self._check_types(config)
         self._check_schedule(config)

@@ -191,8 +191,9 @@ def fit_of(device: Device) -> Fit:
 
 def silu_fit_of(device: Device) -> SiluFit:
     """Return the same for `silu_mul_quantize`: its own, else the H200's at its memory rate."""
-    if device.constants is not None:
-        return device.constants["silu_mul_quantize"]  # type: ignore[no-any-return]
+    own = (device.constants or {}).get("silu_mul_quantize")
+    if own is not None:
+        return own  # type: ignore[no-any-return]
     fit: SiluFit = H200.constants["silu_mul_quantize"]
     part = device.dram_gbps / H200.dram_gbps
     return replace(

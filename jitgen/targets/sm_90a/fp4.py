@@ -11,11 +11,10 @@ That registers suffice, and which loop is faster, was checked by compiling and m
 
 from __future__ import annotations
 
-from itertools import product
-
 from jitgen.config.config import BLayout, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.targets.fp4_space import OPERANDS, refuse_other_operands
 from jitgen.targets.gemm import Space, refuse_pairs
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_90a.rules import MAX_ENTRIES, SMEM_BYTES
@@ -43,31 +42,6 @@ SPARE_REGISTERS = 16
 
 _PARTIALS = {BLayout.EXACT1: 4, BLayout.FOLDED1: 1, BLayout.WIDE1: 0}
 """Partial sums of a k-block, which are promoted: one for each scale along K."""
-
-_OUTPUTS = (DType.BF16, DType.F16, DType.F32)
-
-_KINDS = (
-    *product((DType.E4M3,), (ScaleGranularity.ROW, ScaleGranularity.BLOCK128)),
-    (DType.E4M3X2, ScaleGranularity.ROW),
-)
-"""Types of e4m3 activations and the granularities of their scales."""
-
-OPERANDS = tuple(
-    Operands(
-        a_dtype=a_dtype,
-        b_dtype=DType.E2M1,
-        out_dtype=out_dtype,
-        scale_granularity=ScaleGranularity.MX32,
-        a_scale_granularity=scales,
-        b_layout=b_layout,
-    )
-    for out_dtype in _OUTPUTS
-    for a_dtype, scales, b_layout in (
-        *((*kind, b_layout) for kind in _KINDS for b_layout in (BLayout.EXACT1, BLayout.FOLDED1)),
-        (DType.BF16, ScaleGranularity.NONE, BLayout.WIDE1),
-    )
-)
-"""All that there are kernels for."""
 
 
 @frozen
@@ -151,16 +125,7 @@ class Fp4Rules:
         )
 
     def _check_operands(self, config: KernelConfig) -> None:
-        types = config.operands
-        legal = [f"{each.a_dtype} {each.a_scale_granularity} {each.b_layout}" for each in OPERANDS]
-        refuse_unless(
-            types in OPERANDS,
-            "E_MMA",
-            f"{types.a_dtype} with {types.a_scale_granularity} scales x {types.b_dtype} with "
-            f"{types.scale_granularity} scales, {types.b_layout} -> {types.out_dtype} has no "
-            f"sm_90a kernel; b is e2m1 with mx32 scales, a with its scales and b_layout one of "
-            f"{', '.join(dict.fromkeys(legal))}, and the output bf16, f16 or f32",
-        )
+        refuse_other_operands(config.operands, "sm_90a")
         refuse_unless(
             config.pipeline.num_acc_stage == 1,
             "E_ACC_STAGE",

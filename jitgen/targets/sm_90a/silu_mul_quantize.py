@@ -33,8 +33,6 @@ _CTAS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16)
 _HELD = (1, 2, 4)
 
 _WARP = 32
-_THREADS_PER_SM = 2048
-_CTAS_PER_SM = 32
 _PARTITIONS = 4  # of an SM, each with registers of its own for every fourth warp
 _REGISTERS_PER_PARTITION = 16_384
 _MAX_REGISTERS = 255
@@ -122,6 +120,8 @@ class SiluMulQuantize:
     arch = "sm_90a"
     generation = 1
     alignment = 16
+    most_ctas = 32  # of an SM at once
+    most_threads = 2048
     row_edges: tuple[int, ...] = (
         1,
         4,
@@ -163,10 +163,10 @@ class SiluMulQuantize:
         )
         threads = tiling.threads * tiling.ctas_per_sm
         refuse_unless(
-            tiling.ctas_per_sm <= _CTAS_PER_SM and threads <= _THREADS_PER_SM,
+            tiling.ctas_per_sm <= self.most_ctas and threads <= self.most_threads,
             "E_CTAS",
             f"{tiling.ctas_per_sm} CTAs of {tiling.threads} threads are more than an SM holds: "
-            f"{_CTAS_PER_SM} CTAs, {_THREADS_PER_SM} threads",
+            f"{self.most_ctas} CTAs, {self.most_threads} threads",
         )
         registers = _registers(threads)
         needed = _needed(config)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Prepared weights in files, so that a service need not prepare them at each start.
+
+A file is one of safetensors: of each weight two tensors, ``NAME.values`` and ``NAME.factor``, and
+in its metadata, under ``jitgen.prepared``, a JSON object with N, K and the layout of each name. A
+file whose layout is of another version is refused: prepare the weights again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.config.config import canonical_json
+from jitgen.errors import InputError, ToolchainError
+from jitgen.formats.prepared import PreparedWeights
+from jitgen.text import shown
+
+_METADATA = "jitgen.prepared"
+_PARTS = ("values", "factor")
+
+
+def save_prepared(weights: Mapping[str, PreparedWeights], path: str | Path) -> None:
+    """
+    Write weights to a file.
+
+    Args:
+        weights: By names of the caller's choice, such as those of layers.
+        path: Where to; a file that is there is replaced.
+
+    Raises:
+        InputError: `weights` has none, or something else.
+        ToolchainError: safetensors is not installed.
+    """
+    files = _safetensors("safetensors.torch")
+    if not weights:
+        raise InputError("weights", "must have at least one name (got none)")
+    tensors: dict[str, Tensor] = {}
+    facts = {}
+    for name, each in weights.items():
+        if not isinstance(each, PreparedWeights):
+            raise InputError(
+                "weights", f"must be PreparedWeights by name (got {type(each).__name__} at {name})"
+            )
+        tensors |= {f"{name}.{part}": _alone(getattr(each, part)) for part in _PARTS}
+        facts[name] = {"n": each.n, "k": each.k, "layout": str(each.layout)}
+    files.save_file(tensors, str(path), metadata={_METADATA: canonical_json(facts)})
+
+
+def load_prepared(
+    path: str | Path, device: str | torch.device = "cpu"
+) -> dict[str, PreparedWeights]:
+    """
+    Read what `save_prepared` wrote.
+
+    Args:
+        path: The file.
+        device: Where the tensors go.
+
+    Raises:
+        InputError: The file is no such file, or its layout is none that this jitgen reads.
+        ToolchainError: safetensors is not installed.
+        OSError: The file cannot be read.
+    """
+    files = _safetensors("safetensors")
+    try:
+        with files.safe_open(str(path), framework="pt", device=str(device)) as file:
+            facts = _facts(path, (file.metadata() or {}).get(_METADATA))
+            return {
+                name: PreparedWeights(
+                    **{part: file.get_tensor(f"{name}.{part}") for part in _PARTS}, **fact
+                )
+                for name, fact in facts.items()
+            }
+    except files.SafetensorError as error:
+        raise InputError("path", f"{path} cannot be read: {error}") from error
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """Return a tensor with memory of its own, which files ask for: parts of groups have none."""
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+
+
+def _facts(path: str | Path, text: str | None) -> dict[str, dict[str, Any]]:
+    """Return N, K and layout of each weight, as the metadata of a file has them."""
+    if text is None:
+        raise InputError("path", f"{path} has no weights that jitgen prepared")
+    try:
+        facts = json.loads(text)
+    except ValueError:
+        facts = None
+    wanted = {"n", "k", "layout"}
+    if not isinstance(facts, dict) or not all(
+        isinstance(fact, dict) and fact.keys() == wanted for fact in facts.values()
+    ):
+        raise InputError("path", f"{path} says of its weights {shown(text)}, and not n, k, layout")
+    return facts
+
+
+def _safetensors(name: str) -> Any:
+    """Return a module of safetensors, which is not needed for anything else."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ToolchainError(
+            "prepared weights are kept in files of safetensors; run: pip install "
+            "'jitgen[safetensors]'"
+        ) from None

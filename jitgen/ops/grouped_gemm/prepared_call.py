@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+`grouped_gemm` with prepared weights: the warm path of its own, and what stands behind it.
+
+As in `jitgen.ops.grouped_gemm.call`, a launch is remembered under a tuple of what the compiled
+entry does not check: it sees blocks of weights, and not the N and K that these were made of.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, is_grad_enabled
+from torch._C import _len_torch_dispatch_stack as num_modes
+
+from jitgen.config import Config
+from jitgen.errors import InputError
+from jitgen.formats.block128 import is_kernel_layout, kernel_layout
+from jitgen.formats.protocol import TORCH
+from jitgen.frozen import frozen
+from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.dispatch import problem_of, require_fit
+from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments, validate
+from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared, similar
+from jitgen.runtime import devices
+from jitgen.runtime.session import Session, current
+
+
+@frozen
+class PreparedLaunch(AnyLaunch):
+    """
+    What a call with prepared weights needs besides its tensors.
+
+    Attributes:
+        copies_scales: Whether kernels cannot read a_scale with the strides that it has.
+        front: Dimensions of a that out has, too.
+        columns: N of an output that the caller leaves to us.
+        out_dtype: Its type.
+    """
+
+    copies_scales: bool
+    front: int
+    columns: int
+    out_dtype: torch.dtype
+
+    def __call__(self, given: PreparedArguments) -> Tensor:
+        """
+        Launch, and return the result.
+
+        Raises:
+            ValueError: Sizes do not fit each other, in the two ways that the entry does not see.
+        """
+        a, b, a_scale, bias, out = given.a, given.b, given.a_scale, given.bias, given.out
+        if a.shape[-1] != b.k or (out is not None and out.shape[-1] != b.n):
+            raise ValueError("a has another K than b, or out another N")
+        if out is None:
+            shape = (*a.shape[: self.front], self.columns)
+            out = a.new_empty(shape, dtype=self.out_dtype)
+        if a_scale is None:
+            scales: tuple[Tensor, ...] = (b.factor,)
+        else:
+            scales = (kernel_layout(a_scale) if self.copies_scales else a_scale, b.factor)
+        if bias is not None:
+            scales = (*scales, bias)
+        self.function(a, b.values, *scales, given.groups, out, *self.tail)
+        return out
+
+
+def grouped_gemm(given: PreparedArguments, config: KernelConfig | None) -> Tensor:
+    """
+    Do what `jitgen.grouped_gemm` says with prepared weights.
+
+    Raises:
+        InputError: An argument is wrong, or does not fit the forced config.
+        JitgenError: As there.
+    """
+    key: Key = ()
+    try:
+        key = _key(given, config)
+        session = current.get()
+        launch = session.memo.get(key) or similar(session, key, _rows(given))
+        return launch(given)  # type: ignore[no-any-return]
+    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+        pass
+    return run(given, config, key)
+
+
+def _key(given: PreparedArguments, config: KernelConfig | None) -> Key:
+    """Return what a launch is remembered under; in the place `launch.ROWS` what hangs on rows."""
+    a, b, a_scale, bias, out = given.a, given.b, given.a_scale, given.bias, given.out
+    return (
+        # What several of them, or scales of b beside its own, lead to is never remembered.
+        (given.offs is None, given.m_indices is None, given.masked_m is None),
+        a.numel(),
+        (b.factor.shape, b.n, b.k, b.layout),
+        a.dim(),
+        None if a_scale is None else a_scale.dim(),
+        given.out_dtype,
+        a.get_device() if devices.has_several_gpus else None,
+        given.b_scale is None and given.alpha is None,
+        given.expected_m,
+        given.min_latency,
+        None if config is None else id(config),
+        *map(type, (a, b.values, b.factor, a_scale, bias, given.groups, out)),
+        num_modes(),
+        is_grad_enabled() and any(x.requires_grad for x in given.tensors.values()),
+    )
+
+
+def _rows(given: PreparedArguments) -> Tensor:
+    """Return a tensor whose dimension -2 has the rows: of a in two parts that are its scales."""
+    a, a_scale = given.a, given.a_scale
+    has_parts = a.dim() > (2 if given.masked_m is None else 3)
+    return a_scale if has_parts and a_scale is not None else a
+
+
+def run(given: PreparedArguments, config: KernelConfig | None, key: Key) -> Tensor:
+    """
+    Do the same with every check, and remember the launch under `key`.
+
+    A call that torch traces becomes an operation in torch's hands instead, and is not remembered.
+    """
+    if is_traced(given.tensors.values()):
+        from jitgen.ops.tracing import prepared_gemm as traced
+
+        return traced.record(given, config)
+    with calling("grouped_gemm"):
+        session = current.get()
+        launch = prepared(session, key, given.a, lambda: _prepare(given, config, session))
+        return launch(given)
+
+
+def require_bias(config: KernelConfig, bias: Tensor | None) -> None:
+    """
+    Do nothing if `config` is for a call with such a bias.
+
+    Raises:
+        InputError: It is not.
+    """
+    if config.epilogue.bias != (bias is not None):
+        have, none = ("a bias", "none") if config.epilogue.bias else ("no bias", "one")
+        raise InputError("config", f"is for {have}, and there is {none}")
+
+
+def _prepare(
+    given: PreparedArguments, config: KernelConfig | None, session: Session
+) -> tuple[PreparedLaunch, Family, int]:
+    """Validate `given`, choose a config unless one is forced, and get a kernel."""
+    facts = validate(given, session)
+    family = Family()
+    neighbours: tuple[Config, ...] = ()
+    if config is None:
+        problem = problem_of(facts, given, bias=given.bias is not None)
+        wanted, neighbours = chosen(session, problem, facts.arch, "a")
+        family = Family.of(problem, facts, given.expected_m)
+    else:
+        require_fit(config, facts)
+        require_bias(config, given.bias)
+        wanted = config
+    function, served = nothing, wanted
+    if 0 not in facts.shape:
+        function, served = facts.device.entry(session, wanted, neighbours)
+    scale = given.a_scale
+    is_blocked = facts.operands.a_scale_granularity == "block128"
+    launch = PreparedLaunch(
+        function=function,
+        tail=facts.device.tail,
+        copies_scales=is_blocked and scale is not None and not is_kernel_layout(scale),
+        front=len(facts.shape) - 1,
+        columns=facts.n,
+        out_dtype=TORCH[facts.operands.out_dtype],
+        config=served,
+        awaited=None if served == wanted else wanted,
+    )
+    return launch, family, 0 if 0 in facts.shape else facts.rows

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What `grouped_gemm` accepts beside prepared weights: every rule about its tensors, each with one
+error, as in `jitgen.ops.grouped_gemm.validate`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+from jitgen.errors import InputError
+from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.protocol import OF_TORCH, TORCH, ceil_div
+from jitgen.formats.split import PARTS
+from jitgen.layouts import ARGUMENT
+from jitgen.ops.calling import (
+    check_groups,
+    check_memory,
+    layout_of,
+    refuse_gradients,
+    require_device,
+    require_dtype,
+    require_rank,
+    require_shape,
+    require_tensor,
+    require_unit_stride,
+)
+from jitgen.ops.grouped_gemm.config import Operands
+from jitgen.ops.grouped_gemm.validate import Facts
+from jitgen.runtime import devices
+from jitgen.runtime.session import Session
+from jitgen.targets.legality import rules, size_refusal
+
+_OP = "grouped_gemm"
+
+
+class PreparedArguments(NamedTuple):
+    """The arguments of one `grouped_gemm` with prepared weights, as the caller gave them."""
+
+    a: Tensor
+    b: PreparedWeights
+    a_scale: Tensor | None
+    b_scale: Tensor | None
+    offs: Tensor | None
+    m_indices: Tensor | None
+    masked_m: Tensor | None
+    alpha: Tensor | None
+    bias: Tensor | None
+    out: Tensor | None
+    out_dtype: torch.dtype | None
+    expected_m: int | None
+    min_latency: bool | None = None
+
+    @property
+    def groups(self) -> Tensor | None:
+        """The one of offs, m_indices and masked_m that is given."""
+        return next((x for x in (self.offs, self.m_indices, self.masked_m) if x is not None), None)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor among them, by its name."""
+        found = {n: value for n, value in self._asdict().items() if isinstance(value, Tensor)}
+        if isinstance(self.b, PreparedWeights):
+            found |= {"b": self.b.values, "b.factor": self.b.factor}
+        return found
+
+
+def validate(given: PreparedArguments, session: Session, *, has_memory: bool = True) -> Facts:
+    """
+    Return the facts about valid arguments.
+
+    Args:
+        given: The arguments.
+        session: What serves them.
+        has_memory: Whether tensors have addresses; a tracer's have none.
+
+    Raises:
+        InputError: Something is wrong; the first rule that is broken, in the order of this
+            function.
+    """
+    a, b = given.a, given.b
+    if not isinstance(b, PreparedWeights):
+        raise InputError(
+            "bias",
+            "is for weights that jitgen.quantize.prepare_mxfp4 prepared: add it afterwards to what "
+            "others give",
+        )
+    require_tensor("a", a)
+    layout, groups = layout_of(given.offs, given.m_indices, given.masked_m)
+    device = devices.find(a.device, session)
+    arch = device.arch
+    if not _prepared(arch):
+        raise InputError(
+            "b",
+            f"was prepared, and {arch} has no kernel for that: give weights and scales as they"
+            " were quantised",
+        )
+    for name in ("b_scale", "alpha"):
+        if getattr(given, name) is not None:
+            raise InputError(name, "is part of prepared weights: leave it out")
+    a_dtype, front = _activations(given, layout)
+    length = a.shape[0] if layout is Layout.CONTIGUOUS else b.groups
+    check_groups(ARGUMENT[layout], groups, length, ("a", a))
+    shape = (*front, b.n)
+    operands = Operands(
+        a_dtype=a_dtype,
+        b_dtype=DType.E2M1,
+        out_dtype=_out_type(given, shape, arch),
+        scale_granularity=ScaleGranularity.MX32,
+        a_scale_granularity=_a_scales(given, a_dtype, front),
+        b_layout=b.layout,
+    )
+    facts = Facts(
+        device=device,
+        arch=arch,
+        layout=layout,
+        operands=operands,
+        groups=b.groups,
+        rows=front[-1],
+        n=b.n,
+        k=b.k,
+        shape=shape,
+    )
+    if reason := size_refusal(facts, arch):
+        raise InputError("b", reason)
+    _check_bias(given)
+    alignment = rules(arch, _OP).alignment
+    tensors = (("a", a), ("b", b.values), ("bias", given.bias), ("out", given.out))
+    for name, tensor in tensors:
+        if tensor is not None:
+            check_memory(name, tensor, ("a", a), alignment, has_memory=has_memory)
+    _check_the_rest(given)
+    refuse_gradients(given.tensors, _OP)
+    return facts
+
+
+def _prepared(arch: Arch) -> tuple[Operands, ...]:
+    """Return the operands with prepared weights that `arch` has kernels for."""
+    return rules(arch, _OP).space.prepared  # type: ignore[attr-defined,no-any-return]
+
+
+def _activations(given: PreparedArguments, layout: Layout) -> tuple[DType, tuple[int, ...]]:
+    """Return the type of a, and its sizes in front of K and of parts."""
+    a, b = given.a, given.b
+    is_wide = b.layout is BLayout.WIDE1
+    wanted = torch.bfloat16 if is_wide else torch.float8_e4m3fn
+    if a.dtype is not wanted:
+        advice = (
+            "prepare them as exact1 or folded1 for float8_e4m3fn"
+            if is_wide
+            else "prepare them as wide1 for bfloat16, or split it: jitgen.quantize.split_bf16"
+        )
+        raise InputError(
+            "a",
+            f"must be {str(wanted).removeprefix('torch.')}, which weights prepared as {b.layout} "
+            f"are for (got {a.dtype}); {advice}",
+        )
+    rank = 3 if layout is Layout.MASKED else 2
+    words = "(G, M, K)" if rank == 3 else "(M, K)"
+    has_parts = not is_wide and a.dim() == rank + 1
+    if not has_parts:
+        require_rank("a", a, rank, f"{words} for {layout}, or one more where bfloat16 was split")
+    front: tuple[int, ...] = tuple(a.shape[: rank - 1])
+    if layout is Layout.MASKED:
+        front = (b.groups, a.shape[1])
+    parts = (PARTS,) if has_parts else ()
+    require_shape("a", a, (*front, *parts, b.k), f"as b was prepared with K = {b.k}")
+    require_device("b", b.values, ("a", a))
+    return DType.E4M3X2 if has_parts else OF_TORCH[a.dtype], front
+
+
+def _a_scales(given: PreparedArguments, a_dtype: DType, front: tuple[int, ...]) -> ScaleGranularity:
+    """Return how a is scaled, which its type and the dimensions of its scales tell."""
+    scale = given.a_scale
+    if a_dtype is DType.BF16:
+        if scale is not None:
+            raise InputError("a_scale", "belongs to float8_e4m3fn: leave it out with bfloat16")
+        return ScaleGranularity.NONE
+    if scale is None:
+        raise InputError("a_scale", "is required for float8_e4m3fn operands (got None)")
+    require_tensor("a_scale", scale)
+    require_dtype("a_scale", scale, [torch.float32], None)
+    granularity, shape = ScaleGranularity.ROW, front
+    if a_dtype is DType.E4M3X2:
+        shape = (*front, PARTS)
+    elif scale.dim() == len(front) + 1:
+        granularity, shape = ScaleGranularity.BLOCK128, (*front, ceil_div(given.b.k, 128))
+    require_shape("a_scale", scale, shape, f"for {granularity} scales of {a_dtype}")
+    require_device("a_scale", scale, ("a", given.a))
+    if granularity is ScaleGranularity.ROW and not scale.is_contiguous():
+        raise InputError("a_scale", f"must be contiguous (got strides {scale.stride()})")
+    return granularity
+
+
+def _check_bias(given: PreparedArguments) -> None:
+    bias, b = given.bias, given.b
+    if bias is None:
+        return
+    require_tensor("bias", bias)
+    require_dtype("bias", bias, [torch.float32], None)
+    require_shape("bias", bias, (b.groups, b.n), "which is (G, N)")
+    require_unit_stride("bias", bias, -1)
+
+
+def _out_type(given: PreparedArguments, shape: tuple[int, ...], arch: Arch) -> DType:
+    """Return the type of the result."""
+    out, wanted = given.out, given.out_dtype
+    known = {TORCH[each.out_dtype] for each in _prepared(arch)}
+    if wanted is not None and wanted not in known:
+        names = " or ".join(sorted(str(each).removeprefix("torch.") for each in known))
+        raise InputError("out_dtype", f"must be {names} on {arch} (got {wanted})")
+    if out is None:
+        return OF_TORCH[wanted or torch.bfloat16]
+    require_tensor("out", out)
+    require_dtype("out", out, [wanted] if wanted is not None else sorted(known, key=str), arch)
+    require_shape("out", out, shape, "rows of a by columns of b")
+    return OF_TORCH[out.dtype]
+
+
+def _check_the_rest(given: PreparedArguments) -> None:
+    out, expected_m = given.out, given.expected_m
+    if out is not None and out.shape[-2] > 1 and out.stride(-2) < given.b.n:
+        raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
+    if expected_m is not None and (type(expected_m) is not int or expected_m < 1):
+        raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")

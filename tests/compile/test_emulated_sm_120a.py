@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`grouped_gemm` on an emulated RTX 5090: formats, layouts, tiles, and what padding may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+import torch
+
+import jitgen
+from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.formats.atoms import PLACES, plain, swizzled
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Pipeline, Schedule, Tile
+from jitgen.ops.grouped_gemm.draws import POISON
+from jitgen.verify import device
+from tests import needs
+from tests.problems import make_for, verify, verify_exact
+
+pytestmark = [needs.compiler, needs.linker]
+
+FORMATS = {
+    "mixed": (DType.E4M3, DType.E2M1, ScaleGranularity.MX32),
+    "mxfp8": (DType.E4M3, DType.E4M3, ScaleGranularity.MX32),
+    "mxfp4": (DType.E2M1, DType.E2M1, ScaleGranularity.MX32),
+    "nvfp4": (DType.E2M1, DType.E2M1, ScaleGranularity.NV16),
+    "block128": (DType.E4M3, DType.E4M3, ScaleGranularity.BLOCK128),
+}
+ATOMS = [name for name in FORMATS if name != "block128"]
+
+
+@pytest.fixture(autouse=True)
+def emulated_gpu(shared_cache: None) -> Iterator[None]:
+    """An emulated GPU with few SMs, so that a CTA gets several tiles."""
+    with device("sm_120a", num_sms=2):
+        yield
+
+
+def config(
+    name: str,
+    layout: Layout | str = "ragged",
+    m: int = 16,
+    n: int = 32,
+    k: int = 128,
+    *,
+    out_dtype: DType = DType.BF16,
+    stages: int | None = 2,
+    schedule: Schedule | None = None,
+) -> KernelConfig:
+    a_dtype, b_dtype, scales = FORMATS[name]
+    return KernelConfig(
+        layout=layout,
+        operands=Operands(
+            a_dtype=a_dtype, b_dtype=b_dtype, scale_granularity=scales, out_dtype=out_dtype
+        ),
+        tile=Tile(m=m, n=n, k=k),
+        pipeline=Pipeline(num_ab_stage=stages),
+        schedule=schedule or Schedule(),
+    )
+
+
+def rows_around(m: int) -> list[list[int]]:
+    """Groups that are empty or small, a row off a tile, and one of two blocks of scales."""
+    return [[0, 1, m - 1, 0, m, m + 1, 0], [2 * m - 1, 0, 131], [3], [0, 0]]
+
+
+KINDS = [*product(FORMATS, Layout)]
+OFTEN = ("mixed", Layout.RAGGED)
+"""What models use most, for every push."""
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        pytest.param(*kind, marks=() if kind == OFTEN else pytest.mark.nightly, id="-".join(kind))
+        for kind in KINDS
+    ],
+)
+class TestEveryFormatAndLayout:
+    @pytest.mark.parametrize(
+        ("n", "k"),
+        [(40, 288), *(pytest.param(*nk, marks=pytest.mark.nightly) for nk in ((72, 32), (8, 640)))],
+    )
+    def test_exact(self, name: str, layout: Layout, n: int, k: int) -> None:
+        """Small integers and power-of-two scales: every bit is right, and unowned rows stay."""
+        forced = config(name, layout)
+        for rows in rows_around(16)[: 1 if (n, k) != (40, 288) else None]:
+            case = make_for(forced, rows, n, k, is_exact=True)
+
+            verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=forced))
+
+    def test_random(self, name: str, layout: Layout) -> None:
+        forced = config(name, layout)
+        case = make_for(forced, [3, 0, 37], 72, 416)
+
+        verify(case, jitgen.grouped_gemm(**case.arguments, config=forced))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("m", range(8, 129, 8))
+def test_every_height(name: str, m: int) -> None:
+    """Tiles that meet two atoms of scales, and those whose parts two warps share."""
+    forced = config(name, m=m)
+    case = make_for(forced, [m + 1, 0, 130, m - 1], 40, 160, is_exact=True)
+
+    verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=forced))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "forced",
+    [
+        config("mixed", m=8, n=64, k=512),
+        config("mixed", "masked", m=64, n=128, k=256),
+        config("mixed", "contiguous", m=128, n=64, k=128, out_dtype=DType.F16),
+        config("mixed", m=40, n=32, k=128, schedule=Schedule(safe_selectors=True)),
+        config("mxfp4", m=24, n=128, k=256, out_dtype=DType.F32),
+        config("mxfp4", "masked", m=128, n=128, k=256),
+        config("mxfp8", m=96, n=64, k=128),
+        config("nvfp4", "masked", m=56, n=128, k=128, schedule=Schedule(use_pdl=False)),
+        config("nvfp4", "contiguous", m=8, n=128, k=512, schedule=Schedule(stream_b=True)),
+        config("block128", m=112, n=128, k=128, out_dtype=DType.F32),
+        config("block128", "contiguous", m=128, n=128, k=128, schedule=Schedule(raster=1)),
+    ],
+    ids=lambda forced: forced.name("sm_120a"),
+)
+def test_other_tiles_and_types(forced: KernelConfig) -> None:
+    m, n, k = forced.tile.m, forced.tile.n, forced.tile.k
+    exact = make_for(forced, rows_around(m)[0], n + 8, 2 * k + 32, is_exact=True)
+    case = make_for(forced, [3, 0, 2 * m + 5], n + 8, 2 * k + 32)
+
+    verify_exact(exact, jitgen.grouped_gemm(**exact.arguments, config=forced))
+    verify(case, jitgen.grouped_gemm(**case.arguments, config=forced))
+
+
+def spoiled(scale: torch.Tensor, size_s: int) -> torch.Tensor:
+    """Return scales in atoms, of which those that no value of K has are NaN."""
+    rows = plain(scale, scale.shape[-2] * PLACES).view(torch.uint8)
+    rows[..., size_s:] = POISON[scale.dtype]
+    return swizzled(rows.view(scale.dtype)).view(scale.shape)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("name", ATOMS)
+@pytest.mark.parametrize("k", [32, 160, 224, 288])
+def test_scales_beyond_k_do_not_matter(name: str, layout: Layout, k: int) -> None:
+    """They share a word with those that count, and a NaN times zero is one."""
+    forced = config(name, layout)
+    case = make_for(forced, [5, 0, 19], 40, k, is_exact=True)
+    size_s = -(-k // (16 if name == "nvfp4" else 32))
+    arguments = dict(case.arguments)
+    for scales in ("a_scale", "b_scale"):
+        arguments[scales] = spoiled(arguments[scales], size_s)
+
+    verify_exact(case, jitgen.grouped_gemm(**arguments, config=forced))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("layout", [Layout.RAGGED, Layout.MASKED])
+def test_more_groups_than_the_table_has_entries(name: str, layout: Layout) -> None:
+    """Then several groups share an entry: two, with rows in either; and the last entry has one."""
+    rows = [0] * 1023
+    rows[0], rows[1], rows[6], rows[9] = 3, 1, 18, 2
+    rows[510], rows[1021], rows[1022] = 1, 4, 2
+    forced = config(name, layout)
+    case = make_for(forced, rows, 8, 32, is_exact=True)
+
+    verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=forced))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("layout", Layout)
+def test_what_the_selector_chooses(name: str, layout: Layout) -> None:
+    for out_dtype in (DType.BF16, DType.F32):
+        case = make_for(config(name, layout, out_dtype=out_dtype), [40, 0, 130, 7], 136, 288)
+
+        verify(case, jitgen.grouped_gemm(**case.arguments))

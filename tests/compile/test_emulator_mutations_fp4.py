@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes made on purpose in kernels for prepared weights: the emulator finds every one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jitgen.verify.problem import Sizes
+from tests import needs
+from tests.compile.mutations import Mutation
+from tests.compile.mutations_fp4 import PREPARED
+from tests.compile.programs import Program, assert_found, programs_of
+
+pytestmark = [needs.compiler, needs.linker]
+
+_SIZES = Sizes(rows=(3, 0, 9), n=136, k=1696, num_sms=1)
+_NAME = "grouped_gemm_ragged_{}_t8x128x128_c1x1_acc1_sm_90a"
+PROGRAMS: dict[str, tuple[str, Any]] = {
+    "exact": (_NAME.format("e4m3_e2m1_mx32_bf16_asblock128_bexact1"), _SIZES),
+    "wide": (_NAME.format("bf16_e2m1_mx32_bf16_asnone_bwide1"), _SIZES),
+    "folded": (_NAME.format("e4m3_e2m1_mx32_bf16_asrow_bfolded1"), _SIZES),
+}
+"""Kernels, and a problem that wraps every ring and gives each CTA several tiles."""
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, Program]:
+    return programs_of(PROGRAMS)
+
+
+def test_there_are_many() -> None:
+    assert len({mutation.name for mutation in PREPARED}) == len(PREPARED) >= 12
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_unchanged_programs_are_clean(programs: dict[str, Program], name: str) -> None:
+    program = programs[name]
+    assert program.findings(program.artifact.ptx, "quick") == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutation", PREPARED, ids=lambda mutation: mutation.name)
+def test_found(programs: dict[str, Program], mutation: Mutation) -> None:
+    assert_found(programs[mutation.program], mutation)

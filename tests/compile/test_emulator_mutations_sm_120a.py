@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes made on purpose in kernels of sm_120a; `test_emulator_mutations` has those of sm_90a."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jitgen.verify import verify
+from jitgen.verify.artifacts import compiled
+from tests import needs
+from tests.compile.mutations import Mutation, rewrite
+from tests.compile.mutations_sm_120a import JUDGED, LOW, PROGRAMS
+from tests.compile.mutations_sm_120a_operands import OPERANDS, PROMOTION, SCALES
+from tests.compile.mutations_sm_120a_rings import RINGS
+from tests.compile.mutations_sm_120a_stores import STORES, TILES
+from tests.compile.programs import Programs, assert_found
+
+pytestmark = [needs.compiler, needs.linker]
+
+MUTATIONS = (*RINGS, *OPERANDS, *SCALES, *PROMOTION, *STORES, *TILES)
+
+OFTEN = [mutation for mutation in MUTATIONS if not mutation.of_source]
+"""Those that need nothing compiled but a low kernel: for every push."""
+
+
+@pytest.fixture(scope="module")
+def programs() -> Programs:
+    return Programs(PROGRAMS)
+
+
+def test_there_are_many() -> None:
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 80
+    assert {mutation.program for mutation in OFTEN} == {LOW}
+    assert len(OFTEN) >= 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == LOW else pytest.mark.nightly) for name in PROGRAMS],
+)
+def test_unchanged_programs_are_clean(programs: Programs, name: str) -> None:
+    unchanged = programs[name]
+    assert unchanged.findings_of(unchanged.artifact, "quick") == []
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        pytest.param(mutation, marks=() if mutation in OFTEN else pytest.mark.nightly)
+        for mutation in MUTATIONS
+    ],
+    ids=lambda mutation: mutation.name,
+)
+def test_found(programs: Programs, mutation: Mutation) -> None:
+    """With the problem that `PROGRAMS` has for it."""
+    assert_found(programs[mutation.program], mutation)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_verify_finds(programs: Programs, mutation: Mutation) -> None:
+    """So does `jitgen verify` with its own problems, whatever it says of it."""
+    source = programs[mutation.program].source
+    mutated = programs[mutation.program].mutated(mutation)
+
+    assert not verify(source.config, source.arch, artifact=mutated, time_limit_s=60).is_right
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", JUDGED)
+def test_judged(programs: Programs, name: str) -> None:
+    """What is right all the same, or what the emulator cannot see: a reason is kept beside each."""
+    where, edit, reason = JUDGED[name]
+    unchanged = programs[where]
+    changed = replace(unchanged.source, text=rewrite(edit)(unchanged.source.text))
+
+    assert reason
+    assert unchanged.findings_of(compiled(changed), "quick") == []

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What ptxas makes of the kernels of sm_90a for prepared weights: no spills, matrix instructions that
+wait once a k-block, and no more instructions in a k-block than are written here.
+
+Four math warpgroups share the issue slots of an SM, so that each instruction of a k-block counts.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from jitgen.codegen.render import render
+from jitgen.compile import compiler, inspect
+from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.targets.sm_90a.fp4 import OPERANDS
+from tests import needs
+from tests.candidates import candidates
+from tests.sass import k_loop
+
+pytestmark = [
+    needs.compiler,
+    pytest.mark.skipif(inspect._nvdisasm() is None, reason="needs nvdisasm: jitgen[inspect]"),
+]
+
+MENU = [
+    config
+    for layout in Layout
+    for types in OPERANDS
+    if types.out_dtype is DType.BF16
+    for config in candidates(Arch.SM_90A, layout, types)
+]
+
+INSTRUCTIONS = {
+    BLayout.EXACT1: {8: 113, 16: 129, 32: 165, 64: 224},
+    BLayout.FOLDED1: {8: 135, 16: 139, 32: 144, 64: 163, 128: 198},
+    BLayout.WIDE1: {8: 187, 16: 187, 32: 187, 64: 187, 128: 189},
+}
+"""Of a warp for a k-block, by the rows of a in a tile."""
+
+OF_SCALES = {8: 7, 16: 13, 32: 25, 64: 50}
+"""More with a scale for each row of a and 128 of K."""
+
+OF_VOTES = 7
+"""More of contiguous kernels, of which ptxas does not see that warps stay together."""
+
+MMAS = {DType.BF16: ("HGMMA", 8)}
+"""Matrix instructions and how many a k-block has, where they are not four of FP8."""
+
+
+@cache
+def library(config: KernelConfig) -> bytes:
+    made = compiler.compile_source(render(config, Arch.SM_90A), links=False)
+    return made.files[made.library]
+
+
+def rows(config: KernelConfig) -> int:
+    return config.tile.m * (2 if config.operands.a_dtype is DType.E4M3X2 else 1)
+
+
+def most(config: KernelConfig) -> int:
+    """Return how many instructions a k-block may have."""
+    types = config.operands
+    count = INSTRUCTIONS[types.b_layout][rows(config)]
+    if types.a_scale_granularity is ScaleGranularity.BLOCK128:
+        count += OF_SCALES[rows(config)]
+    return count + (OF_VOTES if config.layout is Layout.CONTIGUOUS else 0)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(
+            config,
+            id=config.name(Arch.SM_90A),
+            marks=() if number == 0 else pytest.mark.nightly,
+        )
+        for number, config in enumerate(MENU)
+    ],
+)
+def test_menu(config: KernelConfig) -> None:
+    """One for every push: few tokens and four warpgroups, for which the kernels are made."""
+    found = inspect.resources(library(config))
+    name, count = MMAS.get(config.operands.a_dtype, ("QGMMA", 4))
+    loop = k_loop(inspect.sass(library(config)), name)
+    blocks = loop.count(name) / count
+
+    assert found.spill_instructions == found.stack_bytes == 0
+    assert blocks in (1, 2)
+    assert loop.count("WARPGROUP") == 2 * blocks  # it arrives, and waits once
+    assert len(loop) <= most(config) * blocks
+
+
+def test_the_menu_has_every_kind() -> None:
+    assert {config.operands.b_layout for config in MENU} == {*BLayout} - {BLayout.PLAIN}
+    assert {config.layout for config in MENU} == {*Layout}
+    assert len(MENU) > 100
