@@ -211,7 +211,7 @@ def test_twins_have_one_set_of_rules(arch: Arch, other: Arch) -> None:
     assert set(target(arch).operations) <= set(target(other).operations)
     for op in target(arch).operations:
         assert type(rules(arch, op)) is type(rules(other, op))
-        assert rules(arch, op).template() == rules(other, op).template()
+        assert rules(arch, op).templates() == rules(other, op).templates()
 
 
 def test_derived_dataclasses_are_plain() -> None:
