@@ -45,7 +45,7 @@ LOADS = (
     _exact(
         "nobody waits until a stage is empty",
         drop(f"({WAIT})...expect_tx"),
-        "fault",
+        "race",
         "load_tiles",
     ),
     _exact(

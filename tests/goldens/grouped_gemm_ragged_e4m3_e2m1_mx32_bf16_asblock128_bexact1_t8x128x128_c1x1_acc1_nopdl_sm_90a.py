@@ -12,7 +12,8 @@
 """
 Grouped GEMM on Hopper: e4m3 activations, MXFP4 weights, float32 sums, bf16 result.
 
-    out[m, n] = sum over s of a_scale[m, s / 4] * (a[m, s] . b[g, n, s]) * 2**(exponent[g, n, s] - 127)
+    out[m, n] = sum over s of
+        a_scale[m, s / 4] * (a[m, s] . b[g, n, s]) * 2**(exponent[g, n, s] - 127)
 
 g is the group of row m, s counts parts of 32 along K; exponents are UE8M0 bytes, 255 being a NaN.
 

@@ -31,7 +31,7 @@ class GroupedGemm:
     generation = PlainGemm.generation
     alignment = PlainGemm.alignment
     row_edges = PlainGemm.row_edges
-    space = PlainGemm.space
+    space = PlainGemm.space._replace(prepared=Fp4Gemm.space.prepared)  # what calls may ask for
     spaces = (PlainGemm.space, Fp4Gemm.space)
 
     def derive(self, config: KernelConfig) -> Derived:
