@@ -3,11 +3,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from jitgen.formats import mx32, nv16
+from jitgen.formats.atoms import PLACES, plain, swizzled
+from jitgen.ops.grouped_gemm.draws import POISON
+from jitgen.ops.grouped_gemm.samples import Solved
 from jitgen.verify.problem import Sizes
 
 MIXED = "packed weights"
 WIDE = "wide tiles of packed weights"
 LOW = "low tiles in the lines of an atom"
+BLOCKS = "groups of several blocks"
 TWO_ATOMS = "tiles that meet two atoms"
 PACKED = "two packed operands"
 ALPHA = "scales of groups"
@@ -15,6 +25,8 @@ PROMOTED = "promotion"
 FULL = "promotion in all registers"
 CONTIGUOUS = "contiguous rows"
 SAFE = "scales of two lanes"
+
+FORMATS = (mx32.FORMAT, nv16.FORMAT)
 
 PROGRAMS = {
     MIXED: (
@@ -28,6 +40,10 @@ PROGRAMS = {
     LOW: (
         "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_t8x32x128_c1x1_acc1_ab2_sm_120a",
         Sizes(rows=(3, 0, 30), n=72, k=416, num_sms=2),
+    ),
+    BLOCKS: (
+        "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_t8x32x128_c1x1_acc1_ab2_sm_120a",
+        Sizes(rows=(70, 140, 5), n=40, k=160, num_sms=4),
     ),
     TWO_ATOMS: (
         "grouped_gemm_masked_e4m3_e2m1_mx32_f32_t24x32x128_c1x1_acc1_ab2_sm_120a",
@@ -51,7 +67,7 @@ PROGRAMS = {
     ),
     CONTIGUOUS: (
         "grouped_gemm_contiguous_e4m3_e2m1_mx32_f16_t16x32x128_c1x1_acc1_ab2_sm_120a",
-        Sizes(rows=(130, 0, 40), n=40, k=416, num_sms=2),
+        Sizes(rows=(130, 0, 120), n=40, k=416, num_sms=2),
     ),
     SAFE: (
         "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_t32x32x128_c1x1_acc1_ab2_safesel_sm_120a",
@@ -74,3 +90,18 @@ JUDGED = {
 What is right all the same, or what the emulator cannot see: a name; the kernel, the text and what
 stands there instead; and why.
 """
+
+
+def spoiled(case: Solved, k: int) -> Solved:
+    """Return a problem in which the scales in atoms that no value of K has are NaN."""
+    call = case.call
+    a_scale, b_scale = (_spoiled(scale, k) for scale in (call.a_scale, call.b_scale))
+    return replace(case, call=replace(call, a_scale=a_scale, b_scale=b_scale))
+
+
+def _spoiled(scale: Tensor | None, k: int) -> Tensor:
+    assert scale is not None
+    rows = plain(scale, scale.shape[-2] * PLACES).view(torch.uint8)
+    places = -(-k // next(each.values for each in FORMATS if each.dtype is scale.dtype))
+    rows[..., places:] = POISON[scale.dtype]
+    return swizzled(rows.view(scale.dtype)).view(scale.shape)

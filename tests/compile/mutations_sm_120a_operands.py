@@ -141,27 +141,9 @@ OPERANDS = (
 SCALES = (
     source(
         MIXED,
-        "scales beyond K count",
-        "wrong",
-        ("mask if k * SCALE_WORDS + i == last else Int32(-1)", "Int32(-1)"),
-    ),
-    source(
-        MIXED,
         "the last scale does not count",
         "wrong",
         ("(Int32(1) << (tail * 8)) - 1", "(Int32(1) << (tail * 8 - 8)) - 1"),
-    ),
-    source(
-        MIXED,
-        "the word behind the last one is masked",
-        "wrong",
-        ("    last = (num_places + 3) // 4 - 1\n", "    last = (num_places + 3) // 4\n"),
-    ),
-    source(
-        ALPHA,
-        "the first word of the last k-block is masked",
-        "wrong",
-        ("mask if k * SCALE_WORDS + i == last", "mask if k * SCALE_WORDS == last + i"),
     ),
     source(
         MIXED,
@@ -194,12 +176,6 @@ SCALES = (
         "both instructions of a step take the same byte",
         "wrong",
         ("(step * STEP_K + half * MMA_K) // SCALE_VECTOR", "step * STEP_K // SCALE_VECTOR"),
-    ),
-    source(
-        PACKED,
-        "an instruction of two scales takes a byte too few",
-        "fault",
-        ("word, byte = place // 4, place % 4", "word, byte = place // 4, place % 4 // 2"),
     ),
     source(
         MIXED,
@@ -348,3 +324,19 @@ PROMOTION = (
     ),
 )
 """And how sums are promoted."""
+
+TAILS = (
+    source(
+        MIXED,
+        "scales beyond K count",
+        "wrong",
+        ("mask if k * SCALE_WORDS + i == last else Int32(-1)", "Int32(-1)"),
+    ),
+    source(
+        MIXED,
+        "the word behind the last one is masked",
+        "wrong",
+        ("    last = (num_places + 3) // 4 - 1\n", "    last = (num_places + 3) // 4\n"),
+    ),
+)
+"""What shows only where scales that no value of K has are NaN: see `spoiled`."""

@@ -5,29 +5,20 @@ from __future__ import annotations
 
 from tests.compile.mutations import swap
 from tests.compile.mutations_sm_100a import ptx, source
-from tests.compile.mutations_sm_120a import ALPHA, CONTIGUOUS, LOW, MIXED, PACKED, WIDE
+from tests.compile.mutations_sm_120a import ALPHA, BLOCKS, CONTIGUOUS, LOW, MIXED, PACKED, WIDE
 
 STORES = (
     source(
         MIXED,
         "rows of the next group are stored",
-        "wrong",
+        "fault",
         ("(work.row + row < work.live_end) & ", ""),
     ),
     source(
         MIXED,
         "columns beyond N are stored",
-        "fault",
-        (" & (first_column + column < num_columns)", ""),
-    ),
-    source(
-        CONTIGUOUS,
-        "rows of padding are stored",
         "wrong",
-        (
-            "is_own & (schedule.groups[cutlass.min(work.row + row, last_row)] == work.group)",
-            "is_own",
-        ),
+        (" & (first_column + column < num_columns)", ""),
     ),
     source(
         MIXED,
@@ -86,13 +77,13 @@ STORES = (
     source(
         WIDE,
         "all parts of tokens are stored where the first is",
-        "race",
+        "wrong",
         ("own.row + part_m * 8)", "own.row)"),
     ),
     source(
         MIXED,
         "all warps store the first one's columns",
-        "race",
+        "wrong",
         (
             "first_column = work.tile_n * TILE_N + own.column",
             "first_column = work.tile_n * TILE_N",
@@ -101,7 +92,7 @@ STORES = (
     source(
         MIXED,
         "rows are turned before those before have left",
-        "race",
+        "convergence",
         ("        cute.arch.sync_warp()  # the rows before have left\n", ""),
     ),
     source(
@@ -130,13 +121,13 @@ TILES = (
         ("first_tile, TILE_M)", "first_tile, 2 * TILE_M)"),
     ),
     source(
-        MIXED,
+        BLOCKS,
         "blocks of scales are counted for half their rows",
         "wrong",
         ("first_block, 128)", "first_block, 64)"),
     ),
     source(
-        LOW,
+        BLOCKS,
         "the block of a tile is that of its group",
         "wrong",
         ("block=block + tile_m * TILE_M // 128", "block=block"),
@@ -170,3 +161,16 @@ TILES = (
     ),
 )
 """Which tiles there are."""
+
+HOLES = (
+    source(
+        CONTIGUOUS,
+        "rows of padding are stored",
+        "wrong",
+        (
+            "is_own & (schedule.groups[cutlass.min(work.row + row, last_row)] == work.group)",
+            "is_own",
+        ),
+    ),
+)
+"""What only padding between two rows of a tile shows, which `jitgen verify` has in larger ones."""

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from itertools import product
 
 import pytest
-import torch
 
 import jitgen
 from jitgen.config import DType, Layout, ScaleGranularity
-from jitgen.formats.atoms import PLACES, plain, swizzled
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Pipeline, Schedule, Tile
-from jitgen.ops.grouped_gemm.draws import POISON
 from jitgen.verify import device
 from tests import needs
+from tests.compile.mutations_sm_120a import spoiled
 from tests.problems import make_for, verify, verify_exact
 
 pytestmark = [needs.compiler, needs.linker]
@@ -61,8 +59,11 @@ def config(
 
 
 def rows_around(m: int) -> list[list[int]]:
-    """Groups that are empty or small, a row off a tile, and one of two blocks of scales."""
-    return [[0, 1, m - 1, 0, m, m + 1, 0], [2 * m - 1, 0, 131], [3], [0, 0]]
+    """
+    Groups that are empty or small, a row off a tile, of two blocks of scales, and one that, where
+    groups are padded to 128 rows, has padding between two rows of a tile.
+    """
+    return [[0, 1, m - 1, 0, m, m + 1, 0], [2 * m - 1, 0, 131], [3, 120], [0, 0]]
 
 
 KINDS = [*product(FORMATS, Layout)]
@@ -135,13 +136,6 @@ def test_other_tiles_and_types(forced: KernelConfig) -> None:
     verify(case, jitgen.grouped_gemm(**case.arguments, config=forced))
 
 
-def spoiled(scale: torch.Tensor, size_s: int) -> torch.Tensor:
-    """Return scales in atoms, of which those that no value of K has are NaN."""
-    rows = plain(scale, scale.shape[-2] * PLACES).view(torch.uint8)
-    rows[..., size_s:] = POISON[scale.dtype]
-    return swizzled(rows.view(scale.dtype)).view(scale.shape)
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("name", ATOMS)
@@ -150,12 +144,9 @@ def test_scales_beyond_k_do_not_matter(name: str, layout: Layout, k: int) -> Non
     """They share a word with those that count, and a NaN times zero is one."""
     forced = config(name, layout)
     case = make_for(forced, [5, 0, 19], 40, k, is_exact=True)
-    size_s = -(-k // (16 if name == "nvfp4" else 32))
-    arguments = dict(case.arguments)
-    for scales in ("a_scale", "b_scale"):
-        arguments[scales] = spoiled(arguments[scales], size_s)
+    case = spoiled(case, k)
 
-    verify_exact(case, jitgen.grouped_gemm(**arguments, config=forced))
+    verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=forced))
 
 
 @pytest.mark.nightly

@@ -11,10 +11,10 @@ from jitgen.verify import verify
 from jitgen.verify.artifacts import compiled
 from tests import needs
 from tests.compile.mutations import Mutation, rewrite
-from tests.compile.mutations_sm_120a import JUDGED, LOW, PROGRAMS
-from tests.compile.mutations_sm_120a_operands import OPERANDS, PROMOTION, SCALES
+from tests.compile.mutations_sm_120a import JUDGED, LOW, PROGRAMS, spoiled
+from tests.compile.mutations_sm_120a_operands import OPERANDS, PROMOTION, SCALES, TAILS
 from tests.compile.mutations_sm_120a_rings import RINGS
-from tests.compile.mutations_sm_120a_stores import STORES, TILES
+from tests.compile.mutations_sm_120a_stores import HOLES, STORES, TILES
 from tests.compile.programs import Programs, assert_found
 
 pytestmark = [needs.compiler, needs.linker]
@@ -49,13 +49,25 @@ def test_unchanged_programs_are_clean(programs: Programs, name: str) -> None:
     "mutation",
     [
         pytest.param(mutation, marks=() if mutation in OFTEN else pytest.mark.nightly)
-        for mutation in MUTATIONS
+        for mutation in (*MUTATIONS, *HOLES)
     ],
     ids=lambda mutation: mutation.name,
 )
 def test_found(programs: Programs, mutation: Mutation) -> None:
     """With the problem that `PROGRAMS` has for it."""
     assert_found(programs[mutation.program], mutation)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutation", TAILS, ids=lambda mutation: mutation.name)
+def test_found_where_tails_are_spoiled(programs: Programs, mutation: Mutation) -> None:
+    """Unchanged, such a kernel is right."""
+    program = programs[mutation.program]
+    k = PROGRAMS[mutation.program][1].k
+    program = replace(program, problem=spoiled(program.problem, k))
+
+    assert program.findings_of(program.artifact, "quick") == []
+    assert_found(program, mutation)
 
 
 @pytest.mark.nightly
