@@ -74,6 +74,7 @@ LOAD_REGISTERS = 24
 MATH_REGISTERS = 112
 NUM_STAGES = 12
 EARLY_FACTORS = True  # scales of rows are read ahead of the sums that they scale
+NARROWEST = 8  # rows of a that a WGMMA takes where a tile has no more
 MAX_ENTRIES = 512  # of the table of tiles; more groups than that share them
 
 BLOCK_WORDS = 1088  # of 64 rows x 128 of K: values, then exponents
@@ -529,19 +530,19 @@ NUM_PARTIALS = 4  # in a k-block
 
 
 @cute.jit
-def multiply(mmas, values, rows, stage, sums):
+def multiply(product, values, stage, sums):
     """Start to multiply a k-block: each 32 of K overwrites a partial sum."""
     warpgroup.fence()
     for j in cutlass.range_constexpr(TILE_K // 32):
-        b = rows[None, None, j, stage]
-        cute.gemm(mmas[0], sums[j], values[None, None, j], b, sums[j])
+        b = product.rows[None, None, j, stage]
+        cute.gemm(product.start, sums[j], values[None, None, j], b, sums[j])
     warpgroup.commit_group()
 
 
 @cute.jit
 def promote(total, partials, factors, a_scales):
     """Add the partial sums of a k-block to their totals, scaled."""
-    for c in cutlass.range_constexpr(MMA_N // 8):
+    for c in cutlass.range_constexpr(cute.size(total) // 4):
         for v in cutlass.range_constexpr(2):
             for i in cutlass.range_constexpr(2):
                 at = 4 * c + 2 * i + v
@@ -558,17 +559,18 @@ def finish(operands, slot, scales, total, partials, factors, row):
 
 
 @cute.jit
-def sum_up(schedule, mmas, operands, load, scales, sums, total, row):
+def sum_up(schedule, product, operands, load, scales, total, row):
     """
     Sum up all k-blocks of a tile; return the state of the ring of operands.
 
     Nothing orders the math warpgroups: while one decodes, another one multiplies.
     """
-    registers, partials = registers_of(), [flat(each) for each in sums]
+    registers, sums = registers_of(), sums_of_blocks(product, total)
+    partials = [flat(each) for each in sums]
     for _ in cutlass.range(schedule.num_k_blocks, unroll=1):
         operands.ring.consumer_wait(load)
         fetch(operands, load.index, registers)
-        multiply(mmas, registers.values, operands.rows, load.index, sums)
+        multiply(product, registers.values, load.index, sums)
         finish(operands, load, scales, total, partials, registers.factors, row)
         load.advance()
     return load
@@ -578,9 +580,16 @@ class Operands(NamedTuple):
     """What the load warp fills, as a thread of a math warpgroup sees it."""
 
     ring: pipeline.PipelineTmaAsync
-    rows: cute.Tensor  # of a, as the WGMMAs take them
     words: cute.Tensor  # of b: (4, 2, stage), each with 8 weights
     exponents: cute.Tensor  # (2, stage): 4 bytes for each of a thread's two rows of weights
+
+
+class Product(NamedTuple):
+    """WGMMAs of all math warpgroups, which take some of the rows of a tile of a."""
+
+    start: cute.TiledMma  # overwrites the sums
+    go_on: cute.TiledMma  # adds to them
+    rows: cute.Tensor  # of a, as these take them
 
 
 class Registers(NamedTuple):
@@ -591,7 +600,7 @@ class Registers(NamedTuple):
     factors: cute.Tensor
 
 
-def tiled_mma():
+def tiled_mma(width):
     """Return the WGMMA of all math warpgroups: of 64 weight rows each, from registers."""
     return hopper.make_trivial_tiled_mma(
         A_DTYPE,
@@ -600,9 +609,28 @@ def tiled_mma():
         OperandMajorMode.K,
         Float32,
         (MATH_WARPGROUPS, 1, 1),
-        (64, MMA_N),
+        (64, width),
         OperandSource.RMEM,
     )
+
+
+def product_of(width, sA, number):
+    """Return the product of warpgroup `number` with the first `width` rows of a tile."""
+    start, go_on = tiled_mma(width), tiled_mma(width)
+    start.set(warpgroup.Field.ACCUMULATE, False)
+    go_on.set(warpgroup.Field.ACCUMULATE, True)
+    rows = start.get_slice(number * 128).partition_B(
+        cute.local_tile(sA, (width, TILE_K), (0, 0, None))
+    )
+    return Product(start, go_on, start.make_fragment_B(rows))
+
+
+def sums_of_blocks(product, total):
+    """Return what the WGMMAs of a k-block write: its partial sums, or the total if it has none."""
+    shape = product.start.partition_shape_C((TILE_N, cute.size(total) * 2))
+    if NUM_PARTIALS == 0:
+        return [cute.make_tensor(total.iterator, cute.make_layout(shape))]
+    return [cute.make_rmem_tensor(shape, Float32) for _ in range(NUM_PARTIALS)]
 
 
 def rows_in(stages):
@@ -618,7 +646,7 @@ def flat(registers):
 
 def registers_of():
     """Return the registers of a k-block of weights."""
-    values = cute.make_rmem_tensor(tiled_mma().partition_shape_A((TILE_N, TILE_K)), A_DTYPE)
+    values = cute.make_rmem_tensor(tiled_mma(MMA_N).partition_shape_A((TILE_N, TILE_K)), A_DTYPE)
     factors = cute.make_rmem_tensor(NUM_FACTORS, Float32)
     return Registers(values, cute.recast_tensor(flat(values), Uint32), factors)
 
@@ -634,7 +662,28 @@ def fetch(operands, stage, registers):
 
 
 @cute.jit
-def compute_tiles(schedule, loads, scales, sA, sB, mmas, store):
+def sum_up_live(schedule, width: cutlass.Constexpr, sA, operands, load, scales, total, work):
+    """
+    Sum up a tile with the narrowest WGMMAs, of `width` rows or more, that take all of its rows.
+
+    So a tile that a group fills by half costs half the promotion, and few kernels serve all rows.
+    """
+    thread, _, _ = cute.arch.thread_idx()
+    product = product_of(width, sA, cute.arch.make_warp_uniform(thread // 128))
+    part = cute.make_tensor(total.iterator, cute.make_layout(width // 2))
+    if cutlass.const_expr(width < MMA_N):
+        num_rows = (work.live_end - work.row) * (MMA_N // TILE_M)
+        if num_rows <= width:
+            load = sum_up(schedule, product, operands, load, scales, part, work.row)
+        else:
+            load = sum_up_live(schedule, width * 2, sA, operands, load, scales, total, work)
+    else:
+        load = sum_up(schedule, product, operands, load, scales, part, work.row)
+    return load
+
+
+@cute.jit
+def compute_tiles(schedule, loads, scales, sA, sB, store):
     """
     Math warpgroup: multiply each tile k-block by k-block, then store it.
 
@@ -642,21 +691,13 @@ def compute_tiles(schedule, loads, scales, sA, sB, mmas, store):
     instructions, and nobody writes decoded weights to memory.
     """
     thread, _, _ = cute.arch.thread_idx()
-    warpgroup = cute.arch.make_warp_uniform(thread // 128)
+    number = cute.arch.make_warp_uniform(thread // 128)
     thread = thread % 128
     words, exponents = sB
-    part = mmas[0].get_slice(warpgroup * 128)
     operands = Operands(
-        loads,
-        mmas[0].make_fragment_B(part.partition_B(sA)),
-        words[None, thread, None, warpgroup, None],
-        exponents[None, thread // 4, warpgroup, None],
+        loads, words[None, thread, None, number, None], exponents[None, thread // 4, number, None]
     )
-    shape = mmas[0].partition_shape_C((TILE_N, MMA_N))
-    sums = [cute.make_rmem_tensor(shape, Float32) for _ in range(max(NUM_PARTIALS, 1))]
-    total = flat(sums[0])
-    if cutlass.const_expr(NUM_PARTIALS > 0):
-        total = cute.make_rmem_tensor(MMA_N // 2, Float32)
+    total = cute.make_rmem_tensor(MMA_N // 2, Float32)
     load = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, NUM_STAGES)
     own = total
     position = first_position(schedule)
@@ -667,7 +708,7 @@ def compute_tiles(schedule, loads, scales, sA, sB, mmas, store):
             total.fill(0.0)
             if cutlass.const_expr(EARLY_FACTORS):
                 factors = factors_of(scales, share)
-            load = sum_up(schedule, mmas, operands, load, scales, sums, total, work.row)
+            load = sum_up_live(schedule, NARROWEST, sA, operands, load, scales, total, work)
             if cutlass.const_expr(not EARLY_FACTORS):
                 factors = factors_of(scales, share)
             store_tile(schedule, store, own, factors, share)
@@ -749,9 +790,6 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
         cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
     )
     scales = make_scales(storage, scales)
-    start, go_on = tiled_mma(), tiled_mma()
-    start.set(warpgroup.Field.ACCUMULATE, False)
-    go_on.set(warpgroup.Field.ACCUMULATE, True)
 
     num_k_blocks = cute.size(b, mode=[2])
     if cutlass.const_expr(USE_PDL):
@@ -764,7 +802,7 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
     if warp_index < load_warp:
         cute.arch.setmaxregister_increase(MATH_REGISTERS)
         store = Store(*out)
-        compute_tiles(schedule, loads, scales, sA, (sWords, sExponents), (start, go_on), store)
+        compute_tiles(schedule, loads, scales, sA, (sWords, sExponents), store)
     else:
         cute.arch.setmaxregister_decrease(LOAD_REGISTERS)
         if warp_index == load_warp:
