@@ -36,10 +36,8 @@ def test_there_are_many() -> None:
     assert len(OFTEN) >= 3
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name == LOW else pytest.mark.nightly) for name in PROGRAMS],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_unchanged_programs_are_clean(programs: Programs, name: str) -> None:
     unchanged = programs[name]
     assert unchanged.findings_of(unchanged.artifact, "quick") == []
