@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import click
 
 from jitgen.cli.output import Output
-from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.rooms import OPERATIONS
 from jitgen.errors import ConfigError
 from jitgen.ops.protocol import operation
@@ -130,6 +130,14 @@ def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..
                 _word("--dtype", "a_dtype", DType, "e4m3"),
                 click.option("--b-dtype", type=Word(DType), help="Type of b; else that of a."),
                 _word("--out-dtype", "out_dtype", DType, "bf16"),
+                click.option(
+                    "--a-scales",
+                    "a_scale_granularity",
+                    type=Word(ScaleGranularity),
+                    help="Scales of a; else as --scales.",
+                ),
+                _word("--b-layout", "b_layout", BLayout, "plain"),
+                click.option("--bias", is_flag=True, help="Add a bias."),
             )
         ):
             command = option(command)

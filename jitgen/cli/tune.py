@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from jitgen.tuning.search import TuningReport, TuningRow
 
 _SIZES = ("groups", "m", "n", "k")
-_WORDS = ("layout", "scale_granularity", "a_dtype", "b_dtype", "out_dtype")
+_WORDS = (
+    *("layout", "scale_granularity", "a_dtype", "b_dtype", "out_dtype"),
+    *("a_scale_granularity", "b_layout", "bias"),
+)
 _STANDARD_OUTPUT = Path("-")
 
 

@@ -24,6 +24,7 @@ below the largest one, and what becomes of a NaN, says `jitgen.formats.prepared_
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import field
 from typing import Any, Literal
 
 import torch
@@ -58,6 +59,7 @@ class PreparedWeights:
         n: N, rows of each matrix; a multiple of 8.
         k: K; a multiple of 32.
         layout: What they were prepared for, with its version.
+        kind: G, N, K and layout as one text: what calls with such weights have in common.
 
     Raises:
         InputError: The parts do not fit each other, or the layout is none that this jitgen reads.
@@ -68,6 +70,7 @@ class PreparedWeights:
     n: int
     k: int
     layout: BLayout
+    kind: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", _layout(self.layout))
@@ -90,6 +93,7 @@ class PreparedWeights:
                 "factor",
                 f"must be on {self.values.device}, as values are (got {self.factor.device})",
             )
+        object.__setattr__(self, "kind", f"{groups} {self.n} {self.k} {self.layout}")
 
     @property
     def groups(self) -> int:

@@ -5,12 +5,17 @@ One answer for a problem: the config, the reason, and what else was considered.
 A choice is made once for all row counts of a bucket, so a thousand batch sizes take one decision
 each for a handful of buckets, and the kernels that a range of sizes can choose are found by walking
 over its buckets. Where the buckets end, each target says for each operation.
+
+With `min_latency` a step of few rows is to take the least time: a group that one tile of the
+smallest height holds is chosen for as if it had one row, whatever else that costs. A target may
+have a kernel for it, which is then the only candidate; others take the best at one row.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,10 +29,15 @@ from jitgen.targets.legality import require_sizes, rules
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.known import Known, Measured, Source
-from jitgen.tuning.modes import Mode, ranked, resolved, standing
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
+
+MIN_LATENCY_ROWS = 8
+"""Mean rows of a group up to which `min_latency` counts: those of the smallest tile there is."""
+
+_DYNAMIC = "dynamic"
+"""The usual one of `jitgen.tuning.modes`, which nothing else of it is needed for."""
 
 
 def bucket(problem: Any, arch: Arch) -> Any:
@@ -57,6 +67,25 @@ def buckets(problem: Any, arch: Arch, rows: tuple[int, int]) -> Iterator[Any]:
     first, last = (edge(edges, mean) for mean in rows)
     within = (problem.with_mean(each) for each in edges if first <= each <= last)
     yield from dict.fromkeys(standing(resolved(each)) for each in within)
+
+
+def resolved(problem: Any) -> Any:
+    """Return `problem` with JITGEN_MIN_LATENCY's answer, where it leaves `min_latency` open."""
+    if getattr(problem, "min_latency", False) is None and settings.min_latency:
+        return replace(problem, min_latency=True)
+    return problem
+
+
+def standing(problem: Any) -> Any:
+    """
+    Return the problem that is chosen for in the place of `problem`, the edge of a bucket: with one
+    row a group where the least time counts, and as if nobody had asked where there are more.
+    """
+    if getattr(problem, "min_latency", None) is None:
+        return problem
+    if problem.min_latency and problem.rows_per_group <= MIN_LATENCY_ROWS:
+        return problem.with_mean(1)
+    return replace(problem, min_latency=None)
 
 
 def edges_of(problem: Any, arch: Arch) -> tuple[int, ...]:
@@ -146,7 +175,7 @@ class Chooser:
         require_sizes(problem, target)
         place, found = bucket(resolved(problem), target), devices.find(target, device)
         asked = found.name if settings.device or device else ""
-        by = Mode.of(mode, problem)
+        by = _mode(settings.select if mode is None else mode, problem)
         if not use_measured or num_sms not in (None, found.num_sms):
             return _choose(place, target, found, num_sms or found.num_sms, by)
         # What was recorded counts at once.
@@ -163,11 +192,11 @@ class Chooser:
         self._chosen.clear()
 
     def _choose_known(
-        self, problem: Any, arch: Arch, device: Device, asked: str, mode: Mode
+        self, problem: Any, arch: Arch, device: Device, asked: str, mode: str
     ) -> Choice:
         known = tuned.lookup(problem, arch, self._opened, asked)
         by_model = _choose(problem, arch, device, device.num_sms, mode)
-        if mode is not Mode.DYNAMIC:
+        if mode != _DYNAMIC:
             known = Known(excluded=known.excluded)  # times change nothing
         if not known.measured and not known.excluded:
             return by_model
@@ -182,15 +211,27 @@ class Chooser:
             return None
 
 
+def _mode(word: str, problem: Any) -> str:
+    """Return the rule called `word`, as it concerns `problem`; raises as `Mode.of`."""
+    if word == _DYNAMIC:
+        return word
+    from jitgen.tuning.modes import Mode
+
+    return Mode.of(word, problem)
+
+
 @lru_cache(maxsize=4096)
-def _choose(problem: Any, arch: Arch, device: Device, num_sms: int, mode: Mode) -> Choice:
-    found = _candidates(problem, arch, device, num_sms)
-    candidates, rule = ranked(mode, problem, arch, found)
+def _choose(problem: Any, arch: Arch, device: Device, num_sms: int, mode: str) -> Choice:
+    candidates, rule = _candidates(problem, arch, device, num_sms), ""
+    if mode != _DYNAMIC:
+        from jitgen.tuning.modes import Mode, ranked
+
+        candidates, rule = ranked(Mode(mode), problem, arch, candidates)
     prediction = _prediction(candidates, _doubt(problem, arch, device))
     return Choice(
         config=candidates[0].config,
         arch=arch,
-        source=Source.MODEL if mode is Mode.DYNAMIC else Source(mode),
+        source=Source(mode) if rule else Source.MODEL,
         why=f"{rule}; {prediction}" if rule else prediction,
         candidates=candidates,
         times_us={},

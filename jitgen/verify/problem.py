@@ -64,6 +64,7 @@ class Sizes:
         The first is wide: two clusters share a dozen tiles, each deeper than the ring of operands
         and than an unrolled loop over K; more groups than lanes, which are empty, tiny, one row
         short of a tile and, the last one, one row beyond it; and tails of N and K, 16 bytes each.
+        Where tiles with few rows are multiplied otherwise, one group has half a tile's.
 
         The second is deep: few tiles, with more k-blocks than are handed over scales for at once,
         in each part of K; their number is no multiple of any of these; and the last part of the
@@ -82,8 +83,9 @@ class Sizes:
             vector = UNPACKED_K
         tail = PREPARED_N if types.b_layout.is_prepared else VECTOR_BITS // types.out_dtype.bits
         sms = _NUM_CLUSTERS * cluster.size * split_k
+        half = [tile.m // 2] if getattr(derived, "narrowest", 0) else []
         wide = cls(
-            rows=(3, 0, height - 1, *[0] * WARP, height + 1),
+            rows=(3, 0, height - 1, *[0] * WARP, *half, height + 1),
             n=tile.n * cluster.n + tail,
             k=(stages + 1) * tile.k + vector,
             num_sms=sms,
@@ -95,7 +97,7 @@ class Sizes:
         peeled = int(types.a_dtype is not DType.E4M3 and not types.b_layout.is_prepared)
         blocks = max(chunk, _UNROLLED) + _UNROLLED - 1 + peeled
         deep = cls(
-            rows=(tile.m - (part if part and is_alone else 1), 2, 0),
+            rows=(tile.m - (part if part and is_alone else 1), 2, *half, 0),
             n=tile.n,
             k=(blocks * split_k - 1) * tile.k + vector,
             num_sms=cluster.size * split_k,

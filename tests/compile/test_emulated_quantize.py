@@ -137,6 +137,18 @@ def test_quotients_beside_a_tie() -> None:
         assert torch.equal(mine, q)
 
 
+def test_every_mantissa_beside_every_tie() -> None:
+    """MXFP4's quotients have the 8 bits of bf16: all of them, from below a quarter to beyond 6."""
+    config = config_of(KERNELS[2])
+    mantissas = torch.arange(128, 256).float() / 128 * 2.0 ** torch.arange(-4, 4)[:, None]
+    x = torch.cat([mantissas.view(-1, 16), torch.full((64, 16), 12.0)], 1).view(1, 16, 128)
+    x = torch.cat([x, -x], 1).bfloat16()
+    case = solved(config, x, torch.tensor([x.shape[1]], dtype=torch.int32))
+    emulated(config, case)
+
+    assert case.wrong() == 0
+
+
 class TestCalls:
     """What `jitgen.quantize` gives where a GPU has a kernel."""
 

@@ -64,14 +64,14 @@ def menu(arch: Arch) -> list[str]:
 
 
 def _structure(config: KernelConfig) -> Iterator[object]:
-    if config.schedule.two_cta:
+    if config.operands.b_layout.is_prepared:
+        yield "prepared weights"
+    elif config.schedule.two_cta:
         yield "a pair"
     elif config.cluster.size > 1:
         yield config.cluster
-    if config.schedule.split_k > 1:
+    if config.schedule.split_k > 1 and not config.operands.b_layout.is_prepared:
         yield "split K"
-    if config.operands.b_layout.is_prepared:
-        yield "prepared weights"
 
 
 def few(arch: Arch) -> set[str]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
-from jitgen.config import Arch, DType
+from jitgen.config import Arch, DType, ScaleGranularity
 from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm.config import Operands, Tile
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
@@ -53,6 +54,65 @@ def test_every_tile_is_right(tile: Tile) -> None:
     jitgen.moe_fc2_dense(**case.arguments, config=MoeFc2DenseConfig(tile=tile))
 
     assert case.wrong() == 0
+
+
+IN_ATOMS = {
+    "mxfp8": Operands(scale_granularity=ScaleGranularity.MX32),
+    "mxfp4": Operands(
+        a_dtype=DType.E2M1, b_dtype=DType.E2M1, scale_granularity=ScaleGranularity.MX32
+    ),
+    "nvfp4": Operands(
+        a_dtype=DType.E2M1, b_dtype=DType.E2M1, scale_granularity=ScaleGranularity.NV16
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["mxfp8", "nvfp4", pytest.param("mxfp4", marks=pytest.mark.nightly)]
+)
+class TestScalesInAtoms:
+    SIZES = (*SIZES[::3], Sizes(tokens=130, experts=3, n=130, k=136, top_k=1))
+
+    def test_right(self, name: str) -> None:
+        """Also where scales are NaN, of experts that nobody has and rows that are no token's."""
+        for sizes, is_exact in product(self.SIZES, (True, False)):
+            case = of_sizes(IN_ATOMS[name], sizes, is_exact=is_exact)
+            jitgen.moe_fc2_dense(**case.arguments)
+
+            assert case.wrong() == 0
+
+    def test_as_the_grouped_gemm(self, name: str) -> None:
+        """What it gives for each expert, added up; pairs of e2m1 may have their own type."""
+        case = of_sizes(IN_ATOMS[name], self.SIZES[0], is_exact=True, spoils_idle=False)
+        given, tokens = case.arguments, self.SIZES[0].tokens
+        experts = len(given["b"])
+        if name != "mxfp8":
+            given |= {n: given[n].view(torch.float4_e2m1fn_x2) for n in ("a", "b")}
+        each = jitgen.grouped_gemm(
+            given["a"].transpose(0, 1).contiguous(),
+            *(given[n] for n in ("b", "a_scale", "b_scale")),
+            masked_m=torch.full((experts,), tokens, dtype=torch.int32),
+            alpha=torch.ones(experts) if name == "nvfp4" else None,
+            out_dtype=torch.float32,
+        )
+        expected = torch.einsum("te,etn->tn", given["alpha"], each)
+
+        assert torch.equal(jitgen.moe_fc2_dense(**given), expected.bfloat16())
+
+    def test_too_few_atoms_are_refused(self, name: str) -> None:
+        """By a warm call, too: the entry does not see it."""
+        case = of_sizes(IN_ATOMS[name], self.SIZES[-1], is_exact=True)
+        jitgen.moe_fc2_dense(**case.arguments)
+        few = case.arguments["a_scale"][:, :1]
+        with pytest.raises(InputError, match=r"a_scale: must have shape \(3, 2, "):
+            jitgen.moe_fc2_dense(**case.arguments | {"a_scale": few})
+
+
+def test_scales_are_for_their_operands() -> None:
+    case = of_sizes(IN_ATOMS["nvfp4"], SIZES[3], is_exact=True).arguments
+    wrong = case | {n: case[n].view(torch.float8_e4m3fn) for n in ("a", "b")}
+    with pytest.raises(InputError, match=r"b_scale: .* nv16 scales, .* of e2m1 \(got e4m3"):
+        jitgen.moe_fc2_dense(**wrong)
 
 
 def test_experts_of_no_token_are_not_read() -> None:
@@ -127,7 +187,10 @@ def test_warm_calls_validate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"a": torch.zeros(33, 12, 272)}, "a: must be float8_e4m3fn"),
+        (
+            {"a": torch.zeros(33, 12, 272)},
+            "a: must be float4_e2m1fn_x2 or float8_e4m3fn or uint8 on cpu",
+        ),
         ({"a": torch.zeros(33, 272).to(torch.float8_e4m3fn)}, "a: must have 3 dimensions"),
         ({"a": torch.zeros(33, 11, 272).to(torch.float8_e4m3fn)}, "a: must have shape"),
         ({"b": torch.zeros(12, 136, 272)}, "b: must be float8_e4m3fn"),

@@ -37,7 +37,7 @@ MENU = [
 INSTRUCTIONS = {
     BLayout.EXACT1: {8: 113, 16: 129, 32: 165, 64: 224},
     BLayout.FOLDED1: {8: 135, 16: 139, 32: 144, 64: 163, 128: 198},
-    BLayout.WIDE1: {8: 187, 16: 187, 32: 187, 64: 187, 128: 189},
+    BLayout.WIDE1: {8: 192, 16: 192, 32: 192, 64: 192, 128: 192},
 }
 """Of a warp for a k-block, by the rows of a in a tile."""
 

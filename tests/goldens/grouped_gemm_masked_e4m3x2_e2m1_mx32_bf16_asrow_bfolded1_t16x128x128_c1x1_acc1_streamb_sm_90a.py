@@ -67,6 +67,7 @@ TILE_N = 128
 TILE_K = 128
 RASTER = 8  # tiles along M that take one tile of b before the next one
 STREAM_B = True  # let b leave L2 first: for weights that are read once
+SPLIT_K = 1  # CTAs that take a part of K of a tile each
 USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
@@ -76,15 +77,17 @@ LOAD_REGISTERS = 24
 MATH_REGISTERS = 240
 NUM_STAGES = 12
 EARLY_FACTORS = True  # scales of rows are read ahead of the sums that they scale
-MMA_N = TILE_M * 2  # rows of a
 MAX_ENTRIES = 512  # of the table of tiles; more groups than that share them
 
-SPLIT_K = 1
-CLUSTER_SIZE = 1
 BLOCK_WORDS = 1088  # of 64 rows x 128 of K: values, then exponents
 VALUE_WORDS = 1024
 A_VECTOR = 128 // A_DTYPE.width  # values of a in 16 bytes: the grain of the TMA unit
 OUT_VECTOR = 128 // OUT_DTYPE.width
+
+
+MMA_N = TILE_M * 2  # rows of a
+OWN_N = MMA_N // SPLIT_K  # those whose sums one CTA stores
+CLUSTER_SIZE = SPLIT_K
 STAGE_BYTES = MATH_WARPGROUPS * BLOCK_WORDS * 4 + MMA_N * TILE_K * A_DTYPE.width // 8
 EVICT_FIRST = 0x12F0000000000000  # L2 policy, as the TMA unit encodes it
 
@@ -446,7 +449,7 @@ def factors_of(scales, work):
     a_scale = scales.a_scale[work.group, None, None]
     last_row = cute.size(a_scale, mode=[0]) - 1
     factors = []
-    for block in cutlass.range_constexpr(MMA_N // 8):
+    for block in cutlass.range_constexpr(OWN_N // 8):
         row = cutlass.min(work.row + block * 4 + lane % 4, last_row)
         factors.append([a_scale[row, part] * factor for part in range(2)])
     return factors
@@ -711,17 +714,19 @@ def compute_tiles(schedule, loads, scales, sA, sB, mmas, store):
     if cutlass.const_expr(NUM_PARTIALS > 0):
         total = cute.make_rmem_tensor(MMA_N // 2, Float32)
     load = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, NUM_STAGES)
+    own = total
     position = first_position(schedule)
     while is_left(schedule, position):
         work = find_tile(schedule, position)
         if work.is_valid:
+            share = work
             total.fill(0.0)
             if cutlass.const_expr(EARLY_FACTORS):
-                factors = factors_of(scales, work)
+                factors = factors_of(scales, share)
             load = sum_up(schedule, mmas, operands, load, scales, sums, total, work.row)
             if cutlass.const_expr(not EARLY_FACTORS):
-                factors = factors_of(scales, work)
-            store_tile(schedule, store, total, factors, work)
+                factors = factors_of(scales, share)
+            store_tile(schedule, store, own, factors, share)
         position = next_position(schedule, position, work)
 
 
@@ -743,7 +748,7 @@ def store_tile(schedule, store, total, factors, work):
     column = work.tile_n * TILE_N + thread // 4 * 2
     out = from_row(store.out, 0, work.group)
     if column < cute.size(out, mode=[1]):
-        for block in cutlass.range_constexpr(MMA_N // 8):
+        for block in cutlass.range_constexpr(OWN_N // 8):
             for place, sums in sums_of(total, factors, block):
                 row = work.row + place
                 if is_own(schedule, work, row):
@@ -752,6 +757,13 @@ def store_tile(schedule, store, total, factors, work):
                         pair[i] = sums[i].to(OUT_DTYPE)
                     target = cute.local_tile(out, (1, 2), (row, column // 2))[0, None]
                     cute.autovec_copy(pair, target)
+
+
+@cute.jit
+def matrix_of(b, out):
+    """Return the sizes of the weights, as a tensor of (N, k-blocks, G)."""
+    num_groups, _, num_k_blocks, _ = b.shape
+    return cute.make_identity_tensor((cute.size(out, mode=[1]), num_k_blocks, num_groups))
 
 
 @cute.kernel
@@ -797,14 +809,13 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
     start.set(warpgroup.Field.ACCUMULATE, False)
     go_on.set(warpgroup.Field.ACCUMULATE, True)
 
-    num_columns = cute.size(out[0], mode=[1])
-    num_groups, _, num_k_blocks, _ = b.shape
-    shape = cute.make_identity_tensor((num_columns, num_k_blocks, num_groups))
+    num_k_blocks = cute.size(b, mode=[2])
     if cutlass.const_expr(USE_PDL):
         cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-    cta = Cta(block, num_blocks, Int32(0), 0, num_k_blocks)
-    tiles_n = cute.ceil_div(num_columns, TILE_N)
-    schedule = make_schedule(groups, storage, shape, out[0], tiles_n, cta)
+    rank, first_k_block = Int32(0), 0
+    cta = Cta(block, num_blocks, rank, first_k_block, num_k_blocks)
+    tiles_n = cute.ceil_div(cute.size(out[0], mode=[1]), TILE_N)
+    schedule = make_schedule(groups, storage, matrix_of(b, out[0]), out[0], tiles_n, cta)
 
     if warp_index < load_warp:
         cute.arch.setmaxregister_increase(MATH_REGISTERS)
@@ -833,7 +844,7 @@ def grouped_gemm(
     stream,
 ):
     """
-    Launch the kernel on `stream` with at most `num_ctas` CTAs.
+    Launch the kernel on `stream` with at most `num_ctas` CTAs, in whole clusters.
 
     The last mode of a tensor is contiguous.
 
@@ -845,10 +856,11 @@ def grouped_gemm(
     scales = maps_of_scales(a_scale, b_scale)
     out = groups_last(out)
     results = (out,)
+    num_clusters = num_ctas // CLUSTER_SIZE
     grouped_gemm_kernel((tma_a, mA), b, scales, groups, results).launch(
-        grid=[cutlass.max(num_ctas, 1), 1, 1],
+        grid=[cutlass.max(num_clusters, 1) * CLUSTER_SIZE, 1, 1],
         block=[THREADS, 1, 1],
-        cluster=[1, 1, 1],
+        cluster=[CLUSTER_SIZE, 1, 1],
         min_blocks_per_mp=1,
         stream=stream,
         use_pdl=USE_PDL,

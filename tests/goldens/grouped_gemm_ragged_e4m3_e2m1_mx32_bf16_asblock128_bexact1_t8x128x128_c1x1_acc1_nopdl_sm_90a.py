@@ -65,6 +65,7 @@ TILE_N = 128
 TILE_K = 128
 RASTER = 8  # tiles along M that take one tile of b before the next one
 STREAM_B = False  # let b leave L2 first: for weights that are read once
+SPLIT_K = 1  # CTAs that take a part of K of a tile each
 USE_PDL = False  # start while the kernel before on the stream drains
 
 # What follows from it.
@@ -74,17 +75,19 @@ LOAD_REGISTERS = 24
 MATH_REGISTERS = 240
 NUM_STAGES = 12
 EARLY_FACTORS = False  # scales of rows are read ahead of the sums that they scale
-MMA_N = TILE_M  # rows of a
 SCALE_BOX = 12  # a_scales that one copy loads
 SCALE_PITCH = 32  # the same, rounded up so that copies start at whole 128 bytes
 MAX_ENTRIES = 512  # of the table of tiles; more groups than that share them
 
-SPLIT_K = 1
-CLUSTER_SIZE = 1
 BLOCK_WORDS = 1088  # of 64 rows x 128 of K: values, then exponents
 VALUE_WORDS = 1024
 A_VECTOR = 128 // A_DTYPE.width  # values of a in 16 bytes: the grain of the TMA unit
 OUT_VECTOR = 128 // OUT_DTYPE.width
+
+
+MMA_N = TILE_M  # rows of a
+OWN_N = MMA_N // SPLIT_K  # those whose sums one CTA stores
+CLUSTER_SIZE = SPLIT_K
 STAGE_BYTES = (
     MATH_WARPGROUPS * BLOCK_WORDS * 4 + MMA_N * TILE_K * A_DTYPE.width // 8 + SCALE_BOX * 4
 )
@@ -451,7 +454,7 @@ def copies_of_scales(scales, work):
 
 def factors_of(scales, work):
     """Return the factors of a thread's sums, for each 8 columns of the product two."""
-    return [[scales.b_scale[work.group]] * 2] * (MMA_N // 8)
+    return [[scales.b_scale[work.group]] * 2] * (OWN_N // 8)
 
 
 def samples_of_scales(tensor, rows):
@@ -684,17 +687,19 @@ def compute_tiles(schedule, loads, scales, sA, sB, mmas, store):
     if cutlass.const_expr(NUM_PARTIALS > 0):
         total = cute.make_rmem_tensor(MMA_N // 2, Float32)
     load = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, NUM_STAGES)
+    own = total
     position = first_position(schedule)
     while is_left(schedule, position):
         work = find_tile(schedule, position)
         if work.is_valid:
+            share = work
             total.fill(0.0)
             if cutlass.const_expr(EARLY_FACTORS):
-                factors = factors_of(scales, work)
+                factors = factors_of(scales, share)
             load = sum_up(schedule, mmas, operands, load, scales, sums, total, work.row)
             if cutlass.const_expr(not EARLY_FACTORS):
-                factors = factors_of(scales, work)
-            store_tile(schedule, store, total, factors, work)
+                factors = factors_of(scales, share)
+            store_tile(schedule, store, own, factors, share)
         position = next_position(schedule, position, work)
 
 
@@ -716,7 +721,7 @@ def store_tile(schedule, store, total, factors, work):
     column = work.tile_n * TILE_N + thread // 4 * 2
     out = from_row(store.out, 0, work.group)
     if column < cute.size(out, mode=[1]):
-        for block in cutlass.range_constexpr(MMA_N // 8):
+        for block in cutlass.range_constexpr(OWN_N // 8):
             for place, sums in sums_of(total, factors, block):
                 row = work.row + place
                 if is_own(schedule, work, row):
@@ -725,6 +730,13 @@ def store_tile(schedule, store, total, factors, work):
                         pair[i] = sums[i].to(OUT_DTYPE)
                     target = cute.local_tile(out, (1, 2), (row, column // 2))[0, None]
                     cute.autovec_copy(pair, target)
+
+
+@cute.jit
+def matrix_of(b, out):
+    """Return the sizes of the weights, as a tensor of (N, k-blocks, G)."""
+    num_groups, _, num_k_blocks, _ = b.shape
+    return cute.make_identity_tensor((cute.size(out, mode=[1]), num_k_blocks, num_groups))
 
 
 @cute.kernel
@@ -771,14 +783,13 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
     start.set(warpgroup.Field.ACCUMULATE, False)
     go_on.set(warpgroup.Field.ACCUMULATE, True)
 
-    num_columns = cute.size(out[0], mode=[1])
-    num_groups, _, num_k_blocks, _ = b.shape
-    shape = cute.make_identity_tensor((num_columns, num_k_blocks, num_groups))
+    num_k_blocks = cute.size(b, mode=[2])
     if cutlass.const_expr(USE_PDL):
         cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-    cta = Cta(block, num_blocks, Int32(0), 0, num_k_blocks)
-    tiles_n = cute.ceil_div(num_columns, TILE_N)
-    schedule = make_schedule(groups, storage, shape, out[0], tiles_n, cta)
+    rank, first_k_block = Int32(0), 0
+    cta = Cta(block, num_blocks, rank, first_k_block, num_k_blocks)
+    tiles_n = cute.ceil_div(cute.size(out[0], mode=[1]), TILE_N)
+    schedule = make_schedule(groups, storage, matrix_of(b, out[0]), out[0], tiles_n, cta)
 
     if warp_index < load_warp:
         cute.arch.setmaxregister_increase(MATH_REGISTERS)
@@ -807,7 +818,7 @@ def grouped_gemm(
     stream,
 ):
     """
-    Launch the kernel on `stream` with at most `num_ctas` CTAs.
+    Launch the kernel on `stream` with at most `num_ctas` CTAs, in whole clusters.
 
     The last mode of a tensor is contiguous.
 
@@ -818,10 +829,11 @@ def grouped_gemm(
     tma_a, mA = load_map(rows_of_a(a), rows_in(1), (MMA_N, TILE_K), 1)
     scales = maps_of_scales(a_scale, b_scale)
     results = (out,)
+    num_clusters = num_ctas // CLUSTER_SIZE
     grouped_gemm_kernel((tma_a, mA), b, scales, groups, results).launch(
-        grid=[cutlass.max(num_ctas, 1), 1, 1],
+        grid=[cutlass.max(num_clusters, 1) * CLUSTER_SIZE, 1, 1],
         block=[THREADS, 1, 1],
-        cluster=[1, 1, 1],
+        cluster=[CLUSTER_SIZE, 1, 1],
         min_blocks_per_mp=1,
         stream=stream,
         use_pdl=USE_PDL,

@@ -112,6 +112,9 @@ def modes(num_groups, num_rows):
     return (num_groups, num_rows), (num_groups,), ()
 
 
+MAGNITUDES = 0x7FFF7FFF  # of the bits of two bf16
+
+
 def parts_of(tensor, size, step):
     """Return (..., columns) as (..., columns // size, step): the first `step` of every `size`."""
     *shape, columns = tensor.shape
@@ -151,12 +154,22 @@ def numbers_of(words):
     return numbers
 
 
-def largest(numbers):
+def larger_of_pairs(first, second):
+    """Return the larger of two bf16 each, NaN if one is."""
+    return cute.arch.inline_ptx(
+        "max.NaN.bf16x2 {$w0}, {$r0}, {$r1};",
+        write_only_types=[Uint32],
+        read_only_args=[first, second],
+    )
+
+
+def largest(words):
     """Return the largest magnitude of a vector; NaN if one is."""
-    magnitude = cute.math.abs(numbers[0])
-    for number in numbers[1:]:
-        magnitude = cute.arch.fmax(magnitude, cute.math.abs(number), nan=True)
-    return magnitude
+    pair = words[0] & Uint32(MAGNITUDES)
+    for i in range(1, VECTOR // 2):
+        pair = larger_of_pairs(pair, words[i] & Uint32(MAGNITUDES))
+    low, high = (pair << 16).bitcast(Float32), (pair & Uint32(0xFFFF0000)).bitcast(Float32)
+    return cute.arch.fmax(low, high, nan=True)
 
 
 def across_lanes(value, lanes):
@@ -172,7 +185,7 @@ Q_STEP = 1  # values in an element of q
 SIGNS = 0xFFFFFFFF  # of the bits of two values: signs stay with them
 
 
-def rounded(quotients, words, are_signed):  # noqa: ARG001
+def rounded(quotients, words, signs):  # noqa: ARG001
     """Return VECTOR quotients as e4m3, to nearest even; beyond 448 is 448."""
     values = cute.make_rmem_tensor(VECTOR, Float32)
     for i in range(VECTOR):
@@ -215,8 +228,8 @@ def scale_of(magnitude, overall):  # noqa: ARG001
 
 
 def quotients_of(numbers, scale, magnitude):  # noqa: ARG001
-    """Return numbers over their scale, and whether signs are kept."""
-    return [number * scale.factor for number in numbers], cutlass.Boolean(True)
+    """Return numbers, which have their signs, over their scale."""
+    return [number * scale.factor for number in numbers], None
 
 
 TILES_PER_CTA = WARPS
@@ -257,12 +270,12 @@ def quantize_rows(place, loaded, q, scale, overall, vector):
     for r in cutlass.range_constexpr(ROWS):
         words = bits_of(loaded[None, r])
         numbers = numbers_of(words)
-        magnitude = largest(numbers) if has_columns else Float32(0.0)
+        magnitude = largest(words) if has_columns else Float32(0.0)
         magnitude = across_lanes(magnitude, LANES_PER_SCALE)
         row_scale = scale_of(magnitude, overall)
         if (place.row + r < place.end) & has_columns:
-            quotients, are_signed = quotients_of(numbers, row_scale, magnitude)
-            cute.autovec_copy(rounded(quotients, words, are_signed), q[r, vector, None])
+            quotients, signs = quotients_of(numbers, row_scale, magnitude)
+            cute.autovec_copy(rounded(quotients, words, signs), q[r, vector, None])
         word = gathered(row_scale.byte if has_scale else Uint32(0))
         mine = word if lane == r else mine
     slot, column = place.slot + lane, vector // LANES_PER_WORD
@@ -284,7 +297,9 @@ def quantize_kernel(x, groups, q, scale, global_scale):
         cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
     num_rows, num_vectors = q.shape[-3], q.shape[-2]
     rows, tiles_k = open_rows(groups, num_rows, q.shape[0]), tiles_along_k(num_vectors)
-    step_m, step_k = num_warps // tiles_k, num_warps % tiles_k
+    step_m, step_k = rows.num_tiles, Int32(0)  # one tile is all
+    if cutlass.const_expr(IS_PERSISTENT):
+        step_m, step_k = num_warps // tiles_k, num_warps % tiles_k
     tile_m, tile_k = warp // tiles_k, warp % tiles_k
     cursor = first_cursor(rows)
     while tile_m < rows.num_tiles:

@@ -166,6 +166,9 @@ def find_rows(rows, tile, cursor):
     return place, Cursor(first, before, tiles, end, blocks_before, blocks)
 
 
+MAGNITUDES = 0x7FFF7FFF  # of the bits of two bf16
+
+
 def parts_of(tensor, size, step):
     """Return (..., columns) as (..., columns // size, step): the first `step` of every `size`."""
     *shape, columns = tensor.shape
@@ -205,12 +208,22 @@ def numbers_of(words):
     return numbers
 
 
-def largest(numbers):
+def larger_of_pairs(first, second):
+    """Return the larger of two bf16 each, NaN if one is."""
+    return cute.arch.inline_ptx(
+        "max.NaN.bf16x2 {$w0}, {$r0}, {$r1};",
+        write_only_types=[Uint32],
+        read_only_args=[first, second],
+    )
+
+
+def largest(words):
     """Return the largest magnitude of a vector; NaN if one is."""
-    magnitude = cute.math.abs(numbers[0])
-    for number in numbers[1:]:
-        magnitude = cute.arch.fmax(magnitude, cute.math.abs(number), nan=True)
-    return magnitude
+    pair = words[0] & Uint32(MAGNITUDES)
+    for i in range(1, VECTOR // 2):
+        pair = larger_of_pairs(pair, words[i] & Uint32(MAGNITUDES))
+    low, high = (pair << 16).bitcast(Float32), (pair & Uint32(0xFFFF0000)).bitcast(Float32)
+    return cute.arch.fmax(low, high, nan=True)
 
 
 def across_lanes(value, lanes):
@@ -226,36 +239,6 @@ Q_STEP = 2  # values in an element of q
 SIGNS = 0x7FFF7FFF  # of the bits of two values: signs are put back at the end
 
 
-def saturated(value, factor, shift):
-    """Return value * factor + shift, no less than 0 and no more than 1; a NaN becomes 0."""
-    return cute.arch.inline_ptx(
-        "fma.rn.sat.f32 {$w0}, {$r0}, {$r1}, {$r2};",
-        write_only_types=[Float32],
-        read_only_args=[value, Float32(factor), Float32(shift)],
-    )
-
-
-def codes_of(magnitudes):
-    """
-    Return the codes of four magnitudes, rounded to nearest even, in the low half of a word.
-
-    A code is a sum of three: 0 to 4 for what is below 2 (in halves), 0 to 2 for what is between 2
-    and 4, 0 or 1 for what is between 4 and 6. A float32 of 2**23 times the worth of a code ends at
-    its last bit, so that adding rounds; with each value that worth becomes 16 times less.
-    """
-    total = Float32(0.0)
-    for i in reversed(range(4)):
-        worth, before = 16.0**i, 16.0 ** (i + 1) if i < 3 else 0.0
-        total = total + Float32(2.0**23 * (worth - before))  # exact: a sum of multiples of both
-        below_2 = saturated(magnitudes[i], 0.5, 0.0)
-        below_4 = saturated(magnitudes[i], 0.5, -1.0)
-        below_6 = saturated(magnitudes[i], 0.5, -2.0)
-        total = cute.math.fma(below_2, Float32(4.0 * worth), total)
-        total = cute.math.fma(below_4, Float32(2.0 * worth), total)
-        total = cute.math.fma(below_6, Float32(worth), total)
-    return total.bitcast(Uint32) & Uint32(0xFFFF)
-
-
 def signs_of(words):
     """Return the signs of eight values, in the highest bits of their codes."""
     pairs = [Uint32(cute.arch.prmt(words[i], words[i + 1], 0x7351)) for i in (0, 2)]
@@ -265,19 +248,60 @@ def signs_of(words):
 
 
 @cute.jit
-def rounded(quotients, words, are_signed):
+def rounded(quotients, words, signs):
     """
-    Return VECTOR magnitudes as e2m1, with the signs of the bf16 pairs in `words` if `are_signed`.
-
-    Beyond 6 is 6, a NaN is 0.
+    Return VECTOR magnitudes, as `eight_codes` takes them, as e2m1 with the signs of the bf16 pairs
+    in `words`, of which those count that are set in `signs`.
     """
     result = cute.make_rmem_tensor(VECTOR // 2, Uint8)
     of_eight = cute.recast_tensor(result, Uint32)
     for i in cutlass.range_constexpr(VECTOR // 8):
-        low, high = codes_of(quotients[8 * i :][:4]), codes_of(quotients[8 * i + 4 :][:4])
-        signs = signs_of([words[4 * i + j] for j in range(4)])
-        of_eight[i] = low | (high << 16) | (signs if are_signed else Uint32(0))
+        own = signs_of([words[4 * i + j] for j in range(4)]) & signs
+        of_eight[i] = eight_codes([quotients[8 * i + j] for j in range(8)]) + own
     return result
+
+
+def as_f16(first, second):
+    """Return two float32 as f16 in one word, the first one lowest, rounded to nearest even."""
+    return cute.arch.inline_ptx(
+        "cvt.rn.f16x2.f32 {$w0}, {$r1}, {$r0};",
+        write_only_types=[Uint32],
+        read_only_args=[first, second],
+    )
+
+
+def of_pairs(instruction, *words):
+    """Return what an instruction makes of two f16 in each word."""
+    return cute.arch.inline_ptx(instruction, write_only_types=[Uint32], read_only_args=list(words))
+
+
+def twice(bits):
+    """Return an f16 as both halves of a word, in a register: as a literal ptxas takes none."""
+    return of_pairs("mov.b32 {$w0}, " + hex(bits * 0x10001) + ";")
+
+
+def codes_of(first, second):
+    """
+    Return the codes of two quotients, given in eighths, as the halves of a word.
+
+    A code rises by 4 for each 2 of a quotient up to 2, by 2 up to 4, by 1 from there on. A line
+    through these points takes whole numbers where e2m1 has its values, and halves where it has
+    ties. A quarter of it is computed, exactly, as quotients have 8 bits; times 2**-22 it is an f16
+    without a leading bit, rounded to the number that its bits are.
+    """
+    largest = twice(0x3A00)  # 6 / 8: beyond 6 is 6
+    eighths = of_pairs("min.f16x2 {$w0}, {$r0}, {$r1};", as_f16(first, second), largest)
+    four, half, unit = twice(0x4400), twice(0x3800), twice(0x0004)  # the last is 2**-22
+    below_2 = of_pairs("mul.rn.sat.f16x2 {$w0}, {$r0}, {$r1};", eighths, four)
+    below_4 = of_pairs("fma.rn.sat.f16x2 {$w0}, {$r0}, {$r1}, {$r2};", below_2, half, eighths)
+    quarter = of_pairs("add.rn.f16x2 {$w0}, {$r0}, {$r1};", below_4, eighths)
+    return of_pairs("mul.rn.f16x2 {$w0}, {$r0}, {$r1};", quarter, unit)
+
+
+def eight_codes(quotients):
+    """Return the codes of eight quotients, the first one lowest."""
+    pairs = [codes_of(quotients[i], quotients[i + 4]) for i in range(4)]
+    return pairs[0] + (pairs[1] << 4) + (pairs[2] << 8) + (pairs[3] << 12)
 
 
 INFINITY = float("inf")
@@ -312,9 +336,18 @@ def scale_of(magnitude, overall):  # noqa: ARG001
     return Scale(byte if is_finite else Uint32(255), factor.bitcast(Float32))
 
 
+def eighth_of(number, factor):
+    """Return number * factor / 8, no more than 1; a NaN becomes 0."""
+    return cute.arch.inline_ptx(
+        "mul.rn.sat.f32 {$w0}, {$r0}, {$r1};",
+        write_only_types=[Float32],
+        read_only_args=[number, factor * Float32(0.125)],
+    )
+
+
 def quotients_of(numbers, scale, magnitude):  # noqa: ARG001
-    """Return numbers over their scale, and whether signs are kept."""
-    return [number * scale.factor for number in numbers], cutlass.Boolean(True)
+    """Return magnitudes over their scale, in eighths, and which signs are kept: all."""
+    return [eighth_of(number, scale.factor) for number in numbers], Uint32(0xFFFFFFFF)
 
 
 TILES_PER_CTA = WARPS
@@ -355,12 +388,12 @@ def quantize_rows(place, loaded, q, scale, overall, vector):
     for r in cutlass.range_constexpr(ROWS):
         words = bits_of(loaded[None, r])
         numbers = numbers_of(words)
-        magnitude = largest(numbers) if has_columns else Float32(0.0)
+        magnitude = largest(words) if has_columns else Float32(0.0)
         magnitude = across_lanes(magnitude, LANES_PER_SCALE)
         row_scale = scale_of(magnitude, overall)
         if (place.row + r < place.end) & has_columns:
-            quotients, are_signed = quotients_of(numbers, row_scale, magnitude)
-            cute.autovec_copy(rounded(quotients, words, are_signed), q[r, vector, None])
+            quotients, signs = quotients_of(numbers, row_scale, magnitude)
+            cute.autovec_copy(rounded(quotients, words, signs), q[r, vector, None])
         word = gathered(row_scale.byte if has_scale else Uint32(0))
         mine = word if lane == r else mine
     slot, column = place.slot + lane, vector // LANES_PER_WORD
@@ -382,7 +415,9 @@ def quantize_kernel(x, groups, q, scale, global_scale):
         cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
     num_rows, num_vectors = q.shape[-3], q.shape[-2]
     rows, tiles_k = open_rows(groups, num_rows, q.shape[0]), tiles_along_k(num_vectors)
-    step_m, step_k = num_warps // tiles_k, num_warps % tiles_k
+    step_m, step_k = rows.num_tiles, Int32(0)  # one tile is all
+    if cutlass.const_expr(IS_PERSISTENT):
+        step_m, step_k = num_warps // tiles_k, num_warps % tiles_k
     tile_m, tile_k = warp // tiles_k, warp % tiles_k
     cursor = first_cursor(rows)
     while tile_m < rows.num_tiles:

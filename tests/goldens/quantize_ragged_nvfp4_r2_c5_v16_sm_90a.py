@@ -179,6 +179,9 @@ def find_rows(rows, tile, cursor):
     return place, Cursor(first, before, tiles, end, blocks_before, blocks)
 
 
+MAGNITUDES = 0x7FFF7FFF  # of the bits of two bf16
+
+
 def parts_of(tensor, size, step):
     """Return (..., columns) as (..., columns // size, step): the first `step` of every `size`."""
     *shape, columns = tensor.shape
@@ -218,12 +221,22 @@ def numbers_of(words):
     return numbers
 
 
-def largest(numbers):
+def larger_of_pairs(first, second):
+    """Return the larger of two bf16 each, NaN if one is."""
+    return cute.arch.inline_ptx(
+        "max.NaN.bf16x2 {$w0}, {$r0}, {$r1};",
+        write_only_types=[Uint32],
+        read_only_args=[first, second],
+    )
+
+
+def largest(words):
     """Return the largest magnitude of a vector; NaN if one is."""
-    magnitude = cute.math.abs(numbers[0])
-    for number in numbers[1:]:
-        magnitude = cute.arch.fmax(magnitude, cute.math.abs(number), nan=True)
-    return magnitude
+    pair = words[0] & Uint32(MAGNITUDES)
+    for i in range(1, VECTOR // 2):
+        pair = larger_of_pairs(pair, words[i] & Uint32(MAGNITUDES))
+    low, high = (pair << 16).bitcast(Float32), (pair & Uint32(0xFFFF0000)).bitcast(Float32)
+    return cute.arch.fmax(low, high, nan=True)
 
 
 def across_lanes(value, lanes):
@@ -239,36 +252,6 @@ Q_STEP = 2  # values in an element of q
 SIGNS = 0x7FFF7FFF  # of the bits of two values: signs are put back at the end
 
 
-def saturated(value, factor, shift):
-    """Return value * factor + shift, no less than 0 and no more than 1; a NaN becomes 0."""
-    return cute.arch.inline_ptx(
-        "fma.rn.sat.f32 {$w0}, {$r0}, {$r1}, {$r2};",
-        write_only_types=[Float32],
-        read_only_args=[value, Float32(factor), Float32(shift)],
-    )
-
-
-def codes_of(magnitudes):
-    """
-    Return the codes of four magnitudes, rounded to nearest even, in the low half of a word.
-
-    A code is a sum of three: 0 to 4 for what is below 2 (in halves), 0 to 2 for what is between 2
-    and 4, 0 or 1 for what is between 4 and 6. A float32 of 2**23 times the worth of a code ends at
-    its last bit, so that adding rounds; with each value that worth becomes 16 times less.
-    """
-    total = Float32(0.0)
-    for i in reversed(range(4)):
-        worth, before = 16.0**i, 16.0 ** (i + 1) if i < 3 else 0.0
-        total = total + Float32(2.0**23 * (worth - before))  # exact: a sum of multiples of both
-        below_2 = saturated(magnitudes[i], 0.5, 0.0)
-        below_4 = saturated(magnitudes[i], 0.5, -1.0)
-        below_6 = saturated(magnitudes[i], 0.5, -2.0)
-        total = cute.math.fma(below_2, Float32(4.0 * worth), total)
-        total = cute.math.fma(below_4, Float32(2.0 * worth), total)
-        total = cute.math.fma(below_6, Float32(worth), total)
-    return total.bitcast(Uint32) & Uint32(0xFFFF)
-
-
 def signs_of(words):
     """Return the signs of eight values, in the highest bits of their codes."""
     pairs = [Uint32(cute.arch.prmt(words[i], words[i + 1], 0x7351)) for i in (0, 2)]
@@ -278,19 +261,51 @@ def signs_of(words):
 
 
 @cute.jit
-def rounded(quotients, words, are_signed):
+def rounded(quotients, words, signs):
     """
-    Return VECTOR magnitudes as e2m1, with the signs of the bf16 pairs in `words` if `are_signed`.
-
-    Beyond 6 is 6, a NaN is 0.
+    Return VECTOR magnitudes, as `eight_codes` takes them, as e2m1 with the signs of the bf16 pairs
+    in `words`, of which those count that are set in `signs`.
     """
     result = cute.make_rmem_tensor(VECTOR // 2, Uint8)
     of_eight = cute.recast_tensor(result, Uint32)
     for i in cutlass.range_constexpr(VECTOR // 8):
-        low, high = codes_of(quotients[8 * i :][:4]), codes_of(quotients[8 * i + 4 :][:4])
-        signs = signs_of([words[4 * i + j] for j in range(4)])
-        of_eight[i] = low | (high << 16) | (signs if are_signed else Uint32(0))
+        own = signs_of([words[4 * i + j] for j in range(4)]) & signs
+        of_eight[i] = eight_codes([quotients[8 * i + j] for j in range(8)]) + own
     return result
+
+
+SHIFTED = 2.0**23  # a float32 that ends at its last bit: what is added is rounded
+
+
+def saturated(value, factor, shift):
+    """Return value * factor + shift, no less than 0 and no more than 1; a NaN becomes 0."""
+    return cute.arch.inline_ptx(
+        "fma.rn.sat.f32 {$w0}, {$r0}, {$r1}, {$r2};",
+        write_only_types=[Float32],
+        read_only_args=[value, Float32(factor), Float32(shift)],
+    )
+
+
+def codes_of(quotient):
+    """
+    Return the code of a quotient, rounded to nearest even, as the last bits of SHIFTED's.
+
+    A code is a sum of three, of which only one is no whole number: 0 to 4 for what is below 2 (in
+    halves), 0 to 2 for what is between 2 and 4, 0 or 1 for what is between 4 and 6.
+    """
+    total = Float32(SHIFTED)
+    for shift, worth in ((0.0, 4.0), (-1.0, 2.0), (-2.0, 1.0)):
+        part = saturated(quotient, 0.5, shift)
+        total = cute.math.fma(part, Float32(worth), total)
+    return total.bitcast(Uint32)
+
+
+def eight_codes(quotients):
+    """Return the codes of eight quotients, the first one lowest; beyond 6 is 6, a NaN is 0."""
+    codes = codes_of(quotients[7])
+    for quotient in reversed(quotients[:7]):
+        codes = (codes << 4) + codes_of(quotient)
+    return codes + Uint32(0x05000000)  # less what the bits of SHIFTED add up to
 
 
 INFINITY = float("inf")
@@ -334,6 +349,15 @@ def of_e4m3(byte):
     return Uint16(pair & Uint32(0xFFFF)).bitcast(cutlass.Float16).to(Float32)
 
 
+def divided(number, divisor):
+    """Return a quotient, computed where it stands: the compiler would do a `/` in every case."""
+    return cute.arch.inline_ptx(
+        "div.rn.f32 {$w0}, {$r0}, {$r1};",
+        write_only_types=[Float32],
+        read_only_args=[number, divisor],
+    )
+
+
 def sixth_of(magnitude):
     """
     Return magnitude / 6, rounded to nearest even.
@@ -370,7 +394,7 @@ def scale_of(magnitude, overall):
         excess = cute.math.fma(scale, overall.scale, -sixth)
         scale = cute.math.fma(-excess, overall.inverse, scale)
     if (sixth >= LARGEST_SIXTH) | ~overall.is_near:
-        scale = magnitude / Float32(6.0) / overall.scale
+        scale = divided(divided(magnitude, Float32(6.0)), overall.scale)
     scale = scale if magnitude < INFINITY else Float32(float("nan"))
     byte = as_e4m3(scale)
     return Scale(byte, of_e4m3(byte) * overall.scale, overall.is_near)
@@ -379,13 +403,13 @@ def scale_of(magnitude, overall):
 @cute.jit
 def quotients_of(numbers, scale, magnitude):
     """
-    Return magnitudes over their divisor, and whether signs are kept.
+    Return magnitudes over their divisor, and which signs are kept.
 
     The inverse of a divisor comes in two parts, which are 2**-46 of it off together at most, so a
     product with both is rounded as the quotient is, wherever e2m1 has a tie: a quotient of 8 and 24
     bits comes so near to a tie's neighbour only from above a quarter, where both parts are exact.
-    A divisor of 0 or NaN leaves NaNs, which are 0 as e2m1. Where parts could overflow or lose bits
-    the division is done itself.
+    A divisor of 0 or NaN leaves NaNs, which are 0 as e2m1, without signs. Where parts could
+    overflow or lose bits the division is done itself.
     """
     quotients = cute.make_rmem_tensor(VECTOR, Float32)
     divisor = scale.divisor
@@ -398,9 +422,10 @@ def quotients_of(numbers, scale, magnitude):
         quotients[i] = cute.math.fma(numbers[i], high, numbers[i] * low)
     if (magnitude * high >= NEAR) | ~scale.is_near:
         for i in cutlass.range_constexpr(VECTOR):
-            quotient = numbers[i] / divisor
+            quotient = divided(numbers[i], divisor)
             quotients[i] = quotient if divisor > 0.0 else Float32(0.0)
-    return [quotients[i] for i in range(VECTOR)], divisor > 0.0
+    signs = Uint32(0xFFFFFFFF) if divisor > 0.0 else Uint32(0)
+    return [quotients[i] for i in range(VECTOR)], signs
 
 
 TILES_PER_CTA = WARPS
@@ -441,12 +466,12 @@ def quantize_rows(place, loaded, q, scale, overall, vector):
     for r in cutlass.range_constexpr(ROWS):
         words = bits_of(loaded[None, r])
         numbers = numbers_of(words)
-        magnitude = largest(numbers) if has_columns else Float32(0.0)
+        magnitude = largest(words) if has_columns else Float32(0.0)
         magnitude = across_lanes(magnitude, LANES_PER_SCALE)
         row_scale = scale_of(magnitude, overall)
         if (place.row + r < place.end) & has_columns:
-            quotients, are_signed = quotients_of(numbers, row_scale, magnitude)
-            cute.autovec_copy(rounded(quotients, words, are_signed), q[r, vector, None])
+            quotients, signs = quotients_of(numbers, row_scale, magnitude)
+            cute.autovec_copy(rounded(quotients, words, signs), q[r, vector, None])
         word = gathered(row_scale.byte if has_scale else Uint32(0))
         mine = word if lane == r else mine
     slot, column = place.slot + lane, vector // LANES_PER_WORD
@@ -468,7 +493,9 @@ def quantize_kernel(x, groups, q, scale, global_scale):
         cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
     num_rows, num_vectors = q.shape[-3], q.shape[-2]
     rows, tiles_k = open_rows(groups, num_rows, q.shape[0]), tiles_along_k(num_vectors)
-    step_m, step_k = num_warps // tiles_k, num_warps % tiles_k
+    step_m, step_k = rows.num_tiles, Int32(0)  # one tile is all
+    if cutlass.const_expr(IS_PERSISTENT):
+        step_m, step_k = num_warps // tiles_k, num_warps % tiles_k
     tile_m, tile_k = warp // tiles_k, warp % tiles_k
     cursor = first_cursor(rows)
     while tile_m < rows.num_tiles:

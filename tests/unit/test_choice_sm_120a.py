@@ -257,7 +257,8 @@ def losses(found: Iterator[Case]) -> Losses:
         for mode in Mode:
             choice = select(asked, devices.arch_of(case.name), device=case.name, mode=mode)
             getattr(lost, mode).append(case.time(choice.config) / best - 1)
-        lost.padding.append(case.bound(least_padding(case.menu, asked.m)) / best - 1)  # or more
+        at_least = case.bound(least_padding(case.menu, asked.m)) / best - 1
+        lost.padding.append(max(0.0, at_least))
     return lost
 
 

@@ -28,6 +28,7 @@ NAMES = [
     "grouped_gemm_masked_e4m3x2_e2m1_mx32_bf16_asrow_bfolded1_t16x128x128_c1x1_acc1_streamb_sm_90a",
     "grouped_gemm_contiguous_e4m3_e2m1_mx32_f32_asblock128_bfolded1_t64x256x128_c1x1_acc1_streamb_sm_90a",
     "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_asblock128_bexact1_t8x128x128_c1x1_acc1_nopdl_sm_90a",
+    "grouped_gemm_ragged_e4m3x2_e2m1_mx32_bf16_asrow_bexact1_t8x128x128_c1x1_acc1_streamb_splitk2_sm_90a",
     "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc4_sm_100a",
     "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t256x128x128_c2x1_acc4_twocta_sm_100a",
     "grouped_gemm_contiguous_e4m3_e4m3_block128_bf16_t256x192x128_c2x1_acc2_twocta_sm_100a",

@@ -182,6 +182,31 @@ def test_calls_that_ask_for_low_latency_are_remembered_apart(
     assert len(current.get().memo) == 3
 
 
+def test_low_latency_reaches_its_kernel(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On sm_120a it has one of its own; where more rows are expected it changes nothing."""
+
+    def function(config: KernelConfig) -> Any:
+        fake.config = config
+        return fake.function
+
+    gpu = Emulated(arch=Arch("sm_120a"), num_sms=170, function=function)
+    monkeypatch.setattr(current.get(), "emulated", gpu)
+    offs = int32(3, 3, 5)
+    a, a_scale = quantize.mxfp8(torch.ones(5, 256), offs=offs)
+    b, b_scale = quantize.mxfp4(torch.ones(3, 128, 256))
+    found = []
+    for more in (
+        {"min_latency": True},
+        {"min_latency": True, "expected_m": 99},
+        {"expected_m": 99},
+    ):
+        grouped_gemm(a, b, a_scale, b_scale, offs=offs, **more)
+        found.append(fake.config)
+
+    assert found[0].tile == Tile(m=8, n=64, k=512)
+    assert found[1] == found[2] != found[0]
+
+
 def test_a_forced_config_is_used(fake: FakeKernel) -> None:
     for forced in (config(), config(tile=Tile(m=64, n=16, k=128))):
         grouped_gemm(**good(), config=forced)

@@ -312,7 +312,7 @@ class Problem(Part):
         b_layout: ``plain``, or how b was prepared.
         bias: Whether a vector of N is added for each group.
         min_latency: Whether few rows are to take the least time, whatever else that costs; None: as
-            JITGEN_MIN_LATENCY says. See `jitgen.tuning.modes`.
+            JITGEN_MIN_LATENCY says. See `jitgen.tuning.choice`.
     """
 
     op: ClassVar[str] = "grouped_gemm"

@@ -15,6 +15,7 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from jitgen.config import Config
 from jitgen.errors import InputError
 from jitgen.formats.block128 import is_kernel_layout, kernel_layout
+from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import TORCH
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
@@ -43,26 +44,33 @@ class PreparedLaunch(AnyLaunch):
     columns: int
     out_dtype: torch.dtype
 
-    def __call__(self, given: PreparedArguments) -> Tensor:
+    def run(
+        self,
+        a: Tensor,
+        b: PreparedWeights,
+        a_scale: Tensor | None,
+        bias: Tensor | None,
+        groups: Tensor | None,
+        out: Tensor | None,
+    ) -> Tensor:
         """
         Launch, and return the result.
 
         Raises:
             ValueError: Sizes do not fit each other, in the two ways that the entry does not see.
         """
-        a, b, a_scale, bias, out = given.a, given.b, given.a_scale, given.bias, given.out
-        if a.shape[-1] != b.k or (out is not None and out.shape[-1] != b.n):
+        if a.size(-1) != b.k or (out is not None and out.size(-1) != b.n):
             raise ValueError("a has another K than b, or out another N")
         if out is None:
             shape = (*a.shape[: self.front], self.columns)
             out = a.new_empty(shape, dtype=self.out_dtype)
+        if self.copies_scales:
+            a_scale = kernel_layout(a_scale)  # type: ignore[arg-type]
+        more = () if bias is None else (bias,)
         if a_scale is None:
-            scales: tuple[Tensor, ...] = (b.factor,)
+            self.function(a, b.values, b.factor, *more, groups, out, *self.tail)
         else:
-            scales = (kernel_layout(a_scale) if self.copies_scales else a_scale, b.factor)
-        if bias is not None:
-            scales = (*scales, bias)
-        self.function(a, b.values, *scales, given.groups, out, *self.tail)
+            self.function(a, b.values, a_scale, b.factor, *more, groups, out, *self.tail)
         return out
 
 
@@ -74,37 +82,40 @@ def grouped_gemm(given: PreparedArguments, config: KernelConfig | None) -> Tenso
         InputError: An argument is wrong, or does not fit the forced config.
         JitgenError: As there.
     """
+    a, b, a_scale, b_scale, offs, m_indices, masked_m, alpha, bias, out, *chosen_by = given
     key: Key = ()
     try:
-        key = _key(given, config)
+        groups = offs if masked_m is None else masked_m
+        groups = m_indices if groups is None else groups
+        values, factor = b.values, b.factor
+        key = (
+            # Of mistakes, too: those are never remembered.
+            (offs is None, m_indices is None, masked_m is None, b_scale is None, alpha is None),
+            a.numel(),  # in its place: `launch.ROWS`
+            b.kind,
+            a.dim(),
+            None if a_scale is None else a_scale.dim(),
+            a.get_device() if devices.has_several_gpus else None,
+            *chosen_by,
+            None if config is None else id(config),
+            # As in `call`: what has no memory, or needs a gradient, is never remembered.
+            a.__class__,
+            values.__class__,
+            factor.__class__,
+            a_scale.__class__,
+            bias.__class__,
+            groups.__class__,
+            out.__class__,
+            num_modes(),
+            is_grad_enabled()
+            and any(x is not None and x.requires_grad for x in (a, a_scale, bias, out, factor)),
+        )
         session = current.get()
         launch = session.memo.get(key) or similar(session, key, _rows(given))
-        return launch(given)  # type: ignore[no-any-return]
+        return launch.run(a, b, a_scale, bias, groups, out)  # type: ignore[no-any-return]
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
     return run(given, config, key)
-
-
-def _key(given: PreparedArguments, config: KernelConfig | None) -> Key:
-    """Return what a launch is remembered under; in the place `launch.ROWS` what hangs on rows."""
-    a, b, a_scale, bias, out = given.a, given.b, given.a_scale, given.bias, given.out
-    return (
-        # What several of them, or scales of b beside its own, lead to is never remembered.
-        (given.offs is None, given.m_indices is None, given.masked_m is None),
-        a.numel(),
-        (b.factor.shape, b.n, b.k, b.layout),
-        a.dim(),
-        None if a_scale is None else a_scale.dim(),
-        given.out_dtype,
-        a.get_device() if devices.has_several_gpus else None,
-        given.b_scale is None and given.alpha is None,
-        given.expected_m,
-        given.min_latency,
-        None if config is None else id(config),
-        *map(type, (a, b.values, b.factor, a_scale, bias, given.groups, out)),
-        num_modes(),
-        is_grad_enabled() and any(x.requires_grad for x in given.tensors.values()),
-    )
 
 
 def _rows(given: PreparedArguments) -> Tensor:
@@ -127,7 +138,8 @@ def run(given: PreparedArguments, config: KernelConfig | None, key: Key) -> Tens
     with calling("grouped_gemm"):
         session = current.get()
         launch = prepared(session, key, given.a, lambda: _prepare(given, config, session))
-        return launch(given)
+        rest = (given.a_scale, given.bias, given.groups, given.out)
+        return launch.run(given.a, given.b, *rest)
 
 
 def require_bias(config: KernelConfig, bias: Tensor | None) -> None:

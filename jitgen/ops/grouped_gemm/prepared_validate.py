@@ -30,7 +30,7 @@ from jitgen.ops.calling import (
     require_unit_stride,
 )
 from jitgen.ops.grouped_gemm.config import Operands
-from jitgen.ops.grouped_gemm.validate import Facts
+from jitgen.ops.grouped_gemm.validate import Facts, check_the_rest
 from jitgen.runtime import devices
 from jitgen.runtime.session import Session
 from jitgen.targets.legality import rules, size_refusal
@@ -133,7 +133,7 @@ def validate(given: PreparedArguments, session: Session, *, has_memory: bool = T
     for name, tensor in tensors:
         if tensor is not None:
             check_memory(name, tensor, ("a", a), alignment, has_memory=has_memory)
-    _check_the_rest(given)
+    check_the_rest(given, b.n)
     refuse_gradients(given.tensors, _OP)
     return facts
 
@@ -219,11 +219,3 @@ def _out_type(given: PreparedArguments, shape: tuple[int, ...], arch: Arch) -> D
     require_dtype("out", out, [wanted] if wanted is not None else sorted(known, key=str), arch)
     require_shape("out", out, shape, "rows of a by columns of b")
     return OF_TORCH[out.dtype]
-
-
-def _check_the_rest(given: PreparedArguments) -> None:
-    out, expected_m = given.out, given.expected_m
-    if out is not None and out.shape[-2] > 1 and out.stride(-2) < given.b.n:
-        raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
-    if expected_m is not None and (type(expected_m) is not int or expected_m < 1):
-        raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")

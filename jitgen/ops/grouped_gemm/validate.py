@@ -9,7 +9,7 @@ the entry refuses.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -175,12 +175,13 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     ):
         if tensor is not None:
             check_memory(name, tensor, ("a", a), bytes_, has_memory=has_memory)
-    _check_the_rest(given, n)
+    check_the_rest(given, n)
     refuse_gradients(given.tensors, _OP)
     return facts
 
 
-def _check_the_rest(given: Arguments, n: int) -> None:
+def check_the_rest(given: Any, n: int) -> None:
+    """Require an out that does not overlap itself, and words for choosing a kernel."""
     out, expected_m = given.out, given.expected_m
     if out is not None and out.shape[-2] > 1 and out.stride(-2) < n:
         raise InputError("out", f"must not overlap itself (got strides {out.stride()})")

@@ -47,7 +47,8 @@ def moe_fc2_dense(  # each is one thing to say
             expert. I contiguous, other strides as they come: (E, T, I) in memory serves as well. On
             sm_90a I is a multiple of 16, and addresses and strides are multiples of 16 bytes, as
             for b and out. Values of experts with an alpha of 0 have to be finite, for they are
-            multiplied by it.
+            multiplied by it. On the cpu also MXFP8, MXFP4 and NVFP4; of e2m1 (T, E, I / 2) uint8 or
+            float4_e2m1fn_x2.
         b: (E, N, I), type and device of `a`, I contiguous: the weights that
             `jitgen.grouped_gemm` takes. On sm_90a N values of the output's type are a multiple of
             16 bytes.
@@ -56,10 +57,12 @@ def moe_fc2_dense(  # each is one thing to say
             contiguous, and the other strides multiples of 4; any other order costs a copy at each
             call.
         b_scale: (E, ceil(N / 128), ceil(I / 128)) float32 on the same device, last dimension
-            contiguous.
+            contiguous. In atoms both are as `jitgen.grouped_gemm` takes them for masked rows
+            (E, T, I) and for b; those of every token are finite.
         alpha: (T, E) float32 on the same device: the router's weight, 0 where a token is not routed
-            to the expert. Kernels read it with T contiguous and the stride of E a multiple of 4,
-            which ``torch.zeros(E, ceil(T / 4) * 4).T[:T]`` has; any other order costs a copy.
+            to the expert; with NVFP4 times the global scales of a and of the expert's b. Kernels
+            read it with T contiguous and the stride of E a multiple of 4, which
+            ``torch.zeros(E, ceil(T / 4) * 4).T[:T]`` has; any other order costs a copy.
         out: (T, N), N contiguous: where the result goes.
         out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
         config: A config to use instead of the selector's.

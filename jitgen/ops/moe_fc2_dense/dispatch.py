@@ -11,6 +11,7 @@ from torch import Tensor
 from jitgen import formats
 from jitgen.config import Config
 from jitgen.errors import InputError
+from jitgen.formats import atoms
 from jitgen.formats.block128 import is_kernel_layout, kernel_layout
 from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.frozen import frozen
@@ -43,7 +44,19 @@ class Launch(AnyLaunch):
     def call(  # the tensors
         self, a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, alpha: Tensor, out: Any
     ) -> Tensor:
-        """Launch the kernel, into `out` if it is given; return the result."""
+        """
+        Launch the kernel, into `out` if it is given; return the result.
+
+        Raises:
+            ValueError: There are not enough atoms for the tokens, which the entry does not see.
+        """
+        if self.form.has_atoms:
+            if a_scale.shape[-3] * atoms.ROWS < alpha.shape[0]:
+                raise ValueError("a_scale is too small")
+            if a.dtype is _PAIRS:
+                a = a.view(torch.uint8)
+            if b.dtype is _PAIRS:
+                b = b.view(torch.uint8)
         result: Tensor = out
         if out is None:
             result = a.new_empty((a.shape[0], self.columns), dtype=self.out_dtype)
@@ -51,6 +64,10 @@ class Launch(AnyLaunch):
             a_scale, alpha = self.form.readable(a_scale), kernel_layout(alpha)
         self.function(a, b, a_scale, b_scale, alpha, result, *self.tail)
         return result
+
+
+_PAIRS = torch.float4_e2m1fn_x2
+"""What kernels take as bytes."""
 
 
 def run(given: Arguments, config: MoeFc2DenseConfig | None, key: Key) -> Tensor:

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from jitgen import formats
-from jitgen.config import Arch, ScaleGranularity
+from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.formats.block128 import kernel_layout
 from jitgen.formats.protocol import TORCH, Rows
 from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import Operands
+from jitgen.ops.grouped_gemm.config import Operands, Problem
+from jitgen.ops.grouped_gemm.draws import POISON, Draw
 from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, distance
 from jitgen.ops.moe_fc2_dense import reference
 from jitgen.ops.moe_fc2_dense.config import TOP_K, MoeFc2DenseConfig
@@ -156,8 +157,8 @@ class Solved:
     def _magnitude(self) -> Tensor:
         """The same sums over absolute values: rounding errors are relative to it."""
         a, b, a_scale, b_scale, alpha, _ = self.tensors
-        a, b = (x.float().nan_to_num().abs().to(x.dtype) for x in (a, b))
-        return _sums(a, b, a_scale, b_scale, alpha.abs())
+        scales = _finite(a_scale), _finite(b_scale)
+        return _sums(_magnitudes(a), _magnitudes(b), *scales, alpha.abs())
 
     def wrong(self, accumulator_bits: int = ACCUMULATOR_BITS) -> int:
         """
@@ -247,6 +248,8 @@ def of_sizes(
     experts, tokens, n, k = sizes.experts, sizes.tokens, sizes.n, sizes.k
 
     def values(*shape: int) -> Tensor:
+        if types.a_dtype is DType.E2M1:
+            return Draw(chance, is_exact=is_exact).values(shape, DType.E2M1)
         dtype = TORCH[types.a_dtype]
         if is_exact:
             return torch.randint(-2, 3, shape, **options).to(torch.float32).to(dtype)
@@ -260,23 +263,58 @@ def of_sizes(
     routed = _routed(sizes, options, has_idle=has_idle)
     is_idle = (~routed.any(0)).tolist()
     a, b = values(tokens, experts, k), values(experts, n, k)
-    for expert in (e for e in range(experts) if is_idle[e]):
-        b[expert] = torch.zeros((n, k), device=device).to(b.dtype)
-    a_scale = form.readable(scales(*form.a_shape(Rows((experts, tokens)), k)))
-    b_scale = scales(*form.b_shape(experts, n, k))
+    idle = [expert for expert in range(experts) if is_idle[expert]]
+    if types.b_dtype is not DType.E2M1:
+        b[idle] = torch.zeros((), device=device).to(b.dtype)
+    rows = Rows((experts, tokens))
+    if form.has_atoms:
+        a_scale, b_scale = _atoms(Draw(chance, is_exact=is_exact), types, sizes, rows)
+    else:
+        a_scale = form.readable(scales(*form.a_shape(rows, k)))
+        b_scale = scales(*form.b_shape(experts, n, k))
     memory = torch.full((experts, -(-tokens // 4) * 4), math.nan, device=device)
     alpha = memory.T[:tokens]
     alpha.copy_(scales(tokens, experts).where(routed, 0.0))
     out = torch.full((tokens, n), math.nan, device=device, dtype=TORCH[types.out_dtype])
     expected = _sums(a, b, a_scale, b_scale, alpha)
-    if spoils_idle:
-        for expert in (e for e in range(experts) if is_idle[e]):
-            b[expert] = torch.full((n, k), math.nan, device=device).to(b.dtype)
+    if spoils_idle and types.b_dtype is DType.E2M1:  # which has no NaN
+        b_scale.view(torch.uint8)[idle] = POISON[form.dtype]
+    elif spoils_idle:
+        b[idle] = torch.full((), math.nan, device=device).to(b.dtype)
     return Solved(
         tensors=(a, b, a_scale, b_scale, kernel_layout(alpha), out),
         is_exact=is_exact,
         expected=expected,
     )
+
+
+def _atoms(draw: Draw, types: Operands, sizes: Sizes, rows: Rows) -> tuple[Tensor, Tensor]:
+    """Return scales of a and b in atoms, NaN for tokens and columns that are none."""
+    problem = Problem(
+        layout=Layout.MASKED,
+        groups=sizes.experts,
+        m=sizes.experts * sizes.tokens,
+        n=sizes.n,
+        k=sizes.k,
+        a_dtype=types.a_dtype,
+        scale_granularity=types.scale_granularity,
+    )
+    return draw.scales(problem, rows, torch.ones(rows.shape, dtype=torch.bool), None)
+
+
+def _magnitudes(x: Tensor) -> Tensor:
+    """Return the magnitudes of operands, of the same type, 0 for NaN."""
+    if x.dtype is torch.uint8:  # two e2m1
+        return x & 0x77
+    return x.float().nan_to_num().abs().to(x.dtype)
+
+
+def _finite(scale: Tensor) -> Tensor:
+    """Return scales with the smallest one for NaN."""
+    if scale.dtype not in POISON:
+        return scale
+    codes = scale.view(torch.uint8)
+    return codes.masked_fill(codes == POISON[scale.dtype], 0).view(scale.dtype)
 
 
 def _routed(sizes: Sizes, options: dict[str, Any], *, has_idle: bool) -> Tensor:

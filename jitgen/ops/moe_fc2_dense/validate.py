@@ -99,8 +99,10 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     device = devices.find(a.device, session)
     arch = device.arch
     space = rules(arch, Facts.op).space  # type: ignore[attr-defined]
-    common.require_dtype("a", a, [TORCH[dtype] for dtype, _ in space.operands], arch)
-    common.require_dtype("b", b, [a.dtype], None)
+    known = {dtype for dtype, _ in space.operands}
+    common.require_dtype("a", a, [each for each in OF_TORCH if OF_TORCH[each] in known], arch)
+    types = [each for each in OF_TORCH if OF_TORCH[each] is OF_TORCH[a.dtype]]
+    common.require_dtype("b", b, types, None)
     common.require_rank("a", a, 3, "(T, E, I)")
     common.require_rank("b", b, 3, "(E, N, I)")
     experts, n, k = b.shape
@@ -109,7 +111,14 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
             raise InputError("b", f"must have {name} of at least 1 (got 0)")
     tokens = a.shape[0]
     common.require_shape("a", a, (tokens, experts, k), f"as b has shape {tuple(b.shape)}")
+    k *= OF_TORCH[a.dtype].values_per_element
     form = _format(given, space.scale_granularity, arch)
+    if OF_TORCH[a.dtype] not in form.name.operands:
+        raise InputError(
+            "b_scale",
+            f"has the type of {form.name} scales, which are for operands of "
+            f"{' or '.join(form.name.operands)} (got {OF_TORCH[a.dtype]})",
+        )
     facts = Facts(
         device=device,
         arch=arch,
@@ -180,7 +189,7 @@ def _check_out(
     arch: Arch,
 ) -> DType:
     out, wanted = given.out, given.out_dtype
-    known = {TORCH[dtype] for of_a, dtype in operands if TORCH[of_a] is given.a.dtype}
+    known = {TORCH[dtype] for of_a, dtype in operands if of_a is OF_TORCH[given.a.dtype]}
     if wanted is not None and wanted not in known:
         raise InputError("out_dtype", f"must be {common.words(known)} on {arch} (got {wanted})")
     if out is None:

@@ -34,8 +34,17 @@ class _Parts(GroupedGemm):
     """The rules of a grouped GEMM that is made of the same parts."""
 
     space = GroupedGemm.space._replace(
-        operands=tuple((DType.E4M3, out) for out in (DType.BF16, DType.F16, DType.F32)),
-        scale_granularity=(ScaleGranularity.BLOCK128,),
+        operands=tuple(
+            (operand, out)
+            for operand in (DType.E4M3, DType.E2M1)
+            for out in (DType.BF16, DType.F16, DType.F32)
+        ),
+        scale_granularity=(
+            ScaleGranularity.BLOCK128,
+            ScaleGranularity.MX32,
+            ScaleGranularity.NV16,
+        ),
+        mixed=(),
     )
 
     def derive(self, config: KernelConfig) -> CpuDerived:

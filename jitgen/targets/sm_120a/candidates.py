@@ -35,6 +35,7 @@ _PACKED: _Listed = (
     (16, 128, 256, _STREAM),
     (32, 128, 256, _STREAM),
     (64, 128, 256, _STREAM),
+    (64, 128, 256, _SHARED),
     (128, 128, 128, _SHARED),
 )
 """The same where both operands have two values a byte."""
@@ -45,6 +46,7 @@ _BYTES: _Listed = (
     (16, 128, 128, _STREAM),
     (32, 128, 128, _STREAM),
     (64, 128, 128, _STREAM),
+    (64, 128, 128, _SHARED),
     (128, 128, 128, _SHARED),
 )
 """Where both have a byte for each value."""
@@ -54,6 +56,7 @@ _PROMOTED: _Listed = (
     (16, 128, 128, _STREAM),
     (32, 128, 128, _STREAM),
     (64, 128, 128, _STREAM),
+    (64, 128, 128, _SHARED),
     (128, 128, 128, _SHARED),
 )
 """The same where scales are applied by promotion, every 128 of K."""

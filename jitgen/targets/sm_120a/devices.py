@@ -63,9 +63,10 @@ def _device(name: str, num_sms: int, clock_mhz: int, dram_gbps: float, l2_mib: i
     )
 
 
-# Names as the driver tells them (public logs). SMs, boost clock and L2 are those of NVIDIA's RTX
-# Blackwell and RTX PRO Blackwell architecture whitepapers, rates of memory those of the data
-# sheets: the bits of the bus x Gbit/s of a pin / 8. Under load the clock is not known.
+# Names as the driver tells them (public logs). SMs, boost clock and L2 of GeForce are those of
+# NVIDIA's RTX Blackwell architecture whitepaper; of RTX PRO, clocks follow from the float32 rate of
+# the data sheets, 256 operations of an SM in a cycle: 125, 110, 120, 73.7 and 54.9 TFLOPS. Rates of
+# memory are the data sheets', bits of the bus x Gbit/s of a pin / 8. Under load no clock is known.
 RTX_5090 = _device("NVIDIA GeForce RTX 5090", 170, 2407, 1792.0, 96)  # 512 x 28
 DEVICES = (
     RTX_5090,
@@ -77,9 +78,9 @@ DEVICES = (
         "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 188, 2617, 1792.0, 128
     ),  # 512 x 28
     _device("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 188, 2280, 1792.0, 128),
-    _device("NVIDIA RTX PRO 6000 Blackwell Server Edition", 188, 2430, 1597.0, 128),  # 512 x 25
-    _device("NVIDIA RTX PRO 5000 Blackwell", 110, 2377, 1344.0, 96),  # 384 x 28
-    _device("NVIDIA RTX PRO 4500 Blackwell", 82, 2407, 896.0, 64),  # 256 x 28
+    _device("NVIDIA RTX PRO 6000 Blackwell Server Edition", 188, 2490, 1597.0, 128),  # 512 x 25
+    _device("NVIDIA RTX PRO 5000 Blackwell", 110, 2617, 1344.0, 96),  # 384 x 28
+    _device("NVIDIA RTX PRO 4500 Blackwell", 82, 2617, 896.0, 64),  # 256 x 28
 )
 """Of sm_120a."""
 

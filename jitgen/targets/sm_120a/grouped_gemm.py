@@ -56,7 +56,7 @@ class GroupedGemm(Sm120Rules):
 
     def of_table(self, problem: Problem) -> KernelConfig:
         """Return what mode ``static`` takes, on every device."""
-        return static.choose(problem.rows_per_group, self.candidates(problem))
+        return static.choose(problem, self.candidates(problem))
 
     def predict(
         self, problem: Problem, config: KernelConfig, device: Device, num_sms: int

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The table of mode ``static``: kernels by the mean rows of a group alone, the same on every device.
+The table of mode ``static``: kernels by the rows of a group alone, the same on every device.
 
 A tile holds twice the mean, for the rows of a group differ from call to call: at a mean of 8, half
-of the groups would take two tiles of 8. From where no tile does, tiles come in strips that share
-weights in L2. `docs/selection.md` says what is lost against the cost model.
+of the groups would take two tiles of 8. A single group has the rows that it has. From where no tile
+does, tiles come in strips that share weights in L2. `docs/selection.md` says what is lost against
+the cost model.
 """
 
 from __future__ import annotations
 
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 
-_UP_TO = ((4, 8), (8, 16), (16, 32), (48, 64))
-"""Mean rows of a group, and the rows of the tile that takes them; streamed, as they share none."""
+_UP_TO = ((8, 8), (16, 16), (32, 32), (96, 64))
+"""Rows to be held, and the rows of the tile that takes them; streamed, as they share none."""
 
 
-def choose(rows: int, candidates: tuple[KernelConfig, ...]) -> KernelConfig:
-    """Return the one of `candidates`, a target's menu, for a mean of `rows` rows a group."""
+def choose(problem: Problem, candidates: tuple[KernelConfig, ...]) -> KernelConfig:
+    """Return the one of `candidates`, a target's menu, for `problem`."""
+    rows = problem.rows_per_group * (1 if problem.groups == 1 else 2)
     height = next((height for most, height in _UP_TO if rows <= most), None)
     if height is not None:
         wide = max(candidates, key=lambda each: each.tile.n).tile.n
@@ -26,4 +28,4 @@ def choose(rows: int, candidates: tuple[KernelConfig, ...]) -> KernelConfig:
             if (each.tile.m, each.tile.n, each.schedule.stream_b) == (height, wide, True)
         )
     shared = [each for each in candidates if not each.schedule.stream_b]
-    return max(shared, key=lambda each: (-each.tile.m, each.schedule.raster))
+    return min(shared, key=lambda each: each.tile.m)

@@ -31,6 +31,9 @@ MAX_STAGES = 12
 MIN_STAGES = 4
 """Fewer do not hide the way from memory."""
 
+MIN_WIDTH = 8
+"""Rows of a that the narrowest WGMMA takes."""
+
 REGISTERS = 65_536
 """Of an SM."""
 
@@ -60,6 +63,8 @@ class Fp4Derived:
         is_paired: Decode a k-block while the one before is multiplied, in other registers.
         has_early_factors: Read scales of rows ahead of the sums that they scale, where there is
             room for them: their way from memory costs short sums a tenth of their time.
+        narrowest: Fewest rows of a that a WGMMA takes: all of a tile's, half or a quarter. Each
+            tile is multiplied with as few as hold its own.
         max_entries: Entries of the table of tile counts.
         scale_box: Activation scales that one copy loads.
         scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
@@ -74,6 +79,7 @@ class Fp4Derived:
     math_registers: int
     is_paired: bool
     has_early_factors: bool
+    narrowest: int
     max_entries: int
     scale_box: int
     scale_pitch: int
@@ -88,7 +94,7 @@ class Fp4Rules:
         tile_k=dict.fromkeys((DType.E4M3, DType.E4M3X2, DType.BF16), (DEPTH,)),
         cluster=((1, 1),),
         num_acc_stage=(1,),
-        split_k=(1,),
+        split_k=(1, 2),
         operands=(),
         scale_granularity=(),
         prepared=OPERANDS,
@@ -106,6 +112,8 @@ class Fp4Rules:
         room = _math_registers(config) - SPARE_REGISTERS - acc_registers
         if types.a_scale_granularity is ScaleGranularity.BLOCK128:
             room -= _scale_registers(config)
+        if config.schedule.split_k > 1:
+            room -= _share_registers(config)
         is_paired = _is_slow(config) and 2 * _value_registers(config) <= room
         values = _value_registers(config) * (2 if is_paired else 1)
         has_rows = types.a_scale_granularity is ScaleGranularity.ROW
@@ -119,6 +127,7 @@ class Fp4Rules:
             math_registers=_math_registers(config),
             is_paired=is_paired,
             has_early_factors=has_rows and values + _scale_registers(config) <= room,
+            narrowest=narrowest(config),
             max_entries=0 if config.layout is Layout.CONTIGUOUS else MAX_ENTRIES,
             scale_box=_scale_box(config),
             scale_pitch=-(-_scale_box(config) // 32) * 32,
@@ -164,7 +173,14 @@ class Fp4Rules:
         refuse_unless(
             split_k in self.space.split_k,
             "E_SPLIT_K",
-            f"split_k={split_k}: kernels for prepared weights take all of K of a tile: 1",
+            f"split_k={split_k}: one CTA takes all of K of a tile, or each of two a half: 1 or 2",
+        )
+        refuse_unless(
+            _share_registers(config) % 4 == 0,
+            "E_SPLIT_K",
+            f"split_k={split_k}: sums are exchanged 16 bytes at a time, and with tile_m="
+            f"{config.tile.m} a thread has {_share_registers(config)} for each CTA: it needs at "
+            f"least {8 * split_k} rows of a",
         )
 
     def _registers(self, config: KernelConfig) -> int:
@@ -173,9 +189,12 @@ class Fp4Rules:
         sums = (partials + 1) * _rows(config) // 2
         needed = sums + _value_registers(config) + SPARE_REGISTERS
         scales = ""
+        if config.schedule.split_k > 1:
+            needed += _share_registers(config)
+            scales = f", {_share_registers(config)} sums to store"
         if config.operands.a_scale_granularity is ScaleGranularity.BLOCK128:
             needed += _scale_registers(config)
-            scales = f", {_scale_registers(config)} scales of a"
+            scales += f", {_scale_registers(config)} scales of a"
         most, warpgroups = _math_registers(config), config.tile.n // 64
         refuse_unless(
             needed <= most,
@@ -192,13 +211,15 @@ class Fp4Rules:
         rows = _rows(config) * DEPTH * (2 if config.operands.a_dtype is DType.BF16 else 1)
         scales = -(-_scale_box(config) // 32) * 128
         stage = config.tile.n // 64 * BLOCK_BYTES + rows + scales + 16  # two barriers
-        tables = 0 if config.layout is Layout.CONTIGUOUS else 4 * (3 * MAX_ENTRIES + 1)
-        most = (SMEM_BYTES - tables) // stage
+        fixed = 0 if config.layout is Layout.CONTIGUOUS else 4 * (3 * MAX_ENTRIES + 1)
+        if config.schedule.split_k > 1:
+            fixed += config.tile.n // 64 * (128 * _share_registers(config) * 4 + 16)
+        most = (SMEM_BYTES - fixed) // stage
         stages = config.pipeline.num_ab_stage or min(MAX_STAGES, most)
         refuse_unless(
             stages <= most,
             "E_SMEM",
-            f"{stages} stages of {stage} B and {tables} B besides are {stages * stage + tables} B "
+            f"{stages} stages of {stage} B and {fixed} B besides are {stages * stage + fixed} B "
             f"of shared memory; {SMEM_BYTES} B hold {most}",
         )
         refuse_unless(
@@ -206,12 +227,22 @@ class Fp4Rules:
             "E_STAGES",
             f"{stages} stages are too few to hide the way from memory: at least {MIN_STAGES}",
         )
-        return stages, -(-(stages * stage + tables) // 1024) * 1024
+        return stages, -(-(stages * stage + fixed) // 1024) * 1024
 
 
 def _rows(config: KernelConfig) -> int:
     """Return the rows of a in a tile: two for each token where that is two e4m3."""
     return config.tile.m * (2 if config.operands.a_dtype is DType.E4M3X2 else 1)
+
+
+def narrowest(config: KernelConfig) -> int:
+    """
+    Return the fewest rows of a that a WGMMA takes.
+
+    Groups that start at multiples of 128 rows fill their tiles, as far as anybody can tell.
+    """
+    rows = _rows(config)
+    return rows if config.layout is Layout.CONTIGUOUS else max(MIN_WIDTH, rows // 4)
 
 
 def _threads(config: KernelConfig) -> int:
@@ -238,6 +269,11 @@ def _value_registers(config: KernelConfig) -> int:
 def _scale_registers(config: KernelConfig) -> int:
     """Return the registers of the scales of a thread's rows of a: two of every 8."""
     return _rows(config) // 4
+
+
+def _share_registers(config: KernelConfig) -> int:
+    """Return the sums of a thread that one of the CTAs of a tile stores."""
+    return _rows(config) // 2 // config.schedule.split_k
 
 
 def _is_slow(config: KernelConfig) -> bool:

@@ -2,10 +2,11 @@
 """
 The few kernels for MXFP4 weights that the selector may choose: what prewarming compiles.
 
-Tokens follow the rows of a group: on an H200 the smallest tile that holds them was the fastest, and
+Tokens follow the rows of a group: on an H200 one tile that holds them was the fastest, and
 several small ones never (32 rows as two tiles of 16 took 287 us, as one 162). Four math warpgroups
-decode fastest; accumulators of many tokens leave room for three or two. Narrow tiles are for calls
-that have fewer wide ones than the chip has SMs. Weights are always streamed past L2.
+decode fastest; accumulators of many tokens leave room for three or two. Narrow tiles, and two CTAs
+that take half of K each, are for calls that have fewer tiles than the chip has SMs. Weights are
+always streamed past L2.
 """
 
 from __future__ import annotations
@@ -15,17 +16,21 @@ from jitgen.config.config import BLayout
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Schedule, Tile
 from jitgen.targets.sm_90a.fp4 import DEPTH
 
-_FEW = ((8, 256), (8, 128), (16, 256), (16, 128))
+_FEW = ((16, 256, 1), (16, 128, 1), (16, 128, 2))
+_MORE = ((32, 256, 1), (32, 128, 1), (32, 128, 2), (64, 256, 1), (64, 128, 1), (128, 192, 1))
 _TILES = {
-    BLayout.EXACT1: (*_FEW, (32, 256), (32, 192), (32, 128), (64, 128)),
-    BLayout.FOLDED1: (*_FEW, (32, 256), (32, 128), (64, 256), (64, 128), (128, 192)),
-    BLayout.WIDE1: (*_FEW, (32, 256), (32, 128), (64, 256), (64, 128), (128, 192)),
+    BLayout.EXACT1: (*_FEW, (32, 256, 1), (32, 192, 1), (32, 128, 1), (64, 128, 1)),
+    BLayout.FOLDED1: (*_FEW, *_MORE),
+    BLayout.WIDE1: (*_FEW, *_MORE),
 }
 _PAIRS = {
-    BLayout.EXACT1: (*_FEW, (32, 128)),
-    BLayout.FOLDED1: (*_FEW, (32, 256), (32, 128), (64, 192)),
+    BLayout.EXACT1: (*_FEW, (8, 128, 2), (32, 128, 1)),
+    BLayout.FOLDED1: (*_FEW, (8, 128, 2), (32, 256, 1), (32, 128, 1), (64, 192, 1)),
 }
-"""Tokens and columns; of activations that are two e4m3 each, half as many tokens fill the rows."""
+"""
+Tokens, columns, parts of K; of activations that are two e4m3 each, half as many tokens fill the
+rows.
+"""
 
 
 def candidates(layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
@@ -36,7 +41,7 @@ def candidates(layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
             layout=layout,
             operands=operands,
             tile=Tile(m=tokens, n=columns, k=DEPTH),
-            schedule=Schedule(stream_b=True),
+            schedule=Schedule(stream_b=True, split_k=split_k),
         )
-        for tokens, columns in shapes.get(operands.b_layout, ())
+        for tokens, columns, split_k in shapes.get(operands.b_layout, ())
     )

@@ -4,7 +4,8 @@ The cost model of kernels for MXFP4 weights: an estimate of the time of a call, 
 
 As `jitgen.targets.sm_90a.cost` has it: whole waves of tiles, each as long as the slower of decoding
 and multiplying its k-blocks and of its share of memory's rate, and a little of the other. Decoding
-takes the same for one token as for eight; what tokens cost shows in the table, tile by tile.
+takes the same for one token as for eight; what tokens cost shows in the table, by the rows of the
+WGMMAs, of which a tile takes the narrowest that hold its tokens.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.targets.gemm import sizes
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_90a.devices import H200
-from jitgen.targets.sm_90a.fp4 import BLOCK_BYTES, DEPTH
+from jitgen.targets.sm_90a.fp4 import BLOCK_BYTES, DEPTH, narrowest
 
 CALL_US = 8.0
 """What a call takes besides its waves: its launch, the table of tiles, first loads, a last tile."""
 
 TILE_US = 0.94
 """What starts and ends a tile, as far as nothing hides it."""
+
+EXCHANGE_US = 0.6
+"""What the exchange of sums adds to a tile whose K is split, of FP8 kernels with 64 rows."""
 
 DRAM_BYTES_PER_US = 4.68e6
 """Rate at which the waves of a long call read."""
@@ -63,15 +67,19 @@ off on average (root mean square), 6.7 % at most. Two rows of a for each token w
 
 def predict(problem: Problem, config: KernelConfig, device: Device, num_sms: int) -> Candidate:
     """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
-    tile = config.tile
-    tiles = _tiles(problem, tile.m) * -(-problem.n // tile.n)
-    k_blocks = -(-problem.k // DEPTH)
-    tile_us = (k_blocks * _k_block_us(config) + TILE_US) * H200.clock_mhz / device.clock_mhz
+    tile, split_k = config.tile, config.schedule.split_k
+    tiles, k_block_us = _tiles(problem, config)
+    tiles *= -(-problem.n // tile.n)
+    slots = max(1, num_sms // split_k)
+    tile_us = -(-problem.k // DEPTH) / split_k * k_block_us + TILE_US
+    if split_k > 1:
+        tile_us += EXCHANGE_US
+    tile_us *= H200.clock_mhz / device.clock_mhz
     crossing = _traffic(problem)
     rate = DRAM_BYTES_PER_US * device.dram_gbps / H200.dram_gbps
     stream_us = crossing / tiles / rate
-    full, rest = divmod(tiles, num_sms)
-    cost = CALL_US + full * _overlapped(tile_us, num_sms * stream_us)
+    full, rest = divmod(tiles, slots)
+    cost = CALL_US + full * _overlapped(tile_us, slots * stream_us)
     if rest:
         cost += _overlapped(tile_us, rest * stream_us)
     waves = int(full) + (rest > 0)
@@ -86,18 +94,25 @@ def predict(problem: Problem, config: KernelConfig, device: Device, num_sms: int
     )
 
 
-def _tiles(problem: Problem, tokens: int) -> float:
-    """Return how many tiles of `tokens` rows all groups have."""
+def _tiles(problem: Problem, config: KernelConfig) -> tuple[float, float]:
+    """Return how many tiles along M all groups have, and the mean time of a k-block of them."""
     unit = GROUP_ALIGNMENT if problem.layout is Layout.CONTIGUOUS else 1
-    each = sizes(problem)
-    count = sum(max(1, -(-max(rows, unit) // tokens)) for rows in each)
-    return count * problem.groups / len(each)
+    each, tokens = sizes(problem), config.tile.m
+    count, us = 0.0, 0.0
+    for rows in each:
+        whole, rest = divmod(max(rows, unit), tokens)
+        count += whole + (rest > 0)
+        us += whole * _k_block_us(config, tokens) + (rest > 0) * _k_block_us(config, rest)
+    return count * problem.groups / len(each), us / count
 
 
-def _k_block_us(config: KernelConfig) -> float:
-    """Return the time of a k-block."""
+def _k_block_us(config: KernelConfig, tokens: float) -> float:
+    """Return the time of a k-block of a tile in which a group has so many tokens."""
     tile, types = config.tile, config.operands
-    rows = tile.m * 2 if types.a_dtype is DType.E4M3X2 else tile.m
+    parts = 2 if types.a_dtype is DType.E4M3X2 else 1
+    rows = narrowest(config)
+    while rows < tokens * parts:
+        rows *= 2
     us, warpgroups = K_BLOCK_US[types.b_layout, rows]
     if types.a_scale_granularity is ScaleGranularity.BLOCK128:
         us *= BLOCK128

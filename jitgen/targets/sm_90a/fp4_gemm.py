@@ -17,9 +17,19 @@ from jitgen.targets.sm_90a.fp4 import Fp4Rules
 _PARAMETERS = frozenset(
     (
         *("name", "config_json", "layout", "a_dtype", "out_dtype", "a_scale_granularity"),
-        *("b_layout", "tile_m", "tile_n", "tile_k", "raster", "stream_b", "use_pdl", "bias"),
+        *(
+            "b_layout",
+            "tile_m",
+            "tile_n",
+            "tile_k",
+            "raster",
+            "stream_b",
+            "use_pdl",
+            "bias",
+            "split_k",
+        ),
         *("math_warpgroups", "threads", "load_registers", "math_registers", "num_ab_stage"),
-        *("is_paired", "has_early_factors", "max_entries", "scale_box", "scale_pitch"),
+        *("is_paired", "has_early_factors", "narrowest", "max_entries", "scale_box", "scale_pitch"),
     )
 )
 

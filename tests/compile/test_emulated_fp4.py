@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Kernels of sm_90a for prepared weights in the emulator, with problems that `jitgen verify` does not
+take by itself: of every layout, kind of activation and edge.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from jitgen.config import Config, Layout
+from jitgen.verify import verify
+from jitgen.verify.problem import Sizes
+from tests import needs
+
+pytestmark = [needs.compiler, needs.linker]
+
+_CHANCE = random.Random(7)
+TILE = 8
+MANY_GROUPS = tuple(_CHANCE.choice([0] * 60 + [1, 9]) for _ in range(700))
+"""More than the table of tiles has entries: one stands for two groups."""
+
+PROBLEMS = {
+    "edges": Sizes(rows=(0, 1, TILE - 1, 0, TILE, TILE + 1, 0), n=200, k=416, num_sms=3),
+    "many groups": Sizes(rows=MANY_GROUPS, n=8, k=32, num_sms=2),
+    "more tiles than a strip has": Sizes(rows=(0, 11 * TILE + 3, 2), n=264, k=160, num_sms=3),
+    "nothing but an end": Sizes(rows=(0, 0, 3), n=8, k=32, num_sms=4),
+    "no rows": Sizes(rows=(0, 0), n=136, k=128, num_sms=2),
+}
+KINDS = {
+    "exact": "e4m3_e2m1_mx32_bf16_asrow_bexact1",
+    "blocks": "e4m3_e2m1_mx32_bf16_asblock128_bfolded1",
+    "pairs": "e4m3x2_e2m1_mx32_f16_asrow_bfolded1",
+    "wide": "bf16_e2m1_mx32_f32_asnone_bwide1",
+}
+OFTEN = ("nothing but an end", "exact", Layout.RAGGED)
+"""For every push."""
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind", "layout"),
+    [
+        pytest.param(*each, id="-".join(each), marks=() if each == OFTEN else pytest.mark.nightly)
+        for each in ((p, k, layout) for p in PROBLEMS for k in KINDS for layout in Layout)
+    ],
+)
+def test_right(problem: str, kind: str, layout: Layout) -> None:
+    """To the bit for integers, within rounding for random numbers; nothing else is written."""
+    suffix = "_bias" if kind == "wide" else ""
+    name = f"grouped_gemm_{layout}_{KINDS[kind]}_t{TILE}x128x128_c1x1_acc1{suffix}_sm_90a"
+
+    found = verify(*Config.parse(name), PROBLEMS[problem], modes="eager")
+
+    assert found.is_right, found.to_json()
