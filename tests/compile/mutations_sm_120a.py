@@ -24,6 +24,7 @@ ALPHA = "scales of groups"
 PROMOTED = "promotion"
 FULL = "promotion in all registers"
 CONTIGUOUS = "contiguous rows"
+PADDED = "contiguous rows and promotion"
 SAFE = "scales of two lanes"
 
 FORMATS = (mx32.FORMAT, nv16.FORMAT)
@@ -67,7 +68,11 @@ PROGRAMS = {
     ),
     CONTIGUOUS: (
         "grouped_gemm_contiguous_e4m3_e2m1_mx32_f16_t16x32x128_c1x1_acc1_ab2_sm_120a",
-        Sizes(rows=(130, 0, 120), n=40, k=416, num_sms=2),
+        Sizes(rows=(130, 0, 40), n=40, k=416, num_sms=2),
+    ),
+    PADDED: (  # where scales are in atoms, those of padding are NaN, and so is what is stored
+        "grouped_gemm_contiguous_e4m3_e4m3_block128_f16_t16x32x128_c1x1_acc1_ab2_sm_120a",
+        Sizes(rows=(130, 0, 40), n=40, k=272, num_sms=2),
     ),
     SAFE: (
         "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_t32x32x128_c1x1_acc1_ab2_safesel_sm_120a",

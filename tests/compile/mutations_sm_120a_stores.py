@@ -5,7 +5,16 @@ from __future__ import annotations
 
 from tests.compile.mutations import swap
 from tests.compile.mutations_sm_100a import ptx, source
-from tests.compile.mutations_sm_120a import ALPHA, BLOCKS, CONTIGUOUS, LOW, MIXED, PACKED, WIDE
+from tests.compile.mutations_sm_120a import (
+    ALPHA,
+    BLOCKS,
+    CONTIGUOUS,
+    LOW,
+    MIXED,
+    PACKED,
+    PADDED,
+    WIDE,
+)
 
 STORES = (
     source(
@@ -19,6 +28,15 @@ STORES = (
         "columns beyond N are stored",
         "wrong",
         (" & (first_column + column < num_columns)", ""),
+    ),
+    source(
+        PADDED,
+        "rows of padding are stored",
+        "wrong",
+        (
+            "is_own & (schedule.groups[cutlass.min(work.row + row, last_row)] == work.group)",
+            "is_own",
+        ),
     ),
     source(
         MIXED,
@@ -161,16 +179,3 @@ TILES = (
     ),
 )
 """Which tiles there are."""
-
-HOLES = (
-    source(
-        CONTIGUOUS,
-        "rows of padding are stored",
-        "wrong",
-        (
-            "is_own & (schedule.groups[cutlass.min(work.row + row, last_row)] == work.group)",
-            "is_own",
-        ),
-    ),
-)
-"""What only padding between two rows of a tile shows, which `jitgen verify` has in larger ones."""

@@ -91,6 +91,7 @@ class TestEveryFormatAndLayout:
 
             verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=forced))
 
+    @pytest.mark.nightly
     def test_random(self, name: str, layout: Layout) -> None:
         forced = config(name, layout)
         case = make_for(forced, [3, 0, 37], 72, 416)

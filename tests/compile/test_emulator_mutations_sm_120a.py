@@ -14,7 +14,7 @@ from tests.compile.mutations import Mutation, rewrite
 from tests.compile.mutations_sm_120a import JUDGED, LOW, PROGRAMS, spoiled
 from tests.compile.mutations_sm_120a_operands import OPERANDS, PROMOTION, SCALES, TAILS
 from tests.compile.mutations_sm_120a_rings import RINGS
-from tests.compile.mutations_sm_120a_stores import HOLES, STORES, TILES
+from tests.compile.mutations_sm_120a_stores import STORES, TILES
 from tests.compile.programs import Programs, assert_found
 
 pytestmark = [needs.compiler, needs.linker]
@@ -36,10 +36,8 @@ def test_there_are_many() -> None:
     assert len(OFTEN) >= 3
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name == LOW else pytest.mark.nightly) for name in PROGRAMS],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_unchanged_programs_are_clean(programs: Programs, name: str) -> None:
     unchanged = programs[name]
     assert unchanged.findings_of(unchanged.artifact, "quick") == []
@@ -49,7 +47,7 @@ def test_unchanged_programs_are_clean(programs: Programs, name: str) -> None:
     "mutation",
     [
         pytest.param(mutation, marks=() if mutation in OFTEN else pytest.mark.nightly)
-        for mutation in (*MUTATIONS, *HOLES)
+        for mutation in MUTATIONS
     ],
     ids=lambda mutation: mutation.name,
 )
