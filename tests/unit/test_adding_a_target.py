@@ -31,6 +31,8 @@ NAMED = {
     "jitgen/bench/emulator.py": "a benchmark's kernel",
     "jitgen/emulator/machine/limits.py": "what hardware can hold, and which instructions it has",
     "jitgen/bench/prewarm.py": "a benchmark's kernels",
+    "jitgen/bench/hopper_fp4/run.py": "a suite of one GPU",
+    "jitgen/bench/hopper_fp4/sides.py": "its kernels",
     "jitgen/emulator/report.py": "a docstring: an example",
     "cache/entry.py": "a docstring: an example",
     "templates/__init__.py": "a docstring: an example",
