@@ -17,7 +17,7 @@ from jitgen.bench.peers import mxfp4
 from jitgen.bench.protocol import Row
 from jitgen.bench.suite import ROUNDS
 from jitgen.cli.bench import show_rows
-from jitgen.cli.options import with_output
+from jitgen.cli.options import SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output
 from jitgen.errors import ConfigError
 
@@ -37,9 +37,7 @@ turns. Exits 1 if a target is missed. Cases are called for example "ragged 32 x 
     "--only", multiple=True, metavar="TEXT", help="Measure only cases whose name has every TEXT."
 )
 @click.option("--rounds", type=click.IntRange(1), default=ROUNDS, help="Rounds of each case.")
-@click.option(
-    "--seconds", type=click.FloatRange(0), help="Begin no case after so many; all, if left out."
-)
+@click.option("--seconds", type=SECONDS, help="Begin no case after so many; all, if left out.")
 @click.option(
     "--candidates", is_flag=True, help="Time every kernel that might be chosen, too, but of FP8."
 )

@@ -11,7 +11,7 @@ from jitgen.verify.problem import Sizes
 from tests import needs
 from tests.compile.mutations import Mutation
 from tests.compile.mutations_fp4 import PREPARED
-from tests.compile.programs import Program, assert_found, programs_of
+from tests.compile.programs import Programs, assert_found
 
 pytestmark = [needs.compiler, needs.linker]
 
@@ -26,8 +26,8 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def programs() -> dict[str, Program]:
-    return programs_of(PROGRAMS)
+def programs() -> Programs:
+    return Programs(PROGRAMS)
 
 
 def test_there_are_many() -> None:
@@ -36,12 +36,12 @@ def test_there_are_many() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_unchanged_programs_are_clean(programs: dict[str, Program], name: str) -> None:
+def test_unchanged_programs_are_clean(programs: Programs, name: str) -> None:
     program = programs[name]
     assert program.findings(program.artifact.ptx, "quick") == []
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("mutation", PREPARED, ids=lambda mutation: mutation.name)
-def test_found(programs: dict[str, Program], mutation: Mutation) -> None:
+def test_found(programs: Programs, mutation: Mutation) -> None:
     assert_found(programs[mutation.program], mutation)

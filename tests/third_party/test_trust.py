@@ -68,7 +68,7 @@ class TestUnasked:
         assert done.code == 2, done.out + done.err
         assert "Error: Invalid value" not in done.out
         assert done.err.splitlines()[-1].endswith(
-            "arch 'acme_cpu' is not known; allowed: cpu, sm_100a, sm_103a, sm_90a"
+            "arch 'acme_cpu' is not known; allowed: cpu, sm_100a, sm_103a, sm_120a, sm_121a, sm_90a"
         )
 
 

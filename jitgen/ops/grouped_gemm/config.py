@@ -269,7 +269,7 @@ class KernelConfig(Config):
 _WORDS = (
     r"(?P<layout>[a-z]+)_(?P<a_dtype>[a-z0-9]+)_(?P<b_dtype>[a-z0-9]+)"
     r"_(?P<scale_granularity>[a-z0-9]+)_(?P<out_dtype>[a-z0-9]+)"
-    r"(_as(?P<a_scale_granularity>[a-z0-9]+))?(_b(?P<b_layout>[a-z]+[0-9]+))?"
+    r"(_as(?P<a_scale_granularity>[a-z0-9]+))?(_b(?P<b_layout>(?:exact|folded|wide)[0-9]+))?"
     r"_t(?P<tile_m>\d{1,9})x(?P<tile_n>\d{1,9})x(?P<tile_k>\d{1,9})"
     r"_c(?P<cluster_m>\d{1,9})x(?P<cluster_n>\d{1,9})"
     r"_acc(?P<num_acc_stage>\d{1,9})(_ab(?P<num_ab_stage>\d{1,9}))?(_raster(?P<raster>\d{1,9}))?"
