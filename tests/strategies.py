@@ -69,8 +69,8 @@ def legal_sweep(arch: Arch) -> tuple[KernelConfig, ...]:
     """
     Return every legal config of a broad sweep over a target's space, which takes seconds once.
 
-    On a GPU, other stages and schedules than the default are tried with one pair of types, and of
-    many heights of a tile with some: nothing that they change depends on those.
+    On a GPU, other stages or another schedule than the default are tried with one pair of types,
+    and of many heights of a tile with some: nothing that they change depends on those.
     """
     return tuple(_legal_sweep(arch))
 
@@ -84,7 +84,8 @@ def _legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
             *(Schedule(), Schedule(raster=1, stream_b=True), Schedule(use_pdl=False)),
             *(Schedule(split_k=split_k) for split_k in space.split_k if split_k > 1),
         )
-        variants = list(itertools.product(schedules, (None, 3, 4, 6)))
+        variants = [(schedule, None) for schedule in schedules]
+        variants += [(Schedule(), stages) for stages in (3, 4, 6)]
     for layout, (schedule, stages) in itertools.product(Layout, variants):
         start = KernelConfig(layout=layout, tile=Tile(m=1, n=1, k=1), schedule=schedule)
         is_default = (schedule, stages) == variants[0]
