@@ -287,6 +287,7 @@ def test_sides_agree_with_their_references(side: Own, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("on_a_cpu")
+@pytest.mark.nightly
 def test_a_real_call() -> None:
     """One of our sides through `grouped_gemm`, with N and K that end within a block."""
     case = replace(TINY, n=144, k=160)
