@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, is_grad_enabled
@@ -11,15 +13,23 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.compiler import is_dynamo_compiling
 
 from jitgen.formats.block128 import kernel_layout
-from jitgen.formats.prepared import PreparedWeights
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.dispatch import run
-from jitgen.ops.grouped_gemm.prepared_call import grouped_gemm as prepared_gemm
-from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments
 from jitgen.ops.grouped_gemm.validate import Arguments
 from jitgen.ops.launch import similar
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
+
+if TYPE_CHECKING:
+    from jitgen.formats.prepared import PreparedWeights
+
+
+@cache
+def _calls() -> Callable[[tuple[Any, ...], KernelConfig | None], Tensor]:
+    """Return the calls with prepared weights: most programs have none, and start without them."""
+    from jitgen.ops.grouped_gemm.prepared_call import from_tuple
+
+    return from_tuple
 
 
 def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, each branch a way to call
@@ -133,12 +143,9 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             *(a, b, a_scale, b_scale, offs, m_indices, masked_m),
             *(alpha, bias, out, out_dtype, expected_m, min_latency, config),
         )
-    if isinstance(b, PreparedWeights) or bias is not None:  # a bias without them is a mistake
+    if bias is not None or not isinstance(b, Tensor):  # prepared weights, or a mistake
         rest = (alpha, bias, out, out_dtype, expected_m, min_latency)
-        return prepared_gemm(
-            PreparedArguments(a, b, a_scale, b_scale, offs, m_indices, masked_m, *rest),  # type: ignore[arg-type]
-            config,
-        )
+        return _calls()((a, b, a_scale, b_scale, offs, m_indices, masked_m, *rest), config)
     key: tuple[Any, ...] = ()
     try:
         groups: Tensor | None = None

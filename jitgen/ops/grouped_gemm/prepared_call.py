@@ -8,6 +8,8 @@ entry does not check: it sees blocks of weights, and not the N and K that these 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
@@ -72,6 +74,11 @@ class PreparedLaunch(AnyLaunch):
         else:
             self.function(a, b.values, a_scale, b.factor, *more, groups, out, *self.tail)
         return out
+
+
+def from_tuple(given: tuple[Any, ...], config: KernelConfig | None) -> Tensor:
+    """Do the same as `grouped_gemm`, with the fields of `PreparedArguments`."""
+    return grouped_gemm(PreparedArguments(*given), config)
 
 
 def grouped_gemm(given: PreparedArguments, config: KernelConfig | None) -> Tensor:

@@ -84,6 +84,8 @@ def validate(given: PreparedArguments, session: Session, *, has_memory: bool = T
     """
     a, b = given.a, given.b
     if not isinstance(b, PreparedWeights):
+        require_tensor("a", a)
+        require_tensor("b", b)
         raise InputError(
             "bias",
             "is for weights that jitgen.quantize.prepare_mxfp4 prepared: add it afterwards to what "
