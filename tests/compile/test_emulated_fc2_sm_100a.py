@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
 
 import jitgen
 from jitgen.codegen.render import render
@@ -154,6 +155,21 @@ def test_scales_of_the_tensor_core(config: MoeFc2DenseConfig, sizes: Sizes) -> N
             jitgen.moe_fc2_dense(**case.arguments, config=config)
 
             assert case.wrong() == 0
+
+
+@pytest.mark.parametrize("name", ["a_scale", "b_scale"])
+def test_atoms_may_lie_apart(name: str) -> None:
+    """Along K, too: each second one of a larger tensor."""
+    config, sizes = IN_ATOMS[0].values[0], Sizes(tokens=20, experts=3, n=8, k=288, top_k=2)
+    case = make(config, sizes, is_exact=True)
+    given = case.arguments
+    apart = given[name].repeat_interleave(2, dim=2)[:, :, ::2]
+    apart.view(torch.uint8).copy_(given[name].view(torch.uint8))
+    assert apart.stride(2) == 1024
+    with device(SM_100A, num_sms=1):
+        jitgen.moe_fc2_dense(**given | {name: apart}, config=config)
+
+    assert case.wrong() == 0
 
 
 def test_too_few_atoms_are_refused() -> None:
