@@ -100,12 +100,11 @@ stands there instead; and why.
 def spoiled(case: Solved, k: int) -> Solved:
     """Return a problem in which the scales in atoms that no value of K has are NaN."""
     call = case.call
-    a_scale, b_scale = (_spoiled(scale, k) for scale in (call.a_scale, call.b_scale))
-    return replace(case, call=replace(call, a_scale=a_scale, b_scale=b_scale))
+    a_scale = _spoiled(call.a_scale, k) if call.has_a_scale else call.a_scale
+    return replace(case, call=replace(call, a_scale=a_scale, b_scale=_spoiled(call.b_scale, k)))
 
 
-def _spoiled(scale: Tensor | None, k: int) -> Tensor:
-    assert scale is not None
+def _spoiled(scale: Tensor, k: int) -> Tensor:
     rows = plain(scale, scale.shape[-2] * PLACES).view(torch.uint8)
     places = -(-k // next(each.values for each in FORMATS if each.dtype is scale.dtype))
     rows[..., places:] = POISON[scale.dtype]

@@ -183,7 +183,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             and (
                 a.requires_grad
                 or b.requires_grad
-                or (b_scale is not None and (a_scale.requires_grad or b_scale.requires_grad))  # type: ignore[union-attr]
+                or (b_scale is not None and b_scale.requires_grad)
+                or (a_scale is not None and a_scale.requires_grad)
                 or (out is not None and out.requires_grad)
             ),
         )

@@ -33,7 +33,7 @@ class Launch(AnyLaunch):
         columns: N of an output that the caller leaves to us.
         out_dtype: Its type.
         spare_rows: Rows that blocks of 128 have to have beyond those of a, for scales in atoms; 0
-            for others.
+            for others. Where a has no scales, it says only that b's are in atoms.
         b_values: Values along K in an element of b, for each in one of a.
     """
 
@@ -57,7 +57,7 @@ class Launch(AnyLaunch):
         self,
         a: Tensor,
         b: Tensor,
-        a_scale: Tensor,
+        a_scale: Tensor | None,
         b_scale: Tensor,
         alpha: Tensor | None,
         groups: Tensor,
@@ -70,11 +70,13 @@ class Launch(AnyLaunch):
             ValueError: Sizes do not fit each other, in the two ways that the entry does not see;
                 or alpha needs a gradient.
         """
-        if (
-            a_scale.shape[-3] < (a.shape[-2] + self.spare_rows) // atoms.ROWS
-            or a.shape[-1] != b.shape[-1] * self.b_values
-        ):
-            raise ValueError("a_scale is too small, or a has another K than b")
+        if a.shape[-1] != b.shape[-1] * self.b_values:
+            raise ValueError("a has another K than b")
+        if a_scale is None:
+            self.function(a, b.view(torch.uint8), b_scale, groups, out, *self.tail)
+            return
+        if a_scale.shape[-3] < (a.shape[-2] + self.spare_rows) // atoms.ROWS:
+            raise ValueError("a_scale is too small")
         if alpha is not None and alpha.requires_grad and torch.is_grad_enabled():
             raise ValueError("alpha needs a gradient")
         if self.copies_scales:
@@ -149,14 +151,15 @@ def _prepare(
     function, served = nothing, wanted
     if 0 not in facts.shape:
         function, served = facts.device.entry(session, wanted, neighbours)
+    form = _form(served)
     launch = Launch(
         function=function,
         tail=facts.device.tail,
-        copies_scales=a_scale is not None and not _form(served).is_readable(a_scale),
+        copies_scales=a_scale is not None and not form.is_readable(a_scale),
         unit_scales=_unit_scales(device, facts.groups, session) if given.b_scale is None else (),
         columns=facts.n,
         out_dtype=TORCH[types.out_dtype],
-        spare_rows=spare_rows if _form(served).has_atoms else 0,
+        spare_rows=spare_rows if form.has_atoms else 0,
         b_values=types.b_dtype.values_per_element // types.a_dtype.values_per_element,
         config=served,
         awaited=None if served == wanted else wanted,
@@ -228,9 +231,8 @@ def require_fit(config: KernelConfig, facts: Facts) -> None:
 
 
 def _form(config: Any) -> ScaleFormat:
-    """Return the format of a's scales."""
-    types = config.operands
-    return formats.find(types.a_scale_granularity or types.scale_granularity)
+    """Return the format of scales: a has b's, or none."""
+    return formats.find(config.operands.scale_granularity)
 
 
 def _unit_scales(device: torch.device, groups: int, session: Session) -> tuple[Tensor, Tensor]:

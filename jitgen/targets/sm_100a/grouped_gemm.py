@@ -17,7 +17,7 @@ from jitgen.targets.sm_100a.sizes import UNPACKED_K
 _PARAMETERS = frozenset(
     (
         *("name", "config_json", "layout", "a_dtype", "b_dtype", "out_dtype"),
-        "scale_granularity",
+        *("scale_granularity", "a_scale_granularity"),
         *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "num_acc_stage"),
         *("raster", "stream_b", "use_pdl", "split_k"),
         *("ctas", "update_warps", "threads", "update_registers", "other_registers"),
