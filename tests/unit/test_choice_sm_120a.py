@@ -153,10 +153,12 @@ class TestModel:
     @pytest.mark.parametrize("kind", KINDS)
     def test_every_entry_of_a_menu_is_the_best_for_some_problem(self, kind: str) -> None:
         wanted = set(candidates(SM_120A, Layout.RAGGED, KINDS[kind]))
-        for experts, _, n, k in LAYERS[::2]:
+        # Where bf16 is multiplied fast enough for wide tiles to pay.
+        name = "RTX PRO 6000 Blackwell Workstation" if kind == "bf16" else "rtx5090"
+        for experts, _, n, k in LAYERS if kind == "bf16" else LAYERS[::2]:
             for rows in (1, 4, 8, 16, 32, 64, 128, 512, 4096):
                 asked = problem(kind, experts, rows * experts, n, k)
-                wanted.discard(select(asked, SM_120A).config)
+                wanted.discard(select(asked, SM_120A, device=name).config)
 
         # Where rows have a byte, 64 of them keep the tensor cores as busy as 128.
         assert {config.tile.m for config in wanted} <= ({128} if kind == "mixed" else set())

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.targets.fp4_space import UNSCALED
 from jitgen.targets.gemm import Space, refuse_pairs, refuse_prepared, refuse_scales
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_120a.sizes import (
@@ -102,16 +103,7 @@ class Sm120Rules:
             ScaleGranularity.NV16,
         ),
         mixed=((DType.E4M3, DType.E2M1),),
-        unscaled=tuple(
-            Operands(
-                a_dtype=DType.BF16,
-                b_dtype=DType.E2M1,
-                out_dtype=out,
-                scale_granularity=ScaleGranularity.MX32,
-                a_scale_granularity=ScaleGranularity.NONE,
-            )
-            for out in (DType.BF16, DType.F16, DType.F32)
-        ),
+        unscaled=UNSCALED,
     )
 
     def derive(self, config: KernelConfig) -> Sm120Derived:
