@@ -53,7 +53,9 @@ def refuse_what_is_to_come(config: KernelConfig, arch: str) -> None:
     """
     refuse_prepared(config, arch)
     refuse_unless(
-        not config.epilogue.bias, "E_EPILOGUE", f"bias has no {arch} kernel: add it afterwards"
+        not config.epilogue.bias,
+        "E_EPILOGUE",
+        f"a bias beside {config.operands.text} has no {arch} kernel: add it afterwards",
     )
 
 

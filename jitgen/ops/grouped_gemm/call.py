@@ -107,8 +107,9 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
         masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
         alpha: (G,) float32, with nv16 scales and only with them: what each group's sums are
             multiplied with, a's global scale times b's.
-        bias: (G, N) float32, with prepared weights and only with them: what is added to each row
-            of a group before it is rounded.
+        bias: (G, N) float32, N contiguous: what is added to each row of a group before it is
+            rounded. With prepared weights, and on sm_120a and sm_121a with any; on other targets
+            with those that they say, else it is an error.
         out: (M, N) or (G, M, N), N contiguous: where the result goes. Rows of no group are not
             written.
         out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
@@ -143,7 +144,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             *(a, b, a_scale, b_scale, offs, m_indices, masked_m),
             *(alpha, bias, out, out_dtype, expected_m, min_latency, config),
         )
-    if bias is not None or not isinstance(b, Tensor):  # prepared weights, or a mistake
+    if not isinstance(b, Tensor):  # prepared weights, or a mistake
         rest = (alpha, bias, out, out_dtype, expected_m, min_latency)
         return _calls()((a, b, a_scale, b_scale, offs, m_indices, masked_m, *rest), config)
     key: tuple[Any, ...] = ()
@@ -168,6 +169,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             out_dtype,
             a.get_device() if devices.has_several_gpus else None,
             alpha.__class__,
+            bias.__class__,
             expected_m if min_latency is None else (expected_m, min_latency),
             None if config is None else id(config),
             # What has no memory is a tensor of another type (asked for in half of type()'s time),
@@ -191,7 +193,9 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
         session = current.get()
         launch = session.memo.get(key) or similar(session, key, a)
         result = launch.new_out(a) if out is None else out
-        if b_scale is None:
+        if bias is not None:
+            launch.with_bias(a, b, a_scale, b_scale, alpha, groups, result, bias)
+        elif b_scale is None:
             launch.function(a, b, *launch.unit_scales, groups, result, *launch.tail)
         elif launch.spare_rows:
             launch.with_atoms(a, b, a_scale, b_scale, alpha, groups, result)
@@ -219,5 +223,6 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
         out_dtype=out_dtype,
         expected_m=expected_m,
         min_latency=min_latency,
+        bias=bias,
     )
     return run(given, config, key)

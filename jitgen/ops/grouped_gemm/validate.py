@@ -58,6 +58,7 @@ class Arguments(NamedTuple):
     out_dtype: torch.dtype | None
     expected_m: int | None
     min_latency: bool | None = None
+    bias: Tensor | None = None
 
     @property
     def groups(self) -> Tensor | None:
@@ -168,11 +169,13 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     if form is not None:
         _check_scales(form, given, facts)
     _check_alpha(form, given, num_groups)
+    check_bias(given.bias, num_groups, n)
     alignment = rules(arch, _OP).alignment
     of_b_alone = alignment if of_a is of_b else max(alignment, space.mixed_alignment)
     for name, tensor, bytes_ in (
         ("a", a, alignment),
         ("b", b, of_b_alone),
+        ("bias", given.bias, min(alignment, 4)),
         ("out", given.out, alignment),
     ):
         if tensor is not None:
@@ -180,6 +183,16 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     check_the_rest(given, n)
     refuse_gradients(given.tensors, _OP)
     return facts
+
+
+def check_bias(bias: Tensor | None, groups: int, n: int) -> None:
+    """Require a vector of N for each group, or nothing."""
+    if bias is None:
+        return
+    require_tensor("bias", bias)
+    require_dtype("bias", bias, [torch.float32], None)
+    require_shape("bias", bias, (groups, n), "which is (G, N)")
+    require_unit_stride("bias", bias, -1)
 
 
 def check_the_rest(given: Any, n: int) -> None:
