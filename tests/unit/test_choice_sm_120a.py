@@ -173,7 +173,7 @@ class TestModes:
             choice = select(asked, devices.arch_of(name), device=name)
             tile = choice.config.tile
 
-            assert (tile.m, tile.n, tile.k) == (8, 64, 256 if kind == "mxfp8" else 512)
+            assert (tile.m, tile.n, tile.k) == (8, 64, 256 if kind in ("mxfp8", "bf16") else 512)
             assert choice.config.schedule.use_pdl
             assert len(choice.candidates) == 1
 

@@ -30,7 +30,7 @@ _MIXED: _Listed = (
 """Rows, columns, depth and schedule, where rows have a byte for each value: fewer stages fit."""
 
 _WIDE: _Listed = (
-    (8, 64, 512, _STREAM),
+    (8, 64, 256, _STREAM),
     (8, 128, 256, _STREAM),
     (16, 128, 256, _STREAM),
     (32, 128, 128, _STREAM),
