@@ -67,7 +67,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             float4_e2m1fn_x2. K contiguous. On sm_90a K values are a multiple of 16 bytes, and so
             are addresses and strides, as for b and out.
         b: (G, N, K), type and device of `a`, K contiguous; with mx32 scales (G, N, K / 2) of e2m1
-            beside float8_e4m3fn, too. On sm_90a N values of the output's type are a multiple of 16
+            beside float8_e4m3fn, too, and on sm_120a, sm_121a and cpu beside bfloat16, which has no
+            scales and is multiplied as it is. On sm_90a N values of the output's type are a multiple of 16
             bytes. Or MXFP4 weights for sm_90a and cpu that `jitgen.quantize.prepare_mxfp4`
             prepared, which have their scales in them: leave out `b_scale`. Beside those of layout
             wide1 a is bfloat16 and has no scales. Beside others it is float8_e4m3fn with row or
@@ -108,8 +109,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
         alpha: (G,) float32, with nv16 scales and only with them: what each group's sums are
             multiplied with, a's global scale times b's.
         bias: (G, N) float32, N contiguous: what is added to each row of a group before it is
-            rounded. With prepared weights, and on sm_120a and sm_121a with any; on other targets
-            with those that they say, else it is an error.
+            rounded. With prepared weights, and on sm_120a and sm_121a with any; on a CPU with e2m1
+            beside bfloat16, too. Other kernels have none, and refuse it.
         out: (M, N) or (G, M, N), N contiguous: where the result goes. Rows of no group are not
             written.
         out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
