@@ -31,7 +31,7 @@ from jitgen.targets.protocol import Refusal
 from jitgen.targets.sm_120a.sizes import SMEM_BYTES
 from tests.strategies import legal_sweep
 
-FEW, NUM_RANDOM = 10, 200
+FEW, NUM_RANDOM = 10, 300
 MIXED = {"a_dtype": "e4m3", "b_dtype": "e2m1", "scale_granularity": "mx32"}
 WIDE = {
     "a_dtype": "bf16",

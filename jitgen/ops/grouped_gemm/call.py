@@ -68,9 +68,10 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             are addresses and strides, as for b and out.
         b: (G, N, K), type and device of `a`, K contiguous; with mx32 scales (G, N, K / 2) of e2m1
             beside float8_e4m3fn, too, and on sm_120a, sm_121a and cpu beside bfloat16, which has no
-            scales and is multiplied as it is. On sm_90a N values of the output's type are a multiple of 16
-            bytes. Or MXFP4 weights for sm_90a and cpu that `jitgen.quantize.prepare_mxfp4`
-            prepared, which have their scales in them: leave out `b_scale`. Beside those of layout
+            scales and is multiplied as it is. On sm_90a N values of the output's type are a
+            multiple of 16 bytes. Or MXFP4 weights for sm_90a and cpu that
+            `jitgen.quantize.prepare_mxfp4` prepared, which have their scales in them: leave out
+            `b_scale`. Beside those of layout
             wide1 a is bfloat16 and has no scales. Beside others it is float8_e4m3fn with row or
             block128 scales; or (M, 2, K) with (M, 2) scales, or both with G in front: bfloat16
             that `jitgen.quantize.split_bf16` split.
@@ -195,7 +196,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
         launch = session.memo.get(key) or similar(session, key, a)
         result = launch.new_out(a) if out is None else out
         if bias is not None:
-            launch.with_bias(a, b, a_scale, b_scale, alpha, groups, result, bias)
+            launch.run(a, b, a_scale, b_scale, alpha, groups, result, bias)
         elif b_scale is None:
             launch.function(a, b, *launch.unit_scales, groups, result, *launch.tail)
         elif launch.spare_rows:

@@ -90,7 +90,7 @@ class Launch(AnyLaunch):
         scales = (a_scale, b_scale) if alpha is None else (a_scale, b_scale, alpha)
         self.function(a, b, *scales, *bias, groups, out, *self.tail)
 
-    def with_bias(  # likewise
+    def run(  # likewise
         self,
         a: Tensor,
         b: Tensor,
@@ -146,7 +146,7 @@ def _run(given: Arguments, config: KernelConfig | None, key: Key, session: Sessi
     out = launch.new_out(given.a) if given.out is None else given.out
     scales = (given.a_scale, given.b_scale, given.alpha)
     bias = () if given.bias is None else (given.bias,)
-    launch.with_bias(given.a, given.b, *scales, given.groups, out, *bias)  # type: ignore[arg-type]
+    launch.run(given.a, given.b, *scales, given.groups, out, *bias)  # type: ignore[arg-type]
     return out
 
 
