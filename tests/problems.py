@@ -24,6 +24,7 @@ def make(
     device: str = "cpu",
     dtype: DType = DType.E4M3,
     b_dtype: DType | None = None,
+    a_scales: ScaleGranularity | None = None,
     out_dtype: DType = DType.BF16,
     is_exact: bool = False,
     seed: int = 0,
@@ -40,6 +41,7 @@ def make(
         device: Where the tensors live.
         dtype: Type of a and b.
         b_dtype: Type of b where it is another one.
+        a_scales: How many values of a share one scale, where that is otherwise than b's.
         out_dtype: Type of the output.
         is_exact: Small integers and power-of-two scales: every sum is exact in float32.
         seed: Of the random numbers.
@@ -54,6 +56,7 @@ def make(
         b_dtype=b_dtype,
         out_dtype=out_dtype,
         scale_granularity=ScaleGranularity(scales),
+        a_scale_granularity=a_scales,
     )
     call = random_call(problem, rows, is_exact=is_exact, has_spare=True, seed=seed)
     return Solved.of(call.copy(device), is_exact=is_exact)  # one machine's values are another's
@@ -70,6 +73,7 @@ def make_for(config: KernelConfig, rows: list[int], n: int, k: int, **options: A
         k,
         dtype=types.a_dtype,
         b_dtype=types.b_dtype,
+        a_scales=types.a_scale_granularity,
         out_dtype=types.out_dtype,
         **options,
     )

@@ -85,6 +85,14 @@ INSTRUCTIONS = {
         (64, 128, 128): 127,
         (128, 128, 128): 240,
     },
+    "bf16": {
+        (8, 64, 256): 500,
+        (8, 128, 256): 501,
+        (16, 128, 256): 533,
+        (32, 128, 128): 326,
+        (64, 128, 128): 609,
+        (128, 128, 128): 724,
+    },
     "fp8": {
         (8, 128, 128): 50,
         (16, 128, 128): 63,
@@ -96,6 +104,11 @@ INSTRUCTIONS = {
 """
 What a warp that multiplies issues for a tile of K, by rows, columns and depth: counted in the SASS
 of ragged kernels. A nightly test counts again.
+"""
+
+FLOP = {"mxfp4": (4096, 64), "nvfp4": (4096, 64), "bf16": (512, 16)}
+"""
+Operations of an SM's tensor cores in a cycle, GeForce's, and K of an instruction; FP8 has 2048, 32.
 """
 
 SM_L2_BYTES = 64.0
@@ -128,7 +141,7 @@ def kind_of(config: KernelConfig) -> str:
     if types.scale_granularity is ScaleGranularity.NV16:
         return "nvfp4"
     if types.a_dtype != types.b_dtype:
-        return "mixed"
+        return "bf16" if types.a_dtype.bits == 16 else "mixed"
     return "mxfp4" if types.a_dtype.bits == 4 else "mxfp8"
 
 
@@ -168,7 +181,8 @@ def least(config: KernelConfig, rows: Sequence[int], n: int, k: int, gpu: Gpu) -
 def _tiles(config: KernelConfig, rows: Sequence[int], n: int, k: int, gpu: Gpu) -> Tiles:
     tile, types = config.tile, config.operands
     scales = {"fp8": 0.0, "nvfp4": 8 / 16}.get(kind_of(config), 8 / 32)  # bits of a value
-    row_bytes = k * (types.a_dtype.bits + scales) / 8 + (k / 32 if kind_of(config) == "fp8" else 0)
+    of_a = 0.0 if kind_of(config) == "bf16" else scales
+    row_bytes = k * (types.a_dtype.bits + of_a) / 8 + (k / 32 if kind_of(config) == "fp8" else 0)
     weight_bytes = k * (types.b_dtype.bits + scales) / 8
     columns = -(-n // tile.n)
     loads: list[Array] = []
@@ -209,10 +223,10 @@ def _k_tile_cycles(config: KernelConfig) -> float:
     """Return what the math warps of a CTA take for a tile of K, from its instructions."""
     tile, kind = config.tile, kind_of(config)
     warps = min(8, tile.n // 16)
-    is_packed = kind in ("mxfp4", "nvfp4")
+    flop, depth = FLOP.get(kind, (2048, 32))
     issue = INSTRUCTIONS[kind][tile.m, tile.n, tile.k] * warps / 4
-    tensor = 2 * tile.m * tile.n * tile.k / (4096 if is_packed else 2048)
-    chain = tile.k / (64 if is_packed else 32) * MMA_LATENCY
+    tensor = 2 * tile.m * tile.n * tile.k / flop
+    chain = tile.k / depth * MMA_LATENCY
     return max(issue / REACHED, tensor / REACHED, chain)
 
 

@@ -75,6 +75,13 @@ def legal_sweep(arch: Arch) -> tuple[KernelConfig, ...]:
     return tuple(_legal_sweep(arch))
 
 
+def unscaled_sweep(arch: Arch) -> list[KernelConfig]:
+    """Return those of `legal_sweep` whose a has no scales beside weights as they were quantised."""
+    space = getattr(rules(arch, "grouped_gemm"), "space", None)
+    unscaled = getattr(space, "unscaled", ())
+    return [config for config in legal_sweep(arch) if config.operands in unscaled]
+
+
 def _legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
     asked = rules(arch, "grouped_gemm")
     space = getattr(asked, "spaces", (asked.space,))[0]

@@ -88,7 +88,7 @@ class ScaleGranularity(StrEnum):
     """One e4m3 for each 1x16 of a and of b, in the same atoms, and a float32 for each group."""
 
     NONE = "none"
-    """No scales: of a alone, beside weights that were prepared."""
+    """No scales: of a alone, which is bfloat16."""
 
     @property
     def operands(self) -> tuple[DType, ...]:

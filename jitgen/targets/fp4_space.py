@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of kernels for prepared MXFP4 weights, which targets that have some share."""
+"""Operands of kernels for MXFP4 weights, prepared or beside bf16, which targets share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,19 @@ OPERANDS = tuple(
         (DType.BF16, ScaleGranularity.NONE, BLayout.WIDE1),
     )
 )
-"""All that there are kernels for."""
+"""All that there are kernels for with prepared weights."""
+
+UNSCALED = tuple(
+    Operands(
+        a_dtype=DType.BF16,
+        b_dtype=DType.E2M1,
+        out_dtype=out_dtype,
+        scale_granularity=ScaleGranularity.MX32,
+        a_scale_granularity=ScaleGranularity.NONE,
+    )
+    for out_dtype in OUTPUTS
+)
+"""bf16 tokens, and weights as they were quantised."""
 
 
 def refuse_other_operands(types: Operands, arch: str) -> None:

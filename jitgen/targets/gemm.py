@@ -53,15 +53,20 @@ def refuse_what_is_to_come(config: KernelConfig, arch: str) -> None:
     """
     refuse_prepared(config, arch)
     refuse_unless(
-        not config.epilogue.bias, "E_EPILOGUE", f"bias has no {arch} kernel: add it afterwards"
+        not config.epilogue.bias,
+        "E_EPILOGUE",
+        f"a bias beside {config.operands.text} has no {arch} kernel: add it afterwards",
     )
 
 
-def refuse_prepared(config: KernelConfig, arch: str) -> None:
-    """Refuse scales of a that are not b's, and weights that were prepared."""
+def refuse_prepared(config: KernelConfig, arch: str, unscaled: tuple[Operands, ...] = ()) -> None:
+    """
+    Refuse scales of a that are not b's, and weights that were prepared; not an a without scales in
+    `unscaled`.
+    """
     types = config.operands
     refuse_unless(
-        types.a_scale_granularity is None,
+        types.a_scale_granularity is None or types in unscaled,
         "E_SCALES",
         f"a_scale_granularity={types.a_scale_granularity} beside {types.scale_granularity} scales "
         f"of b has no {arch} kernel: leave it out, and a's are as b's",
@@ -144,7 +149,8 @@ class Space(NamedTuple):
     for each type of a and b; `cluster` is (m, n). `mixed` has further pairs, of a's type and
     another one of b, with the output types of a; such a b lies at whole multiples of
     `mixed_alignment` bytes. `prepared` has operands with prepared weights, whole: no combination of
-    the other fields, and none of them follows from those.
+    the other fields, and none of them follows from those. `unscaled` has those whose a has no
+    scales beside weights as they were quantised, whole, too.
     """
 
     tile_m: tuple[int, ...]
@@ -159,6 +165,27 @@ class Space(NamedTuple):
     mixed: tuple[tuple[DType, DType], ...] = ()
     mixed_alignment: int = 1
     prepared: tuple[Operands, ...] = ()
+    unscaled: tuple[Operands, ...] = ()
+
+    @property
+    def of_a(self) -> tuple[DType, ...]:
+        """Element types that a may have beside weights as they were quantised."""
+        return (*(a for a, _ in self.operands), *(types.a_dtype for types in self.unscaled))
+
+    def of_b(self, of_a: DType) -> tuple[DType, ...]:
+        """Element types that b may have beside such an a."""
+        alike = [a for a, _ in self.operands if a is of_a]
+        mixed = [b for a, b in self.mixed if a is of_a]
+        return (*alike, *mixed, *(t.b_dtype for t in self.unscaled if t.a_dtype is of_a))
+
+    def of_out(self, of_a: DType) -> tuple[DType, ...]:
+        """Element types that the output may have beside such an a."""
+        usual = [out for a, out in self.operands if a is of_a]
+        return (*usual, *(t.out_dtype for t in self.unscaled if t.a_dtype is of_a))
+
+    def is_unscaled(self, of_a: DType, of_b: DType) -> bool:
+        """Say whether such an a has no scales where b has some."""
+        return any((t.a_dtype, t.b_dtype) == (of_a, of_b) for t in self.unscaled)
 
     def has(self, types: Operands) -> bool:
         """Say whether kernels take and give these element types, whatever their scales."""
@@ -198,6 +225,7 @@ def spanned(config: KernelConfig, space: Space) -> Iterator[KernelConfig]:
 def operands_of(space: Space) -> Iterator[Operands]:
     """Yield every combination of types and scales that `space` has, legal or not."""
     yield from space.prepared
+    yield from space.unscaled
     for (a_dtype, out_dtype), scale in itertools.product(space.operands, space.scale_granularity):
         for b_dtype in (a_dtype, *(b for a, b in space.mixed if a is a_dtype)):
             yield Operands(

@@ -26,6 +26,8 @@ FULL = "promotion in all registers"
 CONTIGUOUS = "contiguous rows"
 PADDED = "contiguous rows and promotion"
 SAFE = "scales of two lanes"
+DECODED = "weights decoded for tokens of bf16"
+DECODED_PARTS = "two parts of decoded weights"
 
 FORMATS = (mx32.FORMAT, nv16.FORMAT)
 
@@ -78,6 +80,14 @@ PROGRAMS = {
         "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_t32x32x128_c1x1_acc1_ab2_safesel_sm_120a",
         Sizes(rows=(35, 0, 70), n=40, k=544, num_sms=1),
     ),
+    DECODED: (
+        "grouped_gemm_ragged_bf16_e2m1_mx32_bf16_asnone_t16x32x256_c1x1_acc1_ab2_sm_120a",
+        Sizes(rows=(18, 0, 33), n=136, k=800, num_sms=2),
+    ),
+    DECODED_PARTS: (
+        "grouped_gemm_masked_bf16_e2m1_mx32_f32_asnone_t64x128x128_c1x1_acc1_ab2_bias_sm_120a",
+        Sizes(rows=(35, 0, 70), n=136, k=416, num_sms=2),
+    ),
 }
 """Kernels, and problems that wrap their ring and give each CTA several tiles."""
 
@@ -100,12 +110,11 @@ stands there instead; and why.
 def spoiled(case: Solved, k: int) -> Solved:
     """Return a problem in which the scales in atoms that no value of K has are NaN."""
     call = case.call
-    a_scale, b_scale = (_spoiled(scale, k) for scale in (call.a_scale, call.b_scale))
-    return replace(case, call=replace(call, a_scale=a_scale, b_scale=b_scale))
+    a_scale = _spoiled(call.a_scale, k) if call.has_a_scale else call.a_scale
+    return replace(case, call=replace(call, a_scale=a_scale, b_scale=_spoiled(call.b_scale, k)))
 
 
-def _spoiled(scale: Tensor | None, k: int) -> Tensor:
-    assert scale is not None
+def _spoiled(scale: Tensor, k: int) -> Tensor:
     rows = plain(scale, scale.shape[-2] * PLACES).view(torch.uint8)
     places = -(-k // next(each.values for each in FORMATS if each.dtype is scale.dtype))
     rows[..., places:] = POISON[scale.dtype]

@@ -11,6 +11,8 @@ import torch
 
 import jitgen
 from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.formats.atoms import swizzled
+from jitgen.formats.e2m1 import values_of
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Pipeline, Schedule, Tile
 from jitgen.verify import device
 from tests import needs
@@ -25,6 +27,7 @@ FORMATS = {
     "mxfp4": (DType.E2M1, DType.E2M1, ScaleGranularity.MX32),
     "nvfp4": (DType.E2M1, DType.E2M1, ScaleGranularity.NV16),
     "block128": (DType.E4M3, DType.E4M3, ScaleGranularity.BLOCK128),
+    "bf16": (DType.BF16, DType.E2M1, ScaleGranularity.MX32),
 }
 ATOMS = [name for name in FORMATS if name != "block128"]
 
@@ -51,7 +54,11 @@ def config(
     return KernelConfig(
         layout=layout,
         operands=Operands(
-            a_dtype=a_dtype, b_dtype=b_dtype, scale_granularity=scales, out_dtype=out_dtype
+            a_dtype=a_dtype,
+            b_dtype=b_dtype,
+            scale_granularity=scales,
+            a_scale_granularity=ScaleGranularity.NONE if name == "bf16" else None,
+            out_dtype=out_dtype,
         ),
         tile=Tile(m=m, n=n, k=k),
         pipeline=Pipeline(num_ab_stage=stages),
@@ -68,14 +75,14 @@ def rows_around(m: int) -> list[list[int]]:
 
 
 KINDS = [*product(FORMATS, Layout)]
-OFTEN = ("mixed", Layout.RAGGED)
+OFTEN = {("mixed", Layout.RAGGED), ("bf16", Layout.MASKED)}
 """What models use most, for every push."""
 
 
 @pytest.mark.parametrize(
     ("name", "layout"),
     [
-        pytest.param(*kind, marks=() if kind == OFTEN else pytest.mark.nightly, id="-".join(kind))
+        pytest.param(*kind, marks=() if kind in OFTEN else pytest.mark.nightly, id="-".join(kind))
         for kind in KINDS
     ],
 )
@@ -125,6 +132,10 @@ def test_every_height(name: str, m: int) -> None:
         config("nvfp4", "masked", m=56, n=128, k=128, schedule=Schedule(use_pdl=False)),
         config("nvfp4", "contiguous", m=8, n=128, k=512, schedule=Schedule(stream_b=True)),
         config("block128", m=112, n=128, k=128, out_dtype=DType.F32),
+        config("bf16", m=8, n=64, k=512, schedule=Schedule(stream_b=True)),
+        config("bf16", "masked", m=64, n=128, k=128, out_dtype=DType.F16),
+        config("bf16", "contiguous", m=128, n=128, k=128, schedule=Schedule(raster=1)),
+        config("bf16", m=40, n=64, k=256, out_dtype=DType.F32, stages=None),
         config("block128", "contiguous", m=128, n=128, k=128, schedule=Schedule(raster=1)),
     ],
     ids=lambda forced: forced.name("sm_120a"),
@@ -193,3 +204,29 @@ def test_what_the_selector_chooses(name: str, layout: Layout) -> None:
         case = make_for(config(name, layout, out_dtype=out_dtype), [40, 0, 130, 7], 136, 288)
 
         verify(case, jitgen.grouped_gemm(**case.arguments))
+
+
+def test_every_weight_is_decoded_with_every_scale() -> None:
+    """All 16 codes times all powers of two, for small tokens and large ones: exact, and NaN."""
+    codes = torch.arange(16, dtype=torch.uint8)
+    weights = torch.zeros(1, 256, 16, dtype=torch.uint8)  # of 32 values, the first 16
+    weights[..., :8] = codes[::2] | codes[1::2] << 4
+    scale = torch.arange(256, dtype=torch.uint8)[None, :, None]  # of columns
+    tokens = torch.zeros(32, 32, dtype=torch.bfloat16)
+    tokens[torch.arange(32), torch.arange(32) % 16] = torch.tensor([2.0**-4, 2.0**60])[
+        torch.arange(32) // 16
+    ].bfloat16()
+    out = jitgen.grouped_gemm(
+        tokens,
+        weights,
+        b_scale=swizzled(scale).view(torch.float8_e8m0fnu),
+        offs=torch.tensor([32], dtype=torch.int32),
+        config=config("bf16", out_dtype=DType.F32),
+        out_dtype=torch.float32,
+    )
+    powers = torch.exp2(torch.arange(256, dtype=torch.float64) - 127)
+    powers[255] = torch.nan
+    values = values_of(weights[0, 0], torch.float64)[:16]
+    wanted = values[:, None] * tokens.double().sum(1).view(2, 16)[..., None] * powers
+
+    torch.testing.assert_close(out, wanted.reshape(32, 256).float(), rtol=0, atol=0, equal_nan=True)

@@ -12,6 +12,12 @@ from jitgen.verify.artifacts import compiled
 from tests import needs
 from tests.compile.mutations import Mutation, rewrite
 from tests.compile.mutations_sm_120a import JUDGED, LOW, PROGRAMS, spoiled
+from tests.compile.mutations_sm_120a_decoded import (
+    DECODING,
+    FACTORS,
+    TAILS_OF_WEIGHTS,
+    TOKENS,
+)
 from tests.compile.mutations_sm_120a_operands import OPERANDS, PROMOTION, SCALES, TAILS
 from tests.compile.mutations_sm_120a_rings import RINGS
 from tests.compile.mutations_sm_120a_stores import STORES, TILES
@@ -19,7 +25,10 @@ from tests.compile.programs import Programs, assert_found
 
 pytestmark = [needs.compiler, needs.linker]
 
-MUTATIONS = (*RINGS, *OPERANDS, *SCALES, *PROMOTION, *STORES, *TILES)
+MUTATIONS = (
+    *(*RINGS, *OPERANDS, *SCALES, *PROMOTION, *STORES, *TILES),
+    *(*DECODING, *FACTORS, *TOKENS),
+)
 
 OFTEN = [mutation for mutation in MUTATIONS if not mutation.of_source]
 """Those that need nothing compiled but a low kernel: for every push."""
@@ -31,7 +40,7 @@ def programs() -> Programs:
 
 
 def test_there_are_many() -> None:
-    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 80
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 110
     assert {mutation.program for mutation in OFTEN} == {LOW}
     assert len(OFTEN) >= 3
 
@@ -57,7 +66,9 @@ def test_found(programs: Programs, mutation: Mutation) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("mutation", TAILS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize(
+    "mutation", [*TAILS, *TAILS_OF_WEIGHTS], ids=lambda mutation: mutation.name
+)
 def test_found_where_tails_are_spoiled(programs: Programs, mutation: Mutation) -> None:
     """Unchanged, such a kernel is right."""
     program = programs[mutation.program]

@@ -31,7 +31,7 @@ def test_there_is_no_explosion() -> None:
 
     assert len(sizes) == len(INSTRUCTIONS)
     assert max(sizes.values()) <= 7
-    assert sum(sizes.values()) <= 34
+    assert sum(sizes.values()) <= 41
 
 
 @pytest.mark.nightly
@@ -48,7 +48,8 @@ def test_sizes_and_instructions(kind: object, kernel_root: Path) -> None:
         entry = store.read(key(config, SM_120A))
         assert entry is not None
         sass = inspect.sass(entry.library)
-        loop = k_loop(sass, "QMMA" if "QMMA" in sass else "OMMA")
+        name = next(name for name in ("QMMA", "OMMA", "HMMA") if name in sass)
+        loop = k_loop(sass, name)
         tile = config.tile
         expected = INSTRUCTIONS[kind_of(config)][tile.m, tile.n, tile.k]
         assert len(loop) == pytest.approx(expected, rel=0.03), config.short

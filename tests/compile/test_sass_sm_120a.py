@@ -29,7 +29,20 @@ MIXED = Operands(b_dtype=DType.E2M1, scale_granularity=ScaleGranularity.MX32)
 MXFP8 = Operands(scale_granularity=ScaleGranularity.MX32)
 MXFP4 = Operands(a_dtype=DType.E2M1, b_dtype=DType.E2M1, scale_granularity=ScaleGranularity.MX32)
 NVFP4 = Operands(a_dtype=DType.E2M1, b_dtype=DType.E2M1, scale_granularity=ScaleGranularity.NV16)
-KINDS = {"mixed": MIXED, "mxfp8": MXFP8, "mxfp4": MXFP4, "nvfp4": NVFP4, "block128": Operands()}
+BF16 = Operands(
+    a_dtype=DType.BF16,
+    b_dtype=DType.E2M1,
+    scale_granularity=ScaleGranularity.MX32,
+    a_scale_granularity=ScaleGranularity.NONE,
+)
+KINDS = {
+    "mixed": MIXED,
+    "mxfp8": MXFP8,
+    "mxfp4": MXFP4,
+    "nvfp4": NVFP4,
+    "block128": Operands(),
+    "bf16": BF16,
+}
 MENU = [
     (kind, config)
     for kind, operands in KINDS.items()
@@ -81,16 +94,23 @@ LOOPS = {
         (128, 128): 145,
     },
     "block128": {(8, 128): 53, (16, 128): 65, (32, 128): 97, (64, 128): 143, (128, 128): 248},
+    "bf16": {
+        (8, 256): 506,
+        (16, 256): 536,
+        (32, 128): 331,
+        (64, 128): 614,
+        (128, 128): 765,
+    },
 }
 """
 Instructions of a math warp for a k-block, by rows and depth of the tile. Contiguous rows take three
-or four more than others.
+or four more than others, and the widest of bf16 a few dozen.
 """
 
 LOAD = 75
 """Of the load warp: four copies, of which an operand of more than 128 bytes a row is several."""
 
-MULTIPLY = {"mixed": 32, "mxfp8": 32, "mxfp4": 64, "nvfp4": 64, "block128": 32}
+MULTIPLY = {"mixed": 32, "mxfp8": 32, "mxfp4": 64, "nvfp4": 64, "block128": 32, "bf16": 16}
 """Values along K of one matrix instruction, of 16 weights and 8 tokens."""
 
 
@@ -115,7 +135,7 @@ def test_menu(kind: str, config: KernelConfig) -> None:
     """As few instructions as they were; fewer are welcome. And nothing is kept in memory."""
     tile, text = config.tile, inspect.sass(library(config))
     derived = check(config, SM_120A).derived
-    name = "OMMA" if MULTIPLY[kind] == 64 else "QMMA"
+    name = {16: "HMMA", 32: "QMMA", 64: "OMMA"}[MULTIPLY[kind]]
     loop = k_loop(text, name)
     parts = tile.m // 8 // derived.warps_m * (tile.n // 16 // derived.warps_n)
 

@@ -115,7 +115,7 @@ def test_configs(dynamic: bool | None) -> None:
     given = [(*operands(), config) for config in (CONFIG, other, CONFIG)]
     counter = run(forced, given, "eager", dynamic=dynamic)
     names = [
-        node.args[-1]
+        node.args[-2]  # before the bias
         for graph in counter.graphs
         for node in graph.graph.nodes
         if str(node.target) == "jitgen.grouped_gemm.default"

@@ -169,13 +169,20 @@ def row_of(b: cute.Tensor, n, column):
     return cute.make_tensor(words.iterator + first, layout), words[1024 + row]
 
 
+def factor_of(weights):
+    """Return what sums are multiplied with."""
+    return weights[1]
+
+
 @cute.jit
-def decode_b(b: cute.Tensor, b_panel: cute.Tensor, n0, column, num_n):
+def decode_b(weights, b_panel: cute.Tensor, tail: cute.Tensor, n0, column, num_n):
     """
-    Fill b_panel[:num_n, :] with 128 float32 values of prepared rows of b, relative to their group.
+    Fill b_panel[:num_n, :] with 128 float32 values of prepared rows of b, relative to their group:
+    of blocks (ceil(N / 64), ceil(K / 128), 1088). `tail` is for others.
 
     Beyond K they are zeros.
     """
+    b = weights[0]
     for n in cutlass.range(num_n):
         words, scales = row_of(b, n0 + n, column)
         for j in cutlass.range(4):
@@ -238,14 +245,14 @@ def compute_rows(tokens, weights, out, scratch, m0, num_m):
 
     Args:
         tokens: a and a_scale.
-        weights: Blocks (ceil(N / 64), ceil(K / 128), 1088); their factor; the bias (N,).
+        weights: Values, and what scales them: see decode_b(); the bias (N,).
         out: (M, N) result, N contiguous.
         scratch: What make_scratch() returned.
         m0: First row.
         num_m: Rows, at most TILE_M.
     """
     a_panel, b_panel, tile, tail = scratch
-    b, factor = weights[0], weights[1]
+    factor = factor_of(weights)
     size_n, size_k = cute.size(out, mode=[1]), tokens[0].shape[-1]
     for n0 in cutlass.range(0, size_n, TILE_N):
         num_n = min(size_n - n0, TILE_N)
@@ -253,7 +260,7 @@ def compute_rows(tokens, weights, out, scratch, m0, num_m):
         for k0 in cutlass.range(0, size_k, TILE_K):
             num_k = min(size_k - k0, TILE_K)
             decode_a(tokens, a_panel, tail, m0, k0, num_m, num_k)
-            decode_b(b, b_panel, n0, k0 // TILE_K, num_n)
+            decode_b(weights, b_panel, tail, n0, k0 // TILE_K, num_n)
             for i in cutlass.range(cute.ceil_div(num_m, BLOCK_M)):
                 for j in cutlass.range(cute.ceil_div(num_n, VECTOR)):
                     sums = multiply(a_panel, b_panel, i, j, num_k)
@@ -288,7 +295,7 @@ def grouped_gemm(
     scratch = make_scratch()
     for g in cutlass.range(cute.size(groups)):
         tokens = of_group(a, g), of_group(a_scale, g)
-        weights = of_group(b, g), b_scale[g], of_group(bias, g)
+        weights = of_group(b, g), of_group(b_scale, g), of_group(bias, g)
         # Clamped: a wrong count gives wrong results, but never leaves the tensors.
         end = min(groups[g], cute.size(a, mode=[1]))
         for m0 in cutlass.range(0, end, TILE_M):

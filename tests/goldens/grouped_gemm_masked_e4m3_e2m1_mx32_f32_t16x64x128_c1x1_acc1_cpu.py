@@ -232,13 +232,6 @@ def of_group(tensor: cute.Tensor, g):
     return tensor[(g, *[None] * (cute.rank(tensor) - 1))]
 
 
-def make_scales():
-    """Return stack memory for the scales of a step: those of the tile's rows and columns."""
-    parts = TILE_K // SCALE_VALUES
-    panels = [((VECTOR, cute.ceil_div(side, VECTOR)), parts) for side in (TILE_M, TILE_N)]
-    return tuple(cute.make_rmem_tensor(panel, cutlass.Int32) for panel in panels)
-
-
 def scales_of(atoms: cute.Tensor):
     """
     Return (blocks, columns, 512) bytes as (row, place along K).
@@ -251,6 +244,13 @@ def scales_of(atoms: cute.Tensor):
     shape = (32, 4, blocks), (4, columns)
     layout = cute.make_layout(shape, stride=((16, 4, next_block), (1, next_column)))
     return cute.make_tensor(bits.iterator, layout)
+
+
+def make_scales():
+    """Return stack memory for the scales of a step: those of the tile's rows and columns."""
+    parts = TILE_K // SCALE_VALUES
+    panels = [((VECTOR, cute.ceil_div(side, VECTOR)), parts) for side in (TILE_M, TILE_N)]
+    return tuple(cute.make_rmem_tensor(panel, cutlass.Int32) for panel in panels)
 
 
 @cute.jit

@@ -448,14 +448,6 @@ def load_tiles(schedule, loads, a, b, scales):
     loads.producer_tail(state)
 
 
-class Scales(NamedTuple):
-    """Where the scales are: they come with the operands."""
-
-    a: Source
-    b: Source
-    num_places: Int32  # along K that have a scale
-
-
 def words_of(scales):
     """Return (G, blocks, atoms along K, 512) bytes as (128, atoms, blocks, G) words."""
     shape, stride = scales.shape, scales.stride
@@ -464,13 +456,6 @@ def words_of(scales):
         stride=(1, *(step // 4 for step in stride[2::-1])),
     )
     return cute.make_tensor(cute.recast_ptr(scales.iterator, dtype=Int32), layout)
-
-
-def one_matrix(scales):
-    """Return (blocks, atoms, 512) as (1, blocks, atoms, 512): rows of all groups are one matrix."""
-    shape, stride = scales.shape, scales.stride
-    layout = cute.make_layout((1, *shape), stride=(0, *stride))
-    return cute.make_tensor(scales.iterator, layout)
 
 
 def staged(num_lines, num_blocks):
@@ -484,6 +469,36 @@ def map_of_box(scales, num_lines, num_blocks):
     load = cpasync.CopyBulkTensorTileG2SOp()
     tile = (4 * num_lines, SCALE_WORDS, num_blocks)
     return cpasync.make_tiled_tma_atom(load, words_of(scales), stage, tile)
+
+
+@cute.jit
+def copies_of_box(source, matrix, line, block, num_lines, num_blocks):
+    """Return the copies of lines of atoms, from `line` of `block` on."""
+    words = cute.domain_offset((4 * line, 0, block), source.gmem[None, None, None, matrix])
+    tile = (4 * num_lines, SCALE_WORDS, num_blocks)
+    stages, blocks = cpasync.tma_partition(
+        source.tma,
+        0,
+        cute.make_layout(1),
+        cute.group_modes(source.smem, 0, 3),
+        cute.group_modes(cute.local_tile(words, tile, (0, None, 0)), 0, 3),
+    )
+    return Copies(source.tma, blocks, stages, Int16(0))
+
+
+def one_matrix(scales):
+    """Return (blocks, atoms, 512) as (1, blocks, atoms, 512): rows of all groups are one matrix."""
+    shape, stride = scales.shape, scales.stride
+    layout = cute.make_layout((1, *shape), stride=(0, *stride))
+    return cute.make_tensor(scales.iterator, layout)
+
+
+class Scales(NamedTuple):
+    """Where the scales are: they come with the operands."""
+
+    a: Source
+    b: Source
+    num_places: Int32  # along K that have a scale
 
 
 def maps_of_scales(a_scale, b_scale, *alpha):
@@ -515,21 +530,6 @@ def row_in_block(schedule, work):
 
 
 @cute.jit
-def copies_of_box(source, matrix, line, block, num_lines, num_blocks):
-    """Return the copies of lines of atoms, from `line` of `block` on."""
-    words = cute.domain_offset((4 * line, 0, block), source.gmem[None, None, None, matrix])
-    tile = (4 * num_lines, SCALE_WORDS, num_blocks)
-    stages, blocks = cpasync.tma_partition(
-        source.tma,
-        0,
-        cute.make_layout(1),
-        cute.group_modes(source.smem, 0, 3),
-        cute.group_modes(cute.local_tile(words, tile, (0, None, 0)), 0, 3),
-    )
-    return Copies(source.tma, blocks, stages, Int16(0))
-
-
-@cute.jit
 def copies_of_scales(schedule, scales, work):
     """
     Return the copies of the scales of a tile.
@@ -548,11 +548,6 @@ def copies_of_scales(schedule, scales, work):
 def vector(kind, first, count):
     """Return what inline PTX calls `count` registers, read (r) or written (w), as a vector."""
     return "{" + ", ".join("{$" + f"{kind}{first + i}" + "}" for i in range(count)) + "}"
-
-
-def selector(byte, lane):
-    """Return what tells an instruction where scales are: from a byte on, in a lane of each quad."""
-    return "{" + f"{byte}, {lane}" + "}"
 
 
 def swizzled(row, chunk, row_bytes, rows):
@@ -578,6 +573,11 @@ def places_of_weights(base, first, lane):
         base + swizzled(row, 2 * i + lane // 16, B_ROW_BYTES, TILE_N)
         for i in range(B_ROW_BYTES // 32)
     ]
+
+
+def selector(byte, lane):
+    """Return what tells an instruction where scales are: from a byte on, in a lane of each quad."""
+    return "{" + f"{byte}, {lane}" + "}"
 
 
 def add_product(sums, part, weights, tokens, weight_scale, token_scale, *, is_first=False):
@@ -655,6 +655,16 @@ def tokens_of(places, part, step):
     return found
 
 
+@cute.jit
+def tail_of(num_places):
+    """Return the last word with scales, and which of its bits are: what follows may be a NaN."""
+    last = (num_places + 3) // 4 - 1
+    tail = num_places - last * 4
+    mask = Int32(-1)
+    mask = (Int32(1) << (tail * 8)) - 1 if tail < 4 else mask
+    return last, mask
+
+
 class ScaleWords(NamedTuple):
     """Scales that instructions take from this lane, as words: along K in a stage, and stages."""
 
@@ -676,16 +686,6 @@ def scale_words(schedule, scales, own, work):
     column += of_quad // 2 * 16 if PARTS_N > 1 else 0
     weights = scales.b.smem[column % 32 * 4 + column // 32, None, 0, None]
     return ScaleWords(tokens, weights)
-
-
-@cute.jit
-def tail_of(num_places):
-    """Return the last word with scales, and which of its bits are: what follows may be a NaN."""
-    last = (num_places + 3) // 4 - 1
-    tail = num_places - last * 4
-    mask = Int32(-1)
-    mask = (Int32(1) << (tail * 8)) - 1 if tail < 4 else mask
-    return last, mask
 
 
 @cute.jit
@@ -957,11 +957,11 @@ def arguments():
     k = cute.sym_int(divisibility=16)
     a = tensor(cutlass.Float8E4M3FN, *rows, cute.sym_int(divisibility=32), divisor=16, align=16)
     b = tensor(Uint8, g, n, k, divisor=16, align=16)
-    blocks, blocks_n, columns = cute.sym_int(), cute.sym_int(), cute.sym_int()
-    a_scale = tensor(SCALE_DTYPE, *rows[:-1], blocks, columns, ATOM_BYTES, divisor=16, align=16)
-    b_scale = tensor(SCALE_DTYPE, g, blocks_n, columns, ATOM_BYTES, divisor=16, align=16)
+    blocks_n, columns = cute.sym_int(), cute.sym_int()
+    scales = [tensor(SCALE_DTYPE, g, blocks_n, columns, ATOM_BYTES, divisor=16, align=16)]
+    shape = *rows[:-1], cute.sym_int(), columns, ATOM_BYTES
+    scales.insert(0, tensor(SCALE_DTYPE, *shape, divisor=16, align=16))
     groups = tensor(Int32, *entries)
     out = tensor(OUT_DTYPE, *rows, n, divisor=OUT_VECTOR, align=16)
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
-    scales = [a_scale, b_scale]
     return a, b, *scales, groups, out, Int32(1), stream

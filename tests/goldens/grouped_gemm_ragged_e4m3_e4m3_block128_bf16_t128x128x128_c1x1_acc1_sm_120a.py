@@ -474,11 +474,6 @@ def vector(kind, first, count):
     return "{" + ", ".join("{$" + f"{kind}{first + i}" + "}" for i in range(count)) + "}"
 
 
-def selector(byte, lane):
-    """Return what tells an instruction where scales are: from a byte on, in a lane of each quad."""
-    return "{" + f"{byte}, {lane}" + "}"
-
-
 def swizzled(row, chunk, row_bytes, rows):
     """Return where 16 bytes of a row lie in a stage: boxes of at most 128 bytes, swizzled."""
     if row_bytes == 64:
@@ -502,6 +497,11 @@ def places_of_weights(base, first, lane):
         base + swizzled(row, 2 * i + lane // 16, B_ROW_BYTES, TILE_N)
         for i in range(B_ROW_BYTES // 32)
     ]
+
+
+def selector(byte, lane):
+    """Return what tells an instruction where scales are: from a byte on, in a lane of each quad."""
+    return "{" + f"{byte}, {lane}" + "}"
 
 
 def add_product(sums, part, weights, tokens, weight_scale, token_scale, *, is_first=False):
@@ -838,9 +838,8 @@ def arguments():
     a, b = (tensor(dtype, *lead, k, divisor=16, align=16) for lead in (rows, (g, n)))
     kb, nb = cute.sym_int(), cute.sym_int()
     a_scale = tensor(Float32, *rows, kb, divisor=4, contiguous=-2, align=16)
-    b_scale = tensor(Float32, g, nb, kb)
+    scales = [a_scale, tensor(Float32, g, nb, kb)]
     groups = tensor(Int32, *entries)
     out = tensor(OUT_DTYPE, *rows, n, divisor=OUT_VECTOR, align=16)
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
-    scales = [a_scale, b_scale]
     return a, b, *scales, groups, out, Int32(1), stream

@@ -27,6 +27,7 @@ from tests.strategies import (
     prepared_sweep,
     quantize_sweep,
     silu_sweep,
+    unscaled_sweep,
 )
 from tests.targets import EACH
 
@@ -40,6 +41,7 @@ MANY = pytest.mark.parametrize("many", [12, pytest.param(40, marks=pytest.mark.n
 def _sample(arch: Arch, many: int) -> list[Config]:
     sweeps: list[list[Config]] = [
         [*legal_sweep(arch)],
+        [*unscaled_sweep(arch)],
         [*prepared_sweep(arch)],
         [*silu_sweep(arch)],
         [*fc2_sweep(arch)],

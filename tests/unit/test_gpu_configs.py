@@ -37,7 +37,7 @@ class TestKernels:
         assert {config.layout for config in found} == {*Layout}
         assert {config.operands.scale_granularity for config in found} == {*space.scale_granularity}
         assert {config.operands.out_dtype for config in found} == {out for _, out in space.operands}
-        assert {config.operands.a_dtype for config in found} == {a for a, _ in space.operands}
+        assert {config.operands.a_dtype for config in found} == {*space.of_a}
         assert {config.tile.m for config in found} == {*space.tile_m}
         assert {config.schedule.two_cta for config in found} == {*space.two_cta}
         assert {config.pipeline.num_acc_stage for config in found} == {*space.num_acc_stage}

@@ -13,7 +13,8 @@ import pytest
 
 import jitgen
 from jitgen.compile import compiler, isolated
-from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.config import Arch, DType, Layout
+from jitgen.config.config import SCALES
 from jitgen.errors import UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import (
     Cluster,
@@ -30,8 +31,14 @@ from jitgen.targets.protocol import Refusal
 from jitgen.targets.sm_120a.sizes import SMEM_BYTES
 from tests.strategies import legal_sweep
 
-FEW, NUM_RANDOM = 10, 200
+FEW, NUM_RANDOM = 10, 300
 MIXED = {"a_dtype": "e4m3", "b_dtype": "e2m1", "scale_granularity": "mx32"}
+WIDE = {
+    "a_dtype": "bf16",
+    "b_dtype": "e2m1",
+    "scale_granularity": "mx32",
+    "a_scale_granularity": "none",
+}
 NVFP4 = {"a_dtype": "e2m1", "b_dtype": "e2m1", "scale_granularity": "nv16"}
 
 
@@ -94,6 +101,13 @@ ASKED = [
     (config(a_dtype="e2m1", b_dtype="e2m1"), "E_SCALES", "e2m1"),
     (config(b_dtype="e2m1"), "E_SCALES", "e2m1"),
     (config(scale_granularity="nv16"), "E_SCALES", "nv16"),
+    (config(a_dtype="bf16", b_dtype="e2m1", scale_granularity="mx32"), "E_MMA", "none and b e2m1"),
+    (config(**WIDE | {"b_dtype": "bf16"}), "E_SCALES", "none beside mx32"),
+    (config(**WIDE | {"a_dtype": "e4m3"}), "E_SCALES", "none beside mx32"),
+    (config(**WIDE | {"scale_granularity": "nv16"}), "E_SCALES", "none beside nv16"),
+    (config(128, 128, 256, **WIDE), "E_STAGES", "82960"),
+    (config(k=64, **WIDE), "E_TILE_K", "64"),
+    (config(safe_selectors=True, **WIDE), "E_SELECTORS", "m16n8k16"),
     # selectors of scales that are all alike
     (config(safe_selectors=True), "E_SELECTORS", "128"),
 ]
@@ -133,7 +147,7 @@ def at_random(chance: random.Random) -> KernelConfig:
         "m": pick([8, 16, 32, 64, 128]),
         "n": pick([32, 64, 128]),
         "layout": pick([*Layout]),
-        **pick([{}, MIXED, NVFP4, {**NVFP4, "scale_granularity": "mx32"}]),
+        **pick([{}, MIXED, NVFP4, WIDE, {**NVFP4, "scale_granularity": "mx32"}]),
     }
     others: dict[str, list[object]] = {
         "m": [4, 12, 24, 40, 96, 136, 256],
@@ -147,7 +161,7 @@ def at_random(chance: random.Random) -> KernelConfig:
         "num_ab_stage": [1, 6, 9, 12],
         "a_dtype": [DType.BF16, DType.F32, DType.E2M1],
         "out_dtype": [DType.F32, DType.E4M3],
-        "scale_granularity": [*ScaleGranularity],
+        "scale_granularity": [*SCALES],
     }
     for field in chance.sample([*others], pick([1, 2, 3])):
         fields[field] = pick(others[field])
@@ -236,6 +250,9 @@ def test_derived_numbers_fit_the_chip() -> None:
         ((32, 128, 256), MIXED, 3),
         ((64, 128, 256), MIXED, 2),
         ((128, 128, 128), MIXED, 3),
+        ((8, 64, 512), WIDE, 3),
+        ((32, 128, 128), WIDE, 5),
+        ((128, 128, 128), WIDE, 2),
         ((64, 128, 256), NVFP4, 3),
         ((128, 128, 256), NVFP4, 2),
         ((8, 128, 128), {}, 5),
@@ -256,7 +273,8 @@ def test_sizes() -> None:
     sizes = {"layout": "ragged", "groups": 2, "m": 4}
     gemm = rules("sm_120a", "grouped_gemm")
     gemm.check_sizes(Problem(**sizes, n=2880, k=2880, **MIXED))
+    gemm.check_sizes(Problem(**sizes, n=8, k=32, **WIDE))
     gemm.check_sizes(Problem(**sizes, n=8, k=16))
-    for n, k, types in ((8, 48, MIXED), (8, 16, NVFP4), (4, 32, MIXED), (8, 8, {})):
+    for n, k, types in ((8, 48, MIXED), (8, 48, WIDE), (8, 16, NVFP4), (4, 32, MIXED), (8, 8, {})):
         with pytest.raises(Refusal, match="multiple of"):
             gemm.check_sizes(Problem(**sizes, n=n, k=k, **types))

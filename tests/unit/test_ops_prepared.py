@@ -86,12 +86,6 @@ def test_wide_weights_take_no_scales() -> None:
         jitgen.grouped_gemm(**good(a=a, b=WIDE))
 
 
-def test_a_bias_is_for_prepared_weights() -> None:
-    b, b_scale = quantize.per_row(torch.ones(G, N, K))
-    with pytest.raises(InputError, match=r"bias: is for weights that .*prepare_mxfp4 prepared"):
-        jitgen.grouped_gemm(**good(b=b, b_scale=b_scale, bias=torch.ones(G, N)))
-
-
 def test_a_target_without_such_kernels_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     b200 = Emulated(arch=Arch("sm_100a"), num_sms=148, function=lambda config: None)
     monkeypatch.setattr(current.get(), "emulated", b200)

@@ -67,9 +67,11 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             float4_e2m1fn_x2. K contiguous. On sm_90a K values are a multiple of 16 bytes, and so
             are addresses and strides, as for b and out.
         b: (G, N, K), type and device of `a`, K contiguous; with mx32 scales (G, N, K / 2) of e2m1
-            beside float8_e4m3fn, too. On sm_90a N values of the output's type are a multiple of 16
-            bytes. Or MXFP4 weights for sm_90a and cpu that `jitgen.quantize.prepare_mxfp4`
-            prepared, which have their scales in them: leave out `b_scale`. Beside those of layout
+            beside float8_e4m3fn, too, and on sm_120a, sm_121a and cpu beside bfloat16, which has no
+            scales and is multiplied as it is. On sm_90a N values of the output's type are a
+            multiple of 16 bytes. Or MXFP4 weights for sm_90a and cpu that
+            `jitgen.quantize.prepare_mxfp4` prepared, which have their scales in them: leave out
+            `b_scale`. Beside those of layout
             wide1 a is bfloat16 and has no scales. Beside others it is float8_e4m3fn with row or
             block128 scales; or (M, 2, K) with (M, 2) scales, or both with G in front: bfloat16
             that `jitgen.quantize.split_bf16` split.
@@ -107,8 +109,9 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
         masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
         alpha: (G,) float32, with nv16 scales and only with them: what each group's sums are
             multiplied with, a's global scale times b's.
-        bias: (G, N) float32, with prepared weights and only with them: what is added to each row
-            of a group before it is rounded.
+        bias: (G, N) float32, N contiguous: what is added to each row of a group before it is
+            rounded. With prepared weights, and on sm_120a and sm_121a with any; on a CPU with e2m1
+            beside bfloat16, too. Other kernels have none, and refuse it.
         out: (M, N) or (G, M, N), N contiguous: where the result goes. Rows of no group are not
             written.
         out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
@@ -143,7 +146,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             *(a, b, a_scale, b_scale, offs, m_indices, masked_m),
             *(alpha, bias, out, out_dtype, expected_m, min_latency, config),
         )
-    if bias is not None or not isinstance(b, Tensor):  # prepared weights, or a mistake
+    if not isinstance(b, Tensor):  # prepared weights, or a mistake
         rest = (alpha, bias, out, out_dtype, expected_m, min_latency)
         return _calls()((a, b, a_scale, b_scale, offs, m_indices, masked_m, *rest), config)
     key: tuple[Any, ...] = ()
@@ -168,6 +171,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             out_dtype,
             a.get_device() if devices.has_several_gpus else None,
             alpha.__class__,
+            bias.__class__,
             expected_m if min_latency is None else (expected_m, min_latency),
             None if config is None else id(config),
             # What has no memory is a tensor of another type (asked for in half of type()'s time),
@@ -183,14 +187,17 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             and (
                 a.requires_grad
                 or b.requires_grad
-                or (b_scale is not None and (a_scale.requires_grad or b_scale.requires_grad))  # type: ignore[union-attr]
+                or (b_scale is not None and b_scale.requires_grad)
+                or (a_scale is not None and a_scale.requires_grad)
                 or (out is not None and out.requires_grad)
             ),
         )
         session = current.get()
         launch = session.memo.get(key) or similar(session, key, a)
         result = launch.new_out(a) if out is None else out
-        if b_scale is None:
+        if bias is not None:
+            launch.run(a, b, a_scale, b_scale, alpha, groups, result, bias)
+        elif b_scale is None:
             launch.function(a, b, *launch.unit_scales, groups, result, *launch.tail)
         elif launch.spare_rows:
             launch.with_atoms(a, b, a_scale, b_scale, alpha, groups, result)
@@ -218,5 +225,6 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
         out_dtype=out_dtype,
         expected_m=expected_m,
         min_latency=min_latency,
+        bias=bias,
     )
     return run(given, config, key)

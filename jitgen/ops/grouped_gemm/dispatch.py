@@ -3,23 +3,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from jitgen import formats
-from jitgen.config import Config, Layout
+from jitgen.config import Arch, Config, Layout
 from jitgen.errors import InputError
 from jitgen.formats import atoms
 from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem
 from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.runtime.session import Session, current
-from jitgen.targets.legality import require
+from jitgen.targets.legality import check, require, rules
 
 
 @frozen
@@ -33,7 +34,7 @@ class Launch(AnyLaunch):
         columns: N of an output that the caller leaves to us.
         out_dtype: Its type.
         spare_rows: Rows that blocks of 128 have to have beyond those of a, for scales in atoms; 0
-            for others.
+            for others. Where a has no scales, it says only that b's are in atoms.
         b_values: Values along K in an element of b, for each in one of a.
     """
 
@@ -57,11 +58,12 @@ class Launch(AnyLaunch):
         self,
         a: Tensor,
         b: Tensor,
-        a_scale: Tensor,
+        a_scale: Tensor | None,
         b_scale: Tensor,
         alpha: Tensor | None,
         groups: Tensor,
         out: Tensor,
+        *bias: Tensor,
     ) -> None:
         """
         Launch a kernel whose scales lie in atoms.
@@ -70,11 +72,13 @@ class Launch(AnyLaunch):
             ValueError: Sizes do not fit each other, in the two ways that the entry does not see;
                 or alpha needs a gradient.
         """
-        if (
-            a_scale.shape[-3] < (a.shape[-2] + self.spare_rows) // atoms.ROWS
-            or a.shape[-1] != b.shape[-1] * self.b_values
-        ):
-            raise ValueError("a_scale is too small, or a has another K than b")
+        if a.shape[-1] != b.shape[-1] * self.b_values:
+            raise ValueError("a has another K than b")
+        if a_scale is None:
+            self.function(a, b.view(torch.uint8), b_scale, *bias, groups, out, *self.tail)
+            return
+        if a_scale.shape[-3] < (a.shape[-2] + self.spare_rows) // atoms.ROWS:
+            raise ValueError("a_scale is too small")
         if alpha is not None and alpha.requires_grad and torch.is_grad_enabled():
             raise ValueError("alpha needs a gradient")
         if self.copies_scales:
@@ -84,7 +88,34 @@ class Launch(AnyLaunch):
         if b.dtype is _PAIRS:
             b = b.view(torch.uint8)
         scales = (a_scale, b_scale) if alpha is None else (a_scale, b_scale, alpha)
-        self.function(a, b, *scales, groups, out, *self.tail)
+        self.function(a, b, *scales, *bias, groups, out, *self.tail)
+
+    def run(  # likewise
+        self,
+        a: Tensor,
+        b: Tensor,
+        a_scale: Tensor | None,
+        b_scale: Tensor | None,
+        alpha: Tensor | None,
+        groups: Tensor,
+        out: Tensor,
+        *bias: Tensor,
+    ) -> None:
+        """
+        Launch any kernel, with a bias where there is one.
+
+        Raises:
+            ValueError: As `with_atoms`; or the bias needs a gradient.
+        """
+        if torch.is_grad_enabled() and any(x.requires_grad for x in bias):
+            raise ValueError("the bias needs a gradient")
+        if self.spare_rows:
+            self.with_atoms(a, b, a_scale, b_scale, alpha, groups, out, *bias)  # type: ignore[arg-type]
+            return
+        if self.copies_scales:
+            a_scale = _form(self.config).readable(a_scale)  # type: ignore[arg-type]
+        scales = self.unit_scales or (a_scale, b_scale)
+        self.function(a, b, *scales, *bias, groups, out, *self.tail)
 
 
 _PAIRS = torch.float4_e2m1fn_x2
@@ -113,14 +144,9 @@ def run(given: Arguments, config: KernelConfig | None, key: Key) -> Tensor:
 def _run(given: Arguments, config: KernelConfig | None, key: Key, session: Session) -> Tensor:
     launch = prepared(session, key, given.a, lambda: _prepare(given, config, session))
     out = launch.new_out(given.a) if given.out is None else given.out
-    a_scale = given.a_scale
-    if launch.spare_rows:
-        launch.with_atoms(given.a, given.b, a_scale, given.b_scale, given.alpha, given.groups, out)  # type: ignore[arg-type]
-        return out
-    if a_scale is not None:
-        a_scale = _form(launch.config).readable(a_scale)
-    scales = launch.unit_scales or (a_scale, given.b_scale)
-    launch.function(given.a, given.b, *scales, given.groups, out, *launch.tail)
+    scales = (given.a_scale, given.b_scale, given.alpha)
+    bias = () if given.bias is None else (given.bias,)
+    launch.run(given.a, given.b, *scales, given.groups, out, *bias)  # type: ignore[arg-type]
     return out
 
 
@@ -137,11 +163,14 @@ def _prepare(
     family = Family()
     neighbours: tuple[Config, ...] = ()
     if config is None:
-        problem = problem_of(facts, given)
+        problem = problem_of(facts, given, bias=given.bias is not None)
+        if problem.bias:
+            _require_biased(problem, facts.arch)
         wanted, neighbours = chosen(session, problem, facts.arch, "a")
         family = Family.of(problem, facts, given.expected_m)
     else:  # whatever the rows, it serves, and is never replaced
         require_fit(config, facts)
+        require_bias(config, given.bias)
         wanted = config
     device, a_scale, types = given.a.device, given.a_scale, facts.operands
     is_ragged = facts.layout is Layout.RAGGED
@@ -149,14 +178,15 @@ def _prepare(
     function, served = nothing, wanted
     if 0 not in facts.shape:
         function, served = facts.device.entry(session, wanted, neighbours)
+    form = _form(served)
     launch = Launch(
         function=function,
         tail=facts.device.tail,
-        copies_scales=a_scale is not None and not _form(served).is_readable(a_scale),
+        copies_scales=a_scale is not None and not form.is_readable(a_scale),
         unit_scales=_unit_scales(device, facts.groups, session) if given.b_scale is None else (),
         columns=facts.n,
         out_dtype=TORCH[types.out_dtype],
-        spare_rows=spare_rows if _form(served).has_atoms else 0,
+        spare_rows=spare_rows if form.has_atoms else 0,
         b_values=types.b_dtype.values_per_element // types.a_dtype.values_per_element,
         config=served,
         awaited=None if served == wanted else wanted,
@@ -227,10 +257,34 @@ def require_fit(config: KernelConfig, facts: Facts) -> None:
     require(config, facts.arch)
 
 
+def _require_biased(problem: Problem, arch: Arch) -> None:
+    """
+    Do nothing if kernels for `problem` take a bias, or there are none without one either.
+
+    Raises:
+        InputError: They do not: what the target says of that.
+    """
+    for config in rules(arch, problem.op).candidates(replace(problem, bias=False))[:1]:
+        verdict = check(replace(config, epilogue=Epilogue(bias=True)), arch)
+        if not verdict:
+            raise InputError("bias", f"{verdict.reason} ({verdict.code})")
+
+
+def require_bias(config: KernelConfig, bias: Tensor | None) -> None:
+    """
+    Do nothing if `config` is for a call with such a bias.
+
+    Raises:
+        InputError: It is not.
+    """
+    if config.epilogue.bias != (bias is not None):
+        have, none = ("a bias", "none") if config.epilogue.bias else ("no bias", "one")
+        raise InputError("config", f"is for {have}, and there is {none}")
+
+
 def _form(config: Any) -> ScaleFormat:
-    """Return the format of a's scales."""
-    types = config.operands
-    return formats.find(types.a_scale_granularity or types.scale_granularity)
+    """Return the format of scales: a has b's, or none."""
+    return formats.find(config.operands.scale_granularity)
 
 
 def _unit_scales(device: torch.device, groups: int, session: Session) -> tuple[Tensor, Tensor]:

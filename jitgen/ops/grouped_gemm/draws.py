@@ -77,7 +77,7 @@ class Draw:
         self, problem: Problem, rows: Rows, is_owned: Tensor, is_idle: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """
-        Return scales of a and b, in the layout that kernels read.
+        Return scales of a and b, in the layout that kernels read; of a none where it has none.
 
         Args:
             problem: The granularity and the sizes.
@@ -96,8 +96,10 @@ class Draw:
         b_scale = self._bytes(form.dtype, (problem.groups, problem.n, places))
         if is_idle is not None:
             b_scale.masked_fill_(is_idle[:, None, None], poison)
-        atoms = laid_out(a_scale, rows, fill=poison), swizzled(b_scale, fill=poison)
-        return atoms[0].view(form.dtype), atoms[1].view(form.dtype)
+        of_b = swizzled(b_scale, fill=poison).view(form.dtype)
+        if problem.a_scale_granularity is ScaleGranularity.NONE:
+            return self.floats(0), of_b
+        return laid_out(a_scale, rows, fill=poison).view(form.dtype), of_b
 
     def alpha(self, granularity: ScaleGranularity, groups: int) -> Tensor | None:
         """Return a factor for each group, float32 (G,); None where scales have none."""

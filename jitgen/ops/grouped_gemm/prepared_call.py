@@ -15,14 +15,13 @@ from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 
 from jitgen.config import Config
-from jitgen.errors import InputError
 from jitgen.formats.block128 import is_kernel_layout, kernel_layout
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import TORCH
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.dispatch import problem_of, require_fit
+from jitgen.ops.grouped_gemm.dispatch import problem_of, require_bias, require_fit
 from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared, similar
 from jitgen.runtime import devices
@@ -147,18 +146,6 @@ def run(given: PreparedArguments, config: KernelConfig | None, key: Key) -> Tens
         launch = prepared(session, key, given.a, lambda: _prepare(given, config, session))
         rest = (given.a_scale, given.bias, given.groups, given.out)
         return launch.run(given.a, given.b, *rest)
-
-
-def require_bias(config: KernelConfig, bias: Tensor | None) -> None:
-    """
-    Do nothing if `config` is for a call with such a bias.
-
-    Raises:
-        InputError: It is not.
-    """
-    if config.epilogue.bias != (bias is not None):
-        have, none = ("a bias", "none") if config.epilogue.bias else ("no bias", "one")
-        raise InputError("config", f"is for {have}, and there is {none}")
 
 
 def _prepare(

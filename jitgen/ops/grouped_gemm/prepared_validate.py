@@ -27,10 +27,9 @@ from jitgen.ops.calling import (
     require_rank,
     require_shape,
     require_tensor,
-    require_unit_stride,
 )
 from jitgen.ops.grouped_gemm.config import Operands
-from jitgen.ops.grouped_gemm.validate import Facts, check_the_rest
+from jitgen.ops.grouped_gemm.validate import Facts, check_bias, check_the_rest
 from jitgen.runtime import devices
 from jitgen.runtime.session import Session
 from jitgen.targets.legality import rules, size_refusal
@@ -85,12 +84,7 @@ def validate(given: PreparedArguments, session: Session, *, has_memory: bool = T
     a, b = given.a, given.b
     if not isinstance(b, PreparedWeights):
         require_tensor("a", a)
-        require_tensor("b", b)
-        raise InputError(
-            "bias",
-            "is for weights that jitgen.quantize.prepare_mxfp4 prepared: add it afterwards to what "
-            "others give",
-        )
+        require_tensor("b", b)  # which it is not: with tensors, this is not what is called
     require_tensor("a", a)
     layout, groups = layout_of(given.offs, given.m_indices, given.masked_m)
     device = devices.find(a.device, session)
@@ -129,7 +123,7 @@ def validate(given: PreparedArguments, session: Session, *, has_memory: bool = T
     )
     if reason := size_refusal(facts, arch):
         raise InputError("b", reason)
-    _check_bias(given)
+    check_bias(given.bias, b.groups, b.n)
     alignment = rules(arch, _OP).alignment
     tensors = (("a", a), ("b", b.values), ("bias", given.bias), ("out", given.out))
     for name, tensor in tensors:
@@ -196,16 +190,6 @@ def _a_scales(given: PreparedArguments, a_dtype: DType, front: tuple[int, ...]) 
     if granularity is ScaleGranularity.ROW and not scale.is_contiguous():
         raise InputError("a_scale", f"must be contiguous (got strides {scale.stride()})")
     return granularity
-
-
-def _check_bias(given: PreparedArguments) -> None:
-    bias, b = given.bias, given.b
-    if bias is None:
-        return
-    require_tensor("bias", bias)
-    require_dtype("bias", bias, [torch.float32], None)
-    require_shape("bias", bias, (b.groups, b.n), "which is (G, N)")
-    require_unit_stride("bias", bias, -1)
 
 
 def _out_type(given: PreparedArguments, shape: tuple[int, ...], arch: Arch) -> DType:

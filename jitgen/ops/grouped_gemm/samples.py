@@ -17,7 +17,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from jitgen.config import BLayout, DType, Layout
+from jitgen.config import BLayout, DType, Layout, ScaleGranularity
 from jitgen.errors import ConfigError
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import TORCH, Rows
@@ -44,11 +44,12 @@ class Call:
         a: (M, K), or (G, M, K) for the masked layout; of e2m1 K / 2 bytes, of e4m3x2 two rows.
         b: (G, N, K), likewise; or the values of prepared weights.
         a_scale: In the layout that kernels read; type and shape follow from the granularity. In
-            atoms, what no row needs is a NaN. Empty where a has none beside prepared weights.
+            atoms, what no row needs is a NaN. Empty where a has none.
         b_scale: Likewise; or the factor of prepared weights.
         alpha: (G,) float32 of nv16 scales; None with others.
         bias: (G, N) float32; None without.
         b_layout: How b was prepared.
+        has_a_scale: Whether a has scales.
         groups: int32; offs, m_indices or masked_m, by layout. In the contiguous layout groups start
             at multiples of 128, with -1 in the rows between.
         out: (M, N) or (G, M, N), all NaN: what is not written shows.
@@ -64,6 +65,7 @@ class Call:
     alpha: Tensor | None = None
     bias: Tensor | None = None
     b_layout: BLayout = BLayout.PLAIN
+    has_a_scale: bool = True
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -72,11 +74,6 @@ class Call:
         scales = (a_scale, self.b_scale, self.alpha, self.bias)
         given = (x for x in (self.a, self.b, *scales, self.groups, self.out) if x is not None)
         return tuple(given)
-
-    @property
-    def has_a_scale(self) -> bool:
-        """Whether a has scales."""
-        return self.b_layout is not BLayout.WIDE1
 
     @property
     def group_argument(self) -> dict[str, Tensor]:
@@ -198,6 +195,7 @@ def random_call(
         "groups": owners,
         "out": torch.full(size, math.nan, dtype=out_type, device=device),
         "bias": draw.floats(problem.groups, problem.n) if problem.bias else None,
+        "has_a_scale": problem.a_scale_granularity is not ScaleGranularity.NONE,
     }
     if problem.b_layout.is_prepared:
         a, a_scale = prepared_draws.activations(draw, problem, rows)

@@ -9,6 +9,7 @@ the entry refuses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -57,6 +58,7 @@ class Arguments(NamedTuple):
     out_dtype: torch.dtype | None
     expected_m: int | None
     min_latency: bool | None = None
+    bias: Tensor | None = None
 
     @property
     def groups(self) -> Tensor | None:
@@ -121,10 +123,9 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     device = devices.find(a.device, session)
     arch = device.arch
     space = _space(arch)
-    require_dtype("a", a, _torch_types([dtype for dtype, _ in space.operands]), arch)
+    require_dtype("a", a, _torch_types(space.of_a), arch)
     of_a = OF_TORCH[a.dtype]
-    allowed = [of_a, *(of_b for other, of_b in space.mixed if other is of_a)]
-    require_dtype("b", b, _torch_types(allowed), None)
+    require_dtype("b", b, _torch_types(space.of_b(of_a)), None)
     of_b = OF_TORCH[b.dtype]
     a_rank = 3 if layout is Layout.MASKED else 2
     require_rank(
@@ -143,7 +144,8 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
             raise InputError("b", f"must have {name} of at least 1 (got 0)")
     length = a.shape[0] if layout is Layout.CONTIGUOUS else num_groups
     check_groups(ARGUMENT[layout], groups, length, ("a", a))
-    form = _format(given)
+    is_unscaled = space.is_unscaled(of_a, of_b)
+    form = _format(given, is_unscaled=is_unscaled)
     out_dtype = _check_out(given, (*a.shape[:-1], n), arch)
     facts = Facts(
         device=device,
@@ -154,6 +156,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
             b_dtype=of_b,
             out_dtype=out_dtype,
             scale_granularity=ScaleGranularity.TENSOR if form is None else form.name,
+            a_scale_granularity=ScaleGranularity.NONE if is_unscaled else None,
         ),
         groups=num_groups,
         rows=a.shape[-2],
@@ -166,11 +169,13 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     if form is not None:
         _check_scales(form, given, facts)
     _check_alpha(form, given, num_groups)
+    check_bias(given.bias, num_groups, n)
     alignment = rules(arch, _OP).alignment
     of_b_alone = alignment if of_a is of_b else max(alignment, space.mixed_alignment)
     for name, tensor, bytes_ in (
         ("a", a, alignment),
         ("b", b, of_b_alone),
+        ("bias", given.bias, min(alignment, 4)),
         ("out", given.out, alignment),
     ):
         if tensor is not None:
@@ -178,6 +183,16 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     check_the_rest(given, n)
     refuse_gradients(given.tensors, _OP)
     return facts
+
+
+def check_bias(bias: Tensor | None, groups: int, n: int) -> None:
+    """Require a vector of N for each group, or nothing."""
+    if bias is None:
+        return
+    require_tensor("bias", bias)
+    require_dtype("bias", bias, [torch.float32], None)
+    require_shape("bias", bias, (groups, n), "which is (G, N)")
+    require_unit_stride("bias", bias, -1)
 
 
 def check_the_rest(given: Any, n: int) -> None:
@@ -196,7 +211,7 @@ def _space(arch: Arch) -> Space:
     return rules(arch, _OP).space  # type: ignore[attr-defined,no-any-return]
 
 
-def _torch_types(dtypes: list[DType]) -> list[torch.dtype]:
+def _torch_types(dtypes: Sequence[DType]) -> list[torch.dtype]:
     """Return every type of torch's that holds one of `dtypes`."""
     return [of_torch for of_torch, dtype in OF_TORCH.items() if dtype in dtypes]
 
@@ -206,9 +221,11 @@ def _packed(of_a: DType, of_b: DType) -> str:
     return f": {of_b} has two values a byte, {of_a} one" if of_a is not of_b else ""
 
 
-def _format(given: Arguments) -> ScaleFormat | None:
+def _format(given: Arguments, *, is_unscaled: bool) -> ScaleFormat | None:
     """Return the format that the scales have, as b_scale names it; None where there are none."""
     a_scale, b_scale = given.a_scale, given.b_scale
+    if is_unscaled:
+        return _format_of_b(given)
     if a_scale is None and b_scale is None:
         if OF_TORCH[given.a.dtype].bits <= 8:
             of_torch = words({given.a.dtype})
@@ -218,6 +235,39 @@ def _format(given: Arguments) -> ScaleFormat | None:
         name = "a_scale" if a_scale is None else "b_scale"
         raise InputError(name, "is required where the other scale is given (got None)")
     require_tensor("a_scale", a_scale)
+    form = _named_by(b_scale)
+    have = {OF_TORCH[given.a.dtype], OF_TORCH[given.b.dtype]}
+    if wrong := [dtype for dtype in DType if dtype in have - {*form.name.operands}]:
+        raise InputError(
+            "b_scale",
+            f"has the type and dimensions of {form.name} scales, which are for operands of "
+            f"{' or '.join(form.name.operands)} (got {' and '.join(wrong)})",
+        )
+    return form
+
+
+def _format_of_b(given: Arguments) -> ScaleFormat:
+    """Return the format of b's scales where a has none."""
+    b_scale, of_a, of_b = given.b_scale, OF_TORCH[given.a.dtype], OF_TORCH[given.b.dtype]
+    if given.a_scale is not None:
+        raise InputError(
+            "a_scale",
+            f"belongs to quantised a: leave it out with {words({given.a.dtype})}, which is "
+            f"multiplied with {of_b} as it is; or quantise a: jitgen.quantize",
+        )
+    if b_scale is None:
+        raise InputError("b_scale", f"is required for {of_b} beside {of_a} (got None)")
+    form = _named_by(b_scale)
+    if form.name is not ScaleGranularity.MX32:
+        raise InputError(
+            "b_scale",
+            f"must be mx32 scales where a is {of_a} and b {of_b} (got {form.name} ones)",
+        )
+    return form
+
+
+def _named_by(b_scale: Tensor) -> ScaleFormat:
+    """Return the format whose type and dimensions b_scale has."""
     require_tensor("b_scale", b_scale)
     require_dtype("b_scale", b_scale, [form.dtype for form in formats.every()], None)
     form = formats.of_b(b_scale)
@@ -229,37 +279,30 @@ def _format(given: Arguments) -> ScaleFormat | None:
             ranks = [f"{n.b_rank} {why}" for n, why in zip(of_type[1:], others, strict=True)]
             text += f", {', '.join(ranks[:-1])} or {ranks[-1]}"
         raise InputError("b_scale", f"must have {text} (got shape {tuple(b_scale.shape)})")
-    have = {OF_TORCH[given.a.dtype], OF_TORCH[given.b.dtype]}
-    if wrong := [dtype for dtype in DType if dtype in have - {*form.name.operands}]:
-        raise InputError(
-            "b_scale",
-            f"has the type and dimensions of {form.name} scales, which are for operands of "
-            f"{' or '.join(form.name.operands)} (got {' and '.join(wrong)})",
-        )
     return form
 
 
 def _check_scales(form: ScaleFormat, given: Arguments, facts: Facts) -> None:
     """Require the shapes, types and strides that `form` has."""
     a_scale, b_scale = given.a_scale, given.b_scale
-    if a_scale is None or b_scale is None:
+    if b_scale is None:
         return
+    wanted = [("b_scale", b_scale, form.b_shape(facts.groups, facts.n, facts.k))]
     is_ragged = facts.layout is Layout.RAGGED
     rows = Rows(tuple(given.a.shape[:-1]), facts.groups if is_ragged else 0)
     a_shape = form.a_shape(rows, facts.k)
-    if form.has_atoms and a_scale.dim() == len(a_shape) and a_scale.shape[-3] > a_shape[-3]:
-        a_shape = (*a_shape[:-3], a_scale.shape[-3], *a_shape[-2:])  # blocks more than needed
-    for name, scale, shape in (
-        ("b_scale", b_scale, form.b_shape(facts.groups, facts.n, facts.k)),
-        ("a_scale", a_scale, a_shape),
-    ):
+    if a_scale is not None:
+        if form.has_atoms and a_scale.dim() == len(a_shape) and a_scale.shape[-3] > a_shape[-3]:
+            a_shape = (*a_shape[:-3], a_scale.shape[-3], *a_shape[-2:])  # blocks more than needed
+        wanted.append(("a_scale", a_scale, a_shape))
+    for name, scale, shape in wanted:
         require_dtype(name, scale, [form.dtype], None)
         require_shape(
             name, scale, shape, f"for {form.name} scales, which b_scale's dimensions name"
         )
         require_device(name, scale, ("a", given.a))
     require_unit_stride("b_scale", b_scale, -1)
-    if not form.has_readable_orders:
+    if a_scale is not None and not form.has_readable_orders:
         require_unit_stride("a_scale", a_scale, -1)
 
 
@@ -286,9 +329,7 @@ def _check_alpha(form: ScaleFormat | None, given: Arguments, groups: int) -> Non
 
 def _check_out(given: Arguments, shape: tuple[int, ...], arch: Arch) -> DType:
     out, wanted = given.out, given.out_dtype
-    known = {
-        TORCH[dtype] for of_a, dtype in _space(arch).operands if of_a is OF_TORCH[given.a.dtype]
-    }
+    known = {TORCH[dtype] for dtype in _space(arch).of_out(OF_TORCH[given.a.dtype])}
     if wanted is not None and wanted not in known:
         raise InputError("out_dtype", f"must be {words(known)} on {arch} (got {wanted})")
     if out is None:

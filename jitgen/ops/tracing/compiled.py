@@ -89,9 +89,9 @@ def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
     tensors = (a, b, a_scale, b_scale, offs, m_indices, masked_m, alpha)
     name = None if config is None else _name(config, a.device)
     if out is None:
-        result: Tensor = operation(*tensors, out_dtype, expected_m, min_latency, name)
+        result: Tensor = operation(*tensors, out_dtype, expected_m, min_latency, name, bias)
         return result
-    operation_out(out, *tensors, out_dtype, expected_m, min_latency, name)
+    operation_out(out, *tensors, out_dtype, expected_m, min_latency, name, bias)
     return out
 
 

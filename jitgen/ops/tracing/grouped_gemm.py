@@ -17,7 +17,7 @@ from jitgen.config import Arch
 from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm import call as eager
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.dispatch import require_config, require_fit
+from jitgen.ops.grouped_gemm.dispatch import require_bias, require_config, require_fit
 from jitgen.ops.grouped_gemm.validate import Arguments, validate
 from jitgen.ops.tracing.library import Operation, register
 from jitgen.runtime import devices
@@ -27,7 +27,7 @@ _ARGUMENTS = (
     "Tensor a, Tensor b, Tensor? a_scale=None, Tensor? b_scale=None, Tensor? offs=None, "
     "Tensor? m_indices=None, Tensor? masked_m=None, Tensor? alpha=None, "
     "ScalarType? out_dtype=None, SymInt? expected_m=None, bool? min_latency=None, "
-    "str? config=None"
+    "str? config=None, Tensor? bias=None"
 )
 
 
@@ -42,7 +42,7 @@ def record(given: Arguments, config: KernelConfig | None) -> Tensor:
     if not torch._C._is_tracing():  # its sizes are tensors; the operation itself sees numbers
         _check(given, config)
     name = name_of(config, given.a.device)
-    rest = (given.out_dtype, given.expected_m, given.min_latency, name)
+    rest = (given.out_dtype, given.expected_m, given.min_latency, name, given.bias)
     tensors = (given.a, given.b, given.a_scale, given.b_scale)
     groups = (given.offs, given.m_indices, given.masked_m)
     if given.out is None:
@@ -84,6 +84,7 @@ def _check(given: Arguments, config: KernelConfig | None) -> None:
     else:
         if config is not None:
             require_fit(config, facts)
+            require_bias(config, given.bias)
 
 
 def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
@@ -100,6 +101,7 @@ def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
     expected_m: int | None = None,
     min_latency: bool | None = None,
     config: str | None = None,
+    bias: Tensor | None = None,
 ) -> dict[str, Any]:
     """Return what the public function takes; torch leaves out what is the schema's default."""
     return {
@@ -115,6 +117,7 @@ def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
         "out_dtype": out_dtype,
         "expected_m": expected_m,
         "min_latency": min_latency,
+        "bias": bias,
         "config": None if config is None else config_of(config, a.device),
     }
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.ops.grouped_gemm import prepared_call as eager
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.dispatch import require_fit
+from jitgen.ops.grouped_gemm.dispatch import require_bias, require_fit
 from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments, validate
 from jitgen.ops.tracing.grouped_gemm import config_of, name_of
 from jitgen.ops.tracing.library import Operation, register
@@ -74,7 +74,7 @@ def _check(given: PreparedArguments, config: KernelConfig | None) -> tuple[int, 
         return None
     if config is not None:
         require_fit(config, facts)
-        eager.require_bias(config, given.bias)
+        require_bias(config, given.bias)
     return facts.shape
 
 

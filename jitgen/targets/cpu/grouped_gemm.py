@@ -14,7 +14,7 @@ from jitgen.config.config import SCALE_BLOCK, SCALES, DType
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem, Tile
 from jitgen.targets import gemm
-from jitgen.targets.fp4_space import OPERANDS, refuse_other_operands
+from jitgen.targets.fp4_space import OPERANDS, UNSCALED, refuse_other_operands
 from jitgen.targets.gemm import (
     Space,
     refuse_pairs,
@@ -42,6 +42,12 @@ _PARAMETERS = frozenset(
     (
         *("name", "config_json", "layout", "a_dtype", "b_dtype", "out_dtype"),
         "scale_granularity",
+        *("tile_m", "tile_n", "tile_k"),
+    )
+)
+_WIDE_PARAMETERS = frozenset(
+    (
+        *("name", "config_json", "layout", "a_dtype", "out_dtype", "a_scale_granularity", "bias"),
         *("tile_m", "tile_n", "tile_k"),
     )
 )
@@ -89,6 +95,7 @@ class GroupedGemm:
         scale_granularity=SCALES,
         mixed=((DType.E4M3, DType.E2M1),),
         prepared=OPERANDS,
+        unscaled=UNSCALED,
     )
 
     def derive(self, config: KernelConfig) -> CpuDerived:
@@ -98,7 +105,7 @@ class GroupedGemm:
         space, tile, types = self.space, config.tile, config.operands
         if types.b_layout.is_prepared:
             refuse_other_operands(types, "cpu")
-        else:
+        elif types not in space.unscaled:
             self._check_plain(config)
         refuse_unless(
             config.cluster.size == 1, "E_CLUSTER", "a cpu has no clusters: cluster must be 1x1"
@@ -195,13 +202,19 @@ class GroupedGemm:
         return ""
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the templates of kernels for weights as they are, and for prepared ones."""
+        """Return the templates of kernels by their weights: as they are, beside bf16, prepared."""
         return (
             Template(
                 root=templates.ROOT,
                 entry="cpu/grouped_gemm.py.jinja",
                 parameters=_PARAMETERS,
                 takes=_is_plain,
+            ),
+            Template(
+                root=templates.ROOT,
+                entry="cpu/wide_gemm.py.jinja",
+                parameters=_WIDE_PARAMETERS,
+                takes=_is_wide,
             ),
             Template(
                 root=templates.ROOT,
@@ -219,8 +232,12 @@ def _is_prepared(config: KernelConfig) -> bool:
     return config.operands.b_layout.is_prepared
 
 
+def _is_wide(config: KernelConfig) -> bool:
+    return config.operands in UNSCALED
+
+
 def _is_plain(config: KernelConfig) -> bool:
-    return not _is_prepared(config)
+    return not _is_prepared(config) and not _is_wide(config)
 
 
 def _whole(problem: Problem, height: int) -> float:

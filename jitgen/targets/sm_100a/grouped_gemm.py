@@ -17,7 +17,7 @@ from jitgen.targets.sm_100a.sizes import UNPACKED_K
 _PARAMETERS = frozenset(
     (
         *("name", "config_json", "layout", "a_dtype", "b_dtype", "out_dtype"),
-        "scale_granularity",
+        *("scale_granularity", "a_scale_granularity"),
         *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "num_acc_stage"),
         *("raster", "stream_b", "use_pdl", "split_k"),
         *("ctas", "update_warps", "threads", "update_registers", "other_registers"),
@@ -52,7 +52,7 @@ class GroupedGemm(Sm100Rules):
     def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         listed = candidates.candidates(problem.layout, problem.operands)
-        return gemm.legal_of(listed, self)
+        return gemm.legal_for(problem, listed, self)
 
     def predict(
         self, problem: Problem, config: KernelConfig, device: Device, num_sms: int

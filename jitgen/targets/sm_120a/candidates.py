@@ -29,6 +29,17 @@ _MIXED: _Listed = (
 )
 """Rows, columns, depth and schedule, where rows have a byte for each value: fewer stages fit."""
 
+_WIDE: _Listed = (
+    (8, 64, 256, _STREAM),
+    (8, 128, 256, _STREAM),
+    (16, 128, 256, _STREAM),
+    (32, 128, 128, _STREAM),
+    (64, 128, 128, _STREAM),
+    (64, 128, 128, _SHARED),
+    (128, 128, 128, _SHARED),
+)
+"""The same where rows have two bytes for each value."""
+
 _PACKED: _Listed = (
     (8, 64, 512, _STREAM),
     (8, 128, 256, _STREAM),
@@ -65,7 +76,7 @@ _PROMOTED: _Listed = (
 def candidates(layout: Layout, operands: Operands, epilogue: Epilogue) -> tuple[KernelConfig, ...]:
     """Return the configs that may be chosen, legal or not."""
     bits = operands.a_dtype.bits, operands.b_dtype.bits
-    listed = {(8, 4): _MIXED, (4, 4): _PACKED}.get(bits, _BYTES)
+    listed = {(16, 4): _WIDE, (8, 4): _MIXED, (4, 4): _PACKED}.get(bits, _BYTES)
     if operands.scale_granularity is ScaleGranularity.BLOCK128:
         listed = _PROMOTED
     return tuple(

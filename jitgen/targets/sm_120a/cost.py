@@ -26,7 +26,7 @@ from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.config import MAX_SIZE, KernelConfig, Operands, Problem
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_120a.devices import Paper
-from jitgen.targets.sm_120a.sizes import VALUES, is_block, warps
+from jitgen.targets.sm_120a.sizes import VALUES, is_block, is_unscaled, warps
 
 _POPULARITY = (0.42, 0.58, 0.70, 0.83, 0.98, 1.15, 1.41, 1.94)
 """
@@ -130,11 +130,14 @@ def _call(
 def k_tile_cycles(config: KernelConfig, paper: Paper) -> float:
     """Return what the warps that multiply take for a tile of K."""
     tile, types = config.tile, config.operands
-    is_packed = types.a_dtype.bits == types.b_dtype.bits == 4
-    tensor = 2 * tile.m * tile.n * tile.k / (paper.fp4_flop if is_packed else paper.fp8_flop)
+    flop, depth = {
+        4: (paper.fp4_flop, 64),
+        8: (paper.fp8_flop, 32),
+        16: (paper.bf16_flop, 16),
+    }[types.a_dtype.bits]
+    tensor = 2 * tile.m * tile.n * tile.k / flop
     warps_m, warps_n = warps(config)
     issue = instructions(config) * warps_m * warps_n / paper.issue_slots
-    depth = 64 if is_packed else 32
     return max(tensor / paper.reached, issue / paper.reached, tile.k / depth * paper.mma_latency)
 
 
@@ -155,6 +158,8 @@ def instructions(config: KernelConfig) -> float:
         steps = tile.k * types.a_dtype.bits / 256  # 32 bytes of each row
         scales = 1.5 if types.scale_granularity is ScaleGranularity.NV16 else 0.0  # twice as many
         return 33 + steps * (1.8 * products + 3 * parts_n + parts_m + scales)
+    if is_unscaled(config):  # two instructions for 32 of K, whose weights are looked up and scaled
+        return 33 + tile.k / 32 * (2.2 * products + 2 * parts_m + 55 * parts_n)
     return 33 + tile.k / 32 * (1.9 * products + 9.4 * parts_n + 3.3 * parts_m)
 
 
@@ -163,7 +168,8 @@ def row_bytes(types: Operands, k: int) -> tuple[float, float]:
     if types.scale_granularity is ScaleGranularity.BLOCK128:
         return k * (1 + 4 / 128), float(k)  # those of b are a few for 128 rows
     scales = 1 / VALUES[types.scale_granularity]
-    return k * (types.a_dtype.bits / 8 + scales), k * (types.b_dtype.bits / 8 + scales)
+    of_a = 0.0 if types.a_scale_granularity is ScaleGranularity.NONE else scales
+    return k * (types.a_dtype.bits / 8 + of_a), k * (types.b_dtype.bits / 8 + scales)
 
 
 def paper_of(device: Device) -> Paper:

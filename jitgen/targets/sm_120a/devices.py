@@ -20,6 +20,7 @@ class Paper:
     Attributes:
         fp8_flop: Operations of the tensor cores on 8-bit operands, block-scaled ones included.
         fp4_flop: The same where both operands have 4 bits.
+        bf16_flop: The same on bf16.
         issue_slots: Instructions that the four schedulers issue.
         reached: Part of these rates that kernels reach.
         mma_latency: Until a sum can be added to again.
@@ -35,6 +36,7 @@ class Paper:
 
     fp8_flop: int = 2048  # whitepaper: 838 dense TFLOPS over 170 SMs are that at 2.41 GHz
     fp4_flop: int = 4096  # whitepaper: 1,676 dense TFLOPS
+    bf16_flop: int = 512  # whitepaper: 209.5 dense TFLOPS with float32 sums
     issue_slots: int = 4  # CUDA C++ Programming Guide: an SM has four warp schedulers
     reached: float = 0.8  # public 8192^3 GEMMs reach 0.76 to 0.8 of both peaks (quack#153)
     mma_latency: int = 33  # assumed, as on the generation before
@@ -51,7 +53,18 @@ class Paper:
 _NOT_RUN = "kernels ran in the emulator alone, never on such a GPU; times and choices are on paper"
 
 
-def _device(name: str, num_sms: int, clock_mhz: int, dram_gbps: float, l2_mib: int) -> Device:
+_PRO = Paper(bf16_flop=1024)
+"""Assumed: float32 sums do not halve the rate of RTX PRO, as they do that of GeForce."""
+
+
+def _device(  # the columns of a table
+    name: str,
+    num_sms: int,
+    clock_mhz: int,
+    dram_gbps: float,
+    l2_mib: int,
+    paper: Paper = Paper(),  # noqa: B008  # frozen
+) -> Device:
     return Device(
         name=name,
         num_sms=num_sms,
@@ -59,7 +72,7 @@ def _device(name: str, num_sms: int, clock_mhz: int, dram_gbps: float, l2_mib: i
         dram_gbps=dram_gbps,
         l2_bytes=l2_mib * 2**20,
         proof=_NOT_RUN,
-        constants={"grouped_gemm": Paper()},
+        constants={"grouped_gemm": paper},
     )
 
 
@@ -75,12 +88,16 @@ DEVICES = (
     _device("NVIDIA GeForce RTX 5070", 48, 2512, 672.0, 48),  # 192 x 28
     _device("NVIDIA GeForce RTX 5060 Ti", 36, 2572, 448.0, 32),  # 128 x 28
     _device(
-        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 188, 2617, 1792.0, 128
+        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 188, 2617, 1792.0, 128, _PRO
     ),  # 512 x 28
-    _device("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 188, 2280, 1792.0, 128),
-    _device("NVIDIA RTX PRO 6000 Blackwell Server Edition", 188, 2490, 1597.0, 128),  # 512 x 25
-    _device("NVIDIA RTX PRO 5000 Blackwell", 110, 2617, 1344.0, 96),  # 384 x 28
-    _device("NVIDIA RTX PRO 4500 Blackwell", 82, 2617, 896.0, 64),  # 256 x 28
+    _device(
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 188, 2280, 1792.0, 128, _PRO
+    ),
+    _device(
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition", 188, 2490, 1597.0, 128, _PRO
+    ),  # 512 x 25
+    _device("NVIDIA RTX PRO 5000 Blackwell", 110, 2617, 1344.0, 96, _PRO),  # 384 x 28
+    _device("NVIDIA RTX PRO 4500 Blackwell", 82, 2617, 896.0, 64, _PRO),  # 256 x 28
 )
 """Of sm_120a."""
 

@@ -20,7 +20,7 @@ _PARAMETERS = frozenset(
         *("raster", "stream_b", "use_pdl"),
         *("warps_m", "warps_n", "threads", "math_registers", "load_registers", "num_ab_stage"),
         *("max_entries", "scale_lines", "scale_blocks", "scale_box", "scale_pitch"),
-        *("token_lanes", "bias"),
+        *("token_lanes", "bias", "a_scale_granularity"),
     )
 )
 

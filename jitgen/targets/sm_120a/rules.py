@@ -13,6 +13,7 @@ from __future__ import annotations
 from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.targets.fp4_space import UNSCALED
 from jitgen.targets.gemm import Space, refuse_pairs, refuse_prepared, refuse_scales
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_120a.sizes import (
@@ -27,6 +28,7 @@ from jitgen.targets.sm_120a.sizes import (
     align,
     fixed_bytes,
     is_block,
+    is_unscaled,
     scale_blocks,
     scale_box,
     scale_lines,
@@ -86,7 +88,7 @@ class Sm120Rules:
     space = Space(
         tile_m=tuple(range(TOKEN_PART, 129, TOKEN_PART)),
         tile_n=(32, 64, 128),
-        tile_k={DType.E4M3: (128, 256, 512), DType.E2M1: (128, 256, 512)},
+        tile_k=dict.fromkeys((DType.BF16, DType.E4M3, DType.E2M1), (128, 256, 512)),
         cluster=((1, 1),),
         num_acc_stage=(1,),
         split_k=(1,),
@@ -101,18 +103,21 @@ class Sm120Rules:
             ScaleGranularity.NV16,
         ),
         mixed=((DType.E4M3, DType.E2M1),),
+        unscaled=UNSCALED,
     )
 
     def derive(self, config: KernelConfig) -> Sm120Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
-        refuse_prepared(config, self.arch)
+        refuse_prepared(config, self.arch, self.space.unscaled)
         refuse_pairs(config, self.arch)
-        self._check_types(config)
+        if config.operands not in self.space.unscaled:
+            self._check_types(config)
         self._check_schedule(config)
         self._check_tile(config)
         num_ab_stage, smem_bytes = self._stages(config)
         warps_m, warps_n = warps(config)
         has_blocks, math_warps = is_block(config), warps_m * warps_n
+        has_atoms = not has_blocks and not is_unscaled(config)
         sums = (1 + has_blocks) * config.tile.m * config.tile.n // (32 * math_warps)
         is_full = math_warps == MATH_WARPS and sums >= MANY_SUMS
         return Sm120Derived(
@@ -126,11 +131,11 @@ class Sm120Rules:
             num_ab_stage=num_ab_stage,
             smem_bytes=smem_bytes,
             max_entries=0 if config.layout is Layout.CONTIGUOUS else MAX_ENTRIES,
-            scale_lines=0 if has_blocks else scale_lines(config.tile.m),
-            scale_blocks=0 if has_blocks else scale_blocks(config.tile.m),
+            scale_lines=scale_lines(config.tile.m) if has_atoms else 0,
+            scale_blocks=scale_blocks(config.tile.m) if has_atoms else 0,
             scale_box=scale_box(config) if has_blocks else 0,
             scale_pitch=align(scale_box(config), 32) if has_blocks else 0,
-            token_lanes=0 if has_blocks else token_lanes(config),
+            token_lanes=token_lanes(config) if has_atoms else 0,
         )
 
     def _check_types(self, config: KernelConfig) -> None:
@@ -139,8 +144,9 @@ class Sm120Rules:
             self.space.has(types),
             "E_MMA",
             f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no {self.arch} kernel; a "
-            "and b are both e4m3, or both e2m1, or a is e4m3 and b e2m1, and the output is bf16, "
-            "f16 or f32",
+            "and b are both e4m3, or both e2m1, or a is e4m3 and b e2m1, or a is bf16 with "
+            "a_scale_granularity none and b e2m1 with mx32 scales, and the output is bf16, f16 or "
+            "f32",
         )
         refuse_scales(config, self.space, self.arch)
         refuse_unless(
@@ -199,6 +205,12 @@ class Sm120Rules:
             "E_SELECTORS",
             "safe_selectors with block128 scales: all scales of instructions are 1 there, selected "
             "in lane 0",
+        )
+        refuse_unless(
+            not (is_unscaled(config) and config.schedule.safe_selectors),
+            "E_SELECTORS",
+            f"safe_selectors with {config.operands.a_dtype} tokens: their instructions, m16n8k16, "
+            "take no scales",
         )
         depths = space.tile_k[config.operands.a_dtype]
         refuse_unless(

@@ -70,10 +70,18 @@ def is_block(config: KernelConfig) -> bool:
     return config.operands.scale_granularity is ScaleGranularity.BLOCK128
 
 
+def is_unscaled(config: KernelConfig) -> bool:
+    """Return whether tokens have no scales: bf16, which weights are decoded to."""
+    return config.operands.a_scale_granularity is ScaleGranularity.NONE
+
+
 def has_block_table(config: KernelConfig) -> bool:
-    """Return whether blocks of scales are not tiles: of ragged groups in tiles of other heights."""
-    is_ragged = config.layout is Layout.RAGGED
-    return is_ragged and not is_block(config) and config.tile.m != SCALE_BLOCK
+    """
+    Return whether blocks of tokens' scales are not tiles: of ragged groups in tiles of other
+    heights.
+    """
+    has_blocks = config.layout is Layout.RAGGED and config.tile.m != SCALE_BLOCK
+    return has_blocks and not is_block(config) and not is_unscaled(config)
 
 
 def warps(config: KernelConfig) -> tuple[int, int]:
@@ -129,7 +137,8 @@ def scale_bytes(config: KernelConfig) -> int:
     """Return the bytes of shared memory that the scales of a stage take."""
     if is_block(config):
         return align(scale_box(config), 32) * 4
-    lines = scale_blocks(config.tile.m) * scale_lines(config.tile.m) + ATOM_LINES
+    of_tokens = scale_blocks(config.tile.m) * scale_lines(config.tile.m)
+    lines = ATOM_LINES if is_unscaled(config) else of_tokens + ATOM_LINES
     return scale_words(config) * lines * LINE_BYTES
 
 

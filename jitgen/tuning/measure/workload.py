@@ -141,13 +141,16 @@ class Workload(Call):
             given["b"] = self.weights.part(one)
             given["a_scale"] = self.a_scale[where][rows] if self.has_a_scale else None
             return reference.sums(given, dtype)
+        given |= {"b": self.b[one], "b_scale": self.b_scale[one]}
+        if not self.has_a_scale:
+            return reference.sums(given, dtype)
         lead = Rows(tuple(self.a.shape[:-1]), len(self.groups), self.groups)
         is_ragged = self.problem.layout is Layout.RAGGED
         form = formats.find(self.problem.scale_granularity)
         given["a_scale"] = form.part_of_a(
             self.a_scale, lead if is_ragged else Rows(lead.shape), self.problem.k, where, rows
         )
-        return reference.sums({**given, "b": self.b[one], "b_scale": self.b_scale[one]}, dtype)
+        return reference.sums(given, dtype)
 
     def check(self, what: str, *, allowance: float = 1.0) -> None:
         """

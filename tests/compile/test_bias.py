@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`grouped_gemm` with a bias and weights as they were quantised: where there are such kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import jitgen
+from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.errors import InputError, UnsupportedConfig
+from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem, Tile
+from jitgen.ops.grouped_gemm.samples import Solved, random_call
+from jitgen.runtime.devices import Emulated
+from jitgen.runtime.session import current
+from jitgen.verify import device
+from tests import needs
+from tests.problems import verify_exact
+
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
+WIDE = {
+    "a_dtype": DType.BF16,
+    "b_dtype": DType.E2M1,
+    "scale_granularity": ScaleGranularity.MX32,
+    "a_scale_granularity": ScaleGranularity.NONE,
+}
+KINDS = {
+    "bf16": WIDE,
+    "block128": {},
+    "nvfp4": {"a_dtype": DType.E2M1, "scale_granularity": ScaleGranularity.NV16},
+}
+G, N, K = 3, 40, 96
+
+
+def solved(layout: Layout = Layout.RAGGED, k: int = K, **types: Any) -> Solved:
+    """Return a call with a bias, whose result is exact."""
+    rows = [3, 0, 6]
+    problem = Problem(layout=layout, groups=G, m=9, n=N, k=k, bias=True, **types)
+    call = random_call(problem, rows, is_exact=True, has_spare=True)
+    return Solved.of(call, is_exact=True)
+
+
+def config_of(case: Solved, types: dict[str, Any], **more: Any) -> KernelConfig:
+    operands = Problem(layout=case.call.layout, groups=1, m=1, n=1, k=1, **types).operands
+    return KernelConfig(
+        layout=case.call.layout, operands=operands, tile=Tile(m=8, n=32, k=128), **more
+    )
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        each if each == "ragged" else pytest.param(each, marks=pytest.mark.nightly)
+        for each in Layout
+    ],
+)
+def test_it_is_added(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a warm call, which takes no second look, and into a tensor that is made for it."""
+    case = solved(layout, **WIDE)
+    verify_exact(case, jitgen.grouped_gemm(**case.arguments))
+    given = {**case.arguments, "out": None}
+    jitgen.grouped_gemm(**given)
+    case.out.fill_(torch.nan)
+    monkeypatch.setattr("jitgen.ops.grouped_gemm.call.run", None)
+
+    verify_exact(case, jitgen.grouped_gemm(**case.arguments))
+    assert torch.equal(jitgen.grouped_gemm(**given)[case.is_owned], case.out[case.is_owned])
+
+
+def test_a_call_without_one_is_another() -> None:
+    case = solved(**WIDE)
+    plain = {**case.arguments, "bias": None, "out": None}
+    for _ in range(2):
+        biased = jitgen.grouped_gemm(**{**case.arguments, "out": None})
+        rest = jitgen.grouped_gemm(**plain)
+        assert not torch.equal(biased[case.is_owned], rest[case.is_owned])
+
+
+@needs.linker
+@pytest.mark.parametrize(
+    "kind",
+    [
+        each if each == "block128" else pytest.param(each, marks=pytest.mark.nightly)
+        for each in KINDS
+    ],
+)
+def test_it_is_added_on_an_emulated_gpu(kind: str) -> None:
+    case = solved(k=256, **KINDS[kind])
+    forced = config_of(case, KINDS[kind], epilogue=Epilogue(bias=True))
+    with device("sm_120a", num_sms=2):
+        for _ in range(2):
+            case.out.fill_(torch.nan)
+            verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=forced))
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"bias": torch.ones(N)}, r"bias: must have 2 dimensions|bias: must have shape \(3, 40\)"),
+    ({"bias": torch.ones(G, N + 8)}, r"bias: must have shape \(3, 40\), which is \(G, N\)"),
+    ({"bias": torch.ones(G, N).bfloat16()}, r"bias: must be float32 \(got torch.bfloat16\)"),
+    ({"bias": torch.ones(N, G).T}, "bias: must be contiguous in its last dimension"),
+    ({"bias": torch.ones(G, N, device="meta")}, "bias: must be on cpu"),
+    ({"bias": torch.ones(G, N, requires_grad=True)}, "bias: must not require a gradient"),
+    ({"bias": [1.0]}, "bias: must be a torch tensor"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), MISTAKES)
+def test_mistakes(changes: dict[str, Any], message: str) -> None:
+    """Before any call was right, and where one is remembered."""
+    case = solved(**WIDE)
+    for _ in range(2):
+        with pytest.raises(InputError, match=message):
+            jitgen.grouped_gemm(**{**case.arguments, **changes})
+        jitgen.grouped_gemm(**case.arguments)
+
+
+def test_a_config_has_a_bias_where_the_call_has_one() -> None:
+    case = solved(**WIDE)
+    with pytest.raises(InputError, match="config: is for no bias, and there is one"):
+        jitgen.grouped_gemm(**case.arguments, config=config_of(case, WIDE))
+    biased = config_of(case, WIDE, epilogue=Epilogue(bias=True))
+    with pytest.raises(InputError, match="config: is for a bias, and there is none"):
+        jitgen.grouped_gemm(**{**case.arguments, "bias": None}, config=biased)
+
+
+@pytest.mark.parametrize("arch", ["cpu", "sm_90a", "sm_100a"])
+def test_targets_without_such_kernels_say_so(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the code and the reason that their rules have for it."""
+    gpu = Emulated(arch=Arch(arch), num_sms=2, function=lambda config: None)
+    if arch != "cpu":
+        monkeypatch.setattr(current.get(), "emulated", gpu)
+    case = solved(k=256)
+    message = f"a bias beside e4m3 x e4m3 .* has no {arch} kernel: add it afterwards"
+    with pytest.raises(InputError, match=rf"bias: {message} \(E_EPILOGUE\)"):
+        jitgen.grouped_gemm(**case.arguments)
+    with pytest.raises(UnsupportedConfig, match=message) as caught:
+        jitgen.get_kernel(config_of(case, {}, epilogue=Epilogue(bias=True)), arch)
+
+    assert caught.value.code == "E_EPILOGUE"
+
+
+def test_tracers_see_one_operation() -> None:
+    case = solved(**WIDE)
+    given = {**case.arguments, "out": None}
+    traced = make_fx(lambda kwargs: jitgen.grouped_gemm(**kwargs), tracing_mode="symbolic")(given)
+    operation = torch.ops.jitgen.grouped_gemm
+    calls = [node for node in traced.graph.nodes if node.target is operation.default]
+    result = traced(given)
+
+    assert len(calls) == 1
+    assert torch.equal(result[case.is_owned], case.expected[case.is_owned].to(result.dtype))
