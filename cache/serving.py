@@ -217,19 +217,20 @@ class Serving:
                 self.layers.hide_record(entry.meta)
         events.emit(Event(kind=EventKind.QUARANTINE, key=entry.key, detail=reason))
 
-    def publish(self, meta: Meta, files: Mapping[str, bytes]) -> Entry:
+    def publish(self, meta: Meta, files: Mapping[str, bytes], signatures: bytes = b"") -> Entry:
         """
         Put an entry of `files` into the store; returns it, to be loaded.
 
         The digests in `meta` are filled in. Where another process was faster, or the disk cannot be
-        written, the entry is that of our own bytes; `Entry.why_private` says why.
+        written, the entry is that of our own bytes; `Entry.why_private` says why. `signatures`, the
+        bytes of a ``signatures.json``, are kept beside the record as they are.
 
         Raises:
             Damaged: The source or the library is missing, or `meta` contradicts itself.
         """
         from jitgen.cache.publishing import publish_entry
 
-        entry = Entry.of(meta, files)
+        entry = Entry.of(meta, files, signatures)
         if self.mode != "rw":
             return replace(entry, why_private=f"the cache may not be written ({self.mode})")
         try:

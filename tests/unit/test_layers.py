@@ -16,6 +16,7 @@ LAYERS = [
     {"errors", "frozen"},
     {"emulator", "text", "documents", "settings", "events", "forks", "boundary", "_version"},
     {"config", "layouts"},
+    {"signing"},
     {"formats"},
     {
         *("ops.protocol", "ops.grouped_gemm.config"),
@@ -25,7 +26,7 @@ LAYERS = [
     {"codegen"},
     {"compile"},
     {"tuning"},
-    {"runtime", "plans"},
+    {"runtime", "plans", "remote"},
     {"ops", "quantize", "reference"},
     {"verify"},
     {"tuning.measure"},
@@ -33,7 +34,10 @@ LAYERS = [
     {"bench", "cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-HEAVY = {"cutlass", "jinja2", "diskcache", "torch", "tvm_ffi", "rich", "numpy"}
+HEAVY = {
+    *("cutlass", "jinja2", "diskcache", "torch", "tvm_ffi", "rich", "numpy"),
+    *("cryptography", "obstore", "urllib3", "zstandard"),
+}
 
 
 @cache
