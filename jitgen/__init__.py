@@ -19,7 +19,7 @@ from jitgen._version import __version__
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
-    from jitgen import quantize, reference
+    from jitgen import metrics, quantize, reference
     from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
     from jitgen.events import Event, on_event
     from jitgen.ops.grouped_gemm.call import grouped_gemm
@@ -71,6 +71,7 @@ __all__ = [
     "freeze",
     "get_kernel",
     "grouped_gemm",
+    "metrics",
     "moe_fc2_dense",
     "on_event",
     "prewarm",
@@ -85,6 +86,7 @@ _GEMM = "jitgen.ops.grouped_gemm"
 _FC2 = "jitgen.ops.moe_fc2_dense"
 _SILU = "jitgen.ops.silu_mul_quantize"
 _HOME = {
+    "metrics": "",
     "quantize": "",
     "reference": "",
     "Arch": "jitgen.config",

@@ -35,6 +35,8 @@ class EventKind(StrEnum):
     FALLBACK = "fallback"
     EVICT = "evict"
     QUARANTINE = "quarantine"
+    FETCH = "fetch"
+    REJECT = "reject"
     BUDGET = "budget"
     QUEUE = "queue"
     ERROR = "error"
