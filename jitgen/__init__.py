@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jitgen import metrics, quantize, reference
     from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
     from jitgen.events import Event, on_event
+    from jitgen.fleet.warm_up import warm_up
     from jitgen.ops.grouped_gemm.call import grouped_gemm
     from jitgen.ops.grouped_gemm.config import (
         Cluster,
@@ -80,6 +81,7 @@ __all__ = [
     "select",
     "settings",
     "silu_mul_quantize",
+    "warm_up",
 ]
 
 _GEMM = "jitgen.ops.grouped_gemm"
@@ -120,6 +122,7 @@ _HOME = {
     "get_kernel": "jitgen.runtime.session",
     "select": "jitgen.runtime.session",
     "Session": "jitgen.runtime.session",
+    "warm_up": "jitgen.fleet.warm_up",
 }
 """Module of each public name that is loaded when it is first used; empty: it is a module itself."""
 

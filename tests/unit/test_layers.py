@@ -27,6 +27,7 @@ LAYERS = [
     {"compile"},
     {"tuning"},
     {"runtime", "plans", "remote", "metrics"},
+    {"fleet", "bundle"},
     {"ops", "quantize", "reference"},
     {"verify"},
     {"tuning.measure"},
