@@ -165,7 +165,9 @@ class Rank:
                     self._add(key, WarmUpState.SHARED, note)
                     return
                 packed = wire.unpack(self._board.entry(key, note, wire.MAX_BYTES), key)
-                entry = self._store.publish(packed.meta, packed.files, packed.signatures)
+                entry = self._store.publish(
+                    packed.meta, packed.files, packed.signatures, is_fetched=True
+                )
             if entry.why_private:
                 raise BoardError(f"it was received, but is not kept: {entry.why_private}")
             if readable(self._tiers, self._specs[key], tells_miss=False) is None:
@@ -240,8 +242,11 @@ class Rank:
             why = error or f"it was compiled, but {self._store.root} does not keep it"
             self._fail(key, mine, why, is_final=is_final)
         else:
-            self._board.done(key, mine, _packed(found[0]), seconds=outcome.seconds)
-            self._add(key, WarmUpState.COMPILED, mine, seconds=outcome.seconds)
+            is_own = answer.get("tier") == "compiled"  # else somebody elsewhere has compiled it
+            seconds = outcome.seconds if is_own else 0.0
+            self._board.done(key, mine, _packed(found[0]), seconds=seconds)
+            state = WarmUpState.COMPILED if is_own else WarmUpState.FETCHED
+            self._add(key, state, mine, seconds=seconds)
 
     def _fail(self, key: str, mine: Note, error: str, *, is_final: bool) -> None:
         is_final = is_final or mine.tries + 1 >= _MOST_TRIES

@@ -28,7 +28,7 @@ class WarmUpState(StrEnum):
     """Another rank did, into the same cache."""
 
     FETCHED = "fetched"
-    """Another rank sent it."""
+    """Another rank sent it, or a remote tier or compile service had it."""
 
     FAILED = "failed"
 

@@ -86,11 +86,13 @@ class Compiles:
 
     Attributes:
         counts: How often each kernel was compiled.
+        tier: Where the kernels come from, as the processes tell it.
         before: Called with a kernel's name before it is; the outcome, unless that is None.
     """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self.tier = "compiled"
         self.before: Callable[[str], OutcomeKind | None] = lambda _: None
         self._lock = threading.Lock()
 
@@ -104,7 +106,7 @@ class Compiles:
             kind = self.before(spec.name)
             if kind is None:
                 Store.open(Path(task["root"]), mode="rw").publish(record(spec), fake_files(1))
-                result = {"key": spec.key, "why_private": ""}
+                result = {"key": spec.key, "tier": self.tier, "why_private": ""}
                 kind = OutcomeKind.OK
                 yield Outcome(task=task, index=index, kind=kind, result=result, seconds=1.5)
             else:

@@ -147,6 +147,16 @@ def test_who_has_it_gives_it(tmp_path: Path, compiles: Compiles) -> None:
     assert [line["seconds"] for line in job.reports[1].manifest["kernels"]] == [0.0] * 4
 
 
+def test_with_a_service_nobody_compiles(tmp_path: Path, compiles: Compiles) -> None:
+    job = Job(tmp_path, 2, 4, machines=2)
+    compiles.tier = "service"
+    job.run(0, 1)
+
+    for report in job.reports.values():
+        assert report.count("fetched") == 4
+        assert (report.manifest["ok"], report.manifest["compiles"]) == (True, 0)
+
+
 def test_a_refusal_is_everybodys(tmp_path: Path, compiles: Compiles) -> None:
     job = Job(tmp_path, 2, 4, machines=2)
     bad = job.configs[1].name("cpu")
