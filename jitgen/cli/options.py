@@ -54,6 +54,17 @@ class ArchType(click.ParamType[Arch]):
             self.fail(str(error), param, ctx)
 
 
+class ArchList(ArchType):
+    """Targets, separated by commas."""
+
+    name = "arch,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a tuple of targets, each once."""
+        parse = super().convert
+        return tuple(dict.fromkeys(parse(part.strip(), param, ctx) for part in value.split(",")))
+
+
 class ShardType(click.ParamType[Shard]):
     """One of n equal parts: ``i/n``."""
 

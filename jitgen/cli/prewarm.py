@@ -10,7 +10,7 @@ import click
 
 from jitgen import plans
 from jitgen.cli.lookup import parse_configs
-from jitgen.cli.options import DEVICE, ArchType, ShardType, with_output
+from jitgen.cli.options import DEVICE, ArchList, ShardType, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
 from jitgen.config import Arch, Config
 from jitgen.errors import CacheError
@@ -45,23 +45,12 @@ class _How:
         return int(settings.max_kernels) if self.budget is None else self.budget
 
 
-class _ArchList(ArchType):
-    """Targets, separated by commas."""
-
-    name = "arch,..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a tuple of targets, each once."""
-        parse = super().convert
-        return tuple(dict.fromkeys(parse(part.strip(), param, ctx) for part in value.split(",")))
-
-
 @click.command(
     epilog=f"Shipped plans: {', '.join(plans.names())}. A plan of your own is a .toml file.",
 )
 @click.argument("names", metavar="[PLAN]...", nargs=-1)
 @click.option("--config", "config_names", metavar="NAME", multiple=True, help="One kernel by name.")
-@click.option("--arch", "archs", type=_ArchList(), help="Targets of the plans: A,B.")
+@click.option("--arch", "archs", type=ArchList(), help="Targets of the plans: A,B.")
 @DEVICE
 @click.option(
     "--jobs", "-j", type=click.IntRange(0), help="Compile processes; 0: by cores and memory."
