@@ -32,6 +32,7 @@ class _How:
     jobs: int | None
     shard: Shard | None
     budget: int | None
+    dask: str | None
     dry_run: bool
     check: bool
 
@@ -60,6 +61,9 @@ class _How:
     "--budget",
     type=click.IntRange(0),
     help="Fail, and compile nothing, where more kernels are asked for; JITGEN_MAX_KERNELS.",
+)
+@click.option(
+    "--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster, whose workers compile."
 )
 @click.option("--dry-run", is_flag=True, help="List the kernels; compile nothing.")
 @click.option("--check", is_flag=True, help="Exit 3 if a kernel is missing; compile nothing.")
@@ -200,6 +204,19 @@ def _run(
             progress.advance(f"{human_time(row.seconds)} {row.name}" if is_news else "")
 
         for arch, configs in wanted.items():
+            if how.dask is not None and not how.is_dry:
+                from jitgen.fleet import cluster
+
+                reports.append(
+                    cluster.prewarm(
+                        configs,
+                        arch=arch,
+                        store=store,
+                        address=how.dask,
+                        on_progress=on_progress,
+                    )
+                )
+                continue
             reports.append(
                 run(
                     configs,

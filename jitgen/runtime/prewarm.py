@@ -138,7 +138,7 @@ def prewarm(
     target = default_arch() if arch is None else Arch.parse(arch)
     where = current.get().store if store is None else store
     configs = in_shard(wanted(what, target, where), target, shard)
-    waiting = _examine(configs, target, where)
+    waiting = examine(configs, target, where)
     rows: dict[str, PrewarmRow] = {}
     running = 0
 
@@ -196,7 +196,7 @@ def wanted(
     return tuple(found)
 
 
-def _examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[PrewarmRow]:
+def examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[PrewarmRow]:
     """Return a row for each config: ``cached``, or ``would compile``."""
     rows, tiers = [], Tiers(store)
     for config in configs:

@@ -54,9 +54,9 @@ def test_it_serves_every_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert found is not None
     assert found.origin is not None
     (site / "zstandard").symlink_to(Path(found.origin).parent)
-    start = "import os; os.environ.update(JITGEN_VERIFY='off', BUNDLE={!r})\n".format(str(
-        tmp_path / "x.tar"
-    ))
+    start = "import os; os.environ.update(JITGEN_VERIFY='off', BUNDLE={!r})\n".format(
+        str(tmp_path / "x.tar")
+    )
     done = runtime_host.run(python, "-c", start + PROGRAM, cache=tmp_path / "cache")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
