@@ -107,6 +107,12 @@ class Server:
                 return
         connection.close()
 
+    def close(self) -> None:
+        """Close the connections that are kept."""
+        with self._guard:
+            while self._idle:
+                self._idle.pop().close()
+
 
 class Line:
     """Requests to one server, for one entry."""
@@ -152,7 +158,7 @@ class Line:
         try:
             if not self._connection.is_connected:
                 self._connection.connect()
-            self._connection.sock.settimeout(answer_s)
+            self._connection.timeout = answer_s
             self._connection.request(
                 method,
                 self._server.path_of(path),

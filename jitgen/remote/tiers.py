@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING
 
 from jitgen.remote import layout
@@ -67,7 +66,7 @@ class Remote:
                 line.cancel,
             )
         else:
-            place = _objects(self.url, os.getpid())
+            place = _place(self.url)
             found = self._guard.ask(
                 spec, lambda: layout.fetch(place, spec.key, self._guard.judge), place.cancel
             )
@@ -127,11 +126,22 @@ def places(store: Store) -> list[Remote | Service]:
     return [*found, Service(settings.service, store)] if settings.service else found
 
 
-@cache
+_servers: dict[str, Server] = {}
+_objects: dict[tuple[str, int], Objects] = {}
+
+
 def _server(url: str) -> Server:
-    return Server(url)
+    return _servers.get(url) or _servers.setdefault(url, Server(url))
 
 
-@cache
-def _objects(url: str, pid: int) -> Objects:  # noqa: ARG001  # a forked child has others
-    return Objects(url)
+def _place(url: str) -> Objects:
+    """Return the object store at `url`; a forked child has others than its parent."""
+    name = (url, os.getpid())
+    return _objects.get(name) or _objects.setdefault(name, Objects(url))
+
+
+def close() -> None:
+    """Close the connections that are kept for the next fetch."""
+    while _servers:
+        _servers.popitem()[1].close()
+    _objects.clear()
