@@ -45,12 +45,14 @@ class Toxic:
         port: Where it listens.
         connections: How many there were.
         requests: What was asked of it.
+        writers: The connections' streams.
     """
 
     poison: Poison
     port: int = 0
     connections: int = 0
     requests: list[Request] = field(default_factory=list)
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -58,6 +60,7 @@ class Toxic:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.writers.append(writer)
         with closing(writer), suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
@@ -94,11 +97,14 @@ def toxic(poison: Poison) -> Iterator[Toxic]:
         started.set()
         await ended.wait()
         listening.close()
+        await asyncio.sleep(0)  # what was accepted has its task
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.sleep(0)
+        for writer in server.writers:
+            writer.transport.abort()
+        await asyncio.sleep(0.01)  # that is when they are closed
 
     def run() -> None:
         loop.run_until_complete(main())

@@ -47,6 +47,7 @@ _COMMANDS = {
     "select": ("jitgen.cli.select:select", "Say which config serves a problem, and why."),
     "tune": ("jitgen.cli.tune:tune", "Measure the kernels to choose from, and keep the winners."),
     "cache": ("jitgen.cli.cache:cache", "Look into the disk cache and clean it."),
+    "trust": ("jitgen.cli.trust:trust", "Make keys, and say whose signatures count."),
     "bench": ("jitgen.cli.bench:bench", "Measure jitgen against its budgets."),
     "doctor": (
         "jitgen.cli.doctor:doctor",

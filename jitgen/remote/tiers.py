@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jitgen.remote import layout
-from jitgen.remote.guard import Guard
+from jitgen.remote.guard import Guard, Wanted
 from jitgen.remote.http import Server, Website
 from jitgen.remote.objects import Objects
 from jitgen.remote.outcomes import Nothing
-from jitgen.remote.service import Compiling
+from jitgen.remote.service import Compiling, Fetching
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
@@ -58,19 +58,19 @@ class Remote:
             SettingError: What is fetched must be signed, and JITGEN_TRUST is not set.
             ToolchainError: A package that it needs is not installed.
         """
+        found = self.look(spec)
+        return found if isinstance(found, Nothing) else kept(self._store, found)
+
+    def look(self, spec: Wanted) -> Packed | Nothing:
+        """Return what is there of `spec`, checked and kept nowhere; raises as `fetch`."""
+        judge = self._guard.judge
         if self.url.startswith("http"):
             line = _server(self.url).line()
-            found = self._guard.ask(
-                spec,
-                lambda: layout.fetch(Website(line), spec.key, self._guard.judge),
-                line.cancel,
+            return self._guard.ask(
+                spec, lambda: layout.fetch(Website(line), spec.key, judge), line.cancel
             )
-        else:
-            place = _place(self.url)
-            found = self._guard.ask(
-                spec, lambda: layout.fetch(place, spec.key, self._guard.judge), place.cancel
-            )
-        return found if isinstance(found, Nothing) else kept(self._store, found)
+        place = _place(self.url)
+        return self._guard.ask(spec, lambda: layout.fetch(place, spec.key, judge), place.cancel)
 
 
 class Service:
@@ -108,11 +108,14 @@ class Service:
         Raises:
             As `Remote.fetch`.
         """
-        compiling = Compiling(_server(self.url), spec, self._guard)
-        found = compiling.fetched()
+        found = self.look(spec)
         if isinstance(found, Nothing) and found.is_absent and may_compile:
-            found = compiling.compiled()
+            found = Compiling(_server(self.url), spec, self._guard).compiled()
         return found if isinstance(found, Nothing) else kept(self._store, found)
+
+    def look(self, spec: Wanted) -> Packed | Nothing:
+        """Return what the service has of `spec`, checked and kept nowhere; raises as `fetch`."""
+        return Fetching(_server(self.url), spec.key, self._guard).fetched(spec)
 
 
 def kept(store: Store, packed: Packed) -> Entry:
