@@ -239,7 +239,8 @@ def _check(answer: Answer) -> None:
 
 def _words(error: Exception) -> str:
     """Return what went wrong, without the objects that urllib3 tells of."""
-    return re.sub(r"^HTTPS?Connection\([^)]*\): ", "", str(error))[:300] or type(error).__name__
+    text = re.sub(r"^(HTTPS?Connection\([^)]*\)|None): ", "", str(error))
+    return text[:300] or type(error).__name__
 
 
 def _urllib3() -> Any:
