@@ -48,6 +48,7 @@ _COMMANDS = {
     "tune": ("jitgen.cli.tune:tune", "Measure the kernels to choose from, and keep the winners."),
     "cache": ("jitgen.cli.cache:cache", "Look into the disk cache and clean it."),
     "bundle": ("jitgen.cli.bundle:bundle", "Carry kernels in one file, which is an OCI image."),
+    "trust": ("jitgen.cli.trust:trust", "Make keys, and say whose signatures count."),
     "bench": ("jitgen.cli.bench:bench", "Measure jitgen against its budgets."),
     "doctor": (
         "jitgen.cli.doctor:doctor",
