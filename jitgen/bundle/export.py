@@ -116,8 +116,9 @@ def export(
     entries = [store.read(spec.key) for spec in specs]
     missing = [spec.name for spec, entry in zip(specs, entries, strict=True) if entry is None]
     if missing:
-        advice = f"jitgen prewarm {' '.join(plan.name for plan in asked)}"
-        raise MissingKernels(tuple(missing), f"{advice} --arch {','.join(archs)}")
+        command = f"jitgen prewarm {' '.join(plan.name for plan in asked)} --arch {','.join(archs)}"
+        each = [f"{command} --device '{device}'" for device in devices] or [command]
+        raise MissingKernels(tuple(missing), " && ".join(each))
     signed = [_signed(entry, signer, builder) for entry in entries if entry is not None]
     tar = layer.write(signed)
     annotations = _annotations(asked, archs, devices, signed)

@@ -92,6 +92,10 @@ def prewarm(
     from jitgen.runtime.prewarm import in_shard
 
     how = _How(**options)
+    if how.dask is not None and how.jobs is not None:
+        raise click.UsageError(
+            "--jobs is for this machine; of a cluster the workers' threads count"
+        )
     if device is not None:
         archs = archs or (devices.arch_of(device),)
         devices.require(device, archs)

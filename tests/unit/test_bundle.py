@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from jitgen.bundle import archive, image, layer
-from jitgen.bundle.export import MissingKernels, export
+from jitgen.bundle.export import MissingKernels, export, wanted
 from jitgen.bundle.image import BundleError
 from jitgen.bundle.install import install
 from jitgen.cache import Store
 from jitgen.cache.folder import Damaged
-from jitgen.errors import CacheError
+from jitgen.config import Arch
+from jitgen.errors import CacheError, ConfigError
 from jitgen.plans import Plan
 from jitgen.remote import wire
 from jitgen.runtime.session import select
@@ -108,6 +109,18 @@ class TestExport:
             export([plan], [CPU], tmp_path / "x.tar", store)
 
         assert not (tmp_path / "x.tar").exists()
+
+    def test_each_device_counts(self, plan: Plan, store: Store, tmp_path: Path) -> None:
+        """A bundle for two devices holds what either chooses; the advice names both."""
+        devices, arch = ("NVIDIA H200", "NVIDIA H100 PCIe"), Arch.parse("sm_90a")
+        with pytest.raises(MissingKernels) as caught:
+            export([plan], [arch], tmp_path / "x.tar", store, devices=devices)
+        alone = [{s.key for s in wanted([plan], [arch], store, [each])} for each in devices]
+
+        assert len(caught.value.names) == len(alone[0] | alone[1])
+        assert str(caught.value).endswith("--arch sm_90a --device 'NVIDIA H100 PCIe'")
+        with pytest.raises(ConfigError, match="device 'NVIDIA X'"):
+            export([plan], [arch], tmp_path / "x.tar", store, devices=["NVIDIA X"])
 
     def test_it_cannot_be_written(self, plan: Plan, store: Store, tmp_path: Path) -> None:
         with pytest.raises(BundleError, match="cannot be written: No such file"):

@@ -123,5 +123,7 @@ def test_without_the_extra(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> N
     assert done.code == 1
     assert "run: pip install 'jitgen[dask]'" in done.err
     assert jitgen(f"prewarm --config {name} --dask tcp://x:1 --dry-run").code == 0
+    both = jitgen(f"prewarm --config {name} --dask tcp://x:1 --jobs 2")
+    assert (both.code, "--jobs is for this machine" in both.err) == (2, True)
     with pytest.raises(ToolchainError):
         cluster._distributed()
