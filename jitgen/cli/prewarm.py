@@ -113,7 +113,7 @@ def prewarm(
     return ExitCode.FAILED if counts["failed"] else ExitCode.OK
 
 
-_STATES = ("cached", "compiled", "failed", "would compile")
+_STATES = ("cached", "fetched", "compiled", "failed", "would compile")
 
 
 def _wanted(

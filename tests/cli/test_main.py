@@ -53,10 +53,15 @@ def test_every_promised_command_is_there() -> None:
         "pin",
         "unpin",
         "adopt",
+        "sign",
+        "push",
+        "pull",
     ]
+    trust = ["key", "init", "add", "rotate", "revoke", "show"]
     bench = [*SUITES, *REPORTS, *HOPPER_FP4, "all"]
 
     found = {("cache", name) for name in cache} | {("bench", name) for name in bench}
+    found |= {("trust", name) for name in trust}
     assert {(name,) for name in promised} | found == set(ALL)
 
 
