@@ -57,7 +57,7 @@ def test_every_promised_command_is_there() -> None:
         "push",
         "pull",
     ]
-    trust = ["key", "init", "add", "rotate", "revoke", "show"]
+    trust = ["key", "init", "add", "rotate", "revoke", "push", "show"]
     bench = [*SUITES, *REPORTS, *HOPPER_FP4, "all"]
 
     found = {("cache", name) for name in cache} | {("bench", name) for name in bench}
