@@ -174,7 +174,7 @@ def _tell_budget(
     )
 
 
-_STATES = ("cached", "compiled", "failed", "would compile")
+_STATES = ("cached", "fetched", "compiled", "failed", "would compile")
 
 
 def _wanted(
