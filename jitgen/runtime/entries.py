@@ -91,12 +91,11 @@ def build(
     return entry
 
 
-def _publish(tiers: Tiers, spec: KernelSpec, artifact: Artifact) -> Entry:
-    """Return the entry of what was compiled, in the store unless there is a doubt about it."""
+def record(spec: KernelSpec, artifact: Artifact) -> Meta:
+    """Return what is known of `artifact`, but for its files and who built it."""
     from jitgen.cache import Meta
-    from jitgen.compile.provenance import builder
 
-    meta = Meta(
+    return Meta(
         key=spec.key,
         key_document=spec.document,
         name=spec.name,
@@ -111,6 +110,13 @@ def _publish(tiers: Tiers, spec: KernelSpec, artifact: Artifact) -> Entry:
         host_isa=(toolchain.host_level(spec.arch),),
         jitgen=__version__,
     )
+
+
+def _publish(tiers: Tiers, spec: KernelSpec, artifact: Artifact) -> Entry:
+    """Return the entry of what was compiled, in the store unless there is a doubt about it."""
+    from jitgen.compile.provenance import builder
+
+    meta = record(spec, artifact)
     if artifact.doubt:
         warn_once(
             f"doubt {artifact.doubt}",
