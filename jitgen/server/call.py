@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
+from urllib.parse import parse_qsl
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope
@@ -21,6 +22,7 @@ from jitgen.server.tokens import Token
 MAX_BODY = 2**16
 """Bytes of a request that is no entry."""
 
+_QUERY = 200  # characters of a value in a query string
 _BODY_S = 30.0  # in which a body must arrive
 
 
@@ -80,6 +82,11 @@ class Call:
     def header(self, name: bytes) -> str:
         """Return a header by its name in lower case; empty where it was not sent."""
         return self._headers.get(name, b"").decode("latin-1")
+
+    def query(self, name: str) -> str:
+        """Return a value of the query string, cut to a readable length; empty where it has none."""
+        text: str = self.scope["query_string"].decode("latin-1")
+        return dict(parse_qsl(text)).get(name, "")[:_QUERY]
 
     @property
     def key(self) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from jitgen.server import bundles, entries, jobs_resource, state
+from jitgen.server import bundles, entries, jobs_resource, state, ui
 
 if TYPE_CHECKING:
     from jitgen.server.call import Call
@@ -67,6 +67,14 @@ _ENTRY = {
     404: "there is none",
     410: "it is revoked",
 }
+
+_PAGES: tuple[tuple[str, str, Handler, str, dict[int, str]], ...] = (
+    ("ui", "/ui", ui.overview, "Page: queue, compiles, hit rates, misses", {}),
+    ("ui_entries", "/ui/entries", ui.entries, "Page: entries", {}),
+    ("ui_entry", "/ui/entries/{key}", ui.entry, "Page: one entry", {404: "there is none"}),
+    ("ui_revocations", "/ui/revocations", ui.revocations, "Page: trust and revocations", {}),
+    ("ui_style", "/ui/style.css", ui.style, "The style of the pages", {}),
+)
 
 TABLE: tuple[Resource, ...] = (
     Resource(
@@ -236,5 +244,19 @@ TABLE: tuple[Resource, ...] = (
         summary="Whether to send requests: disk writable, a toolchain proven, room in the queue",
         answers={200: "yes", 503: "no, and why"},
         is_quiet=True,
+    ),
+    *(
+        Resource(
+            name=name,
+            methods=("GET",),
+            path=path,
+            scope="read",
+            handler=handler,
+            summary=summary,
+            answers={200: "HTML", **more},
+            is_quiet=True,
+            is_page=True,
+        )
+        for name, path, handler, summary, more in _PAGES
     ),
 )
