@@ -19,8 +19,8 @@ from jitgen.config.rooms import OPERATIONS
 from jitgen.errors import ConfigError
 from jitgen.ops.protocol import operation
 from jitgen.ops.silu_mul_quantize.config import Scales
-from jitgen.settings import MAX_WAIT_S, parse_size
 from jitgen.text import shown
+from jitgen.values import MAX_WAIT_S, parse_size
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -110,6 +110,8 @@ def checked(record: bytes, files: Mapping[str, bytes], key: str, signatures: byt
             raise Damaged(
                 f"{name} has {len(part)} bytes, more than the {LIMITS.get(name, 0)} allowed"
             )
+    if not signatures.isascii():
+        raise Damaged("signatures.json is no text")
     meta = Meta.decode(record)
     if meta.key != key:
         raise Damaged("meta.json belongs to another key")

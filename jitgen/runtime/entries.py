@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Config to entry: compile one and publish it."""
+"""Config to entry: fetch one from elsewhere, or compile one and publish it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,21 @@ if TYPE_CHECKING:
     from jitgen.compile.workers import Stop
 
 
+def fetch(tiers: Tiers, spec: KernelSpec) -> tuple[Entry, str] | str:
+    """
+    Return the entry of `spec` that somebody else has compiled, and its tier's name; else why there
+    is none. One process of a host fetches a kernel while the others wait for it.
+
+    Raises:
+        As `Tiers.fetch`.
+    """
+    if not tiers.has_elsewhere:
+        return ""
+    with tiers.store.lock(spec.key, settings.lock_timeout) as is_locked:
+        found = readable(tiers, spec, tells_miss=False) if is_locked else None
+        return found or tiers.fetch(spec, may_compile=False)
+
+
 def build(
     tiers: Tiers,
     spec: KernelSpec,
@@ -30,9 +45,11 @@ def build(
     timeout_s: float | None = None,
     failure_ttl_s: float | None = None,
     stop: Stop | None = None,
-) -> Entry:
+    fetches: bool = True,
+) -> tuple[Entry, str]:
     """
-    Compile `spec` and publish it, unless another process does so meanwhile.
+    Return the entry of `spec` and the tier that it is from: fetched from where somebody else has
+    it, or compiled and published, unless another process does so meanwhile.
 
     Waits for the key's lock up to JITGEN_LOCK_TIMEOUT seconds and then compiles privately. A
     refusal of the compiler's that is certain is remembered for JITGEN_FAILURE_TTL seconds, so that
@@ -45,6 +62,7 @@ def build(
         timeout_s: How long a process of its own may take; None for JITGEN_COMPILE_TIMEOUT.
         failure_ttl_s: How long a refusal is remembered; None for JITGEN_FAILURE_TTL.
         stop: What ends such a process from another thread.
+        fetches: Whether places elsewhere are asked first.
 
     Raises:
         CompileError: The compiler refused it.
@@ -66,7 +84,10 @@ def build(
             if is_locked:
                 found = readable(tiers, spec, tells_miss=False)
                 if found is not None:
-                    return found[0]
+                    return found
+            fetched = tiers.fetch(spec, may_compile=True) if fetches else ""
+            if not isinstance(fetched, str):
+                return fetched
             artifact = compiling.compile_kernel(
                 spec.config,
                 spec.arch,
@@ -88,7 +109,7 @@ def build(
             seconds=entry.meta.compile_s,
         )
     )
-    return entry
+    return entry, "compiled"
 
 
 def record(spec: KernelSpec, artifact: Artifact) -> Meta:

@@ -56,7 +56,7 @@ def build_task(task: dict[str, Any]) -> dict[str, Any]:
         try:
             store = _store(task["root"], task["mode"])
             # Nothing else lives in this process: a refusal here is as certain as any.
-            entry = build(Tiers(store), spec_of(config, arch), where=Where.PROCESS)
+            entry, _ = build(Tiers(store), spec_of(config, arch), where=Where.PROCESS)
         except JitgenError as error:
             return {"error": str(error)}
     return {"key": entry.key, "why_private": entry.why_private}

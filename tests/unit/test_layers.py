@@ -14,7 +14,10 @@ import jitgen
 ROOT = Path(jitgen.__file__).parent
 LAYERS = [
     {"errors", "frozen"},
-    {"emulator", "text", "documents", "settings", "events", "forks", "boundary", "_version"},
+    {
+        *("emulator", "text", "documents", "settings", "values", "events", "forks", "boundary"),
+        "_version",
+    },
     {"config", "layouts"},
     {"signing"},
     {"formats"},
