@@ -92,6 +92,16 @@ class Objects:
             raise Unreachable(_first_line(error)) from None
         return True
 
+    def remove(self, path: str) -> None:
+        """Remove the object at `path`, if there is one; raises as `create`."""
+        obstore = self._obstore()
+        try:
+            obstore.delete(self._opened(), path)
+        except FileNotFoundError:
+            return
+        except (obstore.exceptions.BaseError, OSError) as error:
+            raise Unreachable(_first_line(error)) from None
+
     def _obstore(self) -> Any:
         try:
             import obstore

@@ -16,7 +16,7 @@ from jitgen.documents import BadDocument, read_bounded
 from jitgen.errors import JitgenError, SettingError
 from jitgen.server.confine import probe
 from jitgen.server.settings import ServiceSettings, Toolchain, read_settings
-from jitgen.server.shared import bucket_of
+from jitgen.server.shared import check_url
 from jitgen.server.tokens import read_tokens
 from jitgen.signing.keys import PrivateKey
 from jitgen.signing.trust import MAX_BYTES, opened
@@ -81,7 +81,7 @@ def _store(settings: ServiceSettings) -> Iterator[str]:
 
 def _shared(settings: ServiceSettings) -> Iterator[str]:
     try:
-        bucket_of(settings.replicas.shared)
+        check_url(settings.replicas.shared)
     except JitgenError as error:
         yield str(error)
 

@@ -28,7 +28,9 @@ from jitgen.server.metrics import Metrics
 from jitgen.server.settings import Replicas
 
 _LOOK_S = 0.5  # how often who waits for another service looks
-_MAX_BYTES = 4096
+MAX_BYTES = 4096
+"""Of a lease, which has a hundred."""
+
 _MOST_TAKEOVERS = 100
 
 
@@ -175,7 +177,7 @@ def _ends(data: bytes | None) -> float | None:
     if data is None:
         return None
     try:
-        found: Any = parse_json(data, max_bytes=_MAX_BYTES)
+        found: Any = parse_json(data, max_bytes=MAX_BYTES)
         return float(found["ends"])
     except (BadDocument, TypeError, KeyError, ValueError):
         return 0.0

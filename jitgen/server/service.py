@@ -79,7 +79,7 @@ class Service:
             )
             for each in settings.toolchains
         }
-        bucket = bucket_of(settings.replicas.shared)
+        bucket = bucket_of(settings.replicas.shared, revocations)
         self.leases = Leases(settings.replicas, bucket, self.metrics, self.log)
         self.work = Worker(
             pools=self.pools,
