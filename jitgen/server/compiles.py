@@ -109,7 +109,7 @@ async def examine(pool: Pool, config: dict[str, Any], arch: str) -> dict[str, An
     return answer
 
 
-async def submit(service: Service, order: Order) -> Job:
+def submit(service: Service, order: Order) -> Job:
     """
     Return the job of `order`.
 
@@ -118,7 +118,7 @@ async def submit(service: Service, order: Order) -> Job:
     """
     found = service.queue.find(order.key)
     if found is None or found.is_over:
-        failure = await service.remembered(order.key)
+        failure = service.failures.reason(order.key)
         if failure:
             raise Refused(424, "E_COMPILE", failure, kernel=order.name)
     elif not found.is_over:

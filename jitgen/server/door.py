@@ -66,7 +66,7 @@ class Door:
             await response(scope, receive, send)
         finally:
             self._count(response.status_code, time.perf_counter() - start, response)
-            if self._logs_all or response.status_code >= 500:
+            if self._logs_all or (response.status_code >= 500 and self._resource.scope):
                 self._tell(scope, response.status_code, token, trace, start, note)
 
     def _known(self, headers: dict[bytes, bytes]) -> Token:

@@ -27,7 +27,7 @@ async def get(service: Service, call: Call) -> Response:
     body = await body_of(service, call, key)
     if body is None:
         reason = "it was never compiled here, or is no more"
-        failure = await service.remembered(key)
+        failure = service.failures.reason(key)
         service.misses.add(key, call.token.name, failure or reason)
         service.metrics.entries.labels("missing").inc()
         raise Refused(404, "E_MISSING", f"there is no entry {key[:12]}: {failure or reason}")

@@ -30,7 +30,7 @@ async def compile_(service: Service, call: Call) -> Response:
     body = await body_of(service, call, order.key)
     if body is not None:
         return entry_answer(call, body)
-    job = await submit(service, order)
+    job = submit(service, order)
     service.misses.add(order.key, call.token.name, "not compiled yet", order.name)
     wait_s = min(call.wait_s, service.settings.limits.wait_s)
     if not await job.over(wait_s):

@@ -182,7 +182,7 @@ class Prewarms:
             return {"state": "cached"}
         for is_last in (*(False,) * _PATIENCE, True):
             try:
-                job = await submit(self._service, order)
+                job = submit(self._service, order)
             except Refused as refused:
                 if is_last or refused.code != "E_BUSY" or self._service.queue.is_closing:
                     raise

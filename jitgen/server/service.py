@@ -14,6 +14,7 @@ from jitgen.cache import Store
 from jitgen.cache.disk import cause
 from jitgen.errors import CacheError, JitgenError, SettingError
 from jitgen.server.confine import Confinement, probe
+from jitgen.server.failures import Failures
 from jitgen.server.gate import Gate
 from jitgen.server.jobs import JobState, Queue
 from jitgen.server.leases import Leases
@@ -45,6 +46,7 @@ class Service:
         pools: Its toolchains, by name.
         queue: Its jobs.
         prewarms: Its plans under way.
+        failures: What did not compile.
         misses: What was not there of late.
         signatures: The way to its signer.
         leases: What it shares with others.
@@ -79,6 +81,7 @@ class Service:
             )
             for each in settings.toolchains
         }
+        self.failures = Failures(store, settings.limits.failure_s)
         bucket = bucket_of(settings.replicas.shared, revocations)
         self.leases = Leases(settings.replicas, bucket, self.metrics, self.log)
         self.work = Worker(
@@ -89,7 +92,7 @@ class Service:
             leases=self.leases,
             metrics=self.metrics,
             log=self.log,
-            failure_s=settings.limits.failure_s,
+            failures=self.failures,
         )
         slots = {name: pool.jobs for name, pool in self.pools.items()}
         self.queue = Queue(settings.limits, slots, self.work)
@@ -106,6 +109,7 @@ class Service:
             ResourceError: There is no signer.
         """
         await self.signatures.start()
+        await self.failures.load()
         for pool in self.pools.values():
             pool.start()
         self._keeper = asyncio.create_task(self._keep(), name="keeper")
@@ -149,11 +153,6 @@ class Service:
         if len(self.queue) >= self.settings.limits.jobs:
             return "the queue is full"
         return ""
-
-    async def remembered(self, key: str) -> str:
-        """Return why `key` did not compile not long ago; empty where nothing is remembered."""
-        failure = await asyncio.to_thread(self.shelf.store.index.failure, key)
-        return "" if failure is None else failure.reason
 
     async def close(self) -> None:
         """Finish what is compiling, as long as the grace lasts, and end every process."""

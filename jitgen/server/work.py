@@ -23,6 +23,7 @@ from jitgen.server.jobs import Job, JobFailed, Order
 from jitgen.server.shelf import ZSTD
 
 if TYPE_CHECKING:
+    from jitgen.server.failures import Failures
     from jitgen.server.gate import Gate
     from jitgen.server.leases import Leases
     from jitgen.server.log import Log
@@ -52,7 +53,7 @@ class Worker:
         leases: Leases,
         metrics: Metrics,
         log: Log,
-        failure_s: float,
+        failures: Failures,
     ) -> None:
         self._pools = pools
         self._shelf = shelf
@@ -61,7 +62,7 @@ class Worker:
         self._leases = leases
         self._metrics = metrics
         self._log = log
-        self._failure_s = failure_s
+        self._failures = failures
 
     async def __call__(self, job: Job) -> None:
         """Bring the entry of `job` onto the shelf."""
@@ -80,7 +81,7 @@ class Worker:
         except JobFailed as failure:
             outcome = failure.code
             if failure.is_certain:
-                await self._remember(order, failure.reason)
+                await self._failures.add(order.key, order.name, failure.reason)
             raise
         except (ResourceError, SigningError, Damaged) as error:
             raise JobFailed("E_RESOURCE", str(error)) from error
@@ -139,15 +140,6 @@ class Worker:
         found = await asyncio.to_thread(self._shelf.store.read, entry.key) or published
         await self._leases.share(found)
         return found
-
-    async def _remember(self, order: Order, reason: str) -> None:
-        await asyncio.to_thread(
-            self._shelf.store.index.remember_failure,
-            order.key,
-            order.name,
-            reason,
-            self._failure_s,
-        )
 
 
 def _checked(order: Order, result: Mapping[str, Any]) -> Entry:
