@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import ssl
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -67,6 +69,20 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
         self.port = 0
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End in order at SIGTERM and SIGINT, and then with 0: that is what was asked for."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     async def startup(self, sockets: Any = None) -> None:
         """Listen, and say where."""

@@ -76,6 +76,7 @@ class Shelf:
         self._inside = library.parsed({"cache_size": settings.limit})
         self.revocations = revocations
         self._known: dict[str, None] = {}
+        self._age = 0
 
     def at_hand(self, key: str, encoding: str) -> Body | None:
         """Return the body of `key` if it is in memory; raises Revoked."""
@@ -88,6 +89,9 @@ class Shelf:
         found = self.at_hand(key, encoding)
         if found is not None:
             return found
+        other = self.hot.get(key, IDENTITY if encoding == ZSTD else ZSTD)
+        if other is not None:  # maybe all that there is: the disk may be full
+            return await self._recoded(key, other, encoding)
         entry = await asyncio.to_thread(self.store.read, key)
         if entry is None:
             self._known.pop(key, None)
@@ -104,14 +108,24 @@ class Shelf:
         row = self.revocations.of_record(made.etag.strip('"'), made.meta)
         if row is not None:
             raise Revoked(row)
-        if encoding == ZSTD:
-            data = await asyncio.to_thread(wire.compress, made.tar)
-        else:
-            data = made.tar
-        body = Body(data=data, etag=made.etag, headers=_headers(made.etag, encoding, len(data)))
-        self.hot.put(made.meta.key, encoding, body)
         self.remember(made.meta.key)
-        return body
+        plain = Body(data=made.tar, etag=made.etag, headers=())
+        return await self._recoded(made.meta.key, plain, encoding, is_plain=True)
+
+    async def _recoded(
+        self, key: str, body: Body, encoding: str, *, is_plain: bool = False
+    ) -> Body:
+        """Return a body in `encoding`, from one in the other or from a plain one; and keep it."""
+        data, age = body.data, self._age
+        if encoding == ZSTD:
+            data = await asyncio.to_thread(wire.compress, data)
+        elif not is_plain:
+            data = await asyncio.to_thread(wire.decompress, data)
+        headers = _headers(body.etag, encoding, len(data))
+        made = Body(data=data, etag=body.etag, headers=headers)
+        if age == self._age:  # else it may have been revoked meanwhile
+            self.hot.put(key, encoding, made)
+        return made
 
     async def publish(
         self, meta: Meta, files: Mapping[str, bytes], signatures: bytes = b""
@@ -143,6 +157,7 @@ class Shelf:
 
     def forget_all(self) -> None:
         """Look everything up again: what is revoked has changed, or the disk."""
+        self._age += 1
         self.hot.clear()
         self._known.clear()
 

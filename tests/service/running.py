@@ -74,7 +74,7 @@ class Running:
         self.log = folder / "log.jsonl"
         self.url = ""
         self.process: subprocess.Popen[bytes] | None = None
-        self.http = urllib3.PoolManager(retries=False, timeout=120.0, maxsize=64)
+        self.http = pool()
 
     def start(self) -> None:
         """Start it, and wait until it is ready."""
@@ -128,6 +128,11 @@ class Running:
         return self.request(
             "POST", "/v1/compile", json=order(config), headers={"Prefer": f"wait={wait_s}"}
         )
+
+
+def pool() -> urllib3.PoolManager:
+    """Return connections for one process: a forked child must not use its parent's."""
+    return urllib3.PoolManager(retries=False, timeout=300.0, maxsize=64)
 
 
 def order(config: Config, arch: Arch = Arch.CPU) -> dict[str, Any]:
