@@ -99,6 +99,7 @@ class Service:
         self.prewarms = Prewarms(self)
         self._proven: tuple[float, str] = (0.0, "")
         self._keeper: asyncio.Task[None] | None = None
+        self._renewal: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """
@@ -124,9 +125,11 @@ class Service:
 
     def reload(self) -> None:
         """
-        Read tokens and the trust document again; where one is wrong, what was read before holds.
+        Read tokens, the trust document and the signing key again; where tokens or trust are wrong,
+        what was read before holds.
         """
         access = self.settings.access
+        self._renewal = asyncio.create_task(self.signatures.renew())
         try:
             self.tokens = read_tokens(access.tokens, access.anonymous)
             self.log.event("tokens read", tokens=len(self.tokens))

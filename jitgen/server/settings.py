@@ -58,7 +58,7 @@ class Storage:
         size, 20 * 2**30, "size above which the least recently used entries go; 0: none"
     )
     memory: int = of(size, 128 * 2**20, "bytes of packed entries kept in memory")
-    bundles: Path | None = of(path, None, "folder of bundles to serve, <sha256>.tar each")
+    bundles: Path | None = of(path, None, "folder of bundles to serve, DIGEST.tar each")
     state: Path | None = of(path, None, "folder of what the service itself writes; beside the root")
 
 
@@ -94,7 +94,7 @@ class Toolchain:
     confine: str = of(
         choice("best", "require", "off"),
         "best",
-        "take network and key from its processes: as far as goes, or not start, or not at all",
+        "its processes have no network or key: best (if that goes), require, off",
     )
 
 
@@ -105,7 +105,11 @@ class Signing:
     key: Path | None = of(path, None, "file of the signing key: the signer is started with it")
     socket: Path | None = of(path, None, "socket of a signer that runs as another user")
     builder: str = of(text, "jitgen-service", "name of this service in what it signs")
-    gate: str = of(choice("off", "emulator"), "off", "what must pass before GPU kernels are signed")
+    gate: str = of(
+        choice("off", "emulator"),
+        "off",
+        "off or emulator: what GPU kernels must pass before they are signed",
+    )
     gate_s: float = of(seconds(1, 36000), 1800.0, "how long that may take for one kernel")
     trust: Path | None = of(path, None, "trust document to hand out, signed by the root key")
 
@@ -122,7 +126,7 @@ class Uploads:
     accept: str = of(
         choice("off", "unattested", "rebuild"),
         "off",
-        "refuse them; keep them unsigned; compile again and sign where the bytes are equal",
+        "off, unattested (kept unsigned) or rebuild (signed where a rebuild is equal)",
     )
 
 
@@ -142,11 +146,11 @@ class Log:
     requests: str = of(
         choice("all", "work", "errors"),
         "work",
-        "which requests: every one; none that was only read from memory; those that failed",
+        "which requests: all, work (not mere reads) or errors",
     )
 
 
-_SECTIONS = {
+SECTIONS: dict[str, type[Any]] = {
     "listen": Listen,
     "store": Storage,
     "access": Access,
@@ -201,12 +205,12 @@ def read_settings(file: Path) -> ServiceSettings:
 def parse_settings(document: dict[str, Any]) -> tuple[ServiceSettings, list[str]]:
     """Return the settings in `document`, and a line for each mistake."""
     mistakes = Mistakes()
-    allowed = (*_SECTIONS, "toolchains", "ui")
+    allowed = (*SECTIONS, "toolchains", "ui")
     for name in document:
         if name not in allowed:
             mistakes.add(name, f"is not known; allowed: {', '.join(allowed)}")
     sections: dict[str, Any] = {
-        name: mistakes.table(kind, document.get(name, {}), name) for name, kind in _SECTIONS.items()
+        name: mistakes.table(kind, document.get(name, {}), name) for name, kind in SECTIONS.items()
     }
     sections["toolchains"] = _toolchains(document.get("toolchains", [{}]), mistakes)
     try:

@@ -134,6 +134,14 @@ class Signatures:
             await asyncio.to_thread(self._process.wait)
             self._process = None
 
+    async def renew(self) -> None:
+        """Start anew, with the key that is in the file now; one that cannot be used is told."""
+        await self.close()
+        try:
+            await self.start()
+        except (SigningError, ResourceError) as error:
+            self._log.event("signer not started", level="error", reason=str(error))
+
     async def close(self) -> None:
         """End a signer of the service's own."""
         async with self._guard:

@@ -10,7 +10,7 @@ import pytest
 from tests.service.running import Running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A service with tokens of each scope, one signing key, and uploads that are rebuilt."""
     running = Running(tmp_path_factory.mktemp("service"), {"uploads": {"accept": "rebuild"}})

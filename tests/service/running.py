@@ -44,6 +44,7 @@ class Running:
     Attributes:
         tokens: Their texts, by scope; ``all`` for all of them.
         url: Where it listens.
+        scheme: ``https`` where it has a certificate.
         process: It.
     """
 
@@ -75,6 +76,7 @@ class Running:
         self.url = ""
         self.process: subprocess.Popen[bytes] | None = None
         self.http = pool()
+        self.scheme = "http"
 
     def start(self) -> None:
         """Start it, and wait until it is ready."""
@@ -92,7 +94,7 @@ class Running:
             for line in self.log.read_bytes()[begin:].splitlines():
                 with suppress(ValueError):
                     port = json.loads(line).get("port", port)
-            self.url = f"http://127.0.0.1:{port}"
+            self.url = f"{self.scheme}://127.0.0.1:{port}"
             with suppress(urllib3.exceptions.HTTPError):
                 if port and self.http.request("GET", f"{self.url}/readyz").status == 200:
                     return

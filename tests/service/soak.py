@@ -143,13 +143,13 @@ class Soak:
                     os.kill(worker, signal.SIGKILL)
 
     def rotate_key(self) -> None:
-        """Sign with another key from now on; what the old one signed goes on counting."""
+        """Sign with another key soon; what the old one signed goes on counting."""
         key = PrivateKey.generate()
         self.signers.append(key)
         file = self.service.folder / "key.pem"
         file.unlink()
         key.save(file)
-        self.kill_signer()
+        self.reload()
 
     def reload(self) -> None:
         assert self.service.process is not None
