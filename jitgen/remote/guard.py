@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from jitgen.errors import SigningError
 from jitgen.events import Event, EventKind, events, warn_once
@@ -31,9 +31,22 @@ from jitgen.settings import settings
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
-    from jitgen.runtime.spec import KernelSpec
 
 T = TypeVar("T")
+
+
+class Wanted(Protocol):
+    """What is to be known of a kernel to ask for it; a `KernelSpec` has it."""
+
+    @property
+    def key(self) -> str:
+        """Digest of its key document."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
 
 
 class Guard:
@@ -60,7 +73,7 @@ class Guard:
 
     def ask(
         self,
-        spec: KernelSpec,
+        spec: Wanted,
         work: Callable[[], T],
         cancel: Callable[[], object],
         *,
@@ -108,7 +121,7 @@ class Guard:
             warn_once(f"trust {error}", "nothing that is fetched is accepted: %s", error)
             return ""
 
-    def _known(self, spec: KernelSpec, purpose: str, trust: str) -> Nothing | None:
+    def _known(self, spec: Wanted, purpose: str, trust: str) -> Nothing | None:
         """Return what makes it needless to ask; None: nothing does."""
         for name in ((self._url, purpose), (self._url, purpose, spec.key)):
             if nothing := negatives.find(name, trust):
@@ -118,7 +131,7 @@ class Guard:
         return None
 
     def _remember(
-        self, spec: KernelSpec, purpose: str, error: Trouble, nothing: Nothing, trust: str
+        self, spec: Wanted, purpose: str, error: Trouble, nothing: Nothing, trust: str
     ) -> None:
         name = (self._url, purpose, spec.key)
         if isinstance(error, Absent):
@@ -138,7 +151,7 @@ class Guard:
                 nothing.reason,
             )
 
-    def _emit(self, kind: EventKind, spec: KernelSpec, detail: str, seconds: float = 0.0) -> None:
+    def _emit(self, kind: EventKind, spec: Wanted, detail: str, seconds: float = 0.0) -> None:
         events.emit(
             Event(
                 kind=kind,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 HTTP, as far as it is needed to fetch a kernel: one try, no redirects, no answer without an end.
+Only a request over a kept connection that the server has just closed is sent once more.
 
 A redirect is refused, not followed: it would send a token to whoever the answer names. So is an
 answer that is longer than what was expected, or shorter than it says. Connections are kept for the
@@ -10,6 +11,7 @@ next request of this process, and never shared with a forked child.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -80,24 +82,27 @@ class Server:
         """Return `path` as it stands in a request."""
         return f"{self._path}/{path}"
 
-    def take(self) -> Any:
-        """Return a connection that is open, or a new one."""
+    def take(self) -> tuple[Any, bool]:
+        """Return a connection, and whether it was used before and is open; else it is new."""
         while True:
             with self._guard:
                 if not self._idle:
                     break
                 connection = self._idle.pop()
             if connection.is_connected:
-                return connection
+                return connection, True
             connection.close()
         urllib3 = _urllib3()
         if not self._is_tls:
-            return urllib3.connection.HTTPConnection(self._host, self._port, timeout=CONNECT_S)
+            plain = urllib3.connection.HTTPConnection(self._host, self._port, timeout=CONNECT_S)
+            return plain, False
         import ssl
 
-        return urllib3.connection.HTTPSConnection(
-            self._host, self._port, timeout=CONNECT_S, ssl_context=ssl.create_default_context()
+        context = ssl.create_default_context()
+        secure = urllib3.connection.HTTPSConnection(
+            self._host, self._port, timeout=CONNECT_S, ssl_context=context
         )
+        return secure, False
 
     def give(self, connection: Any) -> None:
         """Keep a connection for the next request."""
@@ -107,6 +112,12 @@ class Server:
                 return
         connection.close()
 
+    def close(self) -> None:
+        """Close the connections that are kept."""
+        with self._guard:
+            while self._idle:
+                self._idle.pop().close()
+
 
 class Line:
     """Requests to one server, for one entry."""
@@ -114,11 +125,11 @@ class Line:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._connection: Any = None
-        self._is_cancelled = False
+        self.is_cancelled = False
 
     def cancel(self) -> None:
         """End the request under way, from another thread."""
-        self._is_cancelled = True
+        self.is_cancelled = True
         connection = self._connection
         if connection is not None and (sock := connection.sock) is not None:
             import socket
@@ -145,48 +156,41 @@ class Line:
             Busy: It asks to be left alone.
         """
         urllib3 = _urllib3()
-        if self._is_cancelled:
-            raise Unreachable("the time is over")
-        self._connection = self._server.take()
-        is_over = False
-        try:
-            if not self._connection.is_connected:
-                self._connection.connect()
-            self._connection.sock.settimeout(answer_s)
-            self._connection.request(
-                method,
-                self._server.path_of(path),
-                body=body,
-                headers={"User-Agent": "jitgen", **(headers or {})},
-                preload_content=False,
-                decode_content=False,
-            )
-            answer, is_over = self._answer(max_bytes)
-        except (urllib3.exceptions.HTTPError, HTTPException, OSError, ValueError) as error:
-            raise Unreachable(_words(error)) from None
-        finally:
-            connection, self._connection = self._connection, None
-            if is_over and not connection.is_closed and not self._is_cancelled:
-                self._server.give(connection)
-            else:
-                connection.close()
-        _check(answer)
-        return answer
-
-    def _answer(self, max_bytes: int) -> tuple[Answer, bool]:
-        """Return an answer, and whether the connection can be used for another one."""
-        response = self._connection.getresponse()
-        said = response.length_remaining
-        if said is not None and said > max_bytes:
-            raise Unreachable(f"an answer of {said} bytes, and {max_bytes} are the most expected")
-        chunks, size = [], 0
-        while chunk := response.read(_CHUNK):
-            size += len(chunk)
-            if size > max_bytes or self._is_cancelled:
-                raise Unreachable(f"an answer of more than {max_bytes} bytes")
-            chunks.append(chunk)
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        return Answer(status=response.status, headers=headers, body=b"".join(chunks)), True
+        while True:
+            if self.is_cancelled:
+                raise Unreachable("the time is over")
+            self._connection, is_used = self._server.take()
+            is_over = False
+            try:
+                if not is_used:
+                    self._connection.connect()
+                self._connection.timeout = answer_s
+                try:
+                    self._connection.request(
+                        method,
+                        self._server.path_of(path),
+                        body=body,
+                        headers={"User-Agent": "jitgen", **(headers or {})},
+                        preload_content=False,
+                        decode_content=False,
+                    )
+                    response = self._connection.getresponse()
+                except ConnectionError:
+                    if is_used:  # the server had closed it just then
+                        continue
+                    raise
+                answer = _answer(response, max_bytes, self)
+                is_over = True
+            except (urllib3.exceptions.HTTPError, HTTPException, OSError, ValueError) as error:
+                raise Unreachable(_words(error)) from None
+            finally:
+                connection, self._connection = self._connection, None
+                if is_over and not connection.is_closed and not self.is_cancelled:
+                    self._server.give(connection)
+                else:
+                    connection.close()
+            _check(answer)
+            return answer
 
 
 class Website:
@@ -207,6 +211,21 @@ class Website:
         raise Unreachable(f"HTTP {answer.status}")
 
 
+def _answer(response: Any, max_bytes: int, line: Line) -> Answer:
+    """Return an answer in full, unless that is too long or `line` was cancelled."""
+    said = response.length_remaining
+    if said is not None and said > max_bytes:
+        raise Unreachable(f"an answer of {said} bytes, and {max_bytes} are the most expected")
+    chunks, size = [], 0
+    while chunk := response.read(_CHUNK):
+        size += len(chunk)
+        if size > max_bytes or line.is_cancelled:
+            raise Unreachable(f"an answer of more than {max_bytes} bytes")
+        chunks.append(chunk)
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(status=response.status, headers=headers, body=b"".join(chunks))
+
+
 def _check(answer: Answer) -> None:
     """Raise for what says nothing about what was asked."""
     status = answer.status
@@ -220,8 +239,8 @@ def _check(answer: Answer) -> None:
 
 def _words(error: Exception) -> str:
     """Return what went wrong, without the objects that urllib3 tells of."""
-    text = str(error)
-    return text.rsplit(">: ", 1)[-1][:300] or type(error).__name__
+    text = re.sub(r"^(HTTPS?Connection\([^)]*\)|None): ", "", str(error))
+    return text[:300] or type(error).__name__
 
 
 def _urllib3() -> Any:

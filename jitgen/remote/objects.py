@@ -10,9 +10,11 @@ do not outlive a fork, and a child that asks would wait for ever: it is told so 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from jitgen.cache.entry import is_key
 from jitgen.errors import ToolchainError
 from jitgen.remote.budget import ANSWER_S, CONNECT_S, PUSH_S
 from jitgen.remote.outcomes import Absent, Unreachable, Unusable
@@ -99,6 +101,18 @@ class Objects:
             obstore.delete(self._opened(), path)
         except FileNotFoundError:
             return
+        except (obstore.exceptions.BaseError, OSError) as error:
+            raise Unreachable(_first_line(error)) from None
+
+    def keys(self) -> Iterator[str]:
+        """Yield the key of every entry that lies here; raises as `create`."""
+        obstore = self._obstore()
+        try:
+            for page in obstore.list(self._opened(), "v1/ac"):
+                for found in page:
+                    name = found["path"].rsplit("/", 1)[-1].removesuffix(".json")
+                    if is_key(name):
+                        yield name
         except (obstore.exceptions.BaseError, OSError) as error:
             raise Unreachable(_first_line(error)) from None
 

@@ -28,7 +28,7 @@ from jitgen.settings import settings
 from jitgen.text import shown
 
 if TYPE_CHECKING:
-    from jitgen.remote.guard import Guard
+    from jitgen.remote.guard import Guard, Wanted
     from jitgen.runtime.spec import KernelSpec
 
 WAIT_S = 10.0
@@ -39,9 +39,95 @@ _MAX_TOKEN = 4096
 _TARS = (wire.TAR, "application/x-tar")
 
 
-class Compiling:
+class Fetching:
     """
-    One kernel that is wanted of a service.
+    What a service has of one kernel.
+
+    Args:
+        server: The service.
+        key: The kernel's key.
+        guard: What stands around every question.
+    """
+
+    def __init__(self, server: Server, key: str, guard: Guard) -> None:
+        self._server = server
+        self._key = key
+        self._guard = guard
+
+    def fetched(self, wanted: Wanted) -> wire.Packed | Nothing:
+        """Return what the service has, or why it gives nothing."""
+        line = self._server.line()
+        return self._guard.ask(wanted, lambda: self._fetch(line), line.cancel)
+
+    def _fetch(self, line: Line) -> wire.Packed:
+        answer = line.request(
+            "GET",
+            f"v1/entries/{self._key}",
+            wire.MAX_BYTES,
+            headers=self._headers() | {"Accept": wire.TAR, "Accept-Encoding": "zstd"},
+        )
+        if answer.status == 404:
+            raise Absent("not compiled yet")
+        return self._packed(answer)
+
+    def _packed(self, answer: Answer) -> wire.Packed:
+        """Return the entry in an answer, checked; raises for everything else that it may be."""
+        if answer.status != 200:
+            self._raise_for(answer)
+        kind = answer.headers.get("content-type", "").split(";")[0].strip()
+        if kind not in _TARS:
+            raise Unreachable(f"an answer of type {shown(kind)} in the place of an entry")
+        coding = answer.headers.get("content-encoding", "identity")
+        try:
+            if coding not in ("zstd", "identity"):
+                raise Damaged(f"it is encoded as {shown(coding)}")
+            data = wire.decompress(answer.body) if coding == "zstd" else answer.body
+            packed = wire.unpack(data, self._key)
+        except Damaged as error:
+            raise Refused(str(error)) from None
+        if reason := self._guard.judge(packed.record, packed.signatures):
+            raise Refused(reason)
+        return packed
+
+    def _raise_for(self, answer: Answer) -> None:
+        status, said = answer.status, _reason(answer, "")
+        words = f"HTTP {status}: {_MEANINGS.get(status, 'an answer that was not foreseen')}"
+        words = f"{words} ({said})" if said else words
+        if status in (401, 403):
+            raise Unreachable(words)
+        if status == 410:
+            raise Refused(words)
+        raise Declined(words, FAILED_S if status == 424 else DECLINED_S)
+
+    def _headers(self) -> dict[str, str]:
+        token = self._token()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _token(self) -> str:
+        """Return the token to send; read anew each time, for it may be rotated."""
+        path = settings.token_file
+        if path is None:
+            return ""
+        if not self._server.is_confidential:
+            warn_once(
+                f"token {self._server.url}",
+                "the token of JITGEN_TOKEN_FILE is not sent to %s: everybody on the way could read "
+                "it; use https://",
+                self._server.url,
+            )
+            return ""
+        try:
+            token = read_bounded(path, _MAX_TOKEN).decode("ascii").strip()
+        except (BadDocument, OSError, ValueError) as error:
+            raise SettingError(f"JITGEN_TOKEN_FILE={path} cannot be read: {error}") from None
+        if not token.isprintable() or " " in token:
+            raise SettingError(f"JITGEN_TOKEN_FILE={path} holds more than one token")
+        return token
+
+
+class Compiling(Fetching):
+    """
+    One kernel that a service is to compile.
 
     Args:
         server: The service.
@@ -50,14 +136,8 @@ class Compiling:
     """
 
     def __init__(self, server: Server, spec: KernelSpec, guard: Guard) -> None:
-        self._server = server
+        super().__init__(server, spec.key, guard)
         self._spec = spec
-        self._guard = guard
-
-    def fetched(self) -> wire.Packed | Nothing:
-        """Return what the service has, or why it gives nothing."""
-        line = self._server.line()
-        return self._guard.ask(self._spec, lambda: self._fetch(line), line.cancel)
 
     def compiled(self) -> wire.Packed | Nothing:
         """Return what the service compiles, or why it does not; waits for it."""
@@ -69,17 +149,6 @@ class Compiling:
             purpose="compile",
             seconds=settings.compile_timeout,
         )
-
-    def _fetch(self, line: Line) -> wire.Packed:
-        answer = line.request(
-            "GET",
-            f"v1/entries/{self._spec.key}",
-            wire.MAX_BYTES,
-            headers=self._headers() | {"Accept": wire.TAR, "Accept-Encoding": "zstd"},
-        )
-        if answer.status == 404:
-            raise Absent("not compiled yet")
-        return self._packed(answer)
 
     def _compile(self, line: Line) -> wire.Packed:
         document = {
@@ -123,60 +192,6 @@ class Compiling:
             if answer.status != 200 or state == "failed":
                 raise Declined(_reason(answer, "the compile failed"), FAILED_S)
         raise Unreachable("the service is still compiling it")
-
-    def _packed(self, answer: Answer) -> wire.Packed:
-        """Return the entry in an answer, checked; raises for everything else that it may be."""
-        if answer.status != 200:
-            self._raise_for(answer)
-        kind = answer.headers.get("content-type", "").split(";")[0].strip()
-        if kind not in _TARS:
-            raise Unreachable(f"an answer of type {shown(kind)} in the place of an entry")
-        coding = answer.headers.get("content-encoding", "identity")
-        try:
-            if coding not in ("zstd", "identity"):
-                raise Damaged(f"it is encoded as {shown(coding)}")
-            data = wire.decompress(answer.body) if coding == "zstd" else answer.body
-            packed = wire.unpack(data, self._spec.key)
-        except Damaged as error:
-            raise Refused(str(error)) from None
-        if reason := self._guard.judge(packed.record, packed.signatures):
-            raise Refused(reason)
-        return packed
-
-    def _raise_for(self, answer: Answer) -> None:
-        status, said = answer.status, _reason(answer, "")
-        words = f"HTTP {status}: {_MEANINGS.get(status, 'an answer that was not foreseen')}"
-        words = f"{words} ({said})" if said else words
-        if status in (401, 403):
-            raise Unreachable(words)
-        if status == 410:
-            raise Refused(words)
-        raise Declined(words, FAILED_S if status == 424 else DECLINED_S)
-
-    def _headers(self) -> dict[str, str]:
-        token = self._token()
-        return {"Authorization": f"Bearer {token}"} if token else {}
-
-    def _token(self) -> str:
-        """Return the token to send; read anew each time, for it may be rotated."""
-        path = settings.token_file
-        if path is None:
-            return ""
-        if not self._server.is_confidential:
-            warn_once(
-                f"token {self._server.url}",
-                "the token of JITGEN_TOKEN_FILE is not sent to %s: everybody on the way could read "
-                "it; use https://",
-                self._server.url,
-            )
-            return ""
-        try:
-            token = read_bounded(path, _MAX_TOKEN).decode("ascii").strip()
-        except (BadDocument, OSError, ValueError) as error:
-            raise SettingError(f"JITGEN_TOKEN_FILE={path} cannot be read: {error}") from None
-        if not token.isprintable() or " " in token:
-            raise SettingError(f"JITGEN_TOKEN_FILE={path} holds more than one token")
-        return token
 
 
 _MEANINGS = {

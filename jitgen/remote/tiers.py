@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING
 
 from jitgen.remote import layout
-from jitgen.remote.guard import Guard
+from jitgen.remote.guard import Guard, Wanted
 from jitgen.remote.http import Server, Website
 from jitgen.remote.objects import Objects
 from jitgen.remote.outcomes import Nothing
-from jitgen.remote.service import Compiling
+from jitgen.remote.service import Compiling, Fetching
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
@@ -59,19 +58,19 @@ class Remote:
             SettingError: What is fetched must be signed, and JITGEN_TRUST is not set.
             ToolchainError: A package that it needs is not installed.
         """
+        found = self.look(spec)
+        return found if isinstance(found, Nothing) else kept(self._store, found)
+
+    def look(self, spec: Wanted) -> Packed | Nothing:
+        """Return what is there of `spec`, checked and kept nowhere; raises as `fetch`."""
+        judge = self._guard.judge
         if self.url.startswith("http"):
             line = _server(self.url).line()
-            found = self._guard.ask(
-                spec,
-                lambda: layout.fetch(Website(line), spec.key, self._guard.judge),
-                line.cancel,
+            return self._guard.ask(
+                spec, lambda: layout.fetch(Website(line), spec.key, judge), line.cancel
             )
-        else:
-            place = _objects(self.url, os.getpid())
-            found = self._guard.ask(
-                spec, lambda: layout.fetch(place, spec.key, self._guard.judge), place.cancel
-            )
-        return found if isinstance(found, Nothing) else kept(self._store, found)
+        place = _place(self.url)
+        return self._guard.ask(spec, lambda: layout.fetch(place, spec.key, judge), place.cancel)
 
 
 class Service:
@@ -109,11 +108,14 @@ class Service:
         Raises:
             As `Remote.fetch`.
         """
-        compiling = Compiling(_server(self.url), spec, self._guard)
-        found = compiling.fetched()
+        found = self.look(spec)
         if isinstance(found, Nothing) and found.is_absent and may_compile:
-            found = compiling.compiled()
+            found = Compiling(_server(self.url), spec, self._guard).compiled()
         return found if isinstance(found, Nothing) else kept(self._store, found)
+
+    def look(self, spec: Wanted) -> Packed | Nothing:
+        """Return what the service has of `spec`, checked and kept nowhere; raises as `fetch`."""
+        return Fetching(_server(self.url), spec.key, self._guard).fetched(spec)
 
 
 def kept(store: Store, packed: Packed) -> Entry:
@@ -127,11 +129,22 @@ def places(store: Store) -> list[Remote | Service]:
     return [*found, Service(settings.service, store)] if settings.service else found
 
 
-@cache
+_servers: dict[str, Server] = {}
+_objects: dict[tuple[str, int], Objects] = {}
+
+
 def _server(url: str) -> Server:
-    return Server(url)
+    return _servers.get(url) or _servers.setdefault(url, Server(url))
 
 
-@cache
-def _objects(url: str, pid: int) -> Objects:  # noqa: ARG001  # a forked child has others
-    return Objects(url)
+def _place(url: str) -> Objects:
+    """Return the object store at `url`; a forked child has others than its parent."""
+    name = (url, os.getpid())
+    return _objects.get(name) or _objects.setdefault(name, Objects(url))
+
+
+def close() -> None:
+    """Close the connections that are kept for the next fetch."""
+    while _servers:
+        _servers.popitem()[1].close()
+    _objects.clear()

@@ -54,10 +54,15 @@ def test_every_promised_command_is_there() -> None:
         "pin",
         "unpin",
         "adopt",
+        "push",
+        "pull",
+        "sign",
     ]
+    trust = ["init", "key", "add", "revoke", "rotate", "show"]
     bench = [*SUITES, *REPORTS, *HOPPER_FP4, "all"]
 
     found = {("cache", name) for name in cache} | {("bench", name) for name in bench}
+    found |= {("trust", name) for name in trust}
     assert {(name,) for name in promised} | found == set(ALL)
 
 
