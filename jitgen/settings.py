@@ -236,6 +236,15 @@ TABLE: tuple[Setting, ...] = (
         help="Compile processes of a prewarm.",
     ),
     Setting(
+        name="max_kernels",
+        default=0,
+        parse=values.number(int, math.inf, "a whole number, 0 for no limit"),
+        kind="count",
+        shown_default="`0`: no limit",
+        help="Distinct kernels that one process is to need: the first one beyond is a warning, "
+        "each is an event. Of `prewarm`, the default of `--budget`, beyond which it fails.",
+    ),
+    Setting(
         name="lock_timeout",
         default=120.0,
         parse=values.seconds(values.MAX_WAIT_S),

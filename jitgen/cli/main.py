@@ -50,6 +50,7 @@ _COMMANDS = {
     "token": ("jitgen.cli.serve:token", "Make an access token for the compile service."),
     "signer": ("jitgen.cli.serve:signer", "Sign for a compile service of another user."),
     "cache": ("jitgen.cli.cache:cache", "Look into the disk cache and clean it."),
+    "bundle": ("jitgen.cli.bundle:bundle", "Carry kernels in one file, which is an OCI image."),
     "trust": ("jitgen.cli.trust:trust", "Make keys, and say whose signatures count."),
     "bench": ("jitgen.cli.bench:bench", "Measure jitgen against its budgets."),
     "doctor": (

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -73,6 +74,7 @@ def build(
     from jitgen.compile import compile as compiling
 
     store, name = tiers.store, spec.key
+    start = time.perf_counter()
     if failure := store.index.failure(name):
         raise RememberedFailure(
             spec.name,
@@ -81,6 +83,7 @@ def build(
         )
     try:
         with store.lock(name, settings.lock_timeout) as is_locked:
+            waited_s = time.perf_counter() - start
             if is_locked:
                 found = readable(tiers, spec, tells_miss=False)
                 if found is not None:
@@ -101,6 +104,9 @@ def build(
             ttl_s = settings.failure_ttl if failure_ttl_s is None else failure_ttl_s
             store.index.remember_failure(name, spec.name, error.reason, ttl_s)
         raise
+    events.emit(
+        Event(kind=EventKind.QUEUE, kernel=entry.meta.name, key=entry.key, seconds=waited_s)
+    )
     events.emit(
         Event(
             kind=EventKind.COMPILE,

@@ -22,6 +22,7 @@ from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.plans import Plan
 from jitgen.runtime.session import current
+from jitgen.runtime.shard import Shard
 from jitgen.runtime.spec import key, spec_of
 from jitgen.runtime.task import TASK, compile_task
 from jitgen.runtime.tiers import Tiers, readable
@@ -107,6 +108,7 @@ def prewarm(
     on_progress: Progress | None = None,
     timeout_s: float | None = None,
     store: Store | None = None,
+    shard: Shard | str | None = None,
 ) -> PrewarmReport:
     """
     Bring every kernel that `what` can ask for into the store.
@@ -122,18 +124,21 @@ def prewarm(
             the prewarm.
         timeout_s: Seconds that one compile may take; None for JITGEN_COMPILE_TIMEOUT.
         store: Where to, and whose measurements choose for a plan; None for the session's.
+        shard: Which part of it, ``i/n``, to share the work with other machines; None for all.
 
     Returns:
         One row for each kernel; a compile that failed is a row, not an exception.
 
     Raises:
         PlanError: The plan cannot be found or read.
+        ConfigError: `shard` is none.
         UnsupportedConfig: `arch` cannot run one of the configs; nothing was compiled.
     """
     start = time.perf_counter()
     target = default_arch() if arch is None else Arch.parse(arch)
     where = current.get().store if store is None else store
-    waiting = _examine(_configs(what, target, where), target, where)
+    configs = in_shard(wanted(what, target, where), target, shard)
+    waiting = examine(configs, target, where)
     rows: dict[str, PrewarmRow] = {}
     running = 0
 
@@ -163,7 +168,17 @@ def prewarm(
     )
 
 
-def _configs(
+def in_shard(
+    configs: Iterable[Config], arch: Arch, shard: Shard | str | None
+) -> tuple[Config, ...]:
+    """Return the configs whose kernels are in `shard`; all where it is None."""
+    if shard is None:
+        return tuple(configs)
+    part = Shard.parse(shard) if isinstance(shard, str) else shard
+    return tuple(config for config in configs if part.holds(key(config, arch)))
+
+
+def wanted(
     what: Plan | str | Path | Iterable[Config | str], arch: Arch, store: Store
 ) -> tuple[Config, ...]:
     """Return the configs of a plan, or the given ones without repeats, all of them legal."""
@@ -181,7 +196,7 @@ def _configs(
     return tuple(found)
 
 
-def _examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[PrewarmRow]:
+def examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[PrewarmRow]:
     """Return a row for each config: ``cached``, or ``would compile``."""
     rows, tiers = [], Tiers(store)
     for config in configs:

@@ -109,6 +109,7 @@ class Registry:
         self._on_arrival = on_arrival
         self._kernels: dict[tuple[Config, Arch], Kernel] = {}
         self._arrived: dict[tuple[Config, Arch], Kernel] = {}  # not served yet
+        self._asked: set[tuple[Config, Arch]] = set()
         self._background: Background | None = None
         self._is_closed = False
         self._backoff = Backoff()
@@ -226,6 +227,7 @@ class Registry:
     def _miss(self, config: Config, arch: Arch) -> Kernel:
         require(config, arch)
         _refuse_while_capturing(config, arch)
+        self.ask(config, arch)
         with boundary(f"serving {config.name(arch)}"):
             return with_room(lambda: self._served(config, arch))
 
@@ -239,6 +241,20 @@ class Registry:
             if kernel is None:
                 kernel = self._kernels[config, arch] = self._compiled(config, arch)
         return kernel
+
+    def ask(self, config: Config, arch: Arch) -> None:
+        """
+        Note that a kernel is wanted that is not in memory, and tell if JITGEN_MAX_KERNELS foresees
+        fewer.
+        """
+        if (config, arch) in self._asked:
+            return
+        self._asked.add((config, arch))
+        most = settings.max_kernels
+        if most and len(self._asked) > most:
+            from jitgen.runtime import budget
+
+            budget.tell(tuple(self._asked), (config, arch), most)
 
     def _from_disk(self, config: Config, arch: Arch, *, tells_miss: bool) -> Kernel | None:
         start = time.perf_counter()

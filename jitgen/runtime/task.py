@@ -48,7 +48,8 @@ def build_task(task: dict[str, Any]) -> dict[str, Any]:
     Do what `compile_task` says, in a worker process.
 
     Returns:
-        ``{"key": ..., "why_private": ...}``, the latter why nobody else will find it, if so; or
+        ``{"key": ..., "tier": ..., "why_private": ...}``: where it is from, and why nobody else
+        will find it, if so; or
         ``{"error": ...}`` with the message of an error that jitgen raised on purpose.
     """
     config, arch = Config.from_json(task["config"]), Arch.parse(task["arch"])
@@ -56,10 +57,10 @@ def build_task(task: dict[str, Any]) -> dict[str, Any]:
         try:
             store = _store(task["root"], task["mode"])
             # Nothing else lives in this process: a refusal here is as certain as any.
-            entry, _ = build(Tiers(store), spec_of(config, arch), where=Where.PROCESS)
+            entry, tier = build(Tiers(store), spec_of(config, arch), where=Where.PROCESS)
         except JitgenError as error:
             return {"error": str(error)}
-    return {"key": entry.key, "why_private": entry.why_private}
+    return {"key": entry.key, "tier": tier, "why_private": entry.why_private}
 
 
 @cache

@@ -58,11 +58,12 @@ def test_every_promised_command_is_there() -> None:
         "pull",
         "sign",
     ]
-    trust = ["init", "key", "add", "revoke", "rotate", "show"]
+    bundle = ["export", "import", "inspect", "verify"]
+    trust = ["init", "key", "add", "rotate", "revoke", "show"]
     bench = [*SUITES, *REPORTS, *HOPPER_FP4, "all"]
 
-    found = {("cache", name) for name in cache} | {("bench", name) for name in bench}
-    found |= {("trust", name) for name in trust}
+    groups = {"cache": cache, "bench": bench, "bundle": bundle, "trust": trust}
+    found = {(group, name) for group, names in groups.items() for name in names}
     assert {(name,) for name in promised} | found == set(ALL)
 
 

@@ -29,7 +29,8 @@ LAYERS = [
     {"codegen"},
     {"compile"},
     {"tuning"},
-    {"runtime", "plans", "remote"},
+    {"runtime", "plans", "remote", "metrics"},
+    {"fleet", "bundle"},
     {"ops", "quantize", "reference"},
     {"verify"},
     {"tuning.measure"},
@@ -41,6 +42,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 HEAVY = {
     *("cutlass", "jinja2", "diskcache", "torch", "tvm_ffi", "rich", "numpy"),
     *("cryptography", "obstore", "urllib3", "zstandard"),
+    *("prometheus_client", "distributed"),
 }
 
 
