@@ -13,7 +13,12 @@ from tests.service.running import Running
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A service with tokens of each scope, one signing key, and uploads that are rebuilt."""
-    running = Running(tmp_path_factory.mktemp("service"), {"uploads": {"accept": "rebuild"}})
+    bundles = tmp_path_factory.mktemp("bundles")
+    running = Running(
+        tmp_path_factory.mktemp("service"),
+        {"uploads": {"accept": "rebuild"}, "store": {"bundles": str(bundles)}},
+    )
+    running.bundles = bundles
     running.start()
     yield running
     running.stop()

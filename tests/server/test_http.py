@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -147,6 +148,19 @@ class TestEntries:
         assert missing.json() == {"missing": [NOBODY]}
         assert service.request("GET", "/v1/entries/../tokens.toml").status in (400, 404)
         assert service.request("GET", f"/v1/bundles/{NOBODY}").status == 404
+
+    def test_a_bundle_is_served_under_its_own_digest_only(self, service: Running) -> None:
+        content = b"a bundle" * 1000
+        digest = hashlib.sha256(content).hexdigest()
+        for name in (digest, "1" * 64):
+            (service.bundles / f"{name}.tar").write_bytes(content)
+        answer = service.request("GET", f"/v1/bundles/{digest}")
+        tag = {"If-None-Match": answer.headers["ETag"]}
+
+        assert (answer.status, answer.data) == (200, content)
+        assert service.request("GET", f"/v1/bundles/sha256:{digest}").data == content
+        assert service.request("GET", f"/v1/bundles/{digest}", headers=tag).status == 304
+        assert service.request("GET", f"/v1/bundles/{'1' * 64}").status == 404
 
     def test_an_upload_is_signed_only_when_rebuilt_to_equal_bytes(self, service: Running) -> None:
         """Another library under a right key is kept unsigned, and never vouched for."""

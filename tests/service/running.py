@@ -45,6 +45,7 @@ class Running:
         tokens: Their texts, by scope; ``all`` for all of them.
         url: Where it listens.
         scheme: ``https`` where it has a certificate.
+        bundles: The folder of bundles, where there is one.
         process: It.
     """
 
@@ -77,6 +78,7 @@ class Running:
         self.process: subprocess.Popen[bytes] | None = None
         self.http = pool()
         self.scheme = "http"
+        self.bundles = folder
 
     def start(self) -> None:
         """Start it, and wait until it is ready."""
