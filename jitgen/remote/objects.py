@@ -141,6 +141,8 @@ class Objects:
                 options: Any = {
                     "connect_timeout": f"{CONNECT_S * 1000:.0f}ms",
                     "timeout": f"{answer_s * 1000:.0f}ms",
+                    # a store of one's own; S3 itself is asked over TLS, whatever is said here
+                    "allow_http": os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"),
                 }
                 self._store = from_url(
                     self.url, client_options=options, retry_config={"max_retries": 0}

@@ -16,12 +16,15 @@ def _wide(name: str, edit: Edit, kind: str, *names: str) -> Mutation:
     return Mutation(name=name, program="wide", edit=edit, kind=kind, names=names)
 
 
+def _written(name: str, kind: str, *pairs: tuple[str, str]) -> Mutation:
+    """Return a mistake in the source of the kernel whose sums have a scale for each 32 of K."""
+    return Mutation(name=name, program="exact", edit=rewrite(*pairs), kind=kind, of_source=True)
+
+
 def _folded(name: str, *pairs: tuple[str, str]) -> Mutation:
     """Return a mistake in the source of a kernel with folded scales: the result shows it."""
     return Mutation(name=name, program="folded", edit=rewrite(*pairs), kind="wrong", of_source=True)
 
-
-_BLOCK = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 LOADS = (
     _exact(
@@ -30,17 +33,28 @@ LOADS = (
         "deadlock",
         "bytes pending",
     ),
-    _exact(
-        "a block of weights is loaded without its exponents",
-        swap(f"mov.b32 %r#, (4352);\n{_BLOCK}", "4096"),
-        "deadlock",
-        "bytes pending",
+    _written(
+        "stages of weights overlap",
+        "race",
+        (
+            "BLOCK_WORDS, BLOCK_WORDS * MATH_WARPGROUPS)\n    return",
+            "BLOCK_WORDS, BLOCK_WORDS)\n    return",
+        ),
     ),
-    _exact(
-        "a block of weights is loaded over the next warpgroup's",
-        swap(f"add.s32 %r#, %r#, (#);\nmapa.shared::cluster.u32 %r#, %r#, %r#;\n{_BLOCK}", plus(4)),
-        "fault",
-        "16",
+    _written(
+        "weights are those of the first columns",
+        "wrong",
+        ("(0, work.tile_n, None)", "(0, 0, None)"),
+    ),
+    _written(
+        "weights are those of the first group",
+        "wrong",
+        ("None, work.group]\n    tile", "None, 0]\n    tile"),
+    ),
+    _written(
+        "weights are those of the first of K",
+        "wrong",
+        ("k_block(b_copies, k,", "k_block(b_copies, 0,"),
     ),
     _exact(
         "nobody waits until a stage is empty",

@@ -77,12 +77,13 @@ THREADS = 640
 LOAD_REGISTERS = 24
 MATH_REGISTERS = 112
 NUM_STAGES = 8
-EARLY_FACTORS = False  # scales of rows are read ahead of the sums that they scale
 NARROWEST = 64  # rows of a that a WGMMA takes where a tile has no more
+EARLY_ROWS = 0  # of a WGMMA, up to which factors of sums are read ahead of these
 SCALE_BOX = 64  # a_scales that one copy loads
 SCALE_PITCH = 64  # the same, rounded up so that copies start at whole 128 bytes
 
 BLOCK_WORDS = 1088  # of 64 rows x 128 of K: values, then exponents
+BLOCK_SHAPE = (64, 17)  # the same, for no side of what the TMA unit loads may pass 256
 VALUE_WORDS = 1024
 A_VECTOR = 128 // A_DTYPE.width  # values of a in 16 bytes: the grain of the TMA unit
 OUT_VECTOR = 128 // OUT_DTYPE.width
@@ -336,7 +337,7 @@ def sums_of(total, factors, block):
     """
     first = block * 8 + cute.arch.lane_idx() % 4 * 2
     return [
-        (first + v, [total[4 * block + 2 * i + v] * factors[block][v] for i in range(2)])
+        (first + v, [total[4 * block + 2 * i + v] * factors[v, block] for i in range(2)])
         for v in range(2)
     ]
 
@@ -385,49 +386,74 @@ def samples_of_scales(tensor, rows):
     return (tensor(Float32, *rows, cute.sym_int(), divisor=4, contiguous=-2, align=16),)
 
 
-class Blocks(NamedTuple):
-    """b, as the load warp copies it, 64 rows x 128 of K at a time."""
+def blocks_of(b):
+    """Return b, (G, N / 64, K / 128, words), as (words, N / 64, K / 128, G): on the host."""
+    groups, row_blocks, k_blocks, _ = b.shape
+    of_group, of_row_block, of_k_block, _ = b.stride
+    shape = (BLOCK_SHAPE, row_blocks, k_blocks, groups)
+    stride = ((1, BLOCK_SHAPE[0]), of_row_block, of_k_block, of_group)
+    return cute.make_tensor(b.iterator, cute.make_layout(shape, stride=stride))
 
-    gmem: cute.Tensor  # (group, rows / 64, K / 128, words)
-    smem: cute.Tensor  # (words, math warpgroup, stage)
+
+def in_stages(stages):
+    """Return how blocks lie in stages of shared memory, one of each math warpgroup: no padding."""
+    shape = (BLOCK_SHAPE, MATH_WARPGROUPS, stages)
+    stride = ((1, BLOCK_SHAPE[0]), BLOCK_WORDS, BLOCK_WORDS * MATH_WARPGROUPS)
+    return cute.make_layout(shape, stride=stride)
+
+
+def map_of_blocks(blocks):
+    """
+    Return how the TMA unit loads a stage of blocks: on the host.
+
+    It loads those of all math warpgroups at once. Copies of a block each would need no map, but with
+    these a call of eight tokens took 3 to 5 % longer.
+    """
+    load = cpasync.CopyBulkTensorTileG2SOp()
+    stage = cute.slice_(in_stages(1), (None, None, 0))
+    return cpasync.make_tiled_tma_atom(load, blocks, stage, (BLOCK_SHAPE, MATH_WARPGROUPS))
+
+
+@cute.jit
+def copies_of_blocks(source, work):
+    """Return a tile's copies of b. Beyond N they bring zeros, and what comes of them stays here."""
+    matrix = source.gmem[None, None, None, work.group]
+    tile = cute.local_tile(matrix, (BLOCK_SHAPE, MATH_WARPGROUPS), (0, work.tile_n, None))
+    stages, blocks = cpasync.tma_partition(
+        source.tma,
+        0,
+        cute.make_layout(1),
+        cute.group_modes(cute.make_tensor(source.smem.iterator, in_stages(NUM_STAGES)), 0, 2),
+        cute.group_modes(tile, 0, 2),
+    )
+    return Copies(source.tma, blocks, stages, Int16(1))
+
+
+def matrix_of(blocks, out):
+    """Return the sizes of the weights, as a tensor of (N, k-blocks, G)."""
+    _, _, num_k_blocks, num_groups = blocks.shape
+    return cute.make_identity_tensor((cute.size(out, mode=[1]), num_k_blocks, num_groups))
 
 
 @cute.jit
 def load_tiles(schedule, loads, a, b, scales):
-    """
-    Load warp: for each k-block of each tile, wait until a stage is free and fill it.
-
-    Each math warpgroup has a block of b. Where a tile reaches beyond N, the last block is loaded
-    once more: what comes of it is not stored.
-    """
+    """Load warp: for each k-block of each tile, wait until a stage is free and fill it."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
     policy = Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
-    bulk = cute.make_copy_atom(
-        cpasync.CopyBulkG2SOp(), Int32, num_bits_per_copy=BLOCK_WORDS * Int32.width
-    )
-    last_block = cute.size(b.gmem, mode=[1]) - 1
     position = first_position(schedule)
     while is_left(schedule, position):
         work = find_tile(schedule, position)
         num_blocks = schedule.num_k_blocks if work.is_valid else 0
         rows = from_token(a.gmem, work.row, work.group)
         a_copies = copies_of(a, rows, (MMA_N, TILE_K), 0)
+        b_copies = copies_of_blocks(b, work)
         scale_copies = copies_of_scales(scales, work)
         for k in cutlass.range(num_blocks, unroll=1):
             if cutlass.const_expr(SPLIT_K > 1):
                 k += schedule.first_k_block
             loads.producer_acquire(state)
             full = loads.producer_get_barrier(state)
-            with cute.arch.elect_one():
-                for i in cutlass.range_constexpr(MATH_WARPGROUPS):
-                    block = cutlass.min(work.tile_n * MATH_WARPGROUPS + i, last_block)
-                    cute.copy(
-                        bulk,
-                        b.gmem[work.group, block, k, None],
-                        b.smem[None, i, state.index],
-                        mbar_ptr=full,
-                        cache_policy=policy,
-                    )
+            cute.copy(*k_block(b_copies, k, state.index), tma_bar_ptr=full, cache_policy=policy)
             cute.copy(*k_block(a_copies, k, state.index), tma_bar_ptr=full)
             cute.copy(*k_block(scale_copies, k, state.index), tma_bar_ptr=full)
             loads.producer_commit(state)
@@ -532,7 +558,7 @@ def finish(operands, slot, scales, total, partials, factors, row):
 
 
 @cute.jit
-def sum_up(schedule, product, operands, load, scales, total, row):
+def sum_up_single(schedule, product, operands, load, scales, total, row):
     """
     Sum up all k-blocks of a tile; return the state of the ring of operands.
 
@@ -547,6 +573,9 @@ def sum_up(schedule, product, operands, load, scales, total, row):
         finish(operands, load, scales, total, partials, registers.factors, row)
         load.advance()
     return load
+
+
+sum_up = sum_up_single  # there are no registers for two at a time
 
 
 class Operands(NamedTuple):
@@ -635,23 +664,53 @@ def fetch(operands, stage, registers):
 
 
 @cute.jit
-def sum_up_live(schedule, width: cutlass.Constexpr, sA, operands, load, scales, total, work):
+def read_factors(scales, work, factors):
+    """Read the factors of a thread's sums, for each 8 columns of the product two."""
+    pairs = factors_of(scales, work)
+    for block in cutlass.range_constexpr(OWN_N // 8):
+        for i in cutlass.range_constexpr(2):
+            factors[i, block] = pairs[block][i]
+
+
+@cute.jit
+def sum_up_rows(
+    schedule, width: cutlass.Constexpr, sA, operands, load, scales, total, factors, work, share
+):
+    """Sum up a tile with WGMMAs of `width` rows, and read the factors of the sums to store."""
+    thread, _, _ = cute.arch.thread_idx()
+    product = product_of(width, sA, cute.arch.make_warp_uniform(thread // 128))
+    part = cute.make_tensor(total.iterator, cute.make_layout(width // 2))
+    if cutlass.const_expr(width <= EARLY_ROWS):
+        read_factors(scales, share, factors)
+    load = sum_up(schedule, product, operands, load, scales, part, work.row)
+    if cutlass.const_expr(width > EARLY_ROWS):
+        read_factors(scales, share, factors)
+    return load
+
+
+@cute.jit
+def sum_up_live(
+    schedule, width: cutlass.Constexpr, sA, operands, load, scales, total, factors, work, share
+):
     """
     Sum up a tile with the narrowest WGMMAs, of `width` rows or more, that take all of its rows.
 
     So a tile that a group fills by half costs half the promotion, and few kernels serve all rows.
     """
-    thread, _, _ = cute.arch.thread_idx()
-    product = product_of(width, sA, cute.arch.make_warp_uniform(thread // 128))
-    part = cute.make_tensor(total.iterator, cute.make_layout(width // 2))
     if cutlass.const_expr(width < MMA_N):
         num_rows = (work.live_end - work.row) * (MMA_N // TILE_M)
         if num_rows <= width:
-            load = sum_up(schedule, product, operands, load, scales, part, work.row)
+            load = sum_up_rows(
+                schedule, width, sA, operands, load, scales, total, factors, work, share
+            )
         else:
-            load = sum_up_live(schedule, width * 2, sA, operands, load, scales, total, work)
+            load = sum_up_live(
+                schedule, width * 2, sA, operands, load, scales, total, factors, work, share
+            )
     else:
-        load = sum_up(schedule, product, operands, load, scales, part, work.row)
+        load = sum_up_rows(
+            schedule, width, sA, operands, load, scales, total, factors, work, share
+        )
     return load
 
 
@@ -671,6 +730,7 @@ def compute_tiles(schedule, loads, scales, sA, sB, store):
         loads, words[None, thread, None, number, None], exponents[None, thread // 4, number, None]
     )
     total = cute.make_rmem_tensor(MMA_N // 2, Float32)
+    factors = cute.make_rmem_tensor((2, OWN_N // 8), Float32)
     load = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, NUM_STAGES)
     own = total
     position = first_position(schedule)
@@ -679,11 +739,9 @@ def compute_tiles(schedule, loads, scales, sA, sB, store):
         if work.is_valid:
             share = work
             total.fill(0.0)
-            if cutlass.const_expr(EARLY_FACTORS):
-                factors = factors_of(scales, share)
-            load = sum_up_live(schedule, NARROWEST, sA, operands, load, scales, total, work)
-            if cutlass.const_expr(not EARLY_FACTORS):
-                factors = factors_of(scales, share)
+            load = sum_up_live(
+                schedule, NARROWEST, sA, operands, load, scales, total, factors, work, share
+            )
             store_tile(schedule, store, own, factors, share)
         position = next_position(schedule, position, work)
 
@@ -717,27 +775,22 @@ def store_tile(schedule, store, total, factors, work):
                     cute.autovec_copy(pair, target)
 
 
-@cute.jit
-def matrix_of(b, out):
-    """Return the sizes of the weights, as a tensor of (N, k-blocks, G)."""
-    num_groups, _, num_k_blocks, _ = b.shape
-    return cute.make_identity_tensor((cute.size(out, mode=[1]), num_k_blocks, num_groups))
-
-
 @cute.kernel
 def grouped_gemm_kernel(a, b, scales, groups, out):
     """
     Compute the tiles of one CTA.
 
-    a, scales and out are tuples of what the host prepared: tensors, and TMA copies of them.
+    Arguments are tuples of what the host prepared: tensors, and TMA copies of them.
     """
     block, _, _ = cute.arch.block_idx()
     num_blocks, _, _ = cute.arch.grid_dim()
     warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     load_warp = 4 * MATH_WARPGROUPS
     tma_a, mA = a
+    tma_b, mB = b
     if warp_index == load_warp:
         cpasync.prefetch_descriptor(tma_a)
+        cpasync.prefetch_descriptor(tma_b)
         cpasync.prefetch_descriptor(scales[0])
 
     storage = SmemAllocator().allocate(SharedStorage)
@@ -765,13 +818,13 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
     )
     scales = make_scales(storage, scales)
 
-    num_k_blocks = cute.size(b, mode=[2])
+    num_k_blocks = cute.size(mB, mode=[2])
     if cutlass.const_expr(USE_PDL):
         cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
     rank, first_k_block = Int32(0), 0
     cta = Cta(block, num_blocks, rank, first_k_block, num_k_blocks)
     tiles_n = cute.ceil_div(cute.size(out[0], mode=[1]), TILE_N)
-    schedule = make_schedule(groups, storage, matrix_of(b, out[0]), out[0], tiles_n, cta)
+    schedule = make_schedule(groups, storage, matrix_of(mB, out[0]), out[0], tiles_n, cta)
 
     if warp_index < load_warp:
         cute.arch.setmaxregister_increase(MATH_REGISTERS)
@@ -780,7 +833,7 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
     else:
         cute.arch.setmaxregister_decrease(LOAD_REGISTERS)
         if warp_index == load_warp:
-            load_tiles(schedule, loads, Source(tma_a, mA, sA), Blocks(b, sB), scales)
+            load_tiles(schedule, loads, Source(tma_a, mA, sA), Source(tma_b, mB, sB), scales)
 
 
 def modes(num_groups, size_m):
@@ -808,11 +861,12 @@ def grouped_gemm(
     b: (G, ceil(N / 64), ceil(K / 128), 1088) int32, prepared weights, b_scale: (G,) float32.
     a_scale: (M, ceil(K / 128)) float32, in memory rows are the last mode.
     """
-    tma_a, mA = load_map(rows_of_a(a), rows_in(1), (MMA_N, TILE_K), 1)
+    a = load_map(rows_of_a(a), rows_in(1), (MMA_N, TILE_K), 1)
+    blocks = blocks_of(b)
     scales = maps_of_scales(a_scale, b_scale)
     results = (out,)
     num_clusters = num_ctas // CLUSTER_SIZE
-    grouped_gemm_kernel((tma_a, mA), b, scales, groups, results).launch(
+    grouped_gemm_kernel(a, map_of_blocks(blocks), scales, groups, results).launch(
         grid=[cutlass.max(num_clusters, 1) * CLUSTER_SIZE, 1, 1],
         block=[THREADS, 1, 1],
         cluster=[CLUSTER_SIZE, 1, 1],

@@ -60,11 +60,13 @@ class Fp4Derived:
         acc_registers: Accumulator registers of a thread, partial and final.
         load_registers: Registers of a thread of the loading warpgroup (setmaxnreg).
         math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
-        is_paired: Decode a k-block while the one before is multiplied, in other registers.
-        has_early_factors: Read scales of rows ahead of the sums that they scale, where there is
-            room for them: their way from memory costs short sums a tenth of their time.
         narrowest: Fewest rows of a that a WGMMA takes: all of a tile's, half or a quarter. Each
             tile is multiplied with as few as hold its own.
+        loop: Over k-blocks: ``single``, in ``pairs``, or ``mixed``, by the rows of a WGMMA.
+        paired_rows: Up to so many rows of a WGMMA a k-block is decoded while the one before is
+            multiplied, in other registers: as far as there are any.
+        early_rows: Up to so many, scales of rows are read ahead of the sums that they scale, as far
+            as there is room: their way from memory costs short sums a tenth of their time.
         max_entries: Entries of the table of tile counts.
         scale_box: Activation scales that one copy loads.
         scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
@@ -77,9 +79,10 @@ class Fp4Derived:
     acc_registers: int
     load_registers: int
     math_registers: int
-    is_paired: bool
-    has_early_factors: bool
     narrowest: int
+    loop: str
+    paired_rows: int
+    early_rows: int
     max_entries: int
     scale_box: int
     scale_pitch: int
@@ -106,17 +109,10 @@ class Fp4Rules:
         self._check_operands(config)
         self._check_tile(config)
         self._check_cluster(config)
-        tile, types = config.tile, config.operands
+        tile = config.tile
         acc_registers = self._registers(config)
         num_ab_stage, smem_bytes = self._stages(config)
-        room = _math_registers(config) - SPARE_REGISTERS - acc_registers
-        if types.a_scale_granularity is ScaleGranularity.BLOCK128:
-            room -= _scale_registers(config)
-        if config.schedule.split_k > 1:
-            room -= _share_registers(config)
-        is_paired = _is_slow(config) and 2 * _value_registers(config) <= room
-        values = _value_registers(config) * (2 if is_paired else 1)
-        has_rows = types.a_scale_granularity is ScaleGranularity.ROW
+        paired_rows, early_rows = _roomy_rows(config)
         return Fp4Derived(
             math_warpgroups=tile.n // 64,
             threads=_threads(config),
@@ -125,9 +121,10 @@ class Fp4Rules:
             acc_registers=acc_registers,
             load_registers=LOAD_REGISTERS,
             math_registers=_math_registers(config),
-            is_paired=is_paired,
-            has_early_factors=has_rows and values + _scale_registers(config) <= room,
             narrowest=narrowest(config),
+            loop=_loop(paired_rows, _rows(config)),
+            paired_rows=paired_rows,
+            early_rows=early_rows,
             max_entries=0 if config.layout is Layout.CONTIGUOUS else MAX_ENTRIES,
             scale_box=_scale_box(config),
             scale_pitch=-(-_scale_box(config) // 32) * 32,
@@ -186,7 +183,7 @@ class Fp4Rules:
     def _registers(self, config: KernelConfig) -> int:
         """Return the accumulator registers of a thread."""
         partials = _PARTIALS[config.operands.b_layout]
-        sums = (partials + 1) * _rows(config) // 2
+        sums = _sums(config, _rows(config))
         needed = sums + _value_registers(config) + SPARE_REGISTERS
         scales = ""
         if config.schedule.split_k > 1:
@@ -276,15 +273,43 @@ def _share_registers(config: KernelConfig) -> int:
     return _rows(config) // 2 // config.schedule.split_k
 
 
-def _is_slow(config: KernelConfig) -> bool:
+def _roomy_rows(config: KernelConfig) -> tuple[int, int]:
     """
-    Return whether decoding takes so long that it should overlap with multiplying.
+    Return up to how many rows of a WGMMA there are registers for the weights of two k-blocks, and
+    for scales of rows beside the sums that they scale.
 
-    To bf16 it does (without, 8 tokens took 139 us instead of 133 on an H200), to e4m3 with scales
-    from 32 rows on (3 %); where sums have a scale for each 32 of K there are no registers for it.
+    Where bf16 is multiplied the first is worth 4 % (8 tokens took 139 us instead of 133 on an
+    H200), where e4m3 is, half a percent.
     """
-    b_layout = config.operands.b_layout
-    return b_layout is BLayout.WIDE1 or (b_layout is BLayout.FOLDED1 and _rows(config) >= 32)
+    paired, early, values = 0, 0, _value_registers(config)
+    scales = config.operands.a_scale_granularity
+    rows = narrowest(config)
+    while rows <= _rows(config):
+        room = _math_registers(config) - SPARE_REGISTERS - _sums(config, rows)
+        if scales is ScaleGranularity.BLOCK128:
+            room -= rows // 4
+        if config.schedule.split_k > 1:
+            room -= _share_registers(config)
+        if 2 * values <= room:
+            paired = rows
+        if scales is ScaleGranularity.ROW:
+            is_paired = paired == rows
+            if values * (2 if is_paired else 1) + _scale_registers(config) <= room:
+                early = rows
+        rows *= 2
+    return paired, early
+
+
+def _loop(paired_rows: int, rows: int) -> str:
+    """Return which loop over k-blocks a kernel has."""
+    if not paired_rows:
+        return "single"
+    return "pairs" if paired_rows == rows else "mixed"
+
+
+def _sums(config: KernelConfig, rows: int) -> int:
+    """Return the accumulator registers of a thread, partial and final, of so many rows of a."""
+    return (_PARTIALS[config.operands.b_layout] + 1) * rows // 2
 
 
 def _scale_box(config: KernelConfig) -> int:

@@ -29,7 +29,15 @@ _PARAMETERS = frozenset(
             "split_k",
         ),
         *("math_warpgroups", "threads", "load_registers", "math_registers", "num_ab_stage"),
-        *("is_paired", "has_early_factors", "narrowest", "max_entries", "scale_box", "scale_pitch"),
+        *(
+            "narrowest",
+            "loop",
+            "paired_rows",
+            "early_rows",
+            "max_entries",
+            "scale_box",
+            "scale_pitch",
+        ),
     )
 )
 
