@@ -113,7 +113,11 @@ async def put(service: Service, call: Call) -> Response:
     entry = Entry(key=key, meta=found.meta, files=found.files)
     reason = "the operator does not have uploads rebuilt"
     if accept == "rebuild":
-        entry, reason = await _rebuilt(service, call, entry)
+        if service.rebuilds.locked():
+            reason = "as many uploads as may be are rebuilt just now"
+            raise Refused(429, "E_BUSY", reason, {"Retry-After": "10"})
+        async with service.rebuilds:
+            entry, reason = await _rebuilt(service, call, entry)
     if reason:
         # Whatever signatures it came with are the uploader's word, not this service's.
         published = await service.shelf.publish(entry.meta, entry.files)

@@ -114,7 +114,9 @@ async def style(service: Service, call: Call) -> Response:  # noqa: ARG001
 
 
 def _count(service: Service, source: str) -> int:
-    found = service.metrics.registry.get_sample_value("jitgen_entries_total", {"source": source})
+    found = service.metrics.registry.get_sample_value(
+        "jitgen_service_entries_total", {"source": source}
+    )
     return int(found or 0)
 
 

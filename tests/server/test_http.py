@@ -17,6 +17,8 @@ from jitgen.runtime import kernel
 from jitgen.runtime.spec import spec_of
 from jitgen.server.resources import TABLE
 from jitgen.signing.dsse import decode
+from jitgen.signing.trust import opened
+from tests.server.conftest import REFUSED, UNLOVED
 from tests.service.running import SCOPES, Running, order
 
 CONFIG = KernelConfig(layout="ragged", tile=Tile(m=16, n=64, k=128))
@@ -107,6 +109,23 @@ class TestCompile:
         assert answer.status == 409
         (difference,) = answer.json()["differs"]
         assert (difference["field"], difference["client"]) == ("apache-tvm-ffi", "9.9")
+
+    def test_a_failure_is_remembered_from_run_to_run(self, service: Running) -> None:
+        answer = service.compile(REFUSED.config)
+
+        assert answer.status == 424
+        assert answer.json()["reason"] == "the compiler did not like it"
+        found = service.request("GET", f"/v1/entries/{REFUSED.key}")
+        assert (found.status, found.json()["code"]) == (404, "E_MISSING")
+
+    def test_what_the_trust_document_revokes_is_not_compiled(self, service: Running) -> None:
+        answer = service.compile(UNLOVED.config)
+        trust = service.request("GET", "/v1/trust")
+        tag = {"If-None-Match": trust.headers["ETag"]}
+
+        assert (answer.status, answer.json()["code"]) == (410, "E_REVOKED")
+        assert opened(trust.data).trust.revoked == {UNLOVED.key: "nobody wants it"}
+        assert service.request("GET", "/v1/trust", headers=tag).status == 304
 
     def test_bodies_are_bounded(self, service: Running) -> None:
         answer = service.request("POST", "/v1/compile", body=b" " * (2**16 + 1))
@@ -236,8 +255,8 @@ class TestState:
     def test_metrics(self, service: Running) -> None:
         text = service.request("GET", "/metrics").data.decode()
 
-        assert 'jitgen_requests_total{resource="' in text
-        assert "jitgen_compile_seconds_bucket" in text
+        assert 'jitgen_service_requests_total{resource="' in text
+        assert "jitgen_service_compile_seconds_bucket" in text
 
     def test_the_openapi_document_has_every_resource(self, service: Running) -> None:
         document = json.loads(service.request("GET", "/v1/openapi.json", "").data)

@@ -37,7 +37,8 @@ from jitgen.signing.keys import PrivateKey
 from jitgen.signing.policy import judge
 from tests.service.running import Running, order, resident_bytes
 from tests.service.test_stampede import configs
-from tests.service.test_trouble import fill, trust_in
+from tests.service.test_trouble import fill
+from tests.service.trusting import trust_in
 
 MOST_RESIDENT = 300 * 2**20
 KERNELS = 24

@@ -153,7 +153,7 @@ def test_a_plan_is_prewarmed_with_an_event_a_kernel(tmp_path: Path) -> None:
 
         assert states == [{"compiled"}, {"cached"}]
         assert (wrong.status, wrong.json()["code"]) == (422, "E_PLAN")
-        line = 'jitgen_compiles_total{arch="cpu",outcome="compiled",toolchain="default"}'
+        line = 'jitgen_service_compiles_total{arch="cpu",outcome="compiled",toolchain="default"}'
         assert f"{line} {float(len(kernels))}" in metrics
     finally:
         service.stop()

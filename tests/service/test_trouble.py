@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ from jitgen.runtime.spec import spec_of
 from jitgen.server.tokens import new_token
 from jitgen.signing.keys import PrivateKey
 from jitgen.signing.policy import judge
-from jitgen.signing.trust import Trust, TrustedKey
 from tests.service.running import Running
+from tests.service.trusting import sealed, trust_in
 
 pytestmark = pytest.mark.service
 
@@ -59,25 +58,6 @@ def until(is_so: Any, seconds: float = 60) -> None:
     while not is_so():
         assert time.monotonic() < deadline, "it never came to pass"
         time.sleep(0.02)
-
-
-def trust_in(*keys: PrivateKey, version: int = 1, root: PrivateKey | None = None) -> Trust:
-    now = datetime.now(UTC).replace(microsecond=0)
-    signer = root or PrivateKey.generate()
-    return Trust(
-        version=version,
-        issued=now,
-        expires=now + timedelta(days=1),
-        roots=(signer.public,),
-        keys={
-            key.keyid: TrustedKey(
-                public=key.public,
-                not_before=now - timedelta(days=1),
-                not_after=now + timedelta(days=1),
-            )
-            for key in keys
-        },
-    )
 
 
 def is_signed(running: Running, answer: Any, config: KernelConfig) -> bool:
@@ -186,6 +166,46 @@ def test_tokens_and_trust_are_read_again(running: Running, tmp_path: Path) -> No
     file.write_text(before)
     running.process.send_signal(signal.SIGHUP)
     until(lambda: running.request("GET", "/v1/info", "read").status == 200)
+
+
+def test_a_trust_document_is_read_again_and_never_an_older_one(tmp_path: Path) -> None:
+    """What a newer one revokes is gone at once; an older one in its place changes nothing."""
+    file = tmp_path / "trust.json"
+    service = Running(tmp_path / "service", {"signing": {"trust": str(file)}})
+    key = spec_of(CONFIGS[0], Arch.CPU).key
+    file.write_bytes(sealed(service.key))
+    service.start()
+    try:
+        assert service.compile(CONFIGS[0]).status == 200
+        first = file.read_bytes()
+        file.write_bytes(sealed(service.key, version=2, revoked={key: "bad"}))
+        os.kill(service.process.pid, signal.SIGHUP)  # type: ignore[union-attr]
+        until(lambda: service.request("GET", f"/v1/entries/{key}").status == 410)
+        file.write_bytes(first)
+        os.kill(service.process.pid, signal.SIGHUP)  # type: ignore[union-attr]
+        until(lambda: any(e["event"] == "trust not read" for e in service.events()))
+
+        assert service.request("GET", f"/v1/entries/{key}").status == 410
+        assert service.request("GET", "/v1/trust").data != first
+    finally:
+        service.stop()
+
+
+def test_a_rotated_signing_key_signs_from_then_on(running: Running) -> None:
+    """SIGHUP is enough; what the old key signed stays as it is."""
+    assert running.process is not None
+    old = running.compile(CONFIGS[0])
+    file = running.folder / "key.pem"
+    file.unlink()
+    key = PrivateKey.generate()
+    key.save(file)
+    running.process.send_signal(signal.SIGHUP)
+    until(lambda: running.request("GET", "/v1/info").json()["signing"]["keyid"] == key.keyid)
+    new = wire.unpack(running.compile(CONFIGS[1]).data, spec_of(CONFIGS[1], Arch.CPU).key)
+
+    assert judge(new.record, new.signatures, trust_in(key))
+    assert not judge(new.record, new.signatures, trust_in(running.key))
+    assert is_signed(running, old, CONFIGS[0])
 
 
 def test_a_full_disk_costs_the_cache_and_no_kernel(tmp_path: Path) -> None:
