@@ -9,6 +9,9 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
+import jitgen.server.leases as leases_module
 from jitgen.cache import Entry
 from jitgen.server.leases import Leases
 from jitgen.server.log import Log
@@ -18,6 +21,12 @@ from jitgen.server.settings import Replicas
 from jitgen.server.shared import Shared
 
 KEY = "1" * 64
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits looks often."""
+    monkeypatch.setattr(leases_module, "_LOOK_S", 0.02)
 
 
 def shared(folder: Path) -> Shared:
@@ -62,7 +71,7 @@ def test_a_holder_that_died_is_followed(tmp_path: Path) -> None:
     """Its lease ends by itself, and is then taken over once."""
     dead = tmp_path / "shared/v1/leases" / KEY
     dead.mkdir(parents=True)
-    (dead / "0.json").write_text(json.dumps({"owner": "dead", "ends": time.time() + 1}))
+    (dead / "0.json").write_text(json.dumps({"owner": "dead", "ends": time.time() + 0.4}))
     begin = time.monotonic()
 
     async def scene() -> list[str]:
@@ -70,7 +79,7 @@ def test_a_holder_that_died_is_followed(tmp_path: Path) -> None:
             return holders(tmp_path)
 
     assert asyncio.run(scene()) == ["dead", "next"]
-    assert time.monotonic() - begin >= 0.9
+    assert time.monotonic() - begin >= 0.3
     assert holders(tmp_path) == []
 
 
@@ -78,14 +87,14 @@ def test_a_holder_that_works_long_keeps_it(tmp_path: Path) -> None:
     """It is renewed when a third of its time is over."""
 
     async def scene() -> float:
-        mine = leases(tmp_path, "slow", lease_s=0.6)
+        mine = leases(tmp_path, "slow", lease_s=0.3)
         async with mine.held(KEY):
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(0.5)
             lease = tmp_path / "shared/v1/leases" / KEY / "0.json"
             ends: float = json.loads(lease.read_text())["ends"]
             return ends - time.time()
 
-    assert asyncio.run(scene()) > 0.1
+    assert asyncio.run(scene()) > 0.05
 
 
 def test_a_store_that_does_not_answer_costs_a_second_compile_only(tmp_path: Path) -> None:
