@@ -94,6 +94,16 @@ class Objects:
             raise Unreachable(_first_line(error)) from None
         return True
 
+    def remove(self, path: str) -> None:
+        """Remove the object at `path`, if there is one; raises as `create`."""
+        obstore = self._obstore()
+        try:
+            obstore.delete(self._opened(), path)
+        except FileNotFoundError:
+            return
+        except (obstore.exceptions.BaseError, OSError) as error:
+            raise Unreachable(_first_line(error)) from None
+
     def keys(self) -> Iterator[str]:
         """Yield the key of every entry that lies here; raises as `create`."""
         obstore = self._obstore()

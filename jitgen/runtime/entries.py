@@ -124,12 +124,11 @@ def _tell_wait(spec: KernelSpec, seconds: float) -> None:
         events.emit(Event(kind=EventKind.QUEUE, kernel=spec.name, key=spec.key, seconds=seconds))
 
 
-def _publish(tiers: Tiers, spec: KernelSpec, artifact: Artifact) -> Entry:
-    """Return the entry of what was compiled, in the store unless there is a doubt about it."""
+def record(spec: KernelSpec, artifact: Artifact) -> Meta:
+    """Return what is known of `artifact`, but for its files and who built it."""
     from jitgen.cache import Meta
-    from jitgen.compile.provenance import builder
 
-    meta = Meta(
+    return Meta(
         key=spec.key,
         key_document=spec.document,
         name=spec.name,
@@ -144,6 +143,13 @@ def _publish(tiers: Tiers, spec: KernelSpec, artifact: Artifact) -> Entry:
         host_isa=(toolchain.host_level(spec.arch),),
         jitgen=__version__,
     )
+
+
+def _publish(tiers: Tiers, spec: KernelSpec, artifact: Artifact) -> Entry:
+    """Return the entry of what was compiled, in the store unless there is a doubt about it."""
+    from jitgen.compile.provenance import builder
+
+    meta = record(spec, artifact)
     if artifact.doubt:
         warn_once(
             f"doubt {artifact.doubt}",

@@ -35,6 +35,7 @@ LAYERS = [
     {"verify"},
     {"tuning.measure"},
     {"tuning.search"},
+    {"server"},
     {"bench", "cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
