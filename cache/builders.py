@@ -20,14 +20,16 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from jitgen.cache.entry import is_key
+from jitgen.cache.entry import Meta, is_key
 from jitgen.cache.folder import Damaged, Folder, unique_name
 from jitgen.cache.root import Root
 from jitgen.config.config import canonical_json
 from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import CacheError
+from jitgen.events import warn_once
 
 _FOLDER = "builders"
 _MAX_BYTES = 4096
@@ -79,14 +81,34 @@ class Builders:
         return 0
 
 
-def other_builder(base: Folder, document: Mapping[str, Any], builder: Mapping[str, str]) -> str:
+def other_builder(base: Folder, meta: Meta, root: Path) -> str:
+    """
+    Return why what built an entry may not publish to `base`, said once; empty if it may.
+
+    Raises:
+        OSError, Damaged: The record cannot be read or written.
+    """
+    differs = _difference(base, meta.key_document, meta.builder) if meta.builder else ""
+    if not differs:
+        return ""
+    reason = (
+        f"the {differs} here is not what first published kernels of these versions to {root}, "
+        "though the versions are equal"
+    )
+    warn_once(
+        "builder",
+        "kernels compiled now are not kept: %s; reinstall it, or if this one is right: "
+        "jitgen cache adopt",
+        reason,
+    )
+    return reason
+
+
+def _difference(base: Folder, document: Mapping[str, Any], builder: Mapping[str, str]) -> str:
     """
     Return what differs between `builder` and the first one for the versions in `document`.
 
     Empty where nothing does, and where this is the first.
-
-    Raises:
-        OSError, Damaged: The record cannot be read or written.
     """
     versions = {name: document.get(name) for name in ("toolchain", "options", "host")}
     name = hashlib.sha256(canonical_json(versions).encode("ascii")).hexdigest()

@@ -34,10 +34,13 @@ LIBRARY = "kernel.so"
 OBJECT = "kernel.o"
 """What a process keeps for itself where there is no linker; never in a store."""
 
-LIMITS = {SOURCE: 2**22, LIBRARY: 2**26, OBJECT: 2**26, META: 2**18}
+SIGNATURES = "signatures.json"
+"""Who vouches for the record, see `jitgen.signing`; beside it and not in it, so that more can."""
+
+LIMITS = {SOURCE: 2**22, LIBRARY: 2**26, OBJECT: 2**26, META: 2**18, SIGNATURES: 2**16}
 """
 Largest size of each file in bytes, a hundred times what is usual; a larger one is not even read.
-The only names that an entry may list: nothing else is ever opened.
+Nothing else is ever opened.
 """
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
@@ -202,6 +205,7 @@ class Entry:
         directory: Where it lies on the disk, for messages: another process may have changed,
             moved or removed it. None if it is nowhere but here.
         why_private: Why it is nowhere but here; empty if it is in a store.
+        signatures: The bytes of its ``signatures.json``, unchecked; empty where there is none.
     """
 
     key: str
@@ -209,12 +213,13 @@ class Entry:
     files: Mapping[str, bytes] = field(repr=False)
     directory: Path | None = None
     why_private: str = field(default="", compare=False)
+    signatures: bytes = field(default=b"", compare=False, repr=False)
 
     @classmethod
-    def of(cls, meta: Meta, files: Mapping[str, bytes]) -> Self:
+    def of(cls, meta: Meta, files: Mapping[str, bytes], signatures: bytes = b"") -> Self:
         """Return the entry of `files`, which `meta` describes but for them; raises Damaged."""
         meta = meta.with_files(files)
-        return cls(key=meta.key, meta=meta, files=dict(files))
+        return cls(key=meta.key, meta=meta, files=dict(files), signatures=signatures)
 
     @property
     def library(self) -> bytes:
@@ -229,7 +234,7 @@ class Entry:
 
 def _check_files(files: dict[str, Any], library: str) -> None:
     for name, record in files.items():
-        if name not in LIMITS or name == META:
+        if name not in (SOURCE, LIBRARY, OBJECT):
             raise Damaged(f"meta.json lists a file that no entry may hold: {shown(name)}")
         if not isinstance(record, dict) or record.keys() != {"sha256", "bytes"}:
             raise Damaged(f"meta.json has a bad record of {name}")
@@ -285,7 +290,25 @@ def read_entry(folder: Folder, key: str, *, is_used: bool = False) -> Entry:
     if is_used and time.time() - os.fstat(folder.descriptor).st_mtime > TOUCH_S:
         with suppress(OSError):
             folder.touch()
-    return Entry(key=key, meta=meta, files=files, directory=folder.path)
+    return Entry(
+        key=key,
+        meta=meta,
+        files=files,
+        directory=folder.path,
+        signatures=read_signatures(folder),
+    )
+
+
+def read_signatures(folder: Folder) -> bytes:
+    """
+    Return the ``signatures.json`` in `folder`; empty where there is none, or none to be read.
+
+    No code is loaded from it: whoever wants a signature and finds none refuses the entry.
+    """
+    try:
+        return folder.read(SIGNATURES, LIMITS[SIGNATURES])
+    except (Damaged, OSError):
+        return b""
 
 
 def read_meta(folder: Folder, key: str) -> Meta:
@@ -344,6 +367,8 @@ def write_entry(drafts: Folder, entry: Entry, to: Folder) -> None:
                 for file, data in entry.files.items():
                     folder.write(file, data, mode=0o444)
                 folder.write(META, entry.meta.encode(), mode=0o444)
+                if entry.signatures:
+                    folder.write(SIGNATURES, entry.signatures, mode=0o444)
                 folder.sync()
                 drafts.move(name, to, entry.key)
             break

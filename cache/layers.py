@@ -45,15 +45,24 @@ class Layers:
     A root that is not safe is left out, with one warning: the others serve.
     """
 
-    def __init__(self, upper: Root, bases: Iterable[Path], *, is_writable: bool) -> None:
+    def __init__(
+        self,
+        upper: Root,
+        bases: Iterable[Path],
+        accepts: Callable[[Entry], bool],
+        *,
+        is_writable: bool,
+    ) -> None:
         self._upper = upper
+        self._accepts = accepts
         roots = (Root(path) for path in bases)
         self._roots = tuple(root for root in roots if root.base != upper.base)
         self._is_writable = is_writable
 
     def read(self, key: str) -> Entry | None:
         """
-        Return entry `key`, verified, from the first root that has a good one that is not hidden.
+        Return entry `key`, verified, from the first root that has a good one that is not hidden
+        and that the settings accept.
 
         A damaged one is hidden, so that the next process need not look at it.
         """
@@ -62,7 +71,9 @@ class Layers:
                 try:
                     with entries.below(key[:2], key) as folder:
                         if _mark(root, folder) not in self._hidden(key):
-                            return read_entry(folder, key)
+                            entry = read_entry(folder, key)
+                            if self._accepts(entry):
+                                return entry
                 except Damaged as damage:
                     self._tell_damage(root, key, str(damage))
                 except FileNotFoundError:

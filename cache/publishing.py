@@ -19,6 +19,7 @@ import errno
 import math
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from jitgen.cache.entry import META, Entry, read_entry, write_entry
@@ -122,11 +123,14 @@ def age(mtime: float) -> float:
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR})
 
 
-def publish_entry(base: Folder, entries: Folder, entry: Entry) -> bool:
+def publish_entry(
+    base: Folder, entries: Folder, entry: Entry, accepts: Callable[[Entry], bool]
+) -> bool:
     """
     Put `entry` into `entries`, with drafts and a quarantine in `base`.
 
-    Returns whether it was this process that did: False where a good entry was there already.
+    Returns whether it was this process that did: False where a good entry was there already, one
+    that every reader `accepts`.
 
     Raises:
         OSError: The disk is full or read-only, or the like.
@@ -139,7 +143,7 @@ def publish_entry(base: Folder, entries: Folder, entry: Entry) -> bool:
             except OSError as error:
                 if error.errno not in _TAKEN:
                     raise
-                if is_good(shard, entry.key):
+                if is_good(shard, entry.key, accepts):
                     return False
                 if is_last:
                     raise
@@ -165,11 +169,10 @@ def clear_way(base: Folder, parent: Folder, name: str) -> str:
     return "removed"
 
 
-def is_good(shard: Folder, key: str) -> bool:
-    """Return whether there is an entry `key` whose every byte is right."""
+def is_good(shard: Folder, key: str, accepts: Callable[[Entry], bool]) -> bool:
+    """Return whether there is an entry `key` whose every byte is right, and which is accepted."""
     try:
         with shard.folder(key) as folder:
-            read_entry(folder, key)
+            return accepts(read_entry(folder, key))
     except (Damaged, FileNotFoundError):
         return False
-    return True

@@ -26,6 +26,7 @@ from jitgen.cache.folder import (
     shared_folders,
 )
 from jitgen.errors import UnsafeCacheRoot
+from jitgen.settings import settings
 
 _NETWORK = frozenset(
     [
@@ -155,6 +156,17 @@ class Root:
             with base, suppress(FileNotFoundError), self.entries(base):
                 pass
 
+    def is_open(self) -> bool:
+        """Return whether others can write here, and JITGEN_TRUST_SHARED does not name the place."""
+        try:
+            base = self.open()
+        except OSError:
+            return False
+        if base is None:
+            return False
+        with base:
+            return base.is_shared and not is_shared(self.base, shared_folders())
+
     def entries(self, base: Folder, *, create: bool = False) -> Folder:
         """
         Return the folder of entries in `base`, opened. A file in its place counts as none, and
@@ -179,11 +191,11 @@ class Root:
 
     def _walk(self, *, create: bool) -> Folder:
         shared = shared_folders()
-        is_free = False
+        is_free = is_open = False
         descriptor = os.open("/", _SEARCH)
         try:
             for path, name, is_inner in self._way:
-                is_free = bool(shared) and is_shared(path, shared)
+                is_free = is_open or (bool(shared) and is_shared(path, shared))
                 if create:
                     mode = 0o700 if is_inner and not is_free else 0o777
                     _make(name, mode, descriptor, gives_way=path == self.base)
@@ -191,13 +203,13 @@ class Root:
                 os.close(descriptor)
                 descriptor = below
                 if not is_free:
-                    self._check(os.fstat(descriptor), path, is_inner=is_inner)
+                    is_open = self._is_open(os.fstat(descriptor), path, is_inner=is_inner)
                 if create and path == self.base.parent:
                     _tag(descriptor)
         except BaseException:
             os.close(descriptor)
             raise
-        return Folder(descriptor, self.base, is_shared=is_free)
+        return Folder(descriptor, self.base, is_shared=is_free or is_open)
 
     def _step(self, above: int, path: Path, name: str, *, is_inner: bool) -> int:
         """Return the folder `path`, called `name` in the open folder `above`, opened."""
@@ -209,11 +221,15 @@ class Root:
                 raise self._unsafe(path, "is no folder but a link") from None
             raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(path)) from None
 
-    def _check(self, found: os.stat_result, path: Path, *, is_inner: bool) -> None:
-        """Raise `UnsafeCacheRoot` if the folder `path`, as it was opened, is not to be trusted."""
+    def _is_open(self, found: os.stat_result, path: Path, *, is_inner: bool) -> bool:
+        """
+        Return whether others could put something below `path`, where that does no harm: nothing
+        unsigned is loaded. Everywhere else it raises `UnsafeCacheRoot`.
+        """
         reason = distrust(found) if is_inner else distrust_parent(found)
-        if reason:
+        if reason and settings.verify != "always":
             raise self._unsafe(path, reason, is_inner=is_inner)
+        return bool(reason)
 
     def _unsafe(self, path: Path, reason: str, *, is_inner: bool = True) -> UnsafeCacheRoot:
         remedy = "remove it" if is_inner else "give it back"
@@ -221,7 +237,8 @@ class Root:
             remedy = f"run: chmod {'700' if is_inner else 'o-w'} {path}"
         return UnsafeCacheRoot(
             f"cache root {self.path} is not safe: {path} {reason}; {remedy}, or choose another "
-            "JITGEN_CACHE_DIR, or, if they may run code as you, name it in JITGEN_TRUST_SHARED"
+            "JITGEN_CACHE_DIR, or, if they may run code as you, name it in JITGEN_TRUST_SHARED; "
+            "with JITGEN_VERIFY=always, which loads nothing unsigned, they may write there"
         )
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jitgen.cache.builders import Builders
     from jitgen.cache.index import NullIndex
     from jitgen.cache.layers import Layers
+    from jitgen.cache.trusted import Trusted
     from jitgen.cache.tuned import Tuned
 
 Mode = Literal["rw", "ro", "off"]
@@ -103,11 +104,38 @@ class Serving:
         return Builders(self._root)
 
     @property
+    def trusted(self) -> Trusted:
+        """The trust document in use; needs ``jitgen[signing]``."""
+        from jitgen.cache.trusted import Trusted
+
+        return Trusted(self._root, is_writable=self.mode == "rw")
+
+    @property
     def layers(self) -> Layers:
         """The roots that are only read."""
         from jitgen.cache.layers import Layers
 
-        return Layers(self._root, self.bases, is_writable=self.mode == "rw")
+        return Layers(self._root, self.bases, self.accepts, is_writable=self.mode == "rw")
+
+    def accepts(self, entry: Entry) -> bool:
+        """
+        Return whether `entry`, which was read from a root, may be loaded: with JITGEN_VERIFY=always
+        it must be signed. One that may not is reported, and left where it is: what is trusted may
+        change.
+        """
+        reason = self._unsigned(entry)
+        if reason:
+            where = entry.directory or self.root
+            warn_once(f"reject {where}", "%s is not loaded: %s", where, reason)
+            events.emit(
+                Event(kind=EventKind.REJECT, kernel=entry.meta.name, key=entry.key, detail=reason)
+            )
+        return not reason
+
+    def _unsigned(self, entry: Entry) -> str:
+        if settings.verify != "always":
+            return ""
+        return self.trusted.refusal(entry.meta.encode(), entry.signatures)
 
     def read(self, key: str) -> Entry | None:
         """
@@ -155,7 +183,8 @@ class Serving:
                 try:
                     with shard.folder(key) as folder:
                         try:
-                            return read_entry(folder, key, is_used=self.mode == "rw")
+                            entry = read_entry(folder, key, is_used=self.mode == "rw")
+                            return entry if self.accepts(entry) else None
                         except Damaged as damage:
                             # While it is open nothing else gets its number: is it still there?
                             if _is_at(folder, shard, key):
@@ -217,27 +246,46 @@ class Serving:
                 self.layers.hide_record(entry.meta)
         events.emit(Event(kind=EventKind.QUARANTINE, key=entry.key, detail=reason))
 
-    def publish(self, meta: Meta, files: Mapping[str, bytes]) -> Entry:
+    def publish(
+        self,
+        meta: Meta,
+        files: Mapping[str, bytes],
+        signatures: bytes = b"",
+        *,
+        is_fetched: bool = False,
+    ) -> Entry:
         """
         Put an entry of `files` into the store; returns it, to be loaded.
 
         The digests in `meta` are filled in. Where another process was faster, or the disk cannot be
-        written, the entry is that of our own bytes; `Entry.why_private` says why.
+        written, the entry is that of our own bytes; `Entry.why_private` says why. With
+        JITGEN_VERIFY=always nothing unsigned is kept, for nobody would load it.
+
+        Args:
+            meta: What is known about it.
+            files: Its files.
+            signatures: The bytes of its ``signatures.json``; empty: there is none.
+            is_fetched: Whether it was built elsewhere, so that the compiler here does not matter.
 
         Raises:
             Damaged: The source or the library is missing, or `meta` contradicts itself.
         """
+        from jitgen.cache.builders import other_builder
         from jitgen.cache.publishing import publish_entry
 
-        entry = Entry.of(meta, files)
+        entry = Entry.of(meta, files, signatures)
         if self.mode != "rw":
             return replace(entry, why_private=f"the cache may not be written ({self.mode})")
+        if reason := self._unsigned(entry):
+            return replace(entry, why_private=f"JITGEN_VERIFY=always: {reason}")
         try:
             with self._root.create() as base:
-                if reason := self._other_builder(base, entry.meta):
+                if not is_fetched and (reason := other_builder(base, entry.meta, self.root)):
                     return replace(entry, why_private=reason)
                 with self._root.entries(base, create=True) as entries:
-                    is_new = publish_entry(base, entries, entry)
+                    is_new = publish_entry(
+                        base, entries, entry, lambda found: not self._unsigned(found)
+                    )
                 if is_new:
                     entry = replace(entry, directory=entry_path(self._root.base, entry.key))
                     self._account(base, entry)
@@ -245,25 +293,6 @@ class Serving:
             self.warn_unwritable(error)
             return replace(entry, directory=None, why_private=cause(error))
         return entry
-
-    def _other_builder(self, base: Folder, meta: Meta) -> str:
-        """Return why what built an entry may not publish here, said once; empty if it may."""
-        from jitgen.cache.builders import other_builder
-
-        differs = other_builder(base, meta.key_document, meta.builder) if meta.builder else ""
-        if not differs:
-            return ""
-        reason = (
-            f"the {differs} here is not what first published kernels of these versions to "
-            f"{self.root}, though the versions are equal"
-        )
-        warn_once(
-            "builder",
-            "kernels compiled now are not kept: %s; reinstall it, or if this one is right: "
-            "jitgen cache adopt",
-            reason,
-        )
-        return reason
 
     def lock(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
         """
@@ -300,6 +329,8 @@ class Serving:
         if self.mode != "rw":
             return NullIndex(f"the cache is {self.mode}")
         kind = filesystem_type(self._root.base)
+        if settings.verify == "always" and self._root.is_open():
+            return NullIndex(f"others can write to {self.root}")
         if is_network(kind):
             reason = f"{self.root} is on a network file system ({kind})"
             warn_once("cache index", "no index of the kernel cache: %s", reason)

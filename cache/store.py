@@ -125,6 +125,44 @@ class Store(Serving):
 
         disk.probe(self._root)
 
+    @contextmanager
+    def notes(self, name: str) -> Iterator[Folder]:
+        """
+        Yield the folder `name` of the own root, where the processes of a host leave each other
+        word; made where there is none.
+
+        Raises:
+            OSError, CacheError: The root cannot be written.
+        """
+        if self.mode != "rw":
+            raise CacheError(f"the cache may not be written ({self.mode})")
+        with self._root.create() as base, base.service(name) as folder:
+            yield folder
+
+    def add_signatures(self, key: str, signatures: bytes) -> bool:
+        """
+        Keep the envelopes of `signatures`, the bytes of a ``signatures.json``, beside entry `key`
+        of the own root, besides those that are there; returns whether there is such an entry.
+
+        Raises:
+            SigningError: `signatures` is none, or there would be too many.
+            OSError, CacheError: The root cannot be written.
+        """
+        from jitgen.cache.entry import SIGNATURES, read_meta, read_signatures
+        from jitgen.signing.dsse import merged
+
+        check_key(key)
+        if self.mode != "rw":
+            raise CacheError(f"the cache may not be written ({self.mode})")
+        with self._opened() as base, suppress(FileNotFoundError):
+            if base is not None:
+                with base.service("tmp") as drafts, base.below("entries", key[:2], key) as folder:
+                    read_meta(folder, key)
+                    data = merged(read_signatures(folder), signatures)
+                    folder.replace(SIGNATURES, data, drafts)
+                    return True
+        return False
+
     def remove(self, key: str) -> EntryInfo | None:
         """
         Remove entry `key`, its pin and its remembered failure; returns what is gone.

@@ -19,9 +19,10 @@ from jitgen._version import __version__
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
-    from jitgen import quantize, reference
+    from jitgen import metrics, quantize, reference
     from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
     from jitgen.events import Event, on_event
+    from jitgen.fleet.warm_up import warm_up
     from jitgen.ops.grouped_gemm.call import grouped_gemm
     from jitgen.ops.grouped_gemm.config import (
         Cluster,
@@ -71,6 +72,7 @@ __all__ = [
     "freeze",
     "get_kernel",
     "grouped_gemm",
+    "metrics",
     "moe_fc2_dense",
     "on_event",
     "prewarm",
@@ -79,12 +81,14 @@ __all__ = [
     "select",
     "settings",
     "silu_mul_quantize",
+    "warm_up",
 ]
 
 _GEMM = "jitgen.ops.grouped_gemm"
 _FC2 = "jitgen.ops.moe_fc2_dense"
 _SILU = "jitgen.ops.silu_mul_quantize"
 _HOME = {
+    "metrics": "",
     "quantize": "",
     "reference": "",
     "Arch": "jitgen.config",
@@ -118,6 +122,7 @@ _HOME = {
     "get_kernel": "jitgen.runtime.session",
     "select": "jitgen.runtime.session",
     "Session": "jitgen.runtime.session",
+    "warm_up": "jitgen.fleet.warm_up",
 }
 """Module of each public name that is loaded when it is first used; empty: it is a module itself."""
 

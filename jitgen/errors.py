@@ -23,6 +23,7 @@ Every error that jitgen raises on purpose.
     │       └── Deadlock                  ... such as waiting for ever
     ├── CacheError
     │   └── UnsafeCacheRoot (PermissionError)
+    ├── SigningError                      a key, an envelope or a trust document cannot be used
     ├── KernelMiss (LookupError)          the kernel is not compiled and may not be compiled now
     │   └── CaptureMiss                   ... because a CUDA graph is being captured
     └── InternalError                     nobody foresaw it: a mistake in jitgen, or below
@@ -164,6 +165,10 @@ class CacheError(JitgenError):
 
 class UnsafeCacheRoot(CacheError, PermissionError):
     """The cache root could be written by somebody else; native code is never loaded from there."""
+
+
+class SigningError(JitgenError):
+    """A key, an envelope of signatures or a trust document is not what it should be."""
 
 
 class KernelMiss(JitgenError, LookupError):

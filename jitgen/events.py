@@ -30,11 +30,15 @@ class EventKind(StrEnum):
     RENDER = "render"
     HIT = "hit"
     MISS = "miss"
+    FETCH = "fetch"
+    REJECT = "reject"
     COMPILE = "compile"
     LOAD = "load"
     FALLBACK = "fallback"
     EVICT = "evict"
     QUARANTINE = "quarantine"
+    BUDGET = "budget"
+    QUEUE = "queue"
     ERROR = "error"
 
 
@@ -46,12 +50,14 @@ class Event:
     Attributes:
         kind: What happened.
         kernel: Name of the kernel, or of the entry where the name is not known. Of a fallback: the
-            kernel that was wanted.
+            kernel that was wanted. Of a budget: the kernel that is beyond JITGEN_MAX_KERNELS.
         key: Digest of the kernel's key document; empty where there is none.
-        tier: Where a hit came from: ``memory``, ``disk`` or ``compiled``; else empty.
-        seconds: How long it took; 0 where that has no meaning.
-        detail: The reason of a miss, eviction, quarantine or error; of a fallback, the name of the
-            kernel that serves meanwhile.
+        tier: Where a hit came from: ``memory``, ``disk``, ``base``, ``remote``, ``service`` or
+            ``compiled``; which tier was asked, of a fetch; else empty.
+        seconds: How long it took; 0 where that has no meaning. Of a queue: how long
+            somebody waited for whoever compiles the same kernel.
+        detail: The reason of a miss, eviction, quarantine, rejection or error; why a fetch brought
+            nothing, empty if it did; of a fallback, the name of the kernel that serves meanwhile.
     """
 
     kind: EventKind

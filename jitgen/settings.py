@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,58 +19,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from jitgen import values
 from jitgen.errors import SettingError
 from jitgen.text import shown
-
-_SIZE = r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?"
-_MAX_DIGITS = 18
-MAX_WAIT_S = 1e6
-"""The longest wait: clocks of the system count milliseconds in 32 bits."""
-
-_MAX_TTL_S = 1e9  # thirty years
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-def parse_size(text: str) -> int:
-    """
-    Return the bytes that `text` stands for: ``4GiB``, ``500M``, ``0``; units are powers of 1024.
-    """
-    match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
-    if match is None or len(match[1]) > _MAX_DIGITS:
-        raise ValueError("a size such as 4GiB, 500MiB or 0")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-def _choice(*allowed: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in allowed:
-            raise ValueError(" or ".join(allowed))
-        return text
-
-    return parse
-
-
-def _flag(text: str) -> bool:
-    if text.lower() not in ("0", "1", "false", "true"):
-        raise ValueError("0 or 1")
-    return text.lower() in ("1", "true")
-
-
-def _number(kind: type[int] | type[float], most: float, what: str) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            raise ValueError(what) from None
-        if not 0 <= value <= most:  # nor is nan
-            raise ValueError(what)
-        return value
-
-    return parse
-
-
-def _seconds(most: float) -> Callable[[str], Any]:
-    return _number(float, most, f"seconds, from 0 to {most:.0f}")
 
 
 class NoHomeFolder(SettingError):
@@ -123,32 +73,11 @@ class Setting(NamedTuple):
         return f"JITGEN_{self.name.upper()}"
 
 
-def _absolute(text: str) -> Path:
-    try:
-        path = Path(text).expanduser()
-    except RuntimeError:  # nobody knows the home folder that ~ stands for
-        path = Path(text)
-    if not path.is_absolute() or "\0" in text:
-        raise ValueError("an absolute path")
-    return path
-
-
-def _folders(text: str) -> tuple[Path, ...]:
-    try:
-        return tuple(_absolute(part) for part in text.split(os.pathsep) if part)
-    except ValueError:
-        raise ValueError(f"absolute paths, separated by {os.pathsep}") from None
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name for part in text.split(",") if (name := part.strip()))
-
-
 TABLE: tuple[Setting, ...] = (
     Setting(
         name="cache_dir",
         default=_cache_root,
-        parse=_absolute,
+        parse=values.absolute,
         kind="path",
         shown_default="`$XDG_CACHE_HOME/jitgen`, else `~/.cache/jitgen`",
         help="Root of the disk cache; it must belong to you and nobody else may write there.",
@@ -156,7 +85,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="base",
         default=(),
-        parse=_folders,
+        parse=values.folders,
         kind="paths",
         shown_default="none",
         help="Roots of caches that are read and never written, such as an image's, separated by "
@@ -165,16 +94,59 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="trust_shared",
         default=(),
-        parse=_folders,
+        parse=values.folders,
         kind="paths",
         shown_default="none",
         help="Folders, separated by `:`, that others may write to and that are used nevertheless, "
         "such as Kubernetes volumes: whoever can write there can run code as you.",
     ),
     Setting(
+        name="remote",
+        default=(),
+        parse=values.remotes,
+        kind="URLs",
+        separator=",",
+        shown_default="none",
+        help="Caches of a fleet, separated by `,`, asked after the bases for what is compiled "
+        "there: `s3://`, `gs://`, `az://`, `file://`, `https://`. See docs/signing.md.",
+    ),
+    Setting(
+        name="service",
+        default="",
+        parse=values.service,
+        kind="URL",
+        shown_default="none",
+        help="The compile service, asked last: for kernels, and to compile those that it lacks.",
+    ),
+    Setting(
+        name="verify",
+        default="remote",
+        parse=values.choice("off", "remote", "always"),
+        kind="`off`, `remote`, `always`",
+        shown_default="`remote`",
+        help="Which kernels must be signed to be loaded: none; those fetched from elsewhere; all "
+        "that are read, from the own root too, which others may then write to.",
+    ),
+    Setting(
+        name="trust",
+        default=None,
+        parse=values.absolute,
+        kind="path",
+        shown_default="none",
+        help="The trust document, which says whose signatures count; see `jitgen trust`.",
+    ),
+    Setting(
+        name="token_file",
+        default=None,
+        parse=values.absolute,
+        kind="path",
+        shown_default="none",
+        help="File with the token for the compile service; sent over TLS and to this host only.",
+    ),
+    Setting(
         name="cache",
         default="rw",
-        parse=_choice("rw", "ro", "off"),
+        parse=values.choice("rw", "ro", "off"),
         kind="`rw`, `ro`, `off`",
         shown_default="`rw`",
         help="Whether the disk cache is written, only read, or not used.",
@@ -182,7 +154,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="cache_size",
         default=2 * 2**30,
-        parse=parse_size,
+        parse=values.parse_size,
         kind="size",
         shown_default="`2GiB`",
         help="Size above which the least recently used entries are dropped; 0: no limit.",
@@ -190,7 +162,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="on_miss",
         default="compile",
-        parse=_choice("compile", "fallback", "error"),
+        parse=values.choice("compile", "fallback", "error"),
         kind="`compile`, `fallback`, `error`",
         shown_default="`compile`",
         help="What a call does whose kernel is not compiled: compile it; use the best compiled "
@@ -199,7 +171,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="compile",
         default="auto",
-        parse=_choice("auto", "process", "worker"),
+        parse=values.choice("auto", "process", "worker"),
         kind="`auto`, `process`, `worker`",
         shown_default="`auto`",
         help="Where a call compiles: in this process, but in one of its own with "
@@ -227,7 +199,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="select",
         default="dynamic",
-        parse=_choice("dynamic", "static", "passes"),
+        parse=values.choice("dynamic", "static", "passes"),
         kind="`dynamic`, `static`, `passes`",
         shown_default="`dynamic`",
         help="How grouped GEMMs are chosen: by what was measured and the cost model; by the "
@@ -237,7 +209,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="min_latency",
         default=False,
-        parse=_flag,
+        parse=values.flag,
         kind="`0`, `1`",
         shown_default="`0`",
         help="Whether grouped GEMMs of at most 8 rows a group take the kernel of least latency, "
@@ -246,7 +218,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="plugins",
         default=(),
-        parse=_names,
+        parse=values.names,
         kind="names",
         separator=",",
         shown_default="none",
@@ -256,15 +228,26 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="jobs",
         default=0,
-        parse=_number(int, math.inf, "a whole number, 0 for as many as cores and memory allow"),
+        parse=values.number(
+            int, math.inf, "a whole number, 0 for as many as cores and memory allow"
+        ),
         kind="count",
         shown_default="`0`: by cores and free memory",
         help="Compile processes of a prewarm.",
     ),
     Setting(
+        name="max_kernels",
+        default=0,
+        parse=values.number(int, math.inf, "a whole number, 0 for no limit"),
+        kind="count",
+        shown_default="`0`: no limit",
+        help="Distinct kernels that one process is to need: the first one beyond is a warning, "
+        "each is an event. Of `prewarm`, the default of `--budget`, beyond which it fails.",
+    ),
+    Setting(
         name="lock_timeout",
         default=120.0,
-        parse=_seconds(MAX_WAIT_S),
+        parse=values.seconds(values.MAX_WAIT_S),
         kind="seconds",
         shown_default="`120`",
         help="How long to wait for a process that compiles the same kernel.",
@@ -272,7 +255,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="compile_timeout",
         default=300.0,
-        parse=_seconds(MAX_WAIT_S),
+        parse=values.seconds(values.MAX_WAIT_S),
         kind="seconds",
         shown_default="`300`",
         help="How long one compile in a process of its own may take.",
@@ -280,7 +263,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="failure_ttl",
         default=86400.0,
-        parse=_seconds(_MAX_TTL_S),
+        parse=values.seconds(values.MAX_TTL_S),
         kind="seconds",
         shown_default="`86400`",
         help="How long a failed compile is remembered; 0 forgets at once.",

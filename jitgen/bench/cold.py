@@ -30,7 +30,7 @@ def rows() -> Iterator[Row]:
                 layout=Layout.RAGGED, operands=Operands(), tile=Tile(m=rows_, n=columns, k=128)
             )
             start = time.perf_counter()
-            entry = build(tiers, spec_of(config, Arch.CPU))
+            entry, _ = build(tiers, spec_of(config, Arch.CPU))
             seconds = time.perf_counter() - start
             overhead.append((seconds - entry.meta.compile_s - entry.meta.link_s) * 1e3)
             linking.append(entry.meta.link_s * 1e3)

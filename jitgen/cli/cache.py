@@ -24,6 +24,7 @@ from jitgen.settings import settings
 
 if TYPE_CHECKING:
     from jitgen.cache import EntryInfo, Store
+    from jitgen.remote.look import Place
 
 _LAST_SECOND = 253402300799.0  # of the year 9999
 
@@ -33,6 +34,7 @@ KEY_DIGITS = 12
 _HERE = "jitgen.cli.cache"
 _WHY = "jitgen.cli.cache_explain"
 _EDIT = "jitgen.cli.cache_edit"
+_REMOTE = "jitgen.cli.cache_remote"
 _COMMANDS = {
     "dir": (f"{_HERE}:show_dir", "Print the root of the cache."),
     "ls": (f"{_HERE}:ls", "List the entries, or the remembered failures."),
@@ -45,6 +47,9 @@ _COMMANDS = {
     "clear": (f"{_EDIT}:clear", "Remove everything."),
     "pin": (f"{_EDIT}:pin", "Spare entries from pruning."),
     "unpin": (f"{_EDIT}:unpin", "Let pruning remove entries again."),
+    "sign": (f"{_REMOTE}:sign", "Sign entries with a private key."),
+    "push": (f"{_REMOTE}:push", "Put entries into an object store."),
+    "pull": (f"{_REMOTE}:pull", "Take entries from an object store."),
     "adopt": (f"{_EDIT}:adopt", "Let this machine's compiler and linker publish from now on."),
 }
 
@@ -63,12 +68,21 @@ def show_dir(output: Output) -> None:
     is_there = False
     with suppress(OSError):  # Path.is_dir raises where a folder above may not be searched
         is_there = root.is_dir()
-    document = {"root": str(root), "origin": origin, "exists": is_there, "bases": bases}
+    elsewhere = [*settings.remote, *([settings.service] if settings.service else [])]
+    document = {
+        "root": str(root),
+        "origin": origin,
+        "exists": is_there,
+        "bases": bases,
+        "elsewhere": elsewhere,
+    }
 
     def human() -> None:
         output.line(str(root))
         if bases:
             output.note(f"and, only read: {', '.join(bases)}")
+        if elsewhere:
+            output.note(f"and, fetched from: {', '.join(elsewhere)}")
 
     output.result("cache dir", document, human)
 
@@ -112,6 +126,8 @@ def ls(output: Output, arch: Arch | None, sort: str, failures: bool) -> None:
             size = human_size(sum(info.size_bytes for info in here))
             where = f"{base}, which is only read" if base else str(store.root)
             output.note(f"{counted(len(here), 'entry', 'entries')}, {size}, in {where}")
+        for place in _elsewhere(store):
+            output.note(f"what {place.url} has is not listed ({place.state})")
 
     output.result("cache ls", {"entries": [_entry_json(info) for info in found]}, human)
 
@@ -175,6 +191,7 @@ def stats(output: Output) -> None:
 
     store = Store.open()
     totals = store.stats()
+    elsewhere = _elsewhere(store)
 
     def human() -> None:
         limit = output.size(totals.limit_bytes) if totals.limit_bytes else "none"
@@ -182,6 +199,7 @@ def stats(output: Output) -> None:
             [
                 ("root", str(store.root)),
                 *(("  only read", str(path)) for path in store.bases),
+                *((f"  {place.tier}", f"{place.url} ({place.state})") for place in elsewhere),
                 ("mode", store.mode),
                 ("entries", f"{totals.entries:,}" if output.is_terminal else str(totals.entries)),
                 *((f"  {arch or 'damaged'}", str(n)) for arch, n in totals.by_arch.items()),
@@ -198,7 +216,17 @@ def stats(output: Output) -> None:
 
     bases = [str(path) for path in store.bases]
     document = {"root": str(store.root), "bases": bases, "mode": store.mode, **asdict(totals)}
+    document |= {"elsewhere": [asdict(place) for place in elsewhere]}
     output.result("cache stats", document, human)
+
+
+def _elsewhere(store: Store) -> list[Place]:
+    """Return how the places that kernels are fetched from stand; asks none of them."""
+    if not (settings.remote or settings.service):
+        return []
+    from jitgen.remote.look import standing
+
+    return standing(store)
 
 
 def when(output: Output, seconds: float) -> str:

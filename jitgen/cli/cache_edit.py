@@ -26,13 +26,20 @@ _keys = click.argument("names", metavar="CONFIG-or-KEY...", nargs=-1, required=T
 
 @click.command()
 @click.option("--rebuild", is_flag=True, help="Start the index anew from the entries.")
+@click.option("--signatures", is_flag=True, help="Check who signed them, instead.")
 @_dry_run
 @with_output
-def verify(output: Output, rebuild: bool, dry_run: bool) -> int:
+def verify(output: Output, rebuild: bool, signatures: bool, dry_run: bool) -> int:
     """
     Check every byte of every entry; move damaged ones to the quarantine, hide those of bases, and
     exit 1 for any.
+
+    With --signatures: whether signatures that count vouch for them; nothing is moved.
     """
+    if signatures:
+        from jitgen.cli.cache_remote import verify_signatures
+
+        return verify_signatures(output)
     store = _open(changes=rebuild and not dry_run)
     found = store.verify(rebuild=rebuild, dry_run=dry_run)
     damaged = [result for result in found if not result.is_good]

@@ -15,9 +15,11 @@ from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted
 from jitgen.compile.toolchain import COMPILER, flavour
 from jitgen.errors import CacheError
+from jitgen.settings import settings
 
 if TYPE_CHECKING:
     from jitgen.cache import Damage, Difference, Meta, Store
+    from jitgen.remote.look import Found
 
     Nearest = list[tuple[Meta, tuple[Difference, ...]]]
 
@@ -55,8 +57,14 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
         nearest = store.nearest(document, limit)
     damages = [] if state == "hit" and named.key == wanted else store.damages(named.key)
 
+    elsewhere = _elsewhere(store, named) if state == "miss" and named.key == wanted else []
+
     def human() -> None:
         output.fields([("name", named.name), ("key", wanted), (state, reason)])
+        for place in elsewhere:
+            output.line(
+                f"{place.tier:<7} {place.reason or f'{place.url} has it: a call fetches it'}"
+            )
         for damage in damages:
             output.line()
             output.line(f"entry {_described(output, damage)}")
@@ -77,6 +85,7 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
         "reason": reason,
         "key_document": document,
         "damaged": [_json(damage) for damage in damages],
+        "elsewhere": [asdict(place) for place in elsewhere],
         "nearest": [
             {
                 "key": meta.key,
@@ -89,6 +98,16 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
     }
     output.result("cache explain", found, human)
     return ExitCode.OK
+
+
+def _elsewhere(store: Store, named: Named) -> list[Found]:
+    """Return what the places that kernels are fetched from say of one; they are asked."""
+    if not (settings.remote or settings.service):
+        return []
+    from jitgen.remote.look import asked
+    from jitgen.runtime.spec import spec_of
+
+    return asked(store, spec_of(named.config, named.arch))
 
 
 def _meanings(differences: Sequence[Difference]) -> list[str]:

@@ -241,7 +241,7 @@ def _cross_compile(output: Output) -> dict[str, Any]:
     output.note(f"cross-compiling {config.name(Arch.SM_90A)}")
     start = time.perf_counter()
     tiers, spec = current.get().registry.tiers, spec_of(config, Arch.SM_90A)
-    entry, source = readable(tiers, spec) or (build(tiers, spec), "compiled")
+    entry, source = readable(tiers, spec) or build(tiers, spec)
     seconds = time.perf_counter() - start
     derived = asdict(require(config, Arch.SM_90A).derived)  # type: ignore[call-overload]
     resources = inspect.resources(entry.library)

@@ -18,6 +18,7 @@ from jitgen.cli.doctor_machine import (
     toolchain_findings,
     version_findings,
 )
+from jitgen.cli.doctor_remote import remote_findings
 from jitgen.cli.findings import Finding, Health
 from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output, counted
@@ -42,8 +43,9 @@ class _Ear(logging.Handler):
 
 
 @click.command()
+@click.option("--remote", is_flag=True, help="Ask JITGEN_REMOTE and JITGEN_SERVICE, too.")
 @with_output
-def doctor(output: Output) -> int:
+def doctor(output: Output, remote: bool) -> int:
     """
     Report on the installation, for you and for bug reports.
 
@@ -53,7 +55,8 @@ def doctor(output: Output) -> int:
     log = logging.getLogger("jitgen")
     log.addHandler(heard)
     try:
-        findings = [finding for section in _SECTIONS for finding in section()]
+        sections = (*_SECTIONS, remote_findings) if remote else _SECTIONS
+        findings = [finding for section in sections for finding in section()]
     finally:
         log.removeHandler(heard)
     findings += heard.findings

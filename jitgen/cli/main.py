@@ -46,7 +46,12 @@ _COMMANDS = {
     "configs": ("jitgen.cli.configs:configs", "List the configs that a target can run."),
     "select": ("jitgen.cli.select:select", "Say which config serves a problem, and why."),
     "tune": ("jitgen.cli.tune:tune", "Measure the kernels to choose from, and keep the winners."),
+    "serve": ("jitgen.cli.serve:serve", "Serve kernels to a fleet, and compile what it lacks."),
+    "token": ("jitgen.cli.serve:token", "Make an access token for the compile service."),
+    "signer": ("jitgen.cli.serve:signer", "Sign for a compile service of another user."),
     "cache": ("jitgen.cli.cache:cache", "Look into the disk cache and clean it."),
+    "bundle": ("jitgen.cli.bundle:bundle", "Carry kernels in one file, which is an OCI image."),
+    "trust": ("jitgen.cli.trust:trust", "Make keys, and say whose signatures count."),
     "bench": ("jitgen.cli.bench:bench", "Measure jitgen against its budgets."),
     "doctor": (
         "jitgen.cli.doctor:doctor",

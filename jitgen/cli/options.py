@@ -19,8 +19,9 @@ from jitgen.config.rooms import OPERATIONS
 from jitgen.errors import ConfigError
 from jitgen.ops.protocol import operation
 from jitgen.ops.silu_mul_quantize.config import Scales
-from jitgen.settings import MAX_WAIT_S, parse_size
+from jitgen.runtime.shard import Shard
 from jitgen.text import shown
+from jitgen.values import MAX_WAIT_S, parse_size
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,6 +50,32 @@ class ArchType(click.ParamType[Arch]):
         """Return the target, or fail with the names that are allowed."""
         try:
             return Arch.parse(str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class ArchList(ArchType):
+    """Targets, separated by commas."""
+
+    name = "arch,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a tuple of targets, each once."""
+        parse = super().convert
+        return tuple(dict.fromkeys(parse(part.strip(), param, ctx) for part in value.split(",")))
+
+
+class ShardType(click.ParamType[Shard]):
+    """One of n equal parts: ``i/n``."""
+
+    name = "i/n"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Shard:
+        """Return the shard, or fail with what is allowed."""
+        try:
+            return value if isinstance(value, Shard) else Shard.parse(str(value))
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 

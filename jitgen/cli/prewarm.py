@@ -10,10 +10,12 @@ import click
 
 from jitgen import plans
 from jitgen.cli.lookup import parse_configs
-from jitgen.cli.options import DEVICE, ArchType, with_output
+from jitgen.cli.options import DEVICE, ArchList, ShardType, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
 from jitgen.config import Arch, Config
 from jitgen.errors import CacheError
+from jitgen.frozen import frozen
+from jitgen.runtime.shard import Shard
 from jitgen.settings import settings
 from jitgen.targets import devices
 from jitgen.targets.devices import default_arch
@@ -23,15 +25,25 @@ if TYPE_CHECKING:
     from jitgen.runtime.prewarm import PrewarmReport, PrewarmRow
 
 
-class _ArchList(ArchType):
-    """Targets, separated by commas."""
+@frozen
+class _How:
+    """The options that say how to go about it."""
 
-    name = "arch,..."
+    jobs: int | None
+    shard: Shard | None
+    budget: int | None
+    dask: str | None
+    dry_run: bool
+    check: bool
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a tuple of targets, each once."""
-        parse = super().convert
-        return tuple(dict.fromkeys(parse(part.strip(), param, ctx) for part in value.split(",")))
+    @property
+    def is_dry(self) -> bool:
+        return self.dry_run or self.check
+
+    @property
+    def most(self) -> int:
+        """How many kernels may be asked for; 0: any number."""
+        return int(settings.max_kernels) if self.budget is None else self.budget
 
 
 @click.command(
@@ -39,59 +51,79 @@ class _ArchList(ArchType):
 )
 @click.argument("names", metavar="[PLAN]...", nargs=-1)
 @click.option("--config", "config_names", metavar="NAME", multiple=True, help="One kernel by name.")
-@click.option("--arch", "archs", type=_ArchList(), help="Targets of the plans: A,B.")
+@click.option("--arch", "archs", type=ArchList(), help="Targets of the plans: A,B.")
 @DEVICE
 @click.option(
     "--jobs", "-j", type=click.IntRange(0), help="Compile processes; 0: by cores and memory."
+)
+@click.option("--shard", type=ShardType(), help="One of n equal parts, from 0/n on: i/n.")
+@click.option(
+    "--budget",
+    type=click.IntRange(0),
+    help="Fail, and compile nothing, where more kernels are asked for; JITGEN_MAX_KERNELS.",
+)
+@click.option(
+    "--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster, whose workers compile."
 )
 @click.option("--dry-run", is_flag=True, help="List the kernels; compile nothing.")
 @click.option("--check", is_flag=True, help="Exit 3 if a kernel is missing; compile nothing.")
 @with_output
 def prewarm(
     output: Output,
+    /,
     names: tuple[str, ...],
     config_names: tuple[str, ...],
     archs: tuple[Arch, ...] | None,
     device: str | None,
-    jobs: int | None,
-    dry_run: bool,
-    check: bool,
+    **options: Any,
 ) -> int:
     """
     Compile every kernel that the selector can choose for plans, and no other.
 
     No GPU is needed: kernels are compiled for the targets that --arch names. What the cache holds
     is left alone. A kernel that fails costs itself only; then the exit code is 1.
+
+    Machines that share the work take a --shard each: a kernel's key alone says which of n parts it
+    is in. A --budget counts the kernels of all of them.
     """
     if not names and not config_names:
         raise click.UsageError(f"name a plan ({', '.join(plans.names())}) or a --config")
     from jitgen.cache import Store
+    from jitgen.runtime.prewarm import in_shard
 
-    is_dry = dry_run or check
+    how = _How(**options)
+    if how.dask is not None and how.jobs is not None:
+        raise click.UsageError(
+            "--jobs is for this machine; of a cluster the workers' threads count"
+        )
     if device is not None:
         archs = archs or (devices.arch_of(device),)
         devices.require(device, archs)
     with settings.scope(**({} if device is None else {"device": device})):
         wanted = _wanted(names, config_names, archs)
     store = Store.open()
-    if store.mode != "rw" and not is_dry:
+    if store.mode != "rw" and not how.is_dry:
         raise CacheError(
             f"prewarming writes the cache, which it may not now: JITGEN_CACHE={store.mode}"
         )
+    if excess := _beyond(wanted, store, how.most):
+        _tell_budget(output, wanted, excess, how.most)
+        return ExitCode.FAILED
+    wanted = {arch: list(in_shard(configs, arch, how.shard)) for arch, configs in wanted.items()}
     start = time.perf_counter()
-    reports = _run(output, store, wanted, jobs=jobs, is_dry=is_dry)
+    reports = _run(output, store, wanted, how)
     wall_s = time.perf_counter() - start
     rows = [row for report in reports for row in report.rows]
 
     def human() -> None:
-        _print(output, rows, is_dry=is_dry)
+        _print(output, rows, is_dry=how.is_dry)
         output.note(_summary(rows, wall_s, max((report.jobs for report in reports), default=0)))
 
     counts = {state: sum(row.state == state for row in rows) for state in _STATES}
     is_missing = counts["would compile"] > 0
     document = {
-        "dry_run": is_dry,
-        "ok": not counts["failed"] and not (check and is_missing),
+        "dry_run": how.is_dry,
+        "ok": not counts["failed"] and not (how.check and is_missing),
         "wall_s": wall_s,
         "jobs": max((report.jobs for report in reports), default=0),
         "counts": {state.replace(" ", "_"): count for state, count in counts.items()},
@@ -108,12 +140,41 @@ def prewarm(
         ],
     }
     output.result("prewarm", document, human)
-    if check and is_missing:
+    if how.check and is_missing:
         return ExitCode.WOULD_COMPILE
     return ExitCode.FAILED if counts["failed"] else ExitCode.OK
 
 
-_STATES = ("cached", "compiled", "failed", "would compile")
+def _beyond(wanted: dict[Arch, list[Config]], store: Store, most: int) -> list[str]:
+    """Return the names of the kernels that are more than `most`."""
+    from jitgen.runtime.budget import beyond
+
+    pairs = [(config, arch) for arch, configs in wanted.items() for config in configs]
+    return [config.name(arch) for config, arch in beyond(pairs, store, most)]
+
+
+def _tell_budget(
+    output: Output, wanted: dict[Arch, list[Config]], excess: list[str], most: int
+) -> None:
+    """Print which kernels are beyond the budget, and in what all of them differ."""
+    from jitgen.runtime.budget import varied
+
+    configs = [config for each in wanted.values() for config in each]
+    document = {"ok": False, "budget": most, "wanted": len(configs), "beyond": excess}
+
+    def human() -> None:
+        output.table([Column("STATE"), Column("NAME")], [("beyond", name) for name in excess])
+
+    output.result("prewarm", document, human)
+    output.error(
+        "BudgetExceeded",
+        f"{counted(len(configs), 'kernel')} asked for, the budget is {most}: {len(excess)} beyond "
+        f"it, listed above; nothing was compiled ({varied(configs)}); if they are wanted, raise "
+        "--budget or JITGEN_MAX_KERNELS",
+    )
+
+
+_STATES = ("cached", "fetched", "compiled", "failed", "would compile")
 
 
 def _wanted(
@@ -131,19 +192,14 @@ def _wanted(
 
 
 def _run(
-    output: Output,
-    store: Store,
-    wanted: dict[Arch, list[Config]],
-    *,
-    jobs: int | None,
-    is_dry: bool,
+    output: Output, store: Store, wanted: dict[Arch, list[Config]], how: _How
 ) -> list[PrewarmReport]:
     from jitgen.runtime.prewarm import PrewarmState
     from jitgen.runtime.prewarm import prewarm as run
 
     total = sum(len(configs) for configs in wanted.values())
     reports = []
-    with output.progress(total, "checking" if is_dry else "compiling") as progress:
+    with output.progress(total, "checking" if how.is_dry else "compiling") as progress:
 
         def on_progress(row: PrewarmRow, _done: int, _total: int) -> None:
             if row.state is PrewarmState.FAILED:
@@ -152,16 +208,22 @@ def _run(
             progress.advance(f"{human_time(row.seconds)} {row.name}" if is_news else "")
 
         for arch, configs in wanted.items():
-            reports.append(
-                run(
+            if how.dask is not None and not how.is_dry:
+                from jitgen.fleet import cluster
+
+                report = cluster.prewarm(
+                    configs, arch=arch, store=store, address=how.dask, on_progress=on_progress
+                )
+            else:
+                report = run(
                     configs,
                     arch=arch,
-                    jobs=jobs,
-                    dry_run=is_dry,
+                    jobs=how.jobs,
+                    dry_run=how.is_dry,
                     on_progress=on_progress,
                     store=store,
                 )
-            )
+            reports.append(report)
     return reports
 
 

@@ -180,4 +180,4 @@ def _entry(store: Store, named: Named, output: Output) -> Entry:
     from jitgen.runtime.tiers import Tiers
 
     output.note(f"compiling {named.name}")
-    return build(Tiers(store), spec_of(named.config, named.arch))
+    return build(Tiers(store), spec_of(named.config, named.arch))[0]

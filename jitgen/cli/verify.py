@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jitgen import plans
-from jitgen.cli import verify_files
+from jitgen.cli import verify_files, verify_rebuild
 from jitgen.cli.lookup import find
 from jitgen.cli.options import SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
@@ -95,6 +95,7 @@ class _Row:
     help="Seconds for one mode of one problem.",
 )
 @verify_files.options
+@verify_rebuild.OPTION
 @with_output
 def verify(
     output: Output,
@@ -117,12 +118,19 @@ def verify(
     --problem of yours this is shown and not judged. A plan stands for every kernel that the
     selector can choose for it. The exit code is 1 on any wrong value or error.
 
+    With --rebuild nothing is run: what the cache holds is compiled again, and the exit code is 1
+    where a byte of it is another one, or where it cannot be compiled here.
+
     A FILE.py with verify_cases() brings kernels of yours, and so does a FILE.so with --ptx,
     --symbol and --cases: see docs/verify.md. This runs the code in these files.
     """
     from jitgen.emulator.modes import parse
     from jitgen.verify import require_numpy
 
+    if of_files.pop("rebuild"):
+        if problem is not None or any(of_files.values()):
+            raise click.UsageError("--rebuild runs nothing: it takes no sizes and no files")
+        return verify_rebuild.run(output, names, None if arch is None else Arch.parse(arch), jobs)
     require_numpy()
     chosen = [mode.name for mode in parse(modes)]
     tasks = verify_files.tasks(names, arch or str(_default_gpu()), problem=problem, **of_files)

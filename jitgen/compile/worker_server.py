@@ -64,7 +64,14 @@ class _Child:
 
 
 class Server:
-    """Runs one request: at most `jobs` children at a time, each with its own time limit."""
+    """
+    Runs one request: at most `jobs` children at a time, each with its own time limit.
+
+    A subclass may be given further tasks while it serves: see `is_open`, `hear` and `add`.
+    """
+
+    is_open = False
+    """Whether further tasks may come."""
 
     def __init__(self, client: socket.socket, request: dict[str, Any]) -> None:
         self._client = client
@@ -91,8 +98,8 @@ class Server:
     def serve(self) -> None:
         """Run every task; return when all are answered or the client has gone."""
         try:
-            self._say(b"")  # that it lives: a task may stop it before it can say so again
-            while self._next < len(self._tasks) or self._children:
+            self.say(b"")  # that it lives: a task may stop it before it can say so again
+            while self.is_open or self._next < len(self._tasks) or self._children:
                 while self._next < len(self._tasks) and len(self._children) < self._jobs:
                     self._fork()
                 if not self._wait():
@@ -123,10 +130,11 @@ class Server:
             OSError
         ) as error:  # no process, descriptor or disk to be had: it costs this task only
             answer = {"kind": "crash", "error": f"no process for it: {error}", "log": ""}
-            self._say(json.dumps({**answer, "index": index, "seconds": 0.0}).encode("ascii"))
+            self.say(json.dumps({**answer, "index": index, "seconds": 0.0}).encode("ascii"))
             return
         if pid == 0:
             _run(self._function, self._tasks[child.index], child, server, self._client)
+        self._tasks[index] = None  # it may be large, and there may be many
         with suppress(PermissionError, ProcessLookupError):  # it has done so itself, or has ended
             os.setpgid(pid, pid)
         self._children[pid] = child
@@ -134,7 +142,7 @@ class Server:
     def _wait(self) -> bool:
         """Sleep until a child ends or must end; return whether the client is still there."""
         if time.monotonic() >= self._last_word + _HEARTBEAT_S:
-            self._say(b"")
+            self.say(b"")
         deadlines = [c.start + self._timeout_s for c in self._children.values() if not c.is_late]
         until = min([self._last_word + _HEARTBEAT_S, *deadlines])
         ready = {
@@ -148,7 +156,15 @@ class Server:
             if not child.is_late and now >= child.start + self._timeout_s:
                 child.is_late = True
                 _kill_group(pid)
-        return self._client.fileno() not in ready  # all it can say is that it ends
+        return self._client.fileno() not in ready or self.hear()
+
+    def hear(self) -> bool:
+        """Take in what the client says; return whether it is still there."""
+        return False  # all it can say is that it ends
+
+    def add(self, task: Any) -> None:
+        """Run `task` too, after those that are known; its index is their number."""
+        self._tasks.append(task)
 
     def _reap(self) -> None:
         """Answer for every child that has ended."""
@@ -168,9 +184,10 @@ class Server:
                 answer = _answer(child, os.waitstatus_to_exitcode(status))
             answer["index"] = child.index
             answer["seconds"] = time.monotonic() - child.start
-            self._say(json.dumps(answer).encode("ascii"))
+            self.say(json.dumps(answer).encode("ascii"))
 
-    def _say(self, line: bytes) -> None:
+    def say(self, line: bytes) -> None:
+        """Send the client one line."""
         self._last_word = time.monotonic()
         self._client.sendall(line + b"\n")
 

@@ -28,7 +28,7 @@ from typing import IO, Any, Self
 from jitgen.compile import children
 from jitgen.compile.processes import descendants_of
 from jitgen.frozen import frozen
-from jitgen.settings import MAX_WAIT_S
+from jitgen.values import MAX_WAIT_S
 
 PRELOAD = (
     "tvm_ffi",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from jitgen.compile.workers import Stop
 
 Deliver = Callable[[Config, Arch, "Entry", str], None]
-"""Called on the background's thread with a kernel's entry, and ``compiled`` or ``disk``."""
+"""Called on the background's thread with a kernel's entry, and the tier that it is from."""
 
 _JOIN_S = 2.0
 """How long the end of the program waits for the thread, which ends its worker within half of it."""
@@ -188,11 +188,11 @@ class Background:
         if failure := self._tiers.store.index.failure(want.key):
             raise CompileError(want.config.name(want.arch), failure.reason)
         found = readable(self._tiers, spec_of(want.config, want.arch), tells_miss=False)
-        entry, tier = found or (self._build(want), "compiled")
+        entry, tier = found or self._build(want)
         self._backoff.succeeded(want.key)
         self._deliver(want.config, want.arch, entry, tier)
 
-    def _build(self, want: _Want) -> Entry:
+    def _build(self, want: _Want) -> tuple[Entry, str]:
         from jitgen.compile.compile import Where
         from jitgen.compile.workers import Stop
 

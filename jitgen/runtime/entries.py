@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Config to entry: compile one and publish it."""
+"""Config to entry: fetch one from elsewhere, or compile one and publish it."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -21,6 +22,24 @@ if TYPE_CHECKING:
     from jitgen.compile.compiler import Artifact
     from jitgen.compile.workers import Stop
 
+_WAIT_S = 0.01
+"""A lock that nobody holds takes less: what took longer was waiting for another process."""
+
+
+def fetch(tiers: Tiers, spec: KernelSpec) -> tuple[Entry, str] | str:
+    """
+    Return the entry of `spec` that somebody else has compiled, and its tier's name; else why there
+    is none. One process of a host fetches a kernel while the others wait for it.
+
+    Raises:
+        As `Tiers.fetch`.
+    """
+    if not tiers.has_elsewhere:
+        return ""
+    with tiers.store.lock(spec.key, settings.lock_timeout) as is_locked:
+        found = readable(tiers, spec, tells_miss=False) if is_locked else None
+        return found or tiers.fetch(spec, may_compile=False)
+
 
 def build(
     tiers: Tiers,
@@ -30,9 +49,11 @@ def build(
     timeout_s: float | None = None,
     failure_ttl_s: float | None = None,
     stop: Stop | None = None,
-) -> Entry:
+    fetches: bool = True,
+) -> tuple[Entry, str]:
     """
-    Compile `spec` and publish it, unless another process does so meanwhile.
+    Return the entry of `spec` and the tier that it is from: fetched from where somebody else has
+    it, or compiled and published, unless another process does so meanwhile.
 
     Waits for the key's lock up to JITGEN_LOCK_TIMEOUT seconds and then compiles privately. A
     refusal of the compiler's that is certain is remembered for JITGEN_FAILURE_TTL seconds, so that
@@ -45,6 +66,7 @@ def build(
         timeout_s: How long a process of its own may take; None for JITGEN_COMPILE_TIMEOUT.
         failure_ttl_s: How long a refusal is remembered; None for JITGEN_FAILURE_TTL.
         stop: What ends such a process from another thread.
+        fetches: Whether places elsewhere are asked first.
 
     Raises:
         CompileError: The compiler refused it.
@@ -55,6 +77,7 @@ def build(
     from jitgen.compile import compile as compiling
 
     store, name = tiers.store, spec.key
+    start = time.perf_counter()
     if failure := store.index.failure(name):
         raise RememberedFailure(
             spec.name,
@@ -62,11 +85,16 @@ def build(
             f"{name[:12]})",
         )
     try:
-        with store.lock(name, settings.lock_timeout) as is_locked:
+        # what is told meanwhile is heard when the lock is free again
+        with events.held(), store.lock(name, settings.lock_timeout) as is_locked:
+            _tell_wait(spec, time.perf_counter() - start)
             if is_locked:
                 found = readable(tiers, spec, tells_miss=False)
                 if found is not None:
-                    return found[0]
+                    return found
+            fetched = tiers.fetch(spec, may_compile=True) if fetches else ""
+            if not isinstance(fetched, str):
+                return fetched
             artifact = compiling.compile_kernel(
                 spec.config,
                 spec.arch,
@@ -88,15 +116,19 @@ def build(
             seconds=entry.meta.compile_s,
         )
     )
-    return entry
+    return entry, "compiled"
 
 
-def _publish(tiers: Tiers, spec: KernelSpec, artifact: Artifact) -> Entry:
-    """Return the entry of what was compiled, in the store unless there is a doubt about it."""
+def _tell_wait(spec: KernelSpec, seconds: float) -> None:
+    if seconds >= _WAIT_S:
+        events.emit(Event(kind=EventKind.QUEUE, kernel=spec.name, key=spec.key, seconds=seconds))
+
+
+def record(spec: KernelSpec, artifact: Artifact) -> Meta:
+    """Return what is known of `artifact`, but for its files and who built it."""
     from jitgen.cache import Meta
-    from jitgen.compile.provenance import builder
 
-    meta = Meta(
+    return Meta(
         key=spec.key,
         key_document=spec.document,
         name=spec.name,
@@ -111,6 +143,13 @@ def _publish(tiers: Tiers, spec: KernelSpec, artifact: Artifact) -> Entry:
         host_isa=(toolchain.host_level(spec.arch),),
         jitgen=__version__,
     )
+
+
+def _publish(tiers: Tiers, spec: KernelSpec, artifact: Artifact) -> Entry:
+    """Return the entry of what was compiled, in the store unless there is a doubt about it."""
+    from jitgen.compile.provenance import builder
+
+    meta = record(spec, artifact)
     if artifact.doubt:
         warn_once(
             f"doubt {artifact.doubt}",

@@ -36,6 +36,7 @@ def serve(registry: Registry, chosen: Config, neighbours: Iterable[Config], arch
         CaptureMiss: Nothing is loaded, and a CUDA graph is being captured.
         CompileError: Nothing is compiled, and `chosen` cannot be.
     """
+    registry.ask(chosen, arch)
     kernel = registry.find(chosen, arch)
     if kernel is not None:
         return kernel

@@ -21,7 +21,9 @@ from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.plans import Plan
+from jitgen.runtime.entries import fetch
 from jitgen.runtime.session import current
+from jitgen.runtime.shard import Shard
 from jitgen.runtime.spec import key, spec_of
 from jitgen.runtime.task import TASK, compile_task
 from jitgen.runtime.tiers import Tiers, readable
@@ -38,9 +40,16 @@ class PrewarmState(StrEnum):
     """What prewarming did about a kernel."""
 
     CACHED = "cached"
+    FETCHED = "fetched"
     COMPILED = "compiled"
     FAILED = "failed"
     WOULD_COMPILE = "would compile"
+
+
+_HERE = ("memory", "disk", "base")
+"""Tiers to which another process has brought a kernel meanwhile."""
+
+_THERE = frozenset({PrewarmState.CACHED, PrewarmState.FETCHED, PrewarmState.COMPILED})
 
 
 @frozen
@@ -52,7 +61,7 @@ class PrewarmRow:
         config: Its config.
         name: Its name.
         key: Digest of its key document.
-        state: ``cached``, ``compiled``, ``failed`` or ``would compile``.
+        state: ``cached``, ``fetched``, ``compiled``, ``failed`` or ``would compile``.
         seconds: How long its process worked on it; 0 where there was none.
         bytes: Size of its files in the store; 0 where it has none.
         error: Why it failed; empty if it did not.
@@ -87,7 +96,7 @@ class PrewarmReport:
     @property
     def ok(self) -> bool:
         """Whether every kernel is in the store now."""
-        return all(row.state in (PrewarmState.CACHED, PrewarmState.COMPILED) for row in self.rows)
+        return all(row.state in _THERE for row in self.rows)
 
     def count(self, state: PrewarmState | str) -> int:
         """Return how many kernels are in `state`."""
@@ -107,6 +116,7 @@ def prewarm(
     on_progress: Progress | None = None,
     timeout_s: float | None = None,
     store: Store | None = None,
+    shard: Shard | str | None = None,
 ) -> PrewarmReport:
     """
     Bring every kernel that `what` can ask for into the store.
@@ -122,18 +132,21 @@ def prewarm(
             the prewarm.
         timeout_s: Seconds that one compile may take; None for JITGEN_COMPILE_TIMEOUT.
         store: Where to, and whose measurements choose for a plan; None for the session's.
+        shard: Which part of it, ``i/n``, to share the work with other machines; None for all.
 
     Returns:
         One row for each kernel; a compile that failed is a row, not an exception.
 
     Raises:
         PlanError: The plan cannot be found or read.
+        ConfigError: `shard` is none.
         UnsupportedConfig: `arch` cannot run one of the configs; nothing was compiled.
     """
     start = time.perf_counter()
     target = default_arch() if arch is None else Arch.parse(arch)
     where = current.get().store if store is None else store
-    waiting = _examine(_configs(what, target, where), target, where)
+    configs = in_shard(wanted(what, target, where), target, shard)
+    waiting = examine(configs, target, where)
     rows: dict[str, PrewarmRow] = {}
     running = 0
 
@@ -146,6 +159,8 @@ def prewarm(
     for row in waiting:
         if row.state is PrewarmState.CACHED or dry_run:
             done(row)
+        elif (brought := fetched(row, target, where)) is not None:
+            done(brought)
         else:
             missing.append(row)
     if missing:
@@ -163,7 +178,17 @@ def prewarm(
     )
 
 
-def _configs(
+def in_shard(
+    configs: Iterable[Config], arch: Arch, shard: Shard | str | None
+) -> tuple[Config, ...]:
+    """Return the configs whose kernels are in `shard`; all where it is None."""
+    if shard is None:
+        return tuple(configs)
+    part = Shard.parse(shard) if isinstance(shard, str) else shard
+    return tuple(config for config in configs if part.holds(key(config, arch)))
+
+
+def wanted(
     what: Plan | str | Path | Iterable[Config | str], arch: Arch, store: Store
 ) -> tuple[Config, ...]:
     """Return the configs of a plan, or the given ones without repeats, all of them legal."""
@@ -181,7 +206,7 @@ def _configs(
     return tuple(found)
 
 
-def _examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[PrewarmRow]:
+def examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[PrewarmRow]:
     """Return a row for each config: ``cached``, or ``would compile``."""
     rows, tiers = [], Tiers(store)
     for config in configs:
@@ -196,6 +221,20 @@ def _examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[Prew
             )
         )
     return rows
+
+
+def fetched(row: PrewarmRow, arch: Arch, store: Store) -> PrewarmRow | None:
+    """Return the row of a kernel that could be fetched from elsewhere, where it was compiled."""
+    start = time.perf_counter()
+    found = fetch(Tiers(store), spec_of(row.config, arch))
+    if isinstance(found, str) or found[0].why_private:
+        return None
+    return replace(
+        row,
+        state=PrewarmState.CACHED if found[1] in _HERE else PrewarmState.FETCHED,
+        seconds=time.perf_counter() - start,
+        bytes=found[0].meta.size_bytes,
+    )
 
 
 def _compile(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Config to kernel: memory, then disk, then the compiler.
+Config to kernel: memory, then disk, then places elsewhere, then the compiler.
 
 One thread of one process compiles a missing kernel while every other that wants it waits: threads
 on a lock per key in memory, processes on a file lock per key. The file lock only avoids duplicate
@@ -37,7 +37,7 @@ from jitgen.errors import (
 )
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.runtime import kernel
-from jitgen.runtime.entries import build
+from jitgen.runtime.entries import build, fetch
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.spec import key, spec_of
 from jitgen.runtime.tiers import Tiers, readable
@@ -109,6 +109,7 @@ class Registry:
         self._on_arrival = on_arrival
         self._kernels: dict[tuple[Config, Arch], Kernel] = {}
         self._arrived: dict[tuple[Config, Arch], Kernel] = {}  # not served yet
+        self._asked: set[tuple[Config, Arch]] = set()
         self._background: Background | None = None
         self._is_closed = False
         self._backoff = Backoff()
@@ -168,7 +169,8 @@ class Registry:
 
     def get(self, config: Config | str, arch: Arch | str | None = None) -> Kernel:
         """
-        Return the kernel of `config`, from memory, else from disk, else by compiling it.
+        Return the kernel of `config`, from memory, else from disk, else from where JITGEN_REMOTE
+        and JITGEN_SERVICE say, else by compiling it.
 
         Args:
             config: What to serve: a config, or a kernel's name.
@@ -178,7 +180,8 @@ class Registry:
             InputError: `config` is none.
             ConfigError: A name is no kernel's.
             UnsupportedConfig: The target cannot run `config`.
-            KernelMiss: It is not compiled, and compiling is off.
+            KernelMiss: It is nowhere compiled, and compiling is off.
+            SettingError: Kernels may be fetched and must be signed, and JITGEN_TRUST is not set.
             CaptureMiss: It is not loaded, and a CUDA graph is being captured.
             CompileError: The compiler refused it, now or (RememberedFailure) not long ago.
             ResourceError: Memory, processes, descriptors or disk ran out; tried again when asked
@@ -224,6 +227,7 @@ class Registry:
     def _miss(self, config: Config, arch: Arch) -> Kernel:
         require(config, arch)
         _refuse_while_capturing(config, arch)
+        self.ask(config, arch)
         with boundary(f"serving {config.name(arch)}"):
             return with_room(lambda: self._served(config, arch))
 
@@ -238,11 +242,29 @@ class Registry:
                 kernel = self._kernels[config, arch] = self._compiled(config, arch)
         return kernel
 
+    def ask(self, config: Config, arch: Arch) -> None:
+        """
+        Note that a kernel is wanted that is not in memory, and tell if JITGEN_MAX_KERNELS foresees
+        fewer.
+        """
+        if (config, arch) in self._asked:
+            return
+        self._asked.add((config, arch))
+        most = settings.max_kernels
+        if most and len(self._asked) > most:
+            from jitgen.runtime import budget
+
+            budget.tell(tuple(self._asked), (config, arch), most)
+
     def _from_disk(self, config: Config, arch: Arch, *, tells_miss: bool) -> Kernel | None:
         start = time.perf_counter()
         found = readable(self.tiers, spec_of(config, arch), tells_miss=tells_miss)
-        if found is None:
-            return None
+        return None if found is None else self._loaded(config, arch, found, start)
+
+    def _loaded(
+        self, config: Config, arch: Arch, found: tuple[Entry, str], start: float
+    ) -> Kernel | None:
+        """Return the kernel of an entry that was not compiled here; None where it is no library."""
         entry, tier = found
         try:
             kernel = _kernel(config, arch, entry, tier)
@@ -258,19 +280,14 @@ class Registry:
         return kernel
 
     def _compiled(self, config: Config, arch: Arch) -> Kernel:
+        """Return a kernel that is not on disk: from elsewhere, or by compiling it."""
         if self._frozen or settings.on_miss == "error":
-            why = "the registry is frozen" if self._frozen else "JITGEN_ON_MISS=error"
-            name = config.name(arch)
-            raise KernelMiss(
-                name,
-                f"no compiled kernel {name} in {self.store.root}, and compiling is off ({why}); "
-                f"prewarm it with: jitgen prewarm --config {name}",
-            )
+            return self._fetched(config, arch)
         name = key(config, arch)
         if reason := self._backoff.waits(name):
             raise ResourceError(f"{reason} (tried again in some seconds, when asked again)")
         try:
-            kernel = _kernel(config, arch, build(self.tiers, spec_of(config, arch)), "compiled")
+            kernel = self._built(config, arch)
         except JitgenError as error:
             if isinstance(error, ResourceError):
                 self._backoff.failed(name, str(error))
@@ -279,6 +296,31 @@ class Registry:
             raise
         self._backoff.succeeded(name)
         return kernel
+
+    def _built(self, config: Config, arch: Arch) -> Kernel:
+        start, spec = time.perf_counter(), spec_of(config, arch)
+        entry, tier = build(self.tiers, spec)
+        if tier != "compiled":
+            kernel = self._loaded(config, arch, (entry, tier), start)
+            if kernel is not None:
+                return kernel
+            entry, tier = build(self.tiers, spec, fetches=False)
+        return _kernel(config, arch, entry, tier)
+
+    def _fetched(self, config: Config, arch: Arch) -> Kernel:
+        """Return a kernel that somebody else has compiled; raises KernelMiss."""
+        start, name = time.perf_counter(), config.name(arch)
+        found = fetch(self.tiers, spec_of(config, arch))
+        kernel = None if isinstance(found, str) else self._loaded(config, arch, found, start)
+        if kernel is not None:
+            return kernel
+        why = "the registry is frozen" if self._frozen else "JITGEN_ON_MISS=error"
+        elsewhere = f", nor elsewhere ({found})" if found and isinstance(found, str) else ""
+        raise KernelMiss(
+            name,
+            f"no compiled kernel {name} in {self.store.root}{elsewhere}, and compiling is off "
+            f"({why}); prewarm it with: jitgen prewarm --config {name}",
+        )
 
 
 def _kernel(config: Config, arch: Arch, entry: Entry, tier: str) -> Kernel:

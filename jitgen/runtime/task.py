@@ -20,6 +20,10 @@ TASK = "jitgen.runtime.task:build_task"
 """What `jitgen.compile.workers.run` calls."""
 
 
+_PATHS = ("trust", "token_file")
+"""Settings that may be none: without one, a worker has what its environment says."""
+
+
 def compile_task(store: Store, config: Config, arch: Arch) -> dict[str, Any]:
     """
     Return the task that brings `config` for `arch` into `store`.
@@ -39,6 +43,10 @@ def compile_task(store: Store, config: Config, arch: Arch) -> dict[str, Any]:
             "base": [str(path) for path in settings.base],
             "trust_shared": [str(path) for path in settings.trust_shared],
             "plugins": list(settings.plugins),
+            "remote": list(settings.remote),
+            "service": settings.service,
+            "verify": settings.verify,
+            **{name: str(path) for name in _PATHS if (path := getattr(settings, name))},
         },
     }
 
@@ -48,7 +56,8 @@ def build_task(task: dict[str, Any]) -> dict[str, Any]:
     Do what `compile_task` says, in a worker process.
 
     Returns:
-        ``{"key": ..., "why_private": ...}``, the latter why nobody else will find it, if so; or
+        ``{"key": ..., "tier": ..., "why_private": ...}``: where it is from, and why nobody else
+        will find it, if so; or
         ``{"error": ...}`` with the message of an error that jitgen raised on purpose.
     """
     config, arch = Config.from_json(task["config"]), Arch.parse(task["arch"])
@@ -56,10 +65,10 @@ def build_task(task: dict[str, Any]) -> dict[str, Any]:
         try:
             store = _store(task["root"], task["mode"])
             # Nothing else lives in this process: a refusal here is as certain as any.
-            entry = build(Tiers(store), spec_of(config, arch), where=Where.PROCESS)
+            entry, tier = build(Tiers(store), spec_of(config, arch), where=Where.PROCESS)
         except JitgenError as error:
             return {"error": str(error)}
-    return {"key": entry.key, "why_private": entry.why_private}
+    return {"key": entry.key, "tier": tier, "why_private": entry.why_private}
 
 
 @cache

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from jitgen.events import Event, EventKind, events
 from jitgen.runtime import kernel
 from jitgen.runtime.spec import KernelSpec
+from jitgen.settings import settings
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Meta, Store
@@ -128,6 +129,46 @@ class Tiers:
     def keep(self, entry: Entry) -> None:
         """Keep an entry for this process alone."""
         self._memory.keep(entry)
+
+    @property
+    def has_elsewhere(self) -> bool:
+        """Whether the settings name places to fetch from."""
+        return bool(settings.remote or settings.service)
+
+    def fetch(self, spec: KernelSpec, *, may_compile: bool) -> tuple[Entry, str] | str:
+        """
+        Return the entry of `spec` from the first place elsewhere that has one for this CPU, and its
+        tier's name; else why there is none, in one line.
+
+        It is in the store by then, or in memory where that cannot be written. This waits for
+        networks: never call it while a CUDA graph is captured, nor where a kernel may be at hand.
+
+        Args:
+            spec: The kernel.
+            may_compile: Whether a service is asked to compile it.
+
+        Raises:
+            SettingError: What is fetched must be signed, and JITGEN_TRUST is not set.
+            ToolchainError: A package that fetching needs is not installed.
+        """
+        if not self.has_elsewhere:
+            return ""
+        from jitgen.remote.outcomes import Nothing
+        from jitgen.remote.tiers import places
+
+        reasons = []
+        for place in places(self.store):
+            found = place.fetch(spec, may_compile=may_compile)
+            if isinstance(found, Nothing):
+                reasons.append(found.reason)
+                continue
+            if found.why_private:
+                self._memory.keep(found)
+            reason = kernel.unsupported_isa(found)
+            if not reason:
+                return found, place.name
+            reasons.append(f"{place.url}: {reason}")
+        return "; ".join(reasons)
 
 
 def readable(

@@ -259,6 +259,32 @@ def test_a_shipped_plan_for_both_blackwells(jitgen: Jitgen, name: str) -> None:
     assert all(found & names for names in candidates.values())
 
 
+def test_prewarm_a_shard(jitgen: Jitgen) -> None:
+    whole = jitgen("prewarm deepseek-v3 --arch cpu --dry-run --json").document["kernels"]
+    parts = [
+        jitgen(f"prewarm deepseek-v3 --arch cpu --dry-run --json --shard {i}/3").document["kernels"]
+        for i in range(3)
+    ]
+
+    assert sorted(row["key"] for part in parts for row in part) == sorted(r["key"] for r in whole)
+    refused = jitgen("prewarm deepseek-v3 --arch cpu --dry-run --shard 3/3")
+    assert refused.code == 2
+    assert "shard '3/3' is not allowed: it must be i/n" in refused.err
+
+
+def test_prewarm_within_a_budget(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that suddenly asks for more kernels than foreseen compiles none of them."""
+    monkeypatch.setenv("JITGEN_MAX_KERNELS", "17")
+    done = jitgen("prewarm deepseek-v3 --arch sm_90a --dry-run --shard 0/4 --json")
+
+    assert done.code == 1
+    assert done.document["ok"] is False
+    assert (done.document["budget"], done.document["wanted"]) == (17, 18)
+    assert len(done.document["beyond"]) == 1
+    assert "18 kernels asked for, the budget is 17" in done.err
+    assert jitgen("prewarm deepseek-v3 --arch sm_90a --dry-run --budget 18").code == 0
+
+
 def test_targets_and_configs_are_put_together(jitgen: Jitgen) -> None:
     words = ("prewarm", "deepseek-v3", "--arch", "sm_90a,cpu", "--config", CPU, "--config", CPU)
     document = jitgen(*words, "--dry-run", "--json").document

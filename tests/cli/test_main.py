@@ -40,6 +40,7 @@ ALL = commands(main.cli)
 
 def test_every_promised_command_is_there() -> None:
     promised = ["demo", "prewarm", "show", "verify", "configs", "select", "tune", "doctor"]
+    promised += ["serve", "token", "signer"]
     cache = [
         "dir",
         "ls",
@@ -53,10 +54,16 @@ def test_every_promised_command_is_there() -> None:
         "pin",
         "unpin",
         "adopt",
+        "push",
+        "pull",
+        "sign",
     ]
+    bundle = ["export", "import", "inspect", "verify"]
+    trust = ["init", "key", "add", "rotate", "revoke", "push", "show"]
     bench = [*SUITES, *REPORTS, *HOPPER_FP4, "all"]
 
-    found = {("cache", name) for name in cache} | {("bench", name) for name in bench}
+    groups = {"cache": cache, "bench": bench, "bundle": bundle, "trust": trust}
+    found = {(group, name) for group, names in groups.items() for name in names}
     assert {(name,) for name in promised} | found == set(ALL)
 
 

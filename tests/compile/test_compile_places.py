@@ -40,7 +40,7 @@ from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.entries import build
 from jitgen.runtime.spec import spec_of
 from jitgen.runtime.tiers import Tiers
-entry = build(Tiers(Store.open()), spec_of(*KernelConfig.parse({name!r})))
+entry, _ = build(Tiers(Store.open()), spec_of(*KernelConfig.parse({name!r})))
 print(json.dumps([hashlib.sha256(entry.library).hexdigest(), entry.why_private]))
 """
 

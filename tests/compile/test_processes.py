@@ -118,7 +118,7 @@ from jitgen.runtime.entries import build
 from jitgen.runtime.spec import spec_of
 from jitgen.runtime.tiers import Tiers
 for name in sys.argv[1:]:
-    entry = build(Tiers(Store.open()), spec_of(*KernelConfig.parse(name)))
+    entry, _ = build(Tiers(Store.open()), spec_of(*KernelConfig.parse(name)))
     files = entry.meta.files
     print(entry.key, files["kernel.so"]["sha256"], files["kernel.py"]["sha256"])
 """

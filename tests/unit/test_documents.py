@@ -22,8 +22,8 @@ from jitgen.documents import (
 from jitgen.errors import ConfigError, PlanError
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.plans import load
-from jitgen.settings import parse_size
 from jitgen.text import json_safe, printable, shown
+from jitgen.values import parse_size
 
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\u202egnp.exe\u200b"
 

@@ -14,8 +14,12 @@ import jitgen
 ROOT = Path(jitgen.__file__).parent
 LAYERS = [
     {"errors", "frozen"},
-    {"emulator", "text", "documents", "settings", "events", "forks", "boundary", "_version"},
+    {
+        *("emulator", "text", "documents", "settings", "values", "events", "forks", "boundary"),
+        "_version",
+    },
     {"config", "layouts"},
+    {"signing"},
     {"formats"},
     {
         *("ops.protocol", "ops.grouped_gemm.config"),
@@ -25,15 +29,21 @@ LAYERS = [
     {"codegen"},
     {"compile"},
     {"tuning"},
-    {"runtime", "plans"},
+    {"runtime", "plans", "remote", "metrics"},
+    {"fleet", "bundle"},
     {"ops", "quantize", "reference"},
     {"verify"},
     {"tuning.measure"},
     {"tuning.search"},
+    {"server"},
     {"bench", "cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-HEAVY = {"cutlass", "jinja2", "diskcache", "torch", "tvm_ffi", "rich", "numpy"}
+HEAVY = {
+    *("cutlass", "jinja2", "diskcache", "torch", "tvm_ffi", "rich", "numpy"),
+    *("cryptography", "obstore", "urllib3", "zstandard"),
+    *("prometheus_client", "distributed"),
+}
 
 
 @cache

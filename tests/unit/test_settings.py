@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from jitgen.errors import SettingError
-from jitgen.settings import TABLE, parse_size, settings
+from jitgen.settings import TABLE, settings
+from jitgen.values import parse_size
 
 
 def test_precedence(monkeypatch: pytest.MonkeyPatch) -> None:

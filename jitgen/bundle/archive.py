@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Tars, of the plain kind: files and folders with short names, and nothing else.
+
+Written so that equal contents are equal bytes. Read so that an archive can do no more than hold
+files: a link, a device, an absolute name, a name that leads upwards, an extension that renames
+what follows, or the same name twice makes it no archive of ours. Everything is in memory, and as
+large as the bytes that were handed in, so that no header can ask for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jitgen.cache.folder import Damaged
+from jitgen.text import shown
+
+_BLOCK = 512
+_FILE, _OLD_FILE, _FOLDER = b"0", b"\0", b"5"
+_NAME_BYTES = 100
+
+
+def write(files: Iterable[tuple[str, bytes]]) -> bytes:
+    """
+    Return a tar of `files` in their order, each folder before what is first in it.
+
+    Files have mode 0444, folders 0755, all belong to nobody and are from the beginning of time.
+    """
+    blocks: list[bytes] = []
+    folders: set[str] = set()
+    for name, data in files:
+        parts = name.split("/")
+        for depth in range(1, len(parts)):
+            folder = "/".join(parts[:depth]) + "/"
+            if folder not in folders:
+                folders.add(folder)
+                blocks.append(_header(folder, 0, _FOLDER, 0o755))
+        blocks += [_header(name, len(data), _FILE, 0o444), data, bytes(-len(data) % _BLOCK)]
+    return b"".join((*blocks, bytes(2 * _BLOCK)))
+
+
+def read(data: bytes) -> dict[str, bytes]:
+    """
+    Return the files in the tar `data`, by name.
+
+    Raises:
+        Damaged: It is none, or holds what it should not.
+    """
+    found: dict[str, bytes] = {}
+    position = 0
+    while data[position : position + 1] not in (b"", b"\0"):
+        block = data[position : position + _BLOCK]
+        name, size, kind = _parsed(block)
+        start, end = position + _BLOCK, position + _BLOCK + size
+        if end > len(data):
+            raise Damaged(f"the archive ends in the middle of {shown(name)}")
+        if kind != _FOLDER:
+            if name in found:
+                raise Damaged(f"the archive holds {shown(name)} twice")
+            found[name] = data[start:end]
+        position = end + -size % _BLOCK
+    if data[position:].strip(b"\0") or len(data) < position + 2 * _BLOCK:
+        raise Damaged("the archive does not end where it should")
+    return found
+
+
+def _header(name: str, size: int, kind: bytes, mode: int) -> bytes:
+    encoded = name.encode("ascii")
+    if len(encoded) > _NAME_BYTES:
+        raise ValueError(f"{name} is too long a name for a plain tar")
+    zero = b"%07o\0" % 0
+    fields = (
+        encoded.ljust(_NAME_BYTES, b"\0"),
+        b"%07o\0" % mode,
+        zero,
+        zero,
+        b"%011o\0" % size,
+        b"%011o\0" % 0,
+        b" " * 8,  # the checksum counts as blanks
+        kind.ljust(101, b"\0"),
+        b"ustar\x0000",
+    )
+    block = b"".join(fields).ljust(_BLOCK, b"\0")
+    return block[:148] + b"%06o\0 " % sum(block) + block[156:]
+
+
+def _parsed(block: bytes) -> tuple[str, int, bytes]:
+    """Return name, size and kind of what follows a header."""
+    if len(block) < _BLOCK:
+        raise Damaged("the archive ends in the middle of a header")
+    blank = block[:148] + b" " * 8 + block[156:]
+    if _octal(block[148:156]) != sum(blank):
+        raise Damaged("a header of the archive does not have its checksum")
+    name, kind = block[:_NAME_BYTES].split(b"\0")[0].decode("latin-1"), block[156:157]
+    if kind not in (_FILE, _OLD_FILE, _FOLDER):
+        raise Damaged(
+            f"the archive holds {shown(name)}, which is neither a file nor a folder (kind "
+            f"{shown(kind.decode('latin-1'))})"
+        )
+    if block[345:500].strip(b"\0"):
+        raise Damaged("the archive holds a name that is too long")
+    name = name.removeprefix("./") if name != "./" else "."
+    parts = (name.rstrip("/") if kind == _FOLDER else name).split("/")
+    if (name != "." and not {"", ".", ".."}.isdisjoint(parts)) or not name.isprintable():
+        raise Damaged(f"the archive holds a name that no bundle has: {shown(name)}")
+    size = _octal(block[124:136])
+    if kind == _FOLDER and size:
+        raise Damaged("the archive holds a folder with contents of its own")
+    return name, size, kind
+
+
+def _octal(field: bytes) -> int:
+    digits = field.strip(b" \0")
+    if not digits.isdigit() or set(digits) & set(b"89"):
+        raise Damaged("a header of the archive holds a number that is none")
+    return int(digits, 8)

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Make a bundle of what a store holds: every kernel that plans can ask for, and no other.
+
+A plan's kernels depend on who chooses. The machine that takes the bundle in has its own device and
+has measured nothing; this one may have. So both are asked, for each device that is named, and the
+bundle holds what any of them chooses.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jitgen import plans
+from jitgen.bundle import image, layer
+from jitgen.bundle.image import BundleError
+from jitgen.cache import Entry, Store
+from jitgen.compile import toolchain
+from jitgen.config import Arch
+from jitgen.config.config import canonical_json
+from jitgen.plans import Plan
+from jitgen.runtime.spec import KernelSpec, spec_of
+from jitgen.settings import settings
+from jitgen.targets import devices as known
+from jitgen.tuning.choice import Chooser
+
+if TYPE_CHECKING:
+    from jitgen.signing.keys import PrivateKey
+
+
+class MissingKernels(BundleError):
+    """
+    Kernels of the plan are not in the store.
+
+    Attributes:
+        names: Their names.
+    """
+
+    def __init__(self, names: tuple[str, ...], advice: str) -> None:
+        super().__init__(
+            f"{len(names)} kernels of the plan are not in the cache, and a bundle holds all or is "
+            f"none: {names[0]}{', ...' if len(names) > 1 else ''}; compile them with: {advice}"
+        )
+        self.names = names
+
+
+def wanted(
+    asked: Iterable[Plan], archs: Iterable[Arch], store: Store, devices: Sequence[str] = ()
+) -> tuple[KernelSpec, ...]:
+    """
+    Return the kernels that any of `devices` may choose for the plans `asked`, each once.
+
+    Args:
+        asked: The plans.
+        archs: Their targets.
+        store: Whose measurements are asked as well.
+        devices: Names of devices; none: JITGEN_DEVICE, else the first of each target.
+
+    Raises:
+        UnsupportedConfig: A target has no kernel for something in a plan.
+        ConfigError: There is no such device, or it belongs to none of `archs`.
+    """
+    targets = tuple(archs)
+    unmeasured = Store(store.root, "off")
+    found: dict[str, KernelSpec] = {}
+    for device in devices or (settings.device,):
+        if device:
+            known.require(device, targets)
+        with settings.scope(device=device):
+            for plan in asked:
+                for arch in targets:
+                    for chooser in (Chooser(lambda: store), Chooser(lambda: unmeasured)):
+                        for config in plans.configs(plan, arch, chooser):
+                            spec = spec_of(config, arch)
+                            found[spec.key] = spec
+    return tuple(sorted(found.values(), key=lambda spec: spec.name))
+
+
+def export(
+    asked: Sequence[Plan],
+    archs: Sequence[Arch],
+    path: Path,
+    store: Store,
+    *,
+    devices: Sequence[str] = (),
+    signer: PrivateKey | None = None,
+    builder: str = "",
+) -> image.Bundle:
+    """
+    Write the bundle of the plans `asked` to `path`, in one step; return it as it is read back.
+
+    Equal kernels and signatures give equal bytes, but for a signature that is made now.
+
+    Args:
+        asked: The plans.
+        archs: Their targets.
+        path: Where to; an earlier file of that name is replaced.
+        store: Where the kernels are.
+        devices: See `wanted`.
+        signer: Signs each entry, besides those who have; None for nobody.
+        builder: Who that is, in the statement that is signed.
+
+    Raises:
+        MissingKernels: Some are not in the store. Nothing was written.
+        BundleError: It would be too large, or `path` cannot be written.
+        SigningError: It cannot be signed.
+    """
+    specs = wanted(asked, archs, store, devices)
+    entries = [store.read(spec.key) for spec in specs]
+    missing = [spec.name for spec, entry in zip(specs, entries, strict=True) if entry is None]
+    if missing:
+        command = f"jitgen prewarm {' '.join(plan.name for plan in asked)} --arch {','.join(archs)}"
+        each = [f"{command} --device '{device}'" for device in devices] or [command]
+        raise MissingKernels(tuple(missing), " && ".join(each))
+    signed = [_signed(entry, signer, builder) for entry in entries if entry is not None]
+    tar = layer.write(signed)
+    if len(tar) > image.MAX_BYTES:
+        raise BundleError(
+            f"the bundle would have {len(tar)} bytes unpacked, and {image.MAX_BYTES} are the most "
+            "that are taken in; make one for each target"
+        )
+    annotations = _annotations(asked, archs, devices, signed)
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", asked[0].name)
+    data = image.write(tar, annotations, toolchain.host(Arch.CPU), name)
+    _replace(path, data)
+    return image.load(path)
+
+
+def _signed(entry: Entry, signer: PrivateKey | None, builder: str) -> Entry:
+    """Return `entry` with one signature more."""
+    if signer is None:
+        return entry
+    from jitgen.signing import dsse
+    from jitgen.signing.statement import PAYLOAD_TYPE, Statement
+
+    statement = Statement.of(entry.meta.encode(), builder)
+    envelope = dsse.seal(PAYLOAD_TYPE, statement.encode(), signer)
+    return replace(entry, signatures=dsse.merged(entry.signatures, dsse.encode([envelope])))
+
+
+def _annotations(
+    asked: Sequence[Plan], archs: Sequence[Arch], devices: Sequence[str], entries: Sequence[Entry]
+) -> dict[str, str]:
+    names = ",".join(plan.name for plan in asked)
+    chosen = devices or tuple(filter(None, (settings.device,)))
+    return {
+        image.TITLE: f"jitgen kernels of {names}",
+        image.CREATED: max(entry.meta.created for entry in entries),  # not now: same, same bytes
+        image.VERSION: entries[0].meta.jitgen,
+        image.PLANS: names,
+        image.ARCHS: ",".join(archs),
+        image.DEVICES: ",".join(chosen),
+        image.KERNELS: str(len(entries)),
+        image.KEYS: image.digest_of_keys([entry.key for entry in entries]),
+        image.TOOLCHAIN: canonical_json(entries[0].meta.key_document.get("toolchain", {})),
+    }
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file that is there as a whole, or not at all."""
+    try:
+        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(descriptor)
+            Path(draft).chmod(0o644)
+            Path(draft).replace(path)
+        except BaseException:
+            with suppress(OSError):
+                Path(draft).unlink()
+            raise
+    except OSError as error:
+        raise BundleError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen bundle``: all kernels of plans in one file, to carry, to push, to mount."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jitgen import plans
+from jitgen.cli.lazy import LazyGroup
+from jitgen.cli.options import ArchList, with_output
+from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
+from jitgen.config import Arch
+from jitgen.errors import ConfigError, PlanError, ToolchainError
+from jitgen.targets.devices import default_arch
+
+if TYPE_CHECKING:
+    from jitgen.bundle.image import Bundle
+
+_HERE = "jitgen.cli.bundle"
+_COMMANDS = {
+    "export": (f"{_HERE}:export", "Write a bundle of every kernel that plans can ask for."),
+    "import": (f"{_HERE}:import_", "Take a bundle into the cache."),
+    "inspect": (f"{_HERE}:inspect", "Say what a bundle holds, and who signed it."),
+    "verify": (f"{_HERE}:verify", "Check a bundle: bytes, signatures, whether it is complete."),
+}
+
+_FILE = click.Path(exists=True, path_type=Path)
+
+
+@click.group(cls=LazyGroup, commands_at=_COMMANDS)
+def bundle() -> None:
+    """Carry kernels in one file, which is an OCI image as well."""
+
+
+@click.command(epilog=f"Shipped plans: {', '.join(plans.names())}.")
+@click.argument("names", metavar="PLAN...", nargs=-1, required=True)
+@click.option("--arch", "archs", type=ArchList(), help="Targets of the plans: A,B.")
+@click.option(
+    "--device", "devices", metavar="NAME", multiple=True, help="Device to choose for; several may."
+)
+@click.option(
+    "--output",
+    "-o",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The file to write.",
+)
+@click.option(
+    "--sign",
+    "key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Sign each kernel with the private key in this file.",
+)
+@click.option("--builder", default="", help="Who that is, for --sign.")
+@with_output
+def export(
+    output: Output,
+    /,
+    names: tuple[str, ...],
+    archs: tuple[Arch, ...] | None,
+    devices: tuple[str, ...],
+    path: Path,
+    **signing: Any,
+) -> int:
+    """
+    Write every kernel that the selector can choose for plans to one file, and no other.
+
+    The cache must hold them: `jitgen prewarm` compiles them. If one is missing nothing is written,
+    and the exit code is 3.
+    """
+    from jitgen.bundle import export as exporting
+    from jitgen.cache import Store
+
+    signer = _signer(**signing)
+    start = time.perf_counter()
+    asked = [plans.load(name) for name in names]
+    try:
+        made = exporting.export(
+            asked,
+            archs or (default_arch(),),
+            path,
+            Store.open(),
+            devices=devices,
+            signer=signer,
+            builder=signing["builder"],
+        )
+    except exporting.MissingKernels as error:
+        rows = [("would compile", name) for name in error.names]
+        document = {"ok": False, "missing": list(error.names)}
+        columns = [Column("STATE"), Column("NAME")]
+        output.result("bundle export", document, lambda: output.table(columns, rows))
+        output.error(type(error).__name__, str(error))
+        return ExitCode.WOULD_COMPILE
+    wall_s = time.perf_counter() - start
+    size = path.stat().st_size
+    document = {"ok": True, "wall_s": wall_s, "bytes": size, **_document(made)}
+
+    def human() -> None:
+        output.line(f"{made.digest}  {path}")
+        output.note(
+            f"{counted(len(made.entries), 'kernel')} in {human_size(size)}, {human_time(wall_s)}"
+        )
+
+    output.result("bundle export", document, human)
+    return ExitCode.OK
+
+
+@click.command("import")
+@click.argument("path", type=_FILE)
+@with_output
+def import_(output: Output, path: Path) -> int:
+    """
+    Check all of a bundle, then publish its kernels to the cache; needs no compiler, no network.
+
+    JITGEN_VERIFY and JITGEN_TRUST say who must have signed them. If one is refused, none is taken.
+    """
+    from jitgen.bundle import image, install
+    from jitgen.cache import Store
+
+    start = time.perf_counter()
+    loaded = image.load(path)
+    rows = install.install(loaded, Store.open())
+    wall_s = time.perf_counter() - start
+    document = {
+        "ok": True,
+        "wall_s": wall_s,
+        "digest": loaded.digest,
+        "kernels": [
+            {"name": row.name, "key": row.key, "state": str(row.fate), "reason": row.note}
+            for row in rows
+        ],
+    }
+
+    def human() -> None:
+        output.table([Column("STATE"), Column("NAME")], [(str(row.fate), row.name) for row in rows])
+        for row in rows:
+            if row.note:
+                output.warn(f"{row.name}: {row.note}")
+        output.note(f"{counted(len(rows), 'kernel')} in {human_time(wall_s)}")
+
+    output.result("bundle import", document, human)
+    return ExitCode.OK
+
+
+@click.command()
+@click.argument("path", type=_FILE)
+@with_output
+def inspect(output: Output, path: Path) -> int:
+    """Say what a bundle holds and who signed it; every digest is checked, no signature is."""
+    from jitgen.bundle import image
+
+    loaded = image.load(path)
+
+    def human() -> None:
+        output.fields([("digest", loaded.digest), *sorted(loaded.annotations.items())])
+        output.line()
+        columns = [
+            Column("KEY"),
+            Column("SIZE", is_number=True),
+            Column("SIGNED BY"),
+            Column("NAME"),
+        ]
+        output.table(
+            columns,
+            [
+                (
+                    packed.meta.key[:12],
+                    output.size(packed.meta.size_bytes),
+                    ",".join(keyid[:12] for keyid in _keyids(packed.signatures)) or "nobody",
+                    packed.meta.name,
+                )
+                for packed in loaded.entries
+            ],
+        )
+
+    output.result("bundle inspect", {"ok": True, **_document(loaded)}, human)
+    return ExitCode.OK
+
+
+@click.command()
+@click.argument("path", type=_FILE)
+@click.option(
+    "--plan", "names", metavar="PLAN", multiple=True, help="Plans; else those that it names itself."
+)
+@with_output
+def verify(output: Output, path: Path, names: tuple[str, ...]) -> int:
+    """
+    Check a bundle and change nothing: each byte, who signed, whether the plan is served.
+
+    The exit code is 1 where a kernel is refused, or where this installation would choose one for
+    the plan that the bundle does not hold.
+    """
+    from jitgen.bundle import image, install
+    from jitgen.bundle.export import wanted
+    from jitgen.cache import Store
+
+    loaded, store = image.load(path), Store.open()
+    refused = install.refusals(loaded, store)
+    missing = install.missing(
+        loaded,
+        wanted(_plans(loaded, names), _archs(loaded), store, _words(loaded, image.DEVICES)),
+    )
+    document = {
+        "ok": not refused and not missing,
+        "digest": loaded.digest,
+        "refused": refused,
+        "missing": list(missing),
+        "kernels": len(loaded.entries),
+    }
+
+    def human() -> None:
+        rows = [
+            (f"refused: {refused[packed.meta.key]}", packed.meta.name)
+            for packed in loaded.entries
+            if packed.meta.key in refused
+        ]
+        output.table(
+            [Column("STATE"), Column("NAME")], [*rows, *(("missing", name) for name in missing)]
+        )
+        state = "complete" if document["ok"] else "not to be used here"
+        output.note(f"{counted(len(loaded.entries), 'kernel')}: every digest is right; {state}")
+        if missing:
+            here = json.dumps(_toolchain(), sort_keys=True, separators=(",", ":"))
+            output.note(f"compiled with {loaded.annotations.get(image.TOOLCHAIN)}, here is {here}")
+
+    output.result("bundle verify", document, human)
+    return ExitCode.OK if document["ok"] else ExitCode.FAILED
+
+
+def _document(loaded: Bundle) -> dict[str, Any]:
+    return {
+        "digest": loaded.digest,
+        "layer_bytes": loaded.layer_bytes,
+        "annotations": loaded.annotations,
+        "kernels": [
+            {
+                "name": packed.meta.name,
+                "arch": packed.meta.arch,
+                "key": packed.meta.key,
+                "bytes": packed.meta.size_bytes,
+                "signed_by": _keyids(packed.signatures),
+            }
+            for packed in loaded.entries
+        ],
+    }
+
+
+def _keyids(signatures: bytes) -> list[str]:
+    """Return whose signatures there are, good or not."""
+    from jitgen.signing import dsse
+
+    envelopes = dsse.decode(signatures)
+    return sorted({one.keyid for envelope in envelopes for one in envelope.signatures})
+
+
+def _signer(key: Path | None, builder: str) -> Any:
+    if (key is None) != (not builder):
+        raise click.UsageError("--sign and --builder are given together")
+    if key is None:
+        return None
+    from jitgen.signing.keys import PrivateKey
+
+    return PrivateKey.load(key)
+
+
+def _plans(loaded: Bundle, names: tuple[str, ...]) -> list[plans.Plan]:
+    from jitgen.bundle import image
+
+    chosen = names or _words(loaded, image.PLANS)
+    try:
+        return [plans.load(name) for name in chosen]
+    except PlanError as error:
+        raise click.UsageError(
+            f"the bundle is of plans that are not shipped; name their files with --plan ({error})"
+        ) from error
+
+
+def _archs(loaded: Bundle) -> list[Arch]:
+    from jitgen.bundle import image
+
+    try:
+        return [Arch.parse(name) for name in _words(loaded, image.ARCHS)]
+    except ConfigError as error:
+        raise image.BundleError(f"the bundle is for a target that is not known: {error}") from error
+
+
+def _words(loaded: Bundle, annotation: str) -> tuple[str, ...]:
+    return tuple(filter(None, loaded.annotations.get(annotation, "").split(",")))
+
+
+def _toolchain() -> dict[str, str]:
+    from jitgen.compile import toolchain
+
+    try:
+        return toolchain.versions()
+    except ToolchainError:
+        return {}

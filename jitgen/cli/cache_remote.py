@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands under ``jitgen cache`` that sign entries and carry them elsewhere and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jitgen.cache.entry import is_key
+from jitgen.cli.cache import KEY_DIGITS
+from jitgen.cli.lookup import find_key
+from jitgen.cli.options import with_output
+from jitgen.cli.output import Column, ExitCode, Output, counted
+from jitgen.errors import CacheError, ConfigError, SettingError
+from jitgen.settings import settings
+from jitgen.values import remotes
+
+if TYPE_CHECKING:
+    from jitgen.cache import Entry, Store
+    from jitgen.remote.objects import Objects
+
+_names = click.argument("names", metavar="[CONFIG-or-KEY]...", nargs=-1)
+_sign = click.option(
+    "--key", "key_file", type=click.Path(path_type=Path), help="Sign them with this private key."
+)
+_builder = click.option(
+    "--builder", default="jitgen", show_default=True, help="Who built them, for people."
+)
+
+
+@click.command()
+@_names
+@click.option(
+    "--key",
+    "key_file",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The private key's file, see: jitgen trust key.",
+)
+@_builder
+@with_output
+def sign(output: Output, names: tuple[str, ...], key_file: Path, builder: str) -> None:
+    """Sign entries of the own root, all of them where none is named; signatures add up."""
+    store = _store()
+    signed = [entry.key for entry in _signed(store, names, key_file, builder)]
+    text = f"{counted(len(signed), 'entry', 'entries')} signed"
+    output.result("cache sign", {"signed": signed}, lambda: output.line(text))
+
+
+@click.command()
+@_names
+@click.option("--to", "url", help="Where to; the first of JITGEN_REMOTE where nothing is named.")
+@_sign
+@_builder
+@click.option("--replace", is_flag=True, help="Overwrite what is there: with more signatures, say.")
+@with_output
+def push(
+    output: Output,
+    names: tuple[str, ...],
+    url: str | None,
+    key_file: Path | None,
+    builder: str,
+    replace: bool,
+) -> int:
+    """
+    Put entries into an object store, all of the own root where none is named.
+
+    Nothing that is there is overwritten: the first that published a key has it.
+    """
+    from jitgen.remote import layout
+    from jitgen.remote.outcomes import Trouble
+
+    store, place = _store(), place_of(url)
+    entries = (
+        _entries(store, names) if key_file is None else _signed(store, names, key_file, builder)
+    )
+    pushed: list[str] = []
+    there: list[str] = []
+    unsigned: list[str] = []
+    failed: dict[str, str] = {}
+    for entry in entries:
+        try:
+            is_new = layout.push(place, entry, replaces=replace)
+        except (Trouble, CacheError) as error:
+            failed[entry.key] = str(error)
+            continue
+        (pushed if is_new else there).append(entry.key)
+        if not entry.signatures:
+            unsigned.append(entry.key)
+
+    def human() -> None:
+        _list(output, failed)
+        output.line(f"{len(pushed)} pushed to {place.url}, {len(there)} were there")
+        if unsigned:
+            output.warn(
+                f"{counted(len(unsigned), 'of them is', 'of them are')} signed by nobody, and will "
+                "be refused; sign with --key FILE"
+            )
+
+    document = {
+        "to": place.url,
+        "pushed": pushed,
+        "there": there,
+        "unsigned": unsigned,
+        "failed": failed,
+    }
+    output.result("cache push", document, human)
+    return ExitCode.FAILED if failed else ExitCode.OK
+
+
+@click.command()
+@_names
+@click.option("--from", "url", help="Where from; the first of JITGEN_REMOTE if nothing is named.")
+@click.option("--all", "everything", is_flag=True, help="Whatever lies there.")
+@with_output
+def pull(output: Output, names: tuple[str, ...], url: str | None, everything: bool) -> int:
+    """Take entries from an object store into the own root, as far as their signatures count."""
+    from jitgen.remote import layout
+    from jitgen.remote.guard import Guard
+    from jitgen.remote.outcomes import Trouble
+    from jitgen.remote.tiers import kept
+
+    store, place = _store(), place_of(url)
+    if bool(names) == everything:
+        raise click.UsageError("name what to pull, or say --all")
+    keys = (
+        place.keys()
+        if everything
+        else iter([name if is_key(name) else find_key(name, store) for name in names])
+    )
+    judge = Guard("remote", place.url, store).judge
+    pulled, there = [], []
+    failed: dict[str, str] = {}
+    for key in keys:
+        if store.read_own(key) is not None:
+            there.append(key)
+            continue
+        try:
+            entry = kept(store, layout.fetch(place, key, judge))
+        except Trouble as error:
+            failed[key] = str(error)
+            continue
+        if entry.why_private:
+            failed[key] = entry.why_private
+        else:
+            pulled.append(key)
+
+    def human() -> None:
+        _list(output, failed)
+        output.line(f"{len(pulled)} pulled from {place.url}, {len(there)} were here")
+
+    document = {"from": place.url, "pulled": pulled, "here": there, "failed": failed}
+    output.result("cache pull", document, human)
+    return ExitCode.FAILED if failed else ExitCode.OK
+
+
+def verify_signatures(output: Output) -> int:
+    """Say of every entry whether its signatures count, and whose they are."""
+    from jitgen.cache import Store
+    from jitgen.signing.policy import judge
+
+    store = Store.open()
+    trust = store.trusted.current().trust
+    signers: dict[str, list[str]] = {}
+    refused: dict[str, str] = {}
+    for info in store.entries():
+        with settings.scope(verify="off"):
+            entry = store.read(info.key)
+        if entry is None:
+            continue
+        found = judge(entry.meta.encode(), entry.signatures, trust)
+        if found:
+            signers[info.key] = list(found.statements)
+        else:
+            refused[info.key] = found.reason
+
+    def human() -> None:
+        if refused:
+            rows = [(key[:KEY_DIGITS], reason) for key, reason in refused.items()]
+            output.table([Column("KEY"), Column("REFUSED", is_prose=True)], rows)
+        entries = counted(len(signers) + len(refused), "entry", "entries")
+        output.note(
+            f"{entries} checked against trust document {trust.version}, {len(refused)} refused"
+        )
+
+    document = {"trust": trust.version, "signed": signers, "refused": refused}
+    output.result("cache verify", document, human)
+    return ExitCode.FAILED if refused else ExitCode.OK
+
+
+def _list(output: Output, failed: dict[str, str]) -> None:
+    if failed:
+        rows = [(key[:KEY_DIGITS], reason) for key, reason in failed.items()]
+        output.table([Column("KEY"), Column("FAILED", is_prose=True)], rows)
+
+
+def _store() -> Store:
+    from jitgen.cache import Store
+
+    store = Store.open()
+    if store.mode != "rw":
+        raise CacheError(f"the cache may not be changed: JITGEN_CACHE={store.mode}")
+    return store
+
+
+def place_of(url: str | None) -> Objects:
+    """Return the object store that is named, or the first of the settings."""
+    from jitgen.remote.objects import Objects
+
+    try:
+        named: Any = settings.remote if url is None else remotes(url)
+    except ValueError as error:
+        raise click.UsageError(f"{url!r} is not allowed: it must be {error}") from None
+    if not named:
+        raise SettingError("JITGEN_REMOTE is not set; name a place such as s3://bucket/prefix")
+    if named[0].startswith("http"):
+        raise click.UsageError(f"{named[0]} can only be read; name the bucket behind it")
+    return Objects(named[0], is_patient=True)
+
+
+def _entries(store: Store, names: tuple[str, ...]) -> Iterator[Entry]:
+    """Yield the entries that are named, or all of the own root, whoever signed them."""
+    keys = [find_key(name, store) for name in names]
+    if not names:
+        keys = [info.key for info in store.entries() if not info.base]
+    for key in keys:
+        with settings.scope(verify="off"):
+            entry = store.read_own(key)
+        if entry is not None:
+            yield entry
+        elif names:
+            raise ConfigError(f"there is no entry {key[:KEY_DIGITS]} in {store.root}")
+
+
+def _signed(store: Store, names: tuple[str, ...], key_file: Path, builder: str) -> Iterator[Entry]:
+    """Yield them with one more signature, which is kept beside each."""
+    from jitgen.signing import dsse
+    from jitgen.signing.keys import PrivateKey
+    from jitgen.signing.statement import PAYLOAD_TYPE, Statement
+
+    key = PrivateKey.load(key_file)
+    for entry in _entries(store, names):
+        envelopes = dsse.decode(entry.signatures)
+        if not any(one.is_signed_by(key.public) for one in envelopes):
+            statement = Statement.of(entry.meta.encode(), builder)
+            envelope = dsse.seal(PAYLOAD_TYPE, statement.encode(), key)
+            store.add_signatures(entry.key, dsse.encode([envelope]))
+        with settings.scope(verify="off"):
+            found = store.read_own(entry.key)
+        if found is not None:
+            yield found

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen serve``, ``jitgen token`` and ``jitgen signer``: the compile service of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from jitgen.cli.options import with_output
+from jitgen.cli.output import ExitCode, Output
+from jitgen.errors import InputError, ToolchainError
+
+_SCOPES = ("read", "compile", "write", "admin")
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    """Say what to install where something of the service is not."""
+    try:
+        yield
+    except ImportError as error:
+        raise ToolchainError(
+            f"the compile service is not installed ({error}); run: pip install 'jitgen[server]'"
+        ) from error
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("--check-config", is_flag=True, help="Say what is wrong with CONFIG; serve nothing.")
+@with_output
+def serve(output: Output, config: Path, check_config: bool) -> int:
+    """
+    Serve kernels to a fleet, and compile what it lacks, as the TOML file CONFIG says.
+
+    SIGTERM ends it when what is compiled is done, SIGHUP has it read tokens, trust and key
+    again. The log goes to standard error, a JSON object a line. See docs/service.md.
+    """
+    with _extra():
+        from jitgen.server.check import mistakes
+        from jitgen.server.serve import run
+        from jitgen.server.settings import read_settings
+    if check_config:
+        found = mistakes(config)
+        document = {"ok": not found, "config": str(config), "mistakes": found}
+        output.result("serve", document, lambda: _print(output, config, found))
+        return ExitCode.USAGE if found else ExitCode.OK
+    run(read_settings(config))
+    return ExitCode.OK
+
+
+def _print(output: Output, config: Path, found: list[str]) -> None:
+    for line in found:
+        output.line(line)
+    if not found:
+        output.line(f"{config} is right")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--scopes", default="read,compile", show_default=True, help=", ".join(_SCOPES))
+@with_output
+def token(output: Output, name: str, scopes: str) -> int:
+    """
+    Make an access token for the compile service, called NAME in its log and limits.
+
+    Prints the token, which is kept nowhere else, and the table that goes into the service's file of
+    tokens. Clients read it from the file that JITGEN_TOKEN_FILE names.
+    """
+    with _extra():
+        from jitgen.server.tokens import new_token
+    chosen = tuple(dict.fromkeys(part.strip() for part in scopes.split(",")))
+    if unknown := [scope for scope in chosen if scope not in _SCOPES]:
+        raise InputError("scopes", f"must be some of {', '.join(_SCOPES)} (got {unknown[0]})")
+    if not name.isprintable() or not name or '"' in name or "\\" in name:
+        raise InputError("name", "must be printable and without quotes or backslashes")
+    secret, table = new_token(name, chosen)
+    document = {"name": name, "scopes": list(chosen), "token": secret, "table": table}
+    output.result("token", document, lambda: output.text(f"{secret}\n\n{table}"))
+    return ExitCode.OK
+
+
+@click.command()
+@click.option("--key", type=click.Path(path_type=Path), required=True, help="The signing key.")
+@click.option("--socket", type=click.Path(path_type=Path), required=True, help="Where to listen.")
+@with_output
+def signer(output: Output, key: Path, socket: Path) -> int:
+    """
+    Sign for a compile service that runs as another user, which never sees the key.
+
+    Statements about entries come in through the SOCKET, a file that the service's group may use;
+    nothing else is signed.
+    """
+    with _extra():
+        from jitgen.server.confine import undumpable
+        from jitgen.server.log import Log
+        from jitgen.server.signer import listen
+        from jitgen.signing.keys import PrivateKey
+    undumpable()
+    loaded = PrivateKey.load(key)
+    document = {"keyid": loaded.keyid, "socket": str(socket)}
+    output.result("signer", document, lambda: output.line(f"key {loaded.keyid} signs at {socket}"))
+    listen(socket, loaded, Log())
+    return ExitCode.OK

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+``jitgen trust``: keys, and the document that says whose signatures count.
+
+The root key makes documents and nothing else: keep it where nothing runs. Every command but `show`
+and `key` writes the next version of the document, signed by it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jitgen.cli.options import with_output
+from jitgen.cli.output import Column, ExitCode, Output, counted
+from jitgen.documents import BadDocument, read_bounded
+from jitgen.errors import CacheError, SigningError
+from jitgen.settings import settings
+from jitgen.signing import edit, times
+from jitgen.signing.keys import PrivateKey, PublicKey, is_digest
+from jitgen.signing.trust import MAX_BYTES, SealedTrust, Trust, is_comment, opened
+
+_PATH = click.Path(path_type=Path)
+_MOST_DAYS = 36500
+
+
+def _with(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def decorate(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _days(name: str, default: timedelta, text: str) -> Callable[[Any], Any]:
+    return click.option(
+        name,
+        type=click.IntRange(1, _MOST_DAYS),
+        default=default.days,
+        show_default=True,
+        help=text,
+    )
+
+
+_file = click.option(
+    "--file", "path", type=_PATH, help="The trust document; JITGEN_TRUST where none is named."
+)
+_root = click.option(
+    "--root-key", type=_PATH, required=True, help="The private key that signs trust documents."
+)
+_valid = _days("--valid", edit.VALID, "Days for which the document holds.")
+_signs = _days("--signs", edit.SIGNS, "Days for which the key may sign.")
+_comment = click.option("--comment", default="", help="What the key is, for people.")
+_key = click.argument("key", metavar="KEY")
+
+
+@click.group()
+def trust() -> None:
+    """Make keys, and say whose signatures count."""
+
+
+@trust.command()
+@click.argument("path", metavar="FILE", type=_PATH)
+@with_output
+def key(output: Output, path: Path) -> None:
+    """Make a private key in FILE, and print its public half, which `add` takes."""
+    made = PrivateKey.generate()
+    made.save(path)
+    document = {"keyid": made.keyid, "public": made.public.text, "file": str(path)}
+    output.result("trust key", document, lambda: output.line(made.public.text))
+
+
+@trust.command()
+@_with(_file, _root, _valid)
+@with_output
+def init(output: Output, path: Path | None, root_key: Path, valid: int) -> None:
+    """Make a trust document, and its root key where there is none yet; nobody signs by it yet."""
+    path = _path(path)
+    if path.exists():
+        raise SigningError(f"{path} exists; a new document would forget what is revoked in it")
+    if not root_key.exists():
+        PrivateKey.generate().save(root_key)
+    root = PrivateKey.load(root_key)
+    _write(output, "init", path, edit.begun(root.public, timedelta(days=valid)), root)
+
+
+@trust.command()
+@_with(_key, _file, _root, _comment, _signs, _valid)
+@with_output
+def add(
+    output: Output,
+    key: str,
+    path: Path | None,
+    root_key: Path,
+    comment: str,
+    signs: int,
+    valid: int,
+) -> None:
+    """Let KEY, a private key's file or a public key, sign entries from now on."""
+    path = _path(path)
+    changed = edit.added(
+        _read(path).trust,
+        _public(key),
+        comment=_checked(comment),
+        signs=timedelta(days=signs),
+        valid=timedelta(days=valid),
+    )
+    _write(output, "add", path, changed, PrivateKey.load(root_key))
+
+
+@trust.command()
+@_with(_key, _file, _root, _comment, _valid)
+@_days("--overlap", edit.OVERLAP, "Days for which the keys before go on signing.")
+@click.option("--root", "is_root", is_flag=True, help="KEY is the next root key's file instead.")
+@with_output
+def rotate(
+    output: Output,
+    key: str,
+    path: Path | None,
+    root_key: Path,
+    comment: str,
+    valid: int,
+    overlap: int,
+    is_root: bool,
+) -> None:
+    """
+    Let KEY take the place of the keys that sign now. What they signed in their time goes on
+    counting. With --root: of the root key; both sign the document.
+    """
+    path, root = _path(path), PrivateKey.load(root_key)
+    before, lasts = _read(path).trust, timedelta(days=valid)
+    if is_root:
+        new = PrivateKey.load(Path(key))
+        _write(output, "rotate", path, edit.with_root(before, new.public, lasts), root, new)
+        return
+    changed = edit.rotated(
+        before,
+        _public(key),
+        comment=_checked(comment),
+        overlap=timedelta(days=overlap),
+        valid=lasts,
+    )
+    _write(output, "rotate", path, changed, root)
+
+
+@trust.command()
+@click.argument("digests", metavar="DIGEST...", nargs=-1)
+@_with(_file, _root, _valid)
+@click.option("--reason", default="", help="Why; everybody who is refused is told.")
+@click.option("--before", help="Refuse all that was signed before this time, ISO 8601.")
+@with_output
+def revoke(
+    output: Output,
+    digests: tuple[str, ...],
+    path: Path | None,
+    root_key: Path,
+    valid: int,
+    reason: str,
+    before: str | None,
+) -> None:
+    """
+    Take back keys and entries: DIGEST is a keyid, an entry's key, or the SHA-256 of a file.
+
+    What a revoked key signed counts for nothing, whenever it did: its thief could have written any
+    time.
+    """
+    path = _path(path)
+    if not digests and before is None:
+        raise click.UsageError("name a DIGEST, or a time with --before")
+    for digest in digests:
+        if not is_digest(digest):
+            raise click.UsageError(f"{digest!r} is no digest: 64 hexadecimal digits, lower case")
+    changed = edit.revoked(
+        _read(path).trust,
+        digests,
+        reason=_checked(reason),
+        before=None if before is None else _moment(before),
+        valid=timedelta(days=valid),
+    )
+    _write(output, "revoke", path, changed, PrivateKey.load(root_key))
+
+
+@trust.command()
+@_file
+@click.option("--to", "url", help="Where to; the first of JITGEN_REMOTE where none is named.")
+@with_output
+def push(output: Output, path: Path | None, url: str | None) -> None:
+    """Put a trust document where kernels are fetched from: whoever fetches there then has it."""
+    from jitgen.cli.cache_remote import place_of
+    from jitgen.remote.layout import TRUST_PATH
+    from jitgen.remote.outcomes import Trouble
+
+    found, place = _read(_path(path)), place_of(url)
+    try:
+        place.replace(TRUST_PATH, found.data)
+    except Trouble as error:
+        raise CacheError(f"{place.url} does not take it: {error}") from None
+    text = f"version {found.trust.version} put to {place.url}"
+    document = {"to": place.url, "version": found.trust.version}
+    output.result("trust push", document, lambda: output.line(text))
+
+
+@trust.command()
+@_file
+@with_output
+def show(output: Output, path: Path | None) -> int:
+    """Print a trust document; exit 1 where it has expired."""
+    found = _read(_path(path))
+    said, is_over = found.trust, times.now() >= found.trust.expires
+
+    def human() -> None:
+        expires = times.text_of(said.expires)
+        least = said.min_signed_at
+        output.fields(
+            [
+                ("version", str(said.version)),
+                ("issued", times.text_of(said.issued)),
+                ("expires", f"{expires} (it has expired)" if is_over else expires),
+                ("roots", ", ".join(root.keyid[:12] for root in said.roots)),
+                ("signed before", f"{times.text_of(least)} is refused" if least else "any time"),
+            ]
+        )
+        rows = [
+            (
+                keyid[:12],
+                times.text_of(key.not_before),
+                "revoked" if keyid in said.revoked_keys else times.text_of(key.not_after),
+                key.comment,
+            )
+            for keyid, key in said.keys.items()
+        ]
+        if rows:
+            columns = [Column("KEY"), Column("FROM"), Column("UNTIL"), Column("COMMENT")]
+            output.table(columns, rows)
+        taken = {**said.revoked_keys, **said.revoked}
+        if taken:
+            columns = [Column("REVOKED"), Column("REASON", is_prose=True)]
+            output.table(columns, [(name[:12], why) for name, why in taken.items()])
+
+    output.result("trust show", said.to_json() | {"digest": found.digest}, human)
+    return ExitCode.FAILED if is_over else ExitCode.OK
+
+
+def _path(path: Path | None) -> Path:
+    found = settings.trust if path is None else path
+    if found is None:
+        raise click.UsageError("name the trust document: --file FILE, or JITGEN_TRUST")
+    return Path(found)
+
+
+def _read(path: Path) -> SealedTrust:
+    try:
+        return opened(read_bounded(path, MAX_BYTES))
+    except (BadDocument, OSError) as error:
+        raise SigningError(f"the trust document {path} cannot be read: {error}") from None
+
+
+def _write(output: Output, command: str, path: Path, made: Trust, *roots: PrivateKey) -> None:
+    """Sign `made` and put it in the place of the document at `path`, in one step."""
+    data = made.sealed(*roots)
+    opened(data, before=_read(path) if path.exists() else None)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(data)
+        draft.chmod(0o644)
+        draft.replace(path)
+    except OSError as error:
+        raise SigningError(f"the trust document cannot be written: {error}") from error
+    keys = counted(len(made.keys.keys() - made.revoked_keys.keys()), "key")
+    text = f"{path}: version {made.version}, {keys}, until {times.text_of(made.expires)}"
+    document = {"file": str(path), "version": made.version, "keys": list(made.keys)}
+    output.result(f"trust {command}", document, lambda: output.line(text))
+
+
+def _public(text: str) -> PublicKey:
+    """Return the key that `text` is, or whose private half lies in the file `text`."""
+    path = Path(text)
+    if path.is_file():
+        return PrivateKey.load(path).public
+    try:
+        return PublicKey.parse(text)
+    except SigningError:
+        raise SigningError(f"{text!r} is neither a key's file nor a public key") from None
+
+
+def _checked(text: str) -> str:
+    if not is_comment(text):
+        raise click.UsageError("a comment or reason is one line of at most 200 characters")
+    return text
+
+
+def _moment(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(f"{text!r} is no time such as 2026-01-02T03:04:05+00:00") from None
+    return found.astimezone().replace(microsecond=0)

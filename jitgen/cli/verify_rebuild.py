@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen verify --rebuild``: compile kernels of the cache again and compare every byte."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jitgen import plans
+from jitgen.cli.lookup import find
+from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
+from jitgen.config import Arch
+from jitgen.frozen import frozen
+from jitgen.runtime.spec import key
+from jitgen.settings import settings
+from jitgen.targets.devices import default_arch
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+
+OPTION = click.option(
+    "--rebuild",
+    is_flag=True,
+    help="Instead, compile what the cache holds of it again and compare every byte.",
+)
+
+
+@frozen
+class _Row:
+    """What became of one kernel."""
+
+    name: str
+    key: str
+    seconds: float
+    differences: tuple[str, ...]
+    error: str
+
+    @property
+    def state(self) -> str:
+        return "failed" if self.error else "OTHER" if self.differences else "same"
+
+
+def run(output: Output, names: tuple[str, ...], arch: Arch | None, jobs: int | None) -> int:
+    """Compare what `names` stand for, and print a row for each kernel; returns the exit code."""
+    from jitgen.cache import Store
+
+    store = Store.open()
+    start = time.perf_counter()
+    rows = _compare(output, store, _wanted(names, arch, store), jobs)
+    wall_s = time.perf_counter() - start
+    document = {
+        "ok": all(row.state == "same" for row in rows),
+        "wall_s": wall_s,
+        "kernels": [
+            {
+                "name": row.name,
+                "key": row.key,
+                "state": row.state.lower(),
+                "seconds": row.seconds,
+                "differences": list(row.differences),
+                "error": row.error,
+            }
+            for row in rows
+        ],
+    }
+
+    def human() -> None:
+        columns = [Column("STATE"), Column("TIME", is_number=True), Column("NAME")]
+        output.table(columns, [(row.state, human_time(row.seconds), row.name) for row in rows])
+        for row in rows:
+            for text in (*row.differences, *filter(None, [row.error])):
+                output.line(f"{row.name}: {text}")
+        other = sum(row.state != "same" for row in rows)
+        verdict = f"{other} not the same" if other else "the same to the byte"
+        output.note(f"{counted(len(rows), 'kernel')}: {verdict} in {human_time(wall_s)}")
+
+    output.result("verify", document, human)
+    return ExitCode.OK if document["ok"] else ExitCode.FAILED
+
+
+def _wanted(names: tuple[str, ...], arch: Arch | None, store: Store) -> dict[str, str]:
+    """Return the keys that `names` stand for, and the name of each kernel."""
+    found = {}
+    for name in names:
+        if name in plans.names() or name.endswith(".toml"):
+            target = arch or default_arch()
+            for config in plans.configs(plans.load(name), target):
+                found[key(config, target)] = config.name(target)
+        else:
+            named = find(name, store)
+            found[named.key] = named.name
+    return found
+
+
+def _compare(output: Output, store: Store, wanted: dict[str, str], jobs: int | None) -> list[_Row]:
+    from jitgen.compile import capacity, workers
+    from jitgen.runtime.rebuild import TASK, rebuild_task_of
+
+    number = capacity.default_jobs(settings.jobs if jobs is None else jobs)
+    outcomes = workers.run(
+        TASK,
+        [rebuild_task_of(store, each) for each in wanted],
+        jobs=min(number, len(wanted)),
+        timeout_s=settings.compile_timeout,
+    )
+    rows: dict[int, _Row] = {}
+    with output.progress(len(wanted), "compiling again") as progress:
+        for outcome in outcomes:
+            result: dict[str, Any] = outcome.result or {}
+            own = outcome.task["key"]
+            row = rows[outcome.index] = _Row(
+                name=wanted[own],
+                key=own,
+                seconds=outcome.seconds,
+                differences=tuple(result.get("differences", ())),
+                error=outcome.error or result.get("error", ""),
+            )
+            progress.advance(f"{row.state} in {human_time(row.seconds)} {row.name}")
+    return [rows[index] for index in sorted(rows)]

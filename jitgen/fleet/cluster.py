@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Prewarm on a Dask cluster: the workers compile, what they made comes back to this cache.
+
+A task never compiles in the Dask worker: the compiler may crash, and would take the worker and all
+that it holds along. It runs the same compile process as a prewarm does here, over the cache of the
+worker's machine, and returns the entry as bytes, so that no file system has to be shared. A task is
+known to the scheduler by its kernel's key: two clients that want the same kernel have one compile.
+
+Whoever can talk to a Dask scheduler runs code on its workers, and workers on their clients: Dask
+pickles what it sends. What comes back here is checked for damage and must be the kernel that was
+asked for; who may be in the cluster is for its owner to say.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from jitgen.cache.folder import Damaged
+from jitgen.config import Arch, Config
+from jitgen.errors import JitgenError, ResourceError, ToolchainError
+from jitgen.remote import wire
+from jitgen.runtime.prewarm import (
+    PrewarmReport,
+    PrewarmRow,
+    PrewarmState,
+    Progress,
+    examine,
+    fetched,
+)
+from jitgen.runtime.spec import key
+from jitgen.runtime.task import TASK, compile_task
+from jitgen.settings import settings
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+
+CONNECT_S = 10.0
+"""How long to look for the scheduler."""
+
+RETRIES = 2
+"""Of a kernel whose process died; a refusal of the compiler's is final."""
+
+
+class ClusterError(JitgenError):
+    """There is no cluster at an address, or it went away."""
+
+
+def prewarm(
+    configs: Sequence[Config],
+    *,
+    arch: Arch,
+    store: Store,
+    address: str,
+    timeout_s: float | None = None,
+    retries: int = RETRIES,
+    on_progress: Progress | None = None,
+) -> PrewarmReport:
+    """
+    Bring `configs` into `store`, compiled by the workers of a Dask cluster.
+
+    Args:
+        configs: What to compile, each legal on `arch`; what the store holds is left alone.
+        arch: The target.
+        store: Where to.
+        address: Of the scheduler, for example ``tcp://scheduler:8786``.
+        timeout_s: Seconds that one compile may take; None for JITGEN_COMPILE_TIMEOUT.
+        retries: How often the scheduler tries a kernel again, on whatever worker, whose process was
+            killed, crashed or took too long.
+        on_progress: Called on this thread for every kernel as it is done.
+
+    Returns:
+        One row for each config, in their order; a compile that failed is a row, not an exception.
+        Its ``jobs`` are the threads of the workers that were there at the beginning.
+
+    Raises:
+        ClusterError: There is no scheduler at `address`.
+        ToolchainError: The package distributed is not installed.
+    """
+    start, jobs = time.perf_counter(), 0
+    rows = {row.key: row for row in examine(tuple(configs), arch, store)}
+    total, done = len(rows), 0
+    missing = []
+
+    def tell(row: PrewarmRow) -> None:
+        nonlocal done
+        done += 1
+        rows[row.key] = row
+        if on_progress is not None:
+            on_progress(row, done, total)
+
+    for row in list(rows.values()):
+        if row.state is PrewarmState.CACHED:
+            tell(row)
+        elif (brought := fetched(row, arch, store)) is not None:
+            tell(brought)
+        else:
+            missing.append(row)
+    if missing:
+        limit = settings.compile_timeout if timeout_s is None else timeout_s
+        distributed = _distributed()
+        with _client(distributed, address) as client:
+            jobs = sum(client.nthreads().values())
+            futures = {_submitted(client, row, arch, limit, retries): row for row in missing}
+            for future in distributed.as_completed(list(futures), loop=client.loop):
+                tell(_received(futures[future], future, store))
+    return PrewarmReport(
+        arch=arch,
+        rows=tuple(rows[key(config, arch)] for config in configs),
+        wall_s=time.perf_counter() - start,
+        jobs=jobs,
+    )
+
+
+def _submitted(client: Any, row: PrewarmRow, arch: Arch, timeout_s: float, retries: int) -> Any:
+    """Return the future of a kernel."""
+    return client.submit(
+        compile_on_worker,
+        row.config.to_json(),
+        str(arch),
+        timeout_s,
+        key=f"jitgen-{row.key}",
+        retries=retries,
+    )
+
+
+def compile_on_worker(config: dict[str, Any], arch: str, timeout_s: float) -> dict[str, Any]:
+    """
+    Compile one kernel in a process of its own on this machine: what a task of the cluster is.
+
+    The settings are this machine's: where its cache is, what it may fetch, whom it trusts.
+
+    Returns:
+        ``{"entry": ..., "seconds": ...}`` with the packed entry; or ``{"error": ...}`` where the
+        compiler refused it, which no other worker would do otherwise.
+
+    Raises:
+        ResourceError: The process died, or took too long: the scheduler may try again.
+    """
+    from jitgen.cache import Store
+    from jitgen.compile import workers
+
+    own = Store.open()
+    task = compile_task(own, Config.from_json(config), Arch.parse(arch))
+    outcomes = list(workers.run(TASK, [task], jobs=1, timeout_s=timeout_s))
+    outcome = outcomes[0]
+    if outcome.error is not None:
+        if outcome.kind == "error":
+            return {"error": outcome.error}
+        raise ResourceError(f"{outcome.error}\n{outcome.log}".strip())
+    answer: dict[str, Any] = outcome.result
+    if why := answer.get("error") or answer.get("why_private"):
+        return {"error": why}
+    entry = own.read(answer["key"])
+    if entry is None:
+        raise ResourceError(f"it was compiled, but {own.root} does not hold it any more")
+    packed = wire.pack(entry.meta.encode(), entry.files, entry.signatures)
+    return {"entry": packed, "seconds": outcome.seconds}
+
+
+def _received(row: PrewarmRow, future: Any, store: Store) -> PrewarmRow:
+    """Return what became of a kernel, which is in the store by then if it was compiled."""
+    if future.status != "finished":
+        error = future.exception() if future.status == "error" else None
+        # the first line says what happened; what the process printed stands in the worker's log
+        words = (str(error) if error else f"its task is {future.status}").partition("\n")[0]
+        kind = f"{type(error).__name__}: " if error else ""
+        return replace(row, state=PrewarmState.FAILED, error=f"{kind}{words}")
+    answer = future.result()
+    if "error" in answer:
+        return replace(row, state=PrewarmState.FAILED, error=answer["error"])
+    seconds = float(answer["seconds"])
+    try:
+        packed = wire.unpack(answer["entry"], row.key)
+        entry = store.publish(packed.meta, packed.files, packed.signatures, is_fetched=True)
+    except Damaged as damage:
+        return replace(row, state=PrewarmState.FAILED, error=f"what came back is damaged: {damage}")
+    if entry.why_private:
+        error = f"it was compiled, but is not kept: {entry.why_private}"
+        return replace(row, state=PrewarmState.FAILED, error=error, seconds=seconds)
+    size = entry.meta.size_bytes
+    return replace(row, state=PrewarmState.COMPILED, bytes=size, seconds=seconds)
+
+
+def _client(distributed: Any, address: str) -> Any:
+    try:
+        return distributed.Client(
+            address, timeout=CONNECT_S, set_as_default=False, name="jitgen-prewarm"
+        )
+    except (OSError, ValueError) as error:
+        words = " ".join(str(error).split())
+        raise ClusterError(
+            f"there is no Dask scheduler at {address} ({words}); an address is, for example, "
+            "tcp://scheduler:8786"
+        ) from error
+
+
+def _distributed() -> Any:
+    try:
+        import distributed
+    except ImportError as error:
+        raise ToolchainError(
+            f"a Dask cluster needs the package distributed ({error}); run: pip install "
+            "'jitgen[dask]'"
+        ) from error
+    return distributed

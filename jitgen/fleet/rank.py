@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What one rank does in a warm-up: its part of the compiles, and what others leave undone.
+
+Each rank takes the kernels of its shard that nobody has yet, compiles them in processes of their
+own, and puts each on the board as it is done. Then it goes round what is left: what another rank
+has done it takes from the cache that they share, or from the board; what nobody works on, because a
+rank has died or has not come yet, it compiles itself. It is through when every kernel is in its own
+cache, and waits for nobody beyond that: there is no barrier.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from jitgen.cache.folder import Damaged
+from jitgen.config import Config
+from jitgen.errors import JitgenError
+from jitgen.fleet.board import BEAT_S, Board, BoardError, Note
+from jitgen.fleet.report import WarmUpRow, WarmUpState
+from jitgen.frozen import frozen
+from jitgen.remote import wire
+from jitgen.runtime.spec import KernelSpec
+from jitgen.runtime.task import TASK, compile_task
+from jitgen.runtime.tiers import Tiers, readable
+from jitgen.settings import settings
+
+if TYPE_CHECKING:
+    from jitgen.cache import Entry, Store
+    from jitgen.compile.workers import Outcome
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 0.5
+_RANKS_A_BEAT = 500
+"""So many ranks may look once a beat who lives: thousands would keep the store busy with it."""
+
+_MOST_TRIES = 2
+"""Of a kernel over which processes die: it may have been the machine, but not time and again."""
+
+Progress = Callable[[WarmUpRow, int, int], None]
+"""Called with a kernel that is here, how many are, and how many there are in all."""
+
+
+@frozen
+class Place:
+    """
+    Where a rank stands.
+
+    Attributes:
+        rank: Its number.
+        world: How many there are.
+        jobs: Compile processes that it may run at a time.
+        offers_all: Whether it offers others what it has of their shards, too: one of each machine.
+    """
+
+    rank: int
+    world: int
+    jobs: int
+    offers_all: bool
+
+
+class Rank:
+    """
+    One rank's work; `run` does it.
+
+    Args:
+        specs: The kernels, without repeats.
+        place: Where this rank stands.
+        board: What the ranks tell each other.
+        store: Where entries go.
+        on_progress: Told of each kernel that is here.
+    """
+
+    def __init__(
+        self,
+        specs: Iterable[KernelSpec],
+        place: Place,
+        board: Board,
+        store: Store,
+        on_progress: Progress | None = None,
+    ) -> None:
+        self._specs = {spec.key: spec for spec in specs}
+        # By position and not by `Shard`: ranks have one list, and a few kernels are to be shared
+        # evenly. Where their lists differ after all, claims still let each be compiled once.
+        shard = sorted(self._specs)[place.rank :: place.world]
+        self._own = frozenset(shard)
+        self._place = place
+        self._board = board
+        self._store = store
+        self._tiers = Tiers(store)
+        self._on_progress = on_progress
+        self._rows: dict[str, WarmUpRow] = {}
+        self._known: dict[str, Note | None] = {}
+        self._dead: set[str] = set()
+        self._watched = 0.0
+
+    def run(self) -> tuple[WarmUpRow, ...]:
+        """
+        Bring every kernel into the store; returns a row for each, by key.
+
+        Raises:
+            BoardError: The store of the job is gone; what was done until then stays.
+        """
+        with self._board.alive():
+            self._offer()
+            self._compile(self._claimed(sorted(self._own - self._rows.keys())))
+            wait_s, news = _FIRST_WAIT_S, -1
+            while self._open():
+                before, news = news, self._board.news()
+                is_moving = before != news and self._settle()
+                if self._compile(self._claimed(self._left())) or is_moving:
+                    wait_s = _FIRST_WAIT_S
+                    continue
+                time.sleep(wait_s)
+                wait_s = min(_LONGEST_WAIT_S, 2 * wait_s)
+        return self.rows
+
+    def notes(self) -> dict[str, Note | None]:
+        """Return what the board says of each kernel now."""
+        return {key: self._board.read(key) for key in self._specs}
+
+    @property
+    def rows(self) -> tuple[WarmUpRow, ...]:
+        """What is known so far."""
+        return tuple(self._rows[key] for key in self._specs if key in self._rows)
+
+    def _open(self) -> list[str]:
+        return [key for key in self._specs if key not in self._rows]
+
+    def _offer(self) -> None:
+        """Find what the store holds, and put that on the board which others may look for there."""
+        for key, spec in self._specs.items():
+            found = readable(self._tiers, spec, tells_miss=False)
+            if found is None:
+                continue
+            note = None
+            if key in self._own or self._place.offers_all:
+                note = self._board.read(key)
+                if note is None and (mine := self._board.claim(key, None)) is not None:
+                    self._board.done(key, mine, _packed(found[0]), seconds=0.0)
+            self._add(key, WarmUpState.CACHED, note)
+
+    def _settle(self) -> bool:
+        """Take what others have done, or failed at; returns whether there was any."""
+        settled = False
+        for key in self._open():
+            note = self._known[key] = self._board.read(key)
+            if note is not None and note.state in ("done", "failed"):
+                settled = True
+                if note.state == "failed":
+                    self._add(key, WarmUpState.FAILED, note, note.error)
+                else:
+                    self._take(key, note)
+        return settled
+
+    def _take(self, key: str, note: Note) -> None:
+        """Bring a kernel that another rank has done into this rank's store."""
+        try:
+            # Ranks of one machine want the same: one of them writes it, the others find it.
+            with self._store.lock(key, settings.lock_timeout):
+                found = readable(self._tiers, self._specs[key], tells_miss=False)
+                if found is not None:
+                    self._add(key, WarmUpState.SHARED, note)
+                    return
+                packed = wire.unpack(self._board.entry(key, note, wire.MAX_BYTES), key)
+                entry = self._store.publish(
+                    packed.meta, packed.files, packed.signatures, is_fetched=True
+                )
+            if entry.why_private:
+                raise BoardError(f"it was received, but is not kept: {entry.why_private}")
+            if readable(self._tiers, self._specs[key], tells_miss=False) is None:
+                raise BoardError("it was received, but this machine does not take it")
+        except (JitgenError, Damaged) as error:
+            self._add(key, WarmUpState.FAILED, note, str(error))
+        else:
+            self._add(key, WarmUpState.FETCHED, note)
+
+    def _left(self) -> list[str]:
+        """Return kernels that nobody works on, as many as are this rank's part of them."""
+        self._watch()
+        left = [key for key in self._open() if self._is_left(self._known.get(key))]
+        return left[: max(self._place.jobs, math.ceil(len(left) / self._place.world))]
+
+    def _is_left(self, note: Note | None) -> bool:
+        if note is None or note.state == "free":
+            return True
+        return note.state == "claimed" and note.by in self._dead
+
+    def _watch(self) -> None:
+        """Look who has died of those that work on what is left; the more ranks, the rarer."""
+        now = time.monotonic()
+        if now - self._watched < BEAT_S * (1 + self._place.world / _RANKS_A_BEAT):
+            return
+        self._watched = now
+        notes = (self._known.get(key) for key in self._open())
+        for note in {note.by: note for note in notes if note and note.state == "claimed"}.values():
+            if self._board.is_dead(note):
+                self._dead.add(note.by)
+
+    def _claimed(self, keys: Iterable[str]) -> dict[str, Note]:
+        """Claim those of `keys` that nobody works on; returns what was claimed."""
+        found = {}
+        for key in keys:
+            note = self._board.read(key)
+            if self._is_left(note) and (mine := self._board.claim(key, note)) is not None:
+                found[key] = mine
+        return found
+
+    def _compile(self, claimed: dict[str, Note]) -> bool:
+        """Compile what was claimed, and tell the others; returns whether there was any."""
+        if not claimed:
+            return False
+        from jitgen.compile import workers
+
+        keys = list(claimed)
+        tasks = [self._task(self._specs[key]) for key in keys]
+        outcomes = workers.run(
+            TASK, tasks, jobs=self._place.jobs, timeout_s=settings.compile_timeout
+        )
+        try:
+            for outcome in outcomes:
+                key = keys[outcome.index]
+                self._finish(key, claimed.pop(key), outcome)
+        except OSError as error:
+            for key, mine in claimed.items():
+                self._fail(key, mine, f"no process can be started: {error}", is_final=False)
+        return True
+
+    def _task(self, spec: KernelSpec) -> dict[str, object]:
+        config: Config = spec.config
+        return compile_task(self._store, config, spec.arch)
+
+    def _finish(self, key: str, mine: Note, outcome: Outcome) -> None:
+        """Tell what became of a compile: what counts is what the store holds then."""
+        answer = outcome.result or {}
+        error = outcome.error or answer.get("error", "") or answer.get("why_private") or ""
+        found = None if error else readable(self._tiers, self._specs[key], tells_miss=False)
+        if found is None:
+            is_final = outcome.kind in ("ok", "error")  # else the process died over it
+            why = error or f"it was compiled, but {self._store.root} does not keep it"
+            self._fail(key, mine, why, is_final=is_final)
+        else:
+            is_own = answer.get("tier") == "compiled"  # else somebody elsewhere has compiled it
+            seconds = outcome.seconds if is_own else 0.0
+            self._board.done(key, mine, _packed(found[0]), seconds=seconds)
+            state = WarmUpState.COMPILED if is_own else WarmUpState.FETCHED
+            self._add(key, state, mine, seconds=seconds)
+
+    def _fail(self, key: str, mine: Note, error: str, *, is_final: bool) -> None:
+        is_final = is_final or mine.tries + 1 >= _MOST_TRIES
+        self._board.failed(key, mine, error, is_final=is_final)
+        if is_final:
+            self._add(key, WarmUpState.FAILED, mine, error)
+
+    def _add(
+        self,
+        key: str,
+        state: WarmUpState,
+        note: Note | None,
+        error: str = "",
+        *,
+        seconds: float | None = None,
+    ) -> None:
+        compiled_s = 0.0 if note is None else note.seconds
+        row = self._rows[key] = WarmUpRow(
+            name=self._specs[key].name,
+            key=key,
+            state=state,
+            rank=-1 if note is None else note.rank,
+            host="" if note is None else note.host,
+            seconds=compiled_s if seconds is None else seconds,
+            error=error,
+        )
+        if self._on_progress is not None:
+            self._on_progress(row, len(self._rows), len(self._specs))
+
+
+def _packed(entry: Entry) -> bytes:
+    return wire.pack(entry.meta.encode(), entry.files, entry.signatures)

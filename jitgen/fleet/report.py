@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `jitgen.warm_up` returns: what became of each kernel, and who compiled it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+from jitgen.config import Arch
+from jitgen.fleet.board import Note
+from jitgen.frozen import frozen
+
+SCHEMA = 1
+"""Version of the manifest."""
+
+
+class WarmUpState(StrEnum):
+    """How a kernel came into this rank's cache."""
+
+    CACHED = "cached"
+    """It was there."""
+
+    COMPILED = "compiled"
+    """This rank compiled it."""
+
+    SHARED = "shared"
+    """Another rank did, into the same cache."""
+
+    FETCHED = "fetched"
+    """Another rank sent it, or a remote tier or compile service had it."""
+
+    FAILED = "failed"
+
+
+@frozen
+class WarmUpRow:
+    """
+    What became of one kernel.
+
+    Attributes:
+        name: Its name.
+        key: Digest of its key document.
+        state: How this rank got it.
+        rank: Who compiled it, or, where nobody did, who brought it; -1 where nobody had to.
+        host: The machine of that rank.
+        seconds: How long its compile took; 0 where there was none.
+        error: Why it failed; empty if it did not.
+    """
+
+    name: str
+    key: str
+    state: WarmUpState
+    rank: int = -1
+    host: str = ""
+    seconds: float = 0.0
+    error: str = ""
+
+
+@frozen
+class WarmUpReport:
+    """
+    What a warm-up did, as one rank saw it.
+
+    Attributes:
+        arch: The target.
+        rank: This rank.
+        world: How many ranks there are.
+        rows: One for each kernel, in the order of their names.
+        lost: Ranks that died, or fell silent, over a kernel that another one then compiled.
+        wall_s: Seconds that this rank spent on it.
+        manifest: Who compiled what, on which machine, in how many seconds: JSON values, the same
+            for every rank. Where its ``complete`` is false, this rank had every kernel in its own
+            cache before others were through.
+    """
+
+    arch: Arch
+    rank: int
+    world: int
+    rows: tuple[WarmUpRow, ...]
+    lost: tuple[int, ...]
+    wall_s: float
+    manifest: dict[str, Any]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every kernel is in this rank's cache now."""
+        return all(row.state is not WarmUpState.FAILED for row in self.rows)
+
+    def count(self, state: WarmUpState | str) -> int:
+        """Return how many kernels are in `state`."""
+        return sum(row.state == state for row in self.rows)
+
+
+def manifest(
+    arch: Arch, world: int, rows: Iterable[WarmUpRow], notes: Mapping[str, Note | None]
+) -> dict[str, Any]:
+    """Return the manifest of kernels of which `notes` say what is known; see `WarmUpReport`."""
+    kernels = [_line(row, notes.get(row.key)) for row in rows]
+    return {
+        "schema": SCHEMA,
+        "arch": str(arch),
+        "world": world,
+        "ok": not any(line["error"] for line in kernels),
+        "complete": all(_is_settled(note) for note in notes.values()),
+        "compiles": sum(line["seconds"] > 0 for line in kernels),
+        "lost": lost(notes),
+        "kernels": kernels,
+    }
+
+
+def lost(notes: Mapping[str, Note | None]) -> list[int]:
+    """Return the numbers of ranks that died over a kernel."""
+    return sorted({rank for note in notes.values() if note is not None for rank in note.lost})
+
+
+def _line(row: WarmUpRow, note: Note | None) -> dict[str, Any]:
+    is_known = note is not None and _is_settled(note)
+    return {
+        "name": row.name,
+        "key": row.key,
+        "rank": note.rank if note is not None and is_known else -1,
+        "host": note.host if note is not None and is_known else "",
+        "seconds": round(note.seconds, 3) if note is not None and is_known else 0.0,
+        "error": note.error if note is not None and note.state == "failed" else "",
+    }
+
+
+def _is_settled(note: Note | None) -> bool:
+    return note is not None and note.state in ("done", "failed")

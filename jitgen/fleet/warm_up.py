@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Bring the kernels of a plan to every rank of a job, each compiled once: `warm_up`.
+
+Works for ranks of one machine, which share a cache, and for those of many, each with its own; what
+others need travels over the store that torch.distributed has anyway. A rank that dies, or comes
+late, holds nobody up. Without torch.distributed it is a prewarm of this process.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jitgen.config import Arch, Config
+from jitgen.errors import CacheError
+from jitgen.events import warn_once
+from jitgen.fleet.board import Board, BoardError, Note, RankStore
+from jitgen.fleet.rank import Place, Progress, Rank
+from jitgen.fleet.report import WarmUpReport, WarmUpRow, WarmUpState, lost, manifest
+from jitgen.plans import Plan
+from jitgen.runtime.prewarm import PrewarmRow, PrewarmState, prewarm, wanted
+from jitgen.runtime.session import current
+from jitgen.runtime.spec import spec_of
+from jitgen.settings import settings
+from jitgen.targets.devices import default_arch
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from jitgen.cache import Store
+
+PATIENCE_S = 10.0
+"""How long a rank may be silent: it speaks every second, from a thread that does nothing else."""
+
+_PREFIX = "jitgen/1/"
+"""Of names in the store of the job; another form of the records gets another number."""
+
+
+def warm_up(
+    plan: Plan | str | Path | Iterable[Config | str],
+    group: ProcessGroup | None = None,
+    *,
+    arch: Arch | str | None = None,
+    jobs: int | None = None,
+    patience_s: float = PATIENCE_S,
+    on_progress: Progress | None = None,
+) -> WarmUpReport:
+    """
+    Bring every kernel that `plan` can ask for into this rank's cache; every rank calls it.
+
+    The ranks share the compiles: each kernel is compiled by one of them, in processes of its own,
+    and the others take it from a cache that they share, or are sent it. Ranks need not arrive
+    together, and none waits for another beyond having its kernels: what a rank that died or never
+    came was to compile, the others do. With a compile service or a remote tier that has the
+    kernels, nobody compiles.
+
+    Args:
+        plan: As `jitgen.prewarm` takes it; alike on all ranks.
+        group: The ranks; None for all of them. Where torch.distributed is not initialised, this
+            process alone.
+        arch: The target; None for the one that this process would use itself.
+        jobs: Compile processes of this rank at a time; None for JITGEN_JOBS, or this rank's part of
+            what cores and memory allow.
+        patience_s: A rank that says nothing for so many seconds counts as dead.
+        on_progress: Called on this thread with every kernel that is here.
+
+    Returns:
+        One row for each kernel; one that cannot be had is a row, not an exception. What all ranks
+        did is in ``manifest``.
+
+    Raises:
+        PlanError: The plan cannot be found or read.
+        UnsupportedConfig: `arch` cannot run one of the configs; nothing was compiled.
+        CacheError: The cache may not be written.
+    """
+    start = time.perf_counter()
+    target = default_arch() if arch is None else Arch.parse(arch)
+    store = current.get().store
+    if store.mode != "rw":
+        raise CacheError(
+            f"a warm-up writes the cache, which it may not now: JITGEN_CACHE={store.mode}"
+        )
+    configs = wanted(plan, target, store)
+    place, shared = _place(group, jobs)
+    if shared is None:
+        return _alone(configs, target, store, place, start=start, on_progress=on_progress)
+    board = Board(shared, place.rank, socket.gethostname(), patience_s)
+    return together(configs, target, store, place, board, start, on_progress)
+
+
+def together(
+    configs: Iterable[Config],
+    arch: Arch,
+    store: Store,
+    place: Place,
+    board: Board,
+    start: float,
+    on_progress: Progress | None,
+) -> WarmUpReport:
+    """Do a rank's part of a warm-up; alone from then on, if the store of the job is gone."""
+    specs = [spec_of(config, arch) for config in configs]
+    rank = Rank(specs, place, board, store, on_progress)
+    notes: dict[str, Note | None] = dict.fromkeys(spec.key for spec in specs)
+    try:
+        rows = rank.run()
+        notes = rank.notes()
+    except BoardError as error:
+        warn_once("board", "this rank warms up alone from now on: %s", error)
+        known = {row.key: row for row in rank.rows}
+        left = [spec.config for spec in specs if spec.key not in known]
+        rest = prewarm(left, arch=arch, jobs=place.jobs, store=store)
+        known |= {row.key: _row(row, place.rank) for row in rest.rows}
+        rows = tuple(known[spec.key] for spec in specs)
+    return WarmUpReport(
+        arch=arch,
+        rank=place.rank,
+        world=place.world,
+        rows=rows,
+        lost=tuple(lost(notes)),
+        wall_s=time.perf_counter() - start,
+        manifest=manifest(arch, place.world, rows, notes),
+    )
+
+
+def _alone(
+    configs: Iterable[Config],
+    arch: Arch,
+    store: Store,
+    place: Place,
+    *,
+    start: float,
+    on_progress: Progress | None,
+) -> WarmUpReport:
+    """Prewarm, and report it as a warm-up of one rank."""
+
+    def progress(row: PrewarmRow, done: int, total: int) -> None:
+        if on_progress is not None:
+            on_progress(_row(row, 0), done, total)
+
+    report = prewarm(list(configs), arch=arch, jobs=place.jobs, on_progress=progress, store=store)
+    rows = tuple(_row(row, 0) for row in report.rows)
+    notes = {row.key: _note(row) for row in rows}
+    return WarmUpReport(
+        arch=arch,
+        rank=0,
+        world=1,
+        rows=rows,
+        lost=(),
+        wall_s=time.perf_counter() - start,
+        manifest=manifest(arch, 1, rows, notes),
+    )
+
+
+def _row(row: PrewarmRow, rank: int) -> WarmUpRow:
+    is_cached = row.state is PrewarmState.CACHED
+    return WarmUpRow(
+        name=row.name,
+        key=row.key,
+        state=WarmUpState(row.state.value),
+        rank=-1 if is_cached else rank,
+        host="" if is_cached else socket.gethostname(),
+        seconds=row.seconds,
+        error=row.error,
+    )
+
+
+def _note(row: WarmUpRow) -> Note:
+    """Return what the board would say of a kernel, had there been one."""
+    return Note(
+        state="failed" if row.error else "done",
+        by="",
+        rank=row.rank,
+        host=row.host,
+        seconds=row.seconds,
+        error=row.error,
+    )
+
+
+def _place(group: ProcessGroup | None, jobs: int | None) -> tuple[Place, RankStore | None]:
+    """Return where this rank stands, and the store of the job; None where it is alone."""
+    chosen = settings.jobs if jobs is None else jobs
+    local_world = _number("LOCAL_WORLD_SIZE", 1)
+    rank, world, shared = _distributed(group)
+    return (
+        Place(
+            rank=rank,
+            world=world,
+            jobs=chosen or max(1, _default_jobs() // max(1, local_world)),
+            offers_all=_number("LOCAL_RANK", 0) == 0,
+        ),
+        shared,
+    )
+
+
+def _distributed(group: ProcessGroup | None) -> tuple[int, int, RankStore | None]:
+    """Return this rank, how many there are, and their store; None where this process is alone."""
+    torch = sys.modules.get("torch")  # who has initialised torch.distributed has imported it
+    if torch is None or not torch.distributed.is_available():
+        return 0, 1, None
+    distributed: Any = torch.distributed
+    if not distributed.is_initialized():
+        return 0, 1, None
+    members = distributed.group.WORLD if group is None else group
+    rank, world = distributed.get_rank(members), distributed.get_world_size(members)
+    if world == 1:
+        return 0, 1, None
+    store = members.get_group_store()
+    return rank, world, distributed.PrefixStore(_PREFIX, store)
+
+
+def _default_jobs() -> int:
+    from jitgen.compile import capacity
+
+    return capacity.default_jobs(0)
+
+
+def _number(variable: str, default: int) -> int:
+    """Return what torchrun says of this machine; the default where it does not."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else default

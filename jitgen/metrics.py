@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What happens to kernels, as Prometheus metrics: `install`.
+
+::
+
+    import jitgen.metrics
+    jitgen.metrics.install()               # into the registry that the program exports already
+
+It takes the extra ``jitgen[metrics]``: prometheus-client and nothing else. That is an extra of its
+own and no part of ``[server]``, which takes it as well, because who wants it is a serving engine
+that exports metrics already and runs no compile service.
+
+Fed by the events of `jitgen.events`, so it sees what happens from `install` on, and a warm call,
+which emits none, costs as much with it as without. Labels are words of jitgen's, never names, keys
+or reasons, so that the number of series has a bound. The metrics are ordinary ones of
+prometheus-client: its multi-process mode works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from jitgen._version import __version__
+from jitgen.errors import ToolchainError
+from jitgen.events import Event, on_event
+from jitgen.settings import settings
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+_ANY = "any"
+"""In the place of a tier: where all of them were asked."""
+
+_OUTCOMES: dict[str, Callable[[Event], tuple[str, str]]] = {
+    "hit": lambda event: (event.tier, "hit"),
+    "miss": lambda _: (_ANY, "miss"),
+    "compile": lambda _: ("compiler", "compiled"),
+    "error": lambda event: ("disk" if event.kernel == "cache" else "compiler", "failed"),
+    "fetch": lambda event: (event.tier, "failed" if event.detail else "fetched"),
+    "reject": lambda event: (event.tier, "rejected"),
+    "quarantine": lambda event: (event.tier or "disk", "damaged"),
+    "evict": lambda event: (event.tier or "disk", "evicted"),
+    "fallback": lambda _: (_ANY, "fallback"),
+    "budget": lambda _: (_ANY, "beyond_budget"),
+}
+"""For each kind of event the tier and the outcome that it is counted under; others are not."""
+
+_WANTED = frozenset({"hit", "miss", "fallback"})
+"""Kinds of event that say that somebody asked for a kernel."""
+
+_LOAD_S = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 0.1, 1.0)
+_FETCH_S = (1e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_QUEUE_S = (1e-3, 1e-2, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_COMPILE_S = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 300.0)
+
+
+class Metrics:
+    """
+    The metrics of this process in one registry of prometheus-client; see `install`.
+
+    Args:
+        registry: Where they are registered; None for prometheus-client's own.
+
+    Raises:
+        ToolchainError: prometheus-client is not installed.
+        ValueError: The registry has metrics of these names already.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        client = _client()
+        to = client.REGISTRY if registry is None else registry
+        self._registry = to
+        self._kernels = client.Counter(
+            "jitgen_kernels",
+            "What became of kernels that were not in memory, by tier.",
+            ["tier", "outcome"],
+            registry=to,
+        )
+        self._seconds = {
+            "load": _histogram("load", "Loading a kernel, by tier.", _LOAD_S, ["tier"], to),
+            "fetch": _histogram("fetch", "Fetching an entry, by tier.", _FETCH_S, ["tier"], to),
+            "queue": _histogram("queue", "Waiting for who compiles the same.", _QUEUE_S, [], to),
+            "compile": _histogram("compile", "Compiling a kernel here.", _COMPILE_S, [], to),
+        }
+        self._distinct = client.Gauge(
+            "jitgen_distinct_kernels",
+            "Distinct kernels that were asked for.",
+            registry=to,
+            multiprocess_mode="max",
+        )
+        limit = client.Gauge(
+            "jitgen_max_kernels",
+            "JITGEN_MAX_KERNELS; 0: no limit.",
+            registry=to,
+            multiprocess_mode="max",
+        )
+        limit.set(settings.max_kernels)
+        info = client.Gauge(
+            "jitgen_info",
+            "1, with the version of jitgen.",
+            ["version"],
+            registry=to,
+            multiprocess_mode="max",
+        )
+        info.labels(__version__).set(1)
+        self._metrics = [self._kernels, *self._seconds.values(), self._distinct, limit, info]
+        self._asked: set[str] = set()
+        self._stop = on_event(self._hear)
+
+    def close(self) -> None:
+        """Listen no more, and take the metrics out of the registry."""
+        self._stop()
+        for metric in self._metrics:
+            self._registry.unregister(metric)
+        self._metrics.clear()
+        _installed.pop(id(self._registry), None)
+
+    def _hear(self, event: Event) -> None:
+        outcome = _OUTCOMES.get(event.kind)
+        if outcome is not None:
+            self._kernels.labels(*outcome(event)).inc()
+        histogram = self._seconds.get(event.kind)
+        if histogram is not None:
+            of_tier = histogram.labels(event.tier) if event.kind in _BY_TIER else histogram
+            of_tier.observe(event.seconds)
+        if event.kind in _WANTED and event.key not in self._asked:
+            self._asked.add(event.key)
+            self._distinct.set(len(self._asked))
+
+
+_BY_TIER = frozenset({"load", "fetch"})
+_installed: dict[int, Metrics] = {}
+
+
+def install(registry: CollectorRegistry | None = None) -> Metrics:
+    """
+    Count and time from now on what happens to kernels in this process.
+
+    Installing twice into one registry is installing once: the same object is returned.
+
+    Args:
+        registry: A registry of prometheus-client; None for its own, which ``start_http_server`` and
+            serving engines export.
+
+    Raises:
+        ToolchainError: prometheus-client is not installed.
+    """
+    key = id(_client().REGISTRY if registry is None else registry)
+    if key not in _installed:
+        _installed[key] = Metrics(registry)
+    return _installed[key]
+
+
+def _histogram(
+    name: str, what: str, buckets: tuple[float, ...], labels: list[str], registry: Any
+) -> Any:
+    return _client().Histogram(
+        f"jitgen_{name}_seconds", what, labels, buckets=buckets, registry=registry
+    )
+
+
+def _client() -> Any:
+    try:
+        import prometheus_client
+    except ImportError as error:
+        raise ToolchainError(
+            f"metrics need the package prometheus-client ({error}); run: pip install "
+            "'jitgen[metrics]'"
+        ) from error
+    return prometheus_client

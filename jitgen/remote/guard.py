@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What stands around every question to a place elsewhere, so that none can be in the way.
+
+First what needs no asking: what is remembered, what time is left, whether the host has given up on
+the place. Then the question, within its time. Then what comes of it: each kind of failure is
+remembered by whom it concerns and for as long as it holds, and told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from jitgen.errors import SigningError
+from jitgen.events import Event, EventKind, events, warn_once
+from jitgen.remote.breaker import Breaker
+from jitgen.remote.budget import FETCH_S, allowance, within
+from jitgen.remote.negative import ABSENT_S, negatives
+from jitgen.remote.outcomes import (
+    Absent,
+    Busy,
+    Declined,
+    Nothing,
+    Refused,
+    Trouble,
+    Unreachable,
+)
+from jitgen.settings import settings
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+
+T = TypeVar("T")
+
+
+class Wanted(Protocol):
+    """What is to be known of a kernel to ask for it; a `KernelSpec` has it."""
+
+    @property
+    def key(self) -> str:
+        """Digest of its key document."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+
+class Guard:
+    """
+    Questions to one place, on behalf of one store.
+
+    Args:
+        tier: What events call the place.
+        url: Where it is.
+        store: Where the host remembers.
+    """
+
+    def __init__(self, tier: str, url: str, store: Store) -> None:
+        self._tier = tier
+        self._url = url
+        self._store = store
+        self._breaker = Breaker(store, url)
+
+    def judge(self, record: bytes, signatures: bytes) -> str:
+        """Return why an entry is not accepted; see `jitgen.cache.trusted.Trusted.refusal`."""
+        if settings.verify == "off":
+            return ""
+        return self._store.trusted.refusal(record, signatures)
+
+    def ask(
+        self,
+        spec: Wanted,
+        work: Callable[[], T],
+        cancel: Callable[[], object],
+        *,
+        purpose: str = "fetch",
+        seconds: float = FETCH_S,
+    ) -> T | Nothing:
+        """
+        Return what `work` returns, or why there is nothing.
+
+        Args:
+            spec: The kernel that it is about.
+            work: Asks the place; see `jitgen.remote.outcomes` for what it raises.
+            cancel: Ends that from another thread.
+            purpose: What it is asked for: what is no use asking for one may be for another.
+            seconds: How long it may take.
+
+        Raises:
+            SettingError: What is fetched must be signed, and JITGEN_TRUST is not set.
+            ToolchainError: A package that it needs is not installed.
+        """
+        trust = self._trust_digest()
+        if known := self._known(spec, purpose, trust):
+            return known
+        start = time.perf_counter()
+        try:
+            with self._breaker.attempt():
+                found = within(seconds, work, cancel)
+        except Trouble as error:
+            spent = time.perf_counter() - start
+            if not isinstance(error, Declined):  # it had worked on it, or thought about it
+                allowance.spend(spent)
+            nothing = Nothing(reason=f"{self._url}: {error}", is_absent=isinstance(error, Absent))
+            self._remember(spec, purpose, error, nothing, trust)
+            self._emit(EventKind.FETCH, spec, nothing.reason, spent)
+            return nothing
+        self._emit(EventKind.FETCH, spec, "", time.perf_counter() - start)
+        return found
+
+    def _trust_digest(self) -> str:
+        if settings.verify == "off":
+            return ""
+        try:
+            return self._store.trusted.current().digest
+        except SigningError as error:
+            warn_once(f"trust {error}", "nothing that is fetched is accepted: %s", error)
+            return ""
+
+    def _known(self, spec: Wanted, purpose: str, trust: str) -> Nothing | None:
+        """Return what makes it needless to ask; None: nothing does."""
+        for name in ((self._url, purpose), (self._url, purpose, spec.key)):
+            if nothing := negatives.find(name, trust):
+                return nothing
+        if allowance.is_spent():
+            return Nothing(reason=f"{self._url}: enough time was lost to places that gave nothing")
+        return None
+
+    def _remember(
+        self, spec: Wanted, purpose: str, error: Trouble, nothing: Nothing, trust: str
+    ) -> None:
+        name = (self._url, purpose, spec.key)
+        if isinstance(error, Absent):
+            negatives.remember(name, nothing, ABSENT_S)
+        elif isinstance(error, Refused):
+            negatives.remember(name, nothing, trust=trust)
+            warn_once(f"reject {name}", "%s is not taken from %s", spec.name, nothing.reason)
+            self._emit(EventKind.REJECT, spec, nothing.reason)
+        elif isinstance(error, Declined):
+            negatives.remember(name, nothing, error.seconds)
+        elif isinstance(error, Busy):
+            negatives.remember(name[:2], nothing, error.seconds)
+        elif isinstance(error, Unreachable):
+            warn_once(
+                f"remote {self._url}",
+                "%s; what that place may have is compiled here instead",
+                nothing.reason,
+            )
+
+    def _emit(self, kind: EventKind, spec: Wanted, detail: str, seconds: float = 0.0) -> None:
+        events.emit(
+            Event(
+                kind=kind,
+                kernel=spec.name,
+                key=spec.key,
+                tier=self._tier,
+                seconds=seconds,
+                detail=detail,
+            )
+        )

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+HTTP, as far as it is needed to fetch a kernel: one try, no redirects, no answer without an end.
+Only a request over a kept connection that the server has just closed is sent once more.
+
+A redirect is refused, not followed: it would send a token to whoever the answer names. So is an
+answer that is longer than what was expected, or shorter than it says. Connections are kept for the
+next request of this process, and never shared with a forked child.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit
+
+from jitgen.errors import ToolchainError
+from jitgen.frozen import frozen
+from jitgen.remote.budget import ANSWER_S, CONNECT_S
+from jitgen.remote.outcomes import Absent, Busy, Unreachable
+
+_CHUNK = 2**16
+_MOST_WAIT_S = 600.0
+_MOST_IDLE = 4
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@frozen
+class Answer:
+    """
+    What a server said.
+
+    Attributes:
+        status: Its code.
+        headers: Its headers; names in lower case.
+        body: Its body, as it was sent.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def retry_s(self) -> float:
+        """Seconds after which to ask again; one where it does not say."""
+        text = self.headers.get("retry-after", "")
+        return min(float(text), _MOST_WAIT_S) if text.isascii() and text.isdigit() else 1.0
+
+
+class Server:
+    """
+    One server. Safe to use from any thread.
+
+    Attributes:
+        url: Its address, to which paths are added.
+        is_confidential: Whether a token may be sent to it: over TLS, or to this very host.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname or "", parts.port
+        self._is_tls = parts.scheme == "https"
+        self._path = parts.path
+        self.is_confidential = self._is_tls or self._host in _LOOPBACK
+        self._guard = threading.Lock()
+        self._idle: list[Any] = []
+        self._pid = os.getpid()
+
+    def line(self) -> Line:
+        """Return something to send requests over, one after the other, on one thread."""
+        if self._pid != os.getpid():  # the connections are the parent's, as is who held the lock
+            self._guard, self._idle, self._pid = threading.Lock(), [], os.getpid()
+        return Line(self)
+
+    def path_of(self, path: str) -> str:
+        """Return `path` as it stands in a request."""
+        return f"{self._path}/{path}"
+
+    def take(self) -> tuple[Any, bool]:
+        """Return a connection, and whether it was used before and is open; else it is new."""
+        while True:
+            with self._guard:
+                if not self._idle:
+                    break
+                connection = self._idle.pop()
+            if connection.is_connected:
+                return connection, True
+            connection.close()
+        urllib3 = _urllib3()
+        if not self._is_tls:
+            plain = urllib3.connection.HTTPConnection(self._host, self._port, timeout=CONNECT_S)
+            return plain, False
+        import ssl
+
+        context = ssl.create_default_context()
+        secure = urllib3.connection.HTTPSConnection(
+            self._host, self._port, timeout=CONNECT_S, ssl_context=context
+        )
+        return secure, False
+
+    def give(self, connection: Any) -> None:
+        """Keep a connection for the next request."""
+        with self._guard:
+            if len(self._idle) < _MOST_IDLE:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Close the connections that are kept."""
+        with self._guard:
+            while self._idle:
+                self._idle.pop().close()
+
+
+class Line:
+    """Requests to one server, for one entry."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._connection: Any = None
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """End the request under way, from another thread."""
+        self.is_cancelled = True
+        connection = self._connection
+        if connection is not None and (sock := connection.sock) is not None:
+            import socket
+
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        max_bytes: int,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        answer_s: float = ANSWER_S,
+    ) -> Answer:
+        """
+        Return the answer to one request, whatever its status, unless that is of a server in need.
+
+        Raises:
+            Unreachable: The server cannot be reached, breaks off, is too slow, redirects, or
+                answers with an error of its own or more than `max_bytes`.
+            Busy: It asks to be left alone.
+        """
+        urllib3 = _urllib3()
+        while True:
+            if self.is_cancelled:
+                raise Unreachable("the time is over")
+            self._connection, is_used = self._server.take()
+            is_over = False
+            try:
+                if not is_used:
+                    self._connection.connect()
+                self._connection.timeout = answer_s
+                try:
+                    self._connection.request(
+                        method,
+                        self._server.path_of(path),
+                        body=body,
+                        headers={"User-Agent": "jitgen", **(headers or {})},
+                        preload_content=False,
+                        decode_content=False,
+                    )
+                    response = self._connection.getresponse()
+                except ConnectionError:
+                    if is_used:  # the server had closed it just then
+                        continue
+                    raise
+                answer = _answer(response, max_bytes, self)
+                is_over = True
+            except (urllib3.exceptions.HTTPError, HTTPException, OSError, ValueError) as error:
+                raise Unreachable(_words(error)) from None
+            finally:
+                connection, self._connection = self._connection, None
+                if is_over and not connection.is_closed and not self.is_cancelled:
+                    self._server.give(connection)
+                else:
+                    connection.close()
+            _check(answer)
+            return answer
+
+
+class Website:
+    """Objects that a web server gives out: the layout of a bucket, only read."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def read(self, path: str, max_bytes: int) -> bytes:
+        """Return the object at `path`; raises as `jitgen.remote.objects.Objects.read`."""
+        answer = self._line.request("GET", path, max_bytes)
+        if answer.status == 200:
+            if answer.headers.get("content-type", "").startswith("text/html"):
+                raise Unreachable("a web page in the place of an object")
+            return answer.body
+        if answer.status in (403, 404, 410):  # S3 says 403 to whoever may not list a bucket
+            raise Absent(f"not there (HTTP {answer.status})")
+        raise Unreachable(f"HTTP {answer.status}")
+
+
+def _answer(response: Any, max_bytes: int, line: Line) -> Answer:
+    """Return an answer in full, unless that is too long or `line` was cancelled."""
+    said = response.length_remaining
+    if said is not None and said > max_bytes:
+        raise Unreachable(f"an answer of {said} bytes, and {max_bytes} are the most expected")
+    chunks, size = [], 0
+    while chunk := response.read(_CHUNK):
+        size += len(chunk)
+        if size > max_bytes or line.is_cancelled:
+            raise Unreachable(f"an answer of more than {max_bytes} bytes")
+        chunks.append(chunk)
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(status=response.status, headers=headers, body=b"".join(chunks))
+
+
+def _check(answer: Answer) -> None:
+    """Raise for what says nothing about what was asked."""
+    status = answer.status
+    if 300 <= status < 400 and status != 304:
+        raise Unreachable(f"a redirect (HTTP {status}), which is not followed")
+    if status in (429, 503):
+        raise Busy(f"HTTP {status}, asks for {answer.retry_s:g} s", answer.retry_s)
+    if status >= 500:
+        raise Unreachable(f"HTTP {status}")
+
+
+def _words(error: Exception) -> str:
+    """Return what went wrong, without the objects that urllib3 tells of."""
+    text = re.sub(r"^(HTTPS?Connection\([^)]*\)|None): ", "", str(error))
+    return text[:300] or type(error).__name__
+
+
+def _urllib3() -> Any:
+    try:
+        import urllib3
+        import urllib3.connection
+    except ImportError as error:
+        raise ToolchainError(
+            f"HTTP needs the package urllib3 ({error}); run: pip install 'jitgen[remote]'"
+        ) from error
+    return urllib3

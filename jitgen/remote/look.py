@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is to be said of the places elsewhere: how they stand, and whether they answer."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from jitgen.frozen import frozen
+from jitgen.remote.breaker import Breaker
+from jitgen.remote.outcomes import Nothing
+from jitgen.remote.tiers import Remote, Service, places
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+    from jitgen.remote.guard import Wanted
+
+
+@frozen
+class Place:
+    """
+    How one place stands.
+
+    Attributes:
+        tier: ``remote`` or ``service``.
+        url: Where it is.
+        state: What is known of it: that it is asked, or why it is not.
+    """
+
+    tier: str
+    url: str
+    state: str
+
+
+@frozen
+class Found:
+    """
+    What a place said.
+
+    Attributes:
+        tier: ``remote`` or ``service``.
+        url: Where it is.
+        has_it: Whether it has an entry that may be loaded.
+        is_there: Whether it answered as it should, with an entry or that it has none.
+        reason: Why there is none; empty where there is.
+        seconds: How long it took.
+    """
+
+    tier: str
+    url: str
+    has_it: bool
+    is_there: bool
+    reason: str
+    seconds: float
+
+
+class _Nobody(NamedTuple):
+    """A kernel that nobody has compiled."""
+
+    key: str = "0" * 64
+    name: str = "a kernel that nobody has"
+
+
+def standing(store: Store) -> list[Place]:
+    """Return how the places of the settings stand, without asking any."""
+    found = []
+    for place in places(store):
+        state = Breaker(store, place.url).state()
+        text = "asked"
+        if state is not None:
+            text = f"not asked for {state.left_s:.0f} s" if state.left_s else "tried again next"
+            text = f"{text}: {state.reason}"
+        found.append(Place(tier=place.name, url=place.url, state=text))
+    return found
+
+
+def asked(store: Store, wanted: Wanted | None = None) -> list[Found]:
+    """Ask every place for a kernel, or for one that nobody has; nothing is kept."""
+    return [_asked(place, wanted or _Nobody()) for place in places(store)]
+
+
+def _asked(place: Remote | Service, wanted: Wanted) -> Found:
+    start = time.perf_counter()
+    said = place.look(wanted)
+    is_nothing = isinstance(said, Nothing)
+    return Found(
+        tier=place.name,
+        url=place.url,
+        has_it=not is_nothing,
+        is_there=not isinstance(said, Nothing) or said.is_absent,
+        reason=said.reason if isinstance(said, Nothing) else "",
+        seconds=time.perf_counter() - start,
+    )

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The compile service, as its client sees it.
+
+``GET /v1/entries/<key>`` gives what is compiled. ``POST /v1/compile`` says what is wanted, never a
+source; it waits a little and else names a job, which is looked at as often as the service asks for.
+Every answer that is no kernel is a reason to compile here.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from jitgen.cache.folder import Damaged
+from jitgen.config.config import canonical_json
+from jitgen.documents import BadDocument, parse_json, read_bounded
+from jitgen.errors import SettingError
+from jitgen.events import warn_once
+from jitgen.remote import wire
+from jitgen.remote.budget import ANSWER_S
+from jitgen.remote.http import Answer, Line, Server
+from jitgen.remote.negative import DECLINED_S, FAILED_S
+from jitgen.remote.outcomes import Absent, Declined, Nothing, Refused, Unreachable
+from jitgen.remote.refresh import refresh
+from jitgen.settings import settings
+from jitgen.signing.trust import MAX_BYTES
+from jitgen.text import shown
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+    from jitgen.remote.guard import Guard, Wanted
+    from jitgen.runtime.spec import KernelSpec
+
+WAIT_S = 10.0
+"""How long one request waits for a compile: most are done by then."""
+
+_MAX_TEXT = 2**16
+_MAX_TOKEN = 4096
+_TARS = (wire.TAR, "application/x-tar")
+
+
+class Fetching:
+    """
+    What a service has of one kernel.
+
+    Args:
+        server: The service.
+        key: The kernel's key.
+        guard: What stands around every question.
+        store: Whose trust document a later one of the service's takes the place of.
+    """
+
+    def __init__(self, server: Server, key: str, guard: Guard, store: Store) -> None:
+        self._server = server
+        self._key = key
+        self._guard = guard
+        self._store = store
+
+    def fetched(self, wanted: Wanted) -> wire.Packed | Nothing:
+        """Return what the service has, or why it gives nothing."""
+        line = self._server.line()
+        return self._guard.ask(wanted, lambda: self._refreshed(line), line.cancel)
+
+    def _refreshed(self, line: Line) -> wire.Packed:
+        refresh(self._store, self._server.url, lambda: self._trust(line))
+        return self._fetch(line)
+
+    def _trust(self, line: Line) -> bytes:
+        answer = line.request("GET", "v1/trust", MAX_BYTES, headers=self._headers())
+        if answer.status != 200:
+            raise Absent(f"HTTP {answer.status}")
+        return answer.body
+
+    def _fetch(self, line: Line) -> wire.Packed:
+        answer = line.request(
+            "GET",
+            f"v1/entries/{self._key}",
+            wire.MAX_BYTES,
+            headers=self._headers() | {"Accept": wire.TAR, "Accept-Encoding": "zstd"},
+        )
+        if answer.status == 404:
+            raise Absent("not compiled yet")
+        return self._packed(answer)
+
+    def _packed(self, answer: Answer) -> wire.Packed:
+        """Return the entry in an answer, checked; raises for everything else that it may be."""
+        if answer.status != 200:
+            self._raise_for(answer)
+        kind = answer.headers.get("content-type", "").split(";")[0].strip()
+        if kind not in _TARS:
+            raise Unreachable(f"an answer of type {shown(kind)} in the place of an entry")
+        coding = answer.headers.get("content-encoding", "identity")
+        try:
+            if coding not in ("zstd", "identity"):
+                raise Damaged(f"it is encoded as {shown(coding)}")
+            data = wire.decompress(answer.body) if coding == "zstd" else answer.body
+            packed = wire.unpack(data, self._key)
+        except Damaged as error:
+            raise Refused(str(error)) from None
+        if reason := self._guard.judge(packed.record, packed.signatures):
+            raise Refused(reason)
+        return packed
+
+    def _raise_for(self, answer: Answer) -> None:
+        status, said = answer.status, _reason(answer, "")
+        words = f"HTTP {status}: {_MEANINGS.get(status, 'an answer that was not foreseen')}"
+        words = f"{words} ({said})" if said else words
+        if status in (401, 403):
+            raise Unreachable(words)
+        if status == 410:
+            raise Refused(words)
+        raise Declined(words, FAILED_S if status == 424 else DECLINED_S)
+
+    def _headers(self) -> dict[str, str]:
+        token = self._token()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _token(self) -> str:
+        """Return the token to send; read anew each time, for it may be rotated."""
+        path = settings.token_file
+        if path is None:
+            return ""
+        if not self._server.is_confidential:
+            warn_once(
+                f"token {self._server.url}",
+                "the token of JITGEN_TOKEN_FILE is not sent to %s: everybody on the way could read "
+                "it; use https://",
+                self._server.url,
+            )
+            return ""
+        try:
+            token = read_bounded(path, _MAX_TOKEN).decode("ascii").strip()
+        except (BadDocument, OSError, ValueError) as error:
+            raise SettingError(f"JITGEN_TOKEN_FILE={path} cannot be read: {error}") from None
+        if not token.isprintable() or " " in token:
+            raise SettingError(f"JITGEN_TOKEN_FILE={path} holds more than one token")
+        return token
+
+
+class Compiling(Fetching):
+    """
+    One kernel that a service is to compile.
+
+    Args:
+        server: The service.
+        spec: The kernel.
+        guard: What stands around every question.
+        store: As in `Fetching`.
+    """
+
+    def __init__(self, server: Server, spec: KernelSpec, guard: Guard, store: Store) -> None:
+        super().__init__(server, spec.key, guard, store)
+        self._spec = spec
+
+    def compiled(self) -> wire.Packed | Nothing:
+        """Return what the service compiles, or why it does not; waits for it."""
+        line = self._server.line()
+        return self._guard.ask(
+            self._spec,
+            lambda: self._compile(line),
+            line.cancel,
+            purpose="compile",
+            seconds=settings.compile_timeout,
+        )
+
+    def _compile(self, line: Line) -> wire.Packed:
+        document = {
+            "config": self._spec.config.to_json(),
+            "arch": str(self._spec.arch),
+            "key": self._spec.key,
+            "toolchain": self._spec.document["toolchain"],
+        }
+        headers = {
+            "Accept": wire.TAR,
+            "Accept-Encoding": "zstd",
+            "Content-Type": "application/json",
+            "Prefer": f"wait={WAIT_S:.0f}",
+        }
+        answer = line.request(
+            "POST",
+            "v1/compile",
+            wire.MAX_BYTES,
+            headers=self._headers() | headers,
+            body=canonical_json(document).encode("ascii"),
+            answer_s=WAIT_S + ANSWER_S,
+        )
+        if answer.status == 202:
+            self._await(line, answer)
+            return self._fetch(line)
+        return self._packed(answer)
+
+    def _await(self, line: Line, answer: Answer) -> None:
+        """Look at the job that `answer` names until it is done."""
+        path = _job_path(answer.headers.get("location", ""), self._server, self._spec.key)
+        end = time.monotonic() + settings.compile_timeout
+        while time.monotonic() < end:
+            time.sleep(min(answer.retry_s, max(0.0, end - time.monotonic())))
+            answer = line.request(
+                "GET", path, _MAX_TEXT, headers=self._headers() | {"Accept": "application/json"}
+            )
+            document = _document(answer)
+            state = document.get("state")
+            if answer.status == 200 and state == "done":
+                return
+            if answer.status != 200 or state == "failed":
+                raise Declined(_reason(answer, "the compile failed"), FAILED_S)
+        raise Unreachable("the service is still compiling it")
+
+
+_MEANINGS = {
+    400: "the service does not understand the request",
+    401: "it wants a token, see JITGEN_TOKEN_FILE",
+    403: "it does not accept the token of JITGEN_TOKEN_FILE",
+    404: "it does not have it",
+    409: "it has another toolchain",
+    410: "the entry is revoked",
+    422: "it takes the config for illegal",
+    424: "it failed to compile before",
+}
+
+
+def _job_path(location: str, server: Server, key: str) -> str:
+    """Return where to look at a job: on this very server, and nowhere else."""
+    fallback = f"v1/jobs/{key}"
+    parts = urlsplit(location)
+    if not location or parts.netloc or parts.scheme:
+        return fallback
+    base = server.path_of("")
+    return location.removeprefix(base) if location.startswith(base) else fallback
+
+
+def _document(answer: Answer) -> dict[str, Any]:
+    try:
+        document = parse_json(answer.body, max_bytes=_MAX_TEXT)
+    except BadDocument:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _reason(answer: Answer, otherwise: str) -> str:
+    """Return what the service says, in one line; `otherwise` where it says nothing."""
+    document = _document(answer)
+    for name in ("reason", "error", "detail", "message", "difference", "differs"):
+        if document.get(name):
+            found = document[name]
+            return (found if isinstance(found, str) else json.dumps(found))[:300]
+    return otherwise

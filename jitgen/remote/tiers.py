@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The tiers that lie elsewhere: caches of a fleet, and the compile service.
+
+What they give was checked: record, signatures, what is revoked, every digest, in that order. It is
+then published to the own root, and loaded from the bytes that were checked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from jitgen.remote import layout
+from jitgen.remote.guard import Guard, Wanted
+from jitgen.remote.objects import Objects
+from jitgen.remote.outcomes import Nothing
+from jitgen.remote.refresh import refresh
+from jitgen.settings import settings
+from jitgen.signing.trust import MAX_BYTES
+
+if TYPE_CHECKING:
+    from jitgen.cache import Entry, Meta, Store
+    from jitgen.remote.http import Server
+    from jitgen.remote.wire import Packed
+    from jitgen.runtime.spec import KernelSpec
+
+
+class Remote:
+    """
+    One place of JITGEN_REMOTE: read here, written by ``jitgen cache push``.
+
+    Attributes:
+        name: What events and statistics call it.
+        url: Where it is.
+    """
+
+    name = "remote"
+
+    def __init__(self, url: str, store: Store) -> None:
+        self.url = url
+        self._store = store
+        self._guard = Guard(self.name, url, store)
+
+    def get(self, spec: KernelSpec) -> Entry | None:
+        """Return the verified entry of `spec`; None where there is none."""
+        found = self.fetch(spec)
+        return None if isinstance(found, Nothing) else found
+
+    def put(self, meta: Meta, files: Mapping[str, bytes]) -> None:
+        """Return None: nothing is written there on the way."""
+
+    def fetch(self, spec: KernelSpec, *, may_compile: bool = False) -> Entry | Nothing:  # noqa: ARG002
+        """
+        Return the verified entry of `spec`, which is in the own root by then, or why there is none.
+
+        Raises:
+            SettingError: What is fetched must be signed, and JITGEN_TRUST is not set.
+            ToolchainError: A package that it needs is not installed.
+        """
+        found = self.look(spec)
+        return found if isinstance(found, Nothing) else kept(self._store, found)
+
+    def look(self, spec: Wanted) -> Packed | Nothing:
+        """Return what is there of `spec`, checked and kept nowhere; raises as `fetch`."""
+        if self.url.startswith("http"):
+            from jitgen.remote.http import Website
+
+            line = _server(self.url).line()
+            return self._guard.ask(spec, lambda: self._fetched(Website(line), spec), line.cancel)
+        place = _place(self.url)
+        return self._guard.ask(spec, lambda: self._fetched(place, spec), place.cancel)
+
+    def _fetched(self, place: layout.Readable, spec: Wanted) -> Packed:
+        refresh(self._store, self.url, lambda: place.read(layout.TRUST_PATH, MAX_BYTES))
+        return layout.fetch(place, spec.key, self._guard.judge)
+
+
+class Service:
+    """
+    The compile service of JITGEN_SERVICE: gives what it has, and compiles what it lacks.
+
+    Attributes:
+        name: What events and statistics call it.
+        url: Where it is.
+    """
+
+    name = "service"
+
+    def __init__(self, url: str, store: Store) -> None:
+        self.url = url
+        self._store = store
+        self._guard = Guard(self.name, url, store)
+
+    def get(self, spec: KernelSpec) -> Entry | None:
+        """Return the verified entry of `spec` that the service has; None where it has none."""
+        found = self.fetch(spec, may_compile=False)
+        return None if isinstance(found, Nothing) else found
+
+    def put(self, meta: Meta, files: Mapping[str, bytes]) -> None:
+        """Return None: a service keeps what it built itself."""
+
+    def fetch(self, spec: KernelSpec, *, may_compile: bool = True) -> Entry | Nothing:
+        """
+        Return the verified entry of `spec`, which is in the own root by then, or why there is none.
+
+        Args:
+            spec: The kernel.
+            may_compile: Whether the service is asked to compile it, and waited for.
+
+        Raises:
+            As `Remote.fetch`.
+        """
+        from jitgen.remote.service import Compiling
+
+        found = self.look(spec)
+        if isinstance(found, Nothing) and found.is_absent and may_compile:
+            found = Compiling(_server(self.url), spec, self._guard, self._store).compiled()
+        return found if isinstance(found, Nothing) else kept(self._store, found)
+
+    def look(self, spec: Wanted) -> Packed | Nothing:
+        """Return what the service has of `spec`, checked and kept nowhere; raises as `fetch`."""
+        from jitgen.remote.service import Fetching
+
+        return Fetching(_server(self.url), spec.key, self._guard, self._store).fetched(spec)
+
+
+def kept(store: Store, packed: Packed) -> Entry:
+    """Return the entry of what was fetched, published to `store` if that can be."""
+    return store.publish(packed.meta, packed.files, packed.signatures, is_fetched=True)
+
+
+def places(store: Store) -> list[Remote | Service]:
+    """Return the tiers that the settings name, in the order in which they are asked."""
+    found: list[Remote | Service] = [Remote(url, store) for url in settings.remote]
+    return [*found, Service(settings.service, store)] if settings.service else found
+
+
+_servers: dict[str, Server] = {}
+_objects: dict[tuple[str, int], Objects] = {}
+
+
+def _server(url: str) -> Server:
+    from jitgen.remote.http import Server  # 30 ms, which object stores do without
+
+    return _servers.get(url) or _servers.setdefault(url, Server(url))
+
+
+def _place(url: str) -> Objects:
+    """Return the object store at `url`; a forked child has others than its parent."""
+    name = (url, os.getpid())
+    return _objects.get(name) or _objects.setdefault(name, Objects(url))
+
+
+def close() -> None:
+    """Close the connections that are kept for the next fetch."""
+    while _servers:
+        _servers.popitem()[1].close()
+    _objects.clear()

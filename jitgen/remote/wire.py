@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+An entry as one sequence of bytes, between machines that need not trust each other.
+
+A plain tar, so that people can look into one: ``meta.json``, ``signatures.json`` where there is
+one, then the files by name, with fixed times and owners. Equal entries are equal bytes, and that is
+also how one is read: its parts are taken out, checked, and packed again, and anything that does not
+come out byte for byte as it came in is refused. So there is no second way to read an archive, and
+no room in one for what nobody looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jitgen.cache.entry import LIBRARY, LIMITS, META, SIGNATURES, SOURCE, Meta
+from jitgen.cache.folder import Damaged
+from jitgen.errors import ToolchainError
+from jitgen.frozen import frozen
+from jitgen.text import shown
+
+MAX_BYTES = 2**24
+"""Largest entry on the wire, packed."""
+
+TAR = "application/vnd.jitgen.entry.v1+tar"
+"""Media type of a packed entry."""
+
+_BLOCK = 512
+_NAMES = (META, SIGNATURES, SOURCE, LIBRARY)
+_LEVEL = 9  # 3 ms for an entry of 110 KB, and a tenth smaller than the default
+_MAX_WINDOW = 2**24
+
+
+@frozen
+class Packed:
+    """
+    What an archive held, checked.
+
+    Attributes:
+        meta: The record.
+        record: Its very bytes, of which signatures are.
+        files: The files, which have the digests that the record says.
+        signatures: The bytes of ``signatures.json``, unchecked; empty where there is none.
+    """
+
+    meta: Meta
+    record: bytes
+    files: Mapping[str, bytes]
+    signatures: bytes
+
+
+def pack(meta: bytes, files: Mapping[str, bytes], signatures: bytes = b"") -> bytes:
+    """
+    Return an entry as a tar; equal entries give equal bytes.
+
+    Args:
+        meta: The bytes of its ``meta.json``, as `Meta.encode` writes them.
+        files: Its files, by name.
+        signatures: The bytes of its ``signatures.json``; empty where there is none.
+
+    Raises:
+        Damaged: A file may not travel, or the whole is larger than `MAX_BYTES`.
+    """
+    for name in files:
+        if name not in (SOURCE, LIBRARY):
+            raise Damaged(f"{shown(name)} may not travel; only {SOURCE} and {LIBRARY} do")
+    parts = {META: meta, SIGNATURES: signatures} if signatures else {META: meta}
+    parts |= {name: files[name] for name in sorted(files)}
+    blocks = []
+    for name, data in parts.items():
+        blocks += [_header(name, len(data)), data, bytes(-len(data) % _BLOCK)]
+    packed = b"".join((*blocks, bytes(2 * _BLOCK)))
+    if len(packed) > MAX_BYTES:
+        raise Damaged(
+            f"the entry has {len(packed)} bytes, and {MAX_BYTES} are the most that travel"
+        )
+    return packed
+
+
+def unpack(data: bytes, key: str) -> Packed:
+    """
+    Return what is in `data`, an entry that `pack` wrote, of which every digest was checked.
+
+    Who signed it is not looked at: see `jitgen.signing.policy.judge`.
+
+    Raises:
+        Damaged: It is none, is too large, belongs to another key, or a digest is wrong.
+    """
+    if len(data) > MAX_BYTES:
+        raise Damaged(f"the archive has more than {MAX_BYTES} bytes")
+    parts = dict(_members(data))
+    record, signatures = parts.pop(META, b""), parts.pop(SIGNATURES, b"")
+    if pack(record, parts, signatures) != data:
+        raise Damaged("the archive is not written as jitgen writes it")
+    return checked(record, parts, key, signatures)
+
+
+def checked(record: bytes, files: Mapping[str, bytes], key: str, signatures: bytes = b"") -> Packed:
+    """
+    Return an entry of these parts, of which every digest was checked.
+
+    Raises:
+        Damaged: The record is not as `Meta.encode` writes it, belongs to another key, lists other
+            files or other digests, or one of the parts is too large.
+    """
+    for name, part in {META: record, SIGNATURES: signatures, **files}.items():
+        if len(part) > LIMITS.get(name, 0):
+            raise Damaged(
+                f"{name} has {len(part)} bytes, more than the {LIMITS.get(name, 0)} allowed"
+            )
+    if not signatures.isascii():
+        raise Damaged("signatures.json is no text")
+    meta = Meta.decode(record)
+    if meta.key != key:
+        raise Damaged("meta.json belongs to another key")
+    if meta.encode() != record:
+        raise Damaged("meta.json is not written as this version of jitgen writes it")
+    if meta.files.keys() != files.keys():
+        raise Damaged("the files are not those that meta.json lists")
+    for name, said in meta.files.items():
+        is_long = len(files[name]) != said["bytes"]
+        if is_long or hashlib.sha256(files[name]).hexdigest() != said["sha256"]:
+            raise Damaged(f"{name} does not have its digest")
+    return Packed(meta=meta, record=record, files=dict(files), signatures=signatures)
+
+
+def _header(name: str, num_bytes: int) -> bytes:
+    """Return the block before a file: ustar, mode 0444, of nobody, from the beginning of time."""
+    mode, nobody, time, kind = b"0000444", b"0000000", b"00000000000", b"0"
+    fields = (
+        name.encode("ascii").ljust(100, b"\0"),
+        b"\0".join((mode, nobody, nobody, b"%011o" % num_bytes, time, b"")),
+        b" " * 8,  # the checksum counts as blanks
+        kind.ljust(101, b"\0"),
+        b"ustar\x0000",
+    )
+    block = b"".join(fields).ljust(_BLOCK, b"\0")
+    return block.replace(b" " * 8, b"%06o\0 " % sum(block), 1)
+
+
+def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield names and contents; what is odd in the headers is found when they are written again."""
+    position = 0
+    while position + _BLOCK <= len(data) and data[position]:
+        block = data[position : position + _BLOCK]
+        name = block[:100].rstrip(b"\0").decode("latin-1")
+        size = block[124:135]
+        if name not in _NAMES or not size.isdigit() or set(size) & set(b"89"):
+            raise Damaged(f"the archive holds what no entry has: {shown(name)}")
+        start = position + _BLOCK
+        end = start + int(size, 8)
+        if end > len(data):
+            raise Damaged("the archive ends in the middle of a file")
+        yield name, data[start:end]
+        position = end + -(end - start) % _BLOCK
+
+
+def compress(data: bytes) -> bytes:
+    """Return `data` as one zstd frame, which says how long it was."""
+    return bytes(_zstandard().ZstdCompressor(level=_LEVEL).compress(data))
+
+
+def decompress(data: bytes, max_bytes: int = MAX_BYTES) -> bytes:
+    """
+    Return what the zstd frame `data` holds.
+
+    No more than `max_bytes` are ever decompressed, whatever the frame says of itself.
+
+    Raises:
+        Damaged: It is no single frame, is damaged, or holds more than `max_bytes`.
+    """
+    zstandard = _zstandard()
+    try:
+        frame = zstandard.get_frame_parameters(data)
+        if frame.content_size > max_bytes:  # an unknown size is larger than any
+            raise Damaged(f"the zstd frame does not say that it holds at most {max_bytes} bytes")
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
+        # One buffer of the size that the frame says; a frame that lied does not fit into it.
+        return bytes(
+            decompressor.decompress(data, read_across_frames=False, allow_extra_data=False)
+        )
+    except zstandard.ZstdError as error:
+        raise Damaged(f"it is no zstd frame that can be read: {error}") from None
+
+
+def _zstandard() -> Any:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise ToolchainError(
+            f"remote tiers need the package zstandard ({error}); run: pip install 'jitgen[remote]'"
+        ) from error
+    return zstandard

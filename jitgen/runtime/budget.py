@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+How many distinct kernels a process, or a plan, may ask for: JITGEN_MAX_KERNELS.
+
+A handful of kernels serves any number of sizes. A change of a template or of the selector that
+makes a size part of what is compiled undoes that without any test failing: thousands of compiles,
+months later, on a fleet. So who knows how many kernels a service needs says so, and hears of the
+first one beyond, with the fields in which the kernels differ most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from jitgen.config import Arch, Config
+from jitgen.events import Event, EventKind, events, warn_once
+from jitgen.runtime.spec import key, spec_of
+from jitgen.runtime.tiers import Tiers, readable
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+
+_SHOWN_FIELDS = 3
+
+
+def beyond(
+    wanted: Collection[tuple[Config, Arch]], store: Store, most: int
+) -> tuple[tuple[Config, Arch], ...]:
+    """
+    Return those of `wanted` that are more than `most`, what `store` holds being foreseen first;
+    nothing where `most` is 0.
+    """
+    if not most or len(wanted) <= most:
+        return ()
+    tiers = Tiers(store)
+    held = [
+        readable(tiers, spec_of(config, arch), tells_miss=False) is not None
+        for config, arch in wanted
+    ]
+    ordered = sorted(zip(held, wanted, strict=True), key=lambda pair: not pair[0])
+    return tuple(each for _, each in ordered[most:])
+
+
+def tell(asked: Collection[tuple[Config, Arch]], newest: tuple[Config, Arch], most: int) -> None:
+    """Warn, once in this process, that `asked` are more than `most`; every kernel is an event."""
+    config, arch = newest
+    name = config.name(arch)
+    warn_once(
+        "kernel budget",
+        "this process asks for %d distinct kernels, JITGEN_MAX_KERNELS=%d foresees fewer (%s); the "
+        "first one beyond is %s",
+        len(asked),
+        most,
+        varied([config for config, _ in asked]),
+        name,
+    )
+    detail = f"{len(asked)} distinct kernels, JITGEN_MAX_KERNELS={most}"
+    events.emit(Event(kind=EventKind.BUDGET, kernel=name, key=key(config, arch), detail=detail))
+
+
+def varied(configs: Collection[Config]) -> str:
+    """Return in words in which fields `configs` differ most: ``tile.m has 40 values, ...``."""
+    values: dict[str, set[str]] = {}
+    for config in configs:
+        for field, value in _leaves(config.to_json()):
+            values.setdefault(field, set()).add(repr(value))
+    most = sorted(values, key=lambda field: (-len(values[field]), field))[:_SHOWN_FIELDS]
+    return ", ".join(f"{field} has {len(values[field])} values" for field in most)
+
+
+def _leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in document.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

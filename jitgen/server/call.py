@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request as handlers see it, and the answers and refusals that they give."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from jitgen.cache.entry import is_key
+from jitgen.documents import BadDocument, parse_json
+from jitgen.server.shelf import IDENTITY, ZSTD
+from jitgen.server.tokens import Token
+
+MAX_BODY = 2**16
+"""Bytes of a request that is no entry."""
+
+_QUERY = 200  # characters of a value in a query string
+_BODY_S = 30.0  # in which a body must arrive
+
+
+class Refused(Exception):
+    """
+    A request is answered with an error: ``{"code", "reason", ...}``.
+
+    Attributes:
+        status: Of the answer.
+        document: Its body.
+        headers: Further headers, such as ``Retry-After``.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        reason: str,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.code = code
+        self.reason = reason
+        self.document = {"code": code, "reason": reason, **more}
+        self.headers = dict(headers or {})
+
+
+class Call:
+    """
+    One request.
+
+    Attributes:
+        parameters: What the path holds, by name.
+        token: Who asks.
+        trace: The trace id.
+        note: What the log is told of it besides; handlers add to it.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        headers: Mapping[bytes, bytes],
+        token: Token,
+        trace: str,
+    ) -> None:
+        self.parameters: Mapping[str, str] = scope["path_params"]
+        self.token = token
+        self.trace = trace
+        self.note: dict[str, Any] = {}
+        self.scope = scope
+        self._headers = headers
+        self._receive = receive
+
+    def header(self, name: bytes) -> str:
+        """Return a header by its name in lower case; empty where it was not sent."""
+        return self._headers.get(name, b"").decode("latin-1")
+
+    def query(self, name: str) -> str:
+        """Return a value of the query string, cut to a readable length; empty where it has none."""
+        text: str = self.scope["query_string"].decode("latin-1")
+        return dict(parse_qsl(text)).get(name, "")[:_QUERY]
+
+    @property
+    def key(self) -> str:
+        """The key in the path; raises Refused where it is none."""
+        key = self.parameters["key"]
+        if not is_key(key):
+            raise Refused(400, "E_KEY", "a key is 64 hexadecimal digits in lower case")
+        return key
+
+    @property
+    def encoding(self) -> str:
+        """How the client takes entries."""
+        return encoding_of(self._headers.get(b"accept-encoding", b""))
+
+    @property
+    def wait_s(self) -> float:
+        """How long the client would wait, by ``Prefer: wait=N``; 0 where it says nothing."""
+        return wait_of(self._headers.get(b"prefer", b""))
+
+    async def body(self, most: int = MAX_BODY) -> bytes:
+        """
+        Return the body.
+
+        Raises:
+            Refused: It has more than `most` bytes, does not arrive, or comes encoded.
+        """
+        if self.header(b"content-encoding") not in ("", "identity"):
+            raise Refused(415, "E_ENCODING", "bodies are taken as they are, not compressed")
+        length = self.header(b"content-length")
+        if length.isdecimal() and int(length[:12]) > most:
+            raise _too_large(most)
+        chunks, size = [], 0
+        try:
+            async with asyncio.timeout(_BODY_S):
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refused(400, "E_BODY", "the body ended early")
+                    chunk = message.get("body", b"")
+                    size += len(chunk)
+                    if size > most:
+                        raise _too_large(most)
+                    chunks.append(chunk)
+                    if not message.get("more_body", False):
+                        return b"".join(chunks)
+        except TimeoutError:
+            raise Refused(408, "E_BODY", f"the body did not arrive in {_BODY_S:.0f} s") from None
+
+    async def document(self, *fields: str) -> dict[str, Any]:
+        """
+        Return the body as a JSON object with exactly `fields`.
+
+        Raises:
+            Refused: It is something else.
+        """
+        data = await self.body()
+        try:
+            found = parse_json(data, max_bytes=MAX_BODY)
+        except (BadDocument, RecursionError) as error:
+            raise Refused(400, "E_JSON", str(error) or "it nests too deeply") from None
+        if not isinstance(found, dict) or set(found) != set(fields):
+            raise Refused(400, "E_FIELDS", f"the body is a JSON object with {', '.join(fields)}")
+        return found
+
+
+def _too_large(most: int) -> Refused:
+    return Refused(413, "E_SIZE", f"a body has at most {most} bytes", {"Connection": "close"})
+
+
+@lru_cache(maxsize=256)
+def encoding_of(header: bytes) -> str:
+    """Return the better of the two encodings that an ``Accept-Encoding`` allows."""
+    for part in header.decode("latin-1").lower().split(","):
+        name, _, quality = part.strip().partition(";")
+        if name.strip() == ZSTD:
+            weight = quality.partition("q=")[2].strip()
+            return ZSTD if re.fullmatch(r"0(\.0*)?", weight) is None else IDENTITY
+    return IDENTITY
+
+
+@lru_cache(maxsize=256)
+def wait_of(header: bytes) -> float:
+    """Return the seconds of ``wait=N`` in a ``Prefer``; 0 where there is none."""
+    match = re.search(
+        r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])", header.decode("latin-1")
+    )
+    return float(match[1]) if match else 0.0
+
+
+class Json(Response):
+    """An answer of one JSON document."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Return the document as it is sent."""
+        return json.dumps(content, ensure_ascii=True, allow_nan=False).encode("ascii")

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be known to be wrong before a service starts: ``jitgen serve --check-config``."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from jitgen.cache import Store
+from jitgen.compile import children
+from jitgen.documents import BadDocument, read_bounded
+from jitgen.errors import JitgenError, SettingError
+from jitgen.server.confine import probe
+from jitgen.server.settings import ServiceSettings, Toolchain, read_settings
+from jitgen.server.shared import check_url
+from jitgen.server.tokens import read_tokens
+from jitgen.signing.keys import PrivateKey
+from jitgen.signing.trust import MAX_BYTES, opened
+
+_PATIENCE_S = 60
+_DESCRIBE = "import json; from jitgen.server.foreman import describe; print(json.dumps(describe()))"
+
+
+def mistakes(file: Path) -> list[str]:
+    """Return a line for each mistake in `file`, and in what it names; nothing is written."""
+    try:
+        settings = read_settings(file)
+    except SettingError as error:
+        return str(error).splitlines()
+    return [line for each in _CHECKS for line in each(settings)]
+
+
+def _tokens(settings: ServiceSettings) -> Iterator[str]:
+    try:
+        tokens = read_tokens(settings.access.tokens, settings.access.anonymous)
+    except SettingError as error:
+        yield from str(error).splitlines()
+    else:
+        if not len(tokens) and not settings.access.anonymous:
+            yield f"access.tokens: {settings.access.tokens} has no token, so that nobody may ask"
+
+
+def _key(settings: ServiceSettings) -> Iterator[str]:
+    if settings.signing.key is not None:
+        try:
+            PrivateKey.load(settings.signing.key)
+        except JitgenError as error:
+            yield f"signing.key: {error}"
+
+
+def _trust(settings: ServiceSettings) -> Iterator[str]:
+    if settings.signing.trust is not None:
+        try:
+            opened(read_bounded(settings.signing.trust, MAX_BYTES))
+        except (JitgenError, OSError, BadDocument) as error:
+            yield f"signing.trust: {error}"
+
+
+def _certificate(settings: ServiceSettings) -> Iterator[str]:
+    listen = settings.listen
+    if listen.certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(listen.certificate, listen.certificate_key)
+            if listen.client_ca is not None:
+                context.load_verify_locations(listen.client_ca)
+        except (OSError, ssl.SSLError) as error:
+            yield f"listen: the certificate, its key or client_ca cannot be used: {error}"
+
+
+def _store(settings: ServiceSettings) -> Iterator[str]:
+    try:
+        Store(settings.store.root, "rw")
+    except JitgenError as error:
+        yield f"store.root: {error}"
+
+
+def _shared(settings: ServiceSettings) -> Iterator[str]:
+    try:
+        check_url(settings.replicas.shared)
+    except JitgenError as error:
+        yield str(error)
+
+
+def _toolchains(settings: ServiceSettings) -> Iterator[str]:
+    seen: dict[str, str] = {}
+    for each in settings.toolchains:
+        found = _described(each)
+        if isinstance(found, str):
+            yield f"toolchains {each.name}: {found}"
+            continue
+        versions = json.dumps(found["toolchain"], sort_keys=True)
+        if other := seen.get(versions):
+            yield f"toolchains {each.name}: it has the same versions as {other}; one is enough"
+        seen[versions] = each.name
+
+
+def _described(toolchain: Toolchain) -> dict[str, object] | str:
+    """Return what a toolchain says of itself, or why it does not."""
+    command = (
+        [str(toolchain.python), "-P", "-c", _DESCRIBE]
+        if toolchain.python is not None
+        else children.python("jitgen.server.check")
+    )
+    try:
+        done = subprocess.run(
+            command,
+            cwd=children.FOLDER,
+            env=children.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PATIENCE_S,
+        )
+        found: dict[str, object] = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    except ValueError:
+        return (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+    return str(found["cannot"]) if found["cannot"] else found
+
+
+def _confinement(settings: ServiceSettings) -> Iterator[str]:
+    if any(each.confine == "require" for each in settings.toolchains) and (reason := probe()):
+        yield f"toolchains: compile processes cannot be confined here: {reason}"
+
+
+_CHECKS = (_tokens, _key, _trust, _certificate, _store, _shared, _toolchains, _confinement)
+
+
+def main() -> None:
+    """Print what this environment compiles with."""
+    from jitgen.server.foreman import describe
+
+    sys.stdout.write(json.dumps(describe()))

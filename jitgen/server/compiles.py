@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Asking for a compile: what a request must be, and each answer that it can get.
+
+In this order: malformed 400, a toolchain that is not here 409, an illegal config 422 with the
+nearest legal one, another key than the client's 409 with the difference, a revoked one 410, the
+entry 200, a failure that is remembered 424, no place in the queue 429 or 503, a job 202.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jitgen.cache.entry import is_key
+from jitgen.errors import ResourceError
+from jitgen.server.call import Call, Refused
+from jitgen.server.jobs import Busy, Job, JobFailed, JobState, Order
+from jitgen.server.pools import Pool, differences
+from jitgen.text import shown
+
+if TYPE_CHECKING:
+    from jitgen.server.service import Service
+
+_MAX_NAMES = 64  # of versions in a toolchain
+_STATUS = {"E_COMPILE": 424, "E_GATE": 424}
+"""Of failures; all others may pass: 503."""
+
+
+async def order_of(service: Service, call: Call, document: Mapping[str, Any]) -> Order:
+    """
+    Return what `document`, ``{config, arch, key, toolchain}``, orders.
+
+    Raises:
+        Refused: It is malformed, illegal, or of a toolchain that is not here.
+    """
+    config, arch, key = document["config"], document["arch"], document["key"]
+    if not is_key(key) or not isinstance(config, dict) or not isinstance(arch, str):
+        raise Refused(
+            400, "E_FIELDS", "config is an object, arch a target, key 64 hexadecimal digits"
+        )
+    pool = pool_of(service, document["toolchain"])
+    examined = await examine(pool, config, arch)
+    if examined["key"] != key:
+        # Equal toolchains, and something else differs: the version of jitgen and its templates.
+        raise Refused(
+            409,
+            "E_KEY",
+            f"the kernel has another key here ({examined['key'][:12]}): this service has jitgen "
+            f"{pool.hello['jitgen']}",
+            document=examined["document"],
+            key=examined["key"],
+        )
+    return Order(
+        key=key,
+        name=examined["name"],
+        arch=arch,
+        config=examined["document"]["config"],
+        pool=pool.name,
+        token=call.token.name,
+        trace=call.trace,
+    )
+
+
+def pool_of(service: Service, toolchain: Any) -> Pool:
+    """
+    Return the pool with exactly `toolchain`.
+
+    Raises:
+        Refused: There is none; with the difference to the nearest.
+    """
+    is_one = isinstance(toolchain, dict) and len(toolchain) <= _MAX_NAMES
+    if not is_one or not all(isinstance(text, str) for text in toolchain.values()):
+        raise Refused(400, "E_FIELDS", "toolchain is an object of versions by name")
+    ready = [pool for pool in service.pools.values() if pool.hello]
+    for pool in ready:
+        if pool.toolchain == toolchain:
+            return pool
+    if not ready:
+        raise Refused(503, "E_STARTING", "no toolchain has started yet", {"Retry-After": "2"})
+    nearest = min(ready, key=lambda pool: len(differences(toolchain, pool.toolchain)))
+    found = differences(toolchain, nearest.toolchain)
+    words = ", ".join(f"{d['field']} {d['client']} (here {d['service']})" for d in found[:4])
+    raise Refused(
+        409,
+        "E_TOOLCHAIN",
+        f"no such toolchain here; the nearest, {nearest.name}, differs in {words}",
+        differs=found,
+        toolchains={pool.name: dict(pool.toolchain) for pool in ready},
+    )
+
+
+async def examine(pool: Pool, config: dict[str, Any], arch: str) -> dict[str, Any]:
+    """
+    Return name, key and key document of a config, by the rules of `pool`.
+
+    Raises:
+        Refused: It is malformed or illegal; with the rule, its reason and the nearest legal one.
+    """
+    try:
+        answer = await pool.ask("examine", config=config, arch=arch)
+    except ResourceError as error:
+        raise Refused(503, "E_POOL", str(error), {"Retry-After": "5"}) from error
+    if "error" in answer:
+        raise Refused(422, f"E_{answer['error'].upper()}", answer["reason"], proposal=None)
+    if "refused" in answer:
+        refused = answer["refused"]
+        raise Refused(422, refused["code"], refused["reason"], proposal=refused["proposal"])
+    return answer
+
+
+def submit(service: Service, order: Order) -> Job:
+    """
+    Return the job of `order`.
+
+    Raises:
+        Refused: It failed before and that is remembered, or there is no place in the queue.
+    """
+    found = service.queue.find(order.key)
+    if found is None or found.is_over:
+        failure = service.failures.reason(order.key)
+        if failure:
+            raise Refused(424, "E_COMPILE", failure, kernel=order.name)
+    elif not found.is_over:
+        service.metrics.joined.inc()
+    try:
+        return service.queue.submit(order)
+    except Busy as busy:
+        headers = {"Retry-After": str(max(1, round(busy.retry_s)))}
+        raise Refused(busy.status, "E_BUSY", busy.reason, headers) from busy
+
+
+def refusal(failure: JobFailed, job: Job) -> Refused:
+    """Return the answer to who waited for a job that failed."""
+    status = _STATUS.get(failure.code, 503)
+    headers = {"Retry-After": "2"} if status == 503 else {}
+    return Refused(status, failure.code, failure.reason, headers, kernel=job.order.name)
+
+
+def state_of(service: Service, job: Job) -> dict[str, Any]:
+    """Return what is told of a job."""
+    document: dict[str, Any] = {
+        "key": job.order.key,
+        "kernel": job.order.name,
+        "arch": job.order.arch,
+        "toolchain": job.order.pool,
+        "state": str(job.state),
+        "trace": job.order.trace,
+    }
+    if job.state is JobState.QUEUED:
+        document["position"] = service.queue.position(job)
+        document["guess_s"] = round(service.queue.guess_s(job), 1)
+    if job.failure is not None:
+        document |= {"code": job.failure.code, "reason": job.failure.reason}
+    if job.state is JobState.DONE:
+        document["compile_s"] = job.compile_s
+    return document
+
+
+def plan_of(value: Any) -> str | dict[str, Any]:
+    """Return the plan of a request; raises Refused where it is none."""
+    if isinstance(value, str) and len(value) <= 100:
+        return value
+    if isinstance(value, dict):
+        return value
+    raise Refused(
+        400,
+        "E_PLAN",
+        f"a plan is the name of a shipped one, or an object with problems (got {shown(value)})",
+    )

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What compile processes cannot reach: the network, and the files of keys and tokens.
+
+A compiler runs on configs only, but it is a hundred megabytes of somebody else's code. So a foreman
+is started in namespaces of its own: a network namespace without an interface, and a mount namespace
+in which secret files are covered by an empty one. Then it gives up every capability, so that it
+cannot undo that, and may never gain one again. Linux lets an unprivileged user do so through a user
+namespace, unless the host forbids that; containers often do. What holds is told by `probe` before
+the first request, in the log and in ``/v1/info``.
+
+Not done: system calls are not filtered, and other files that the service's user can read can be
+read. Where that is not enough the signer runs as another user (``[signing] socket``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jitgen.compile import children
+
+_NEWNS, _NEWUSER, _NEWNET = 0x00020000, 0x10000000, 0x40000000
+_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
+_PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 24, 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_LAST_CAPABILITY = 63
+_PROBE_S = 20
+_MODULE = "jitgen.server.confine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confinement:
+    """
+    What is taken from a process.
+
+    Attributes:
+        is_on: Whether anything is.
+        hidden: Files that it finds empty.
+    """
+
+    is_on: bool = False
+    hidden: tuple[Path, ...] = ()
+
+
+def confined(command: Sequence[str], confinement: Confinement) -> list[str]:
+    """Return the command that runs `command` confined."""
+    if not confinement.is_on:
+        return list(command)
+    hidden = json.dumps([str(path) for path in confinement.hidden])
+    return [*children.python(_MODULE, hidden), *command]
+
+
+def probe(hidden: tuple[Path, ...] = ()) -> str:
+    """Return why processes cannot be confined here; empty where they can."""
+    look = "import socket; socket.create_connection(('127.0.0.1', 9), 1)"
+    command = confined([sys.executable, "-S", "-c", look], Confinement(is_on=True, hidden=hidden))
+    try:
+        done = subprocess.run(
+            command,
+            cwd=children.FOLDER,
+            env=children.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PROBE_S,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    words = done.stderr.strip().splitlines()
+    # Without an interface that is up there is no way to any address, not even to this host's.
+    if words and "Network is unreachable" in words[-1]:
+        return ""
+    return words[-1] if words else "the network can be reached nevertheless"
+
+
+def undumpable() -> None:
+    """Let no other process of this user read this one's memory."""
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def main(hidden: str, *command: str) -> None:
+    """Take from this process what it is not to reach, then become `command`."""
+    try:
+        _separate()
+        for path in json.loads(hidden):
+            _cover(path)
+        _renounce()
+    except OSError as error:
+        sys.exit(f"processes cannot be confined here: {error}")
+    os.execv(command[0], command)  # noqa: S606 - that is what it is for
+
+
+def _separate() -> None:
+    """Enter new namespaces: as the superuser at once, else by way of a user namespace."""
+    user, group = os.geteuid(), os.getegid()
+    if user == 0:
+        try:
+            _call("unshare", _NEWNS | _NEWNET)
+        except OSError:  # a container's, without the capability
+            _call("unshare", _NEWUSER | _NEWNS | _NEWNET)
+            _map(user, group)
+    else:
+        _call("unshare", _NEWUSER | _NEWNS | _NEWNET)
+        _map(user, group)
+    _call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+
+
+def _map(user: int, group: int) -> None:
+    """Go by the same numbers inside as outside, and by no others."""
+    Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+
+
+def _cover(path: str) -> None:
+    if Path(path).exists():
+        _call("mount", b"/dev/null", os.fsencode(os.path.realpath(path)), None, _MS_BIND, None)
+
+
+def _renounce() -> None:
+    """
+    Give up every capability, for this process and what it becomes: an exec of the superuser's
+    regains what its bounding set has, which is nothing then.
+    """
+    libc = ctypes.CDLL(None)
+    for capability in range(_LAST_CAPABILITY + 1):
+        libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # beyond the last it fails
+    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        raise OSError("no_new_privs is refused")
+
+
+def _call(name: str, *arguments: object) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The gate before the signature: a GPU kernel must come out right in the emulator first.
+
+It is `jitgen verify KEY` of the very bytes that would be signed, in the toolchain's environment and
+as confined as the compile was. It takes seconds to minutes for a kernel, so it is the operator's
+choice. Kernels for the CPU are not emulated and pass; what cannot be verified does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from jitgen.cache import Entry, Store
+from jitgen.compile import children
+from jitgen.server.confine import Confinement, confined
+from jitgen.server.settings import Signing
+
+_SHOWN = 600
+
+
+class Gate:
+    """
+    What must pass before it is signed.
+
+    Args:
+        settings: Whether there is a gate, and how long it may take.
+        confinement: What is taken from its processes.
+    """
+
+    def __init__(self, settings: Signing, confinement: Confinement) -> None:
+        self._settings = settings
+        self._confinement = confinement
+        self._turn = asyncio.Semaphore(1)  # it takes a core and more by itself
+
+    async def refusal(self, entry: Entry, python: Path | None = None) -> str:
+        """Return why `entry` is not to be signed; empty where it is."""
+        if self._settings.gate == "off" or entry.meta.arch == "cpu":
+            return ""
+        async with self._turn:
+            return await asyncio.to_thread(self._verified, entry, python)
+
+    def _verified(self, entry: Entry, python: Path | None) -> str:
+        with tempfile.TemporaryDirectory(prefix="jitgen-gate-") as folder:
+            root = Path(folder, "cache")
+            published = Store.open(root, mode="rw").publish(entry.meta, entry.files)
+            if published.why_private:
+                return f"it cannot be verified: {published.why_private}"
+            return self._run(entry.key, root, python)
+
+    def _run(self, key: str, root: Path, python: Path | None) -> str:
+        command = [str(python or sys.executable), "-P", "-m", "jitgen", "verify", key, "--json"]
+        try:
+            done = subprocess.run(
+                confined([*command, "--jobs", "1"], self._confinement),
+                cwd=children.FOLDER,
+                env=_environment(root, is_own=python is None),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=self._settings.gate_s,
+            )
+        except subprocess.TimeoutExpired:
+            return f"verifying took more than {self._settings.gate_s:.0f} s"
+        except OSError as error:
+            return f"it cannot be verified: {error}"
+        return "" if done.returncode == 0 else _reason(done.stdout, done.stderr)
+
+
+def _environment(root: Path, *, is_own: bool) -> Mapping[str, str]:
+    kept = children.environment()
+    found = {name: text for name, text in kept.items() if not name.startswith("JITGEN_")}
+    path = found.pop("PYTHONPATH", "")
+    if is_own:  # it finds what this process found
+        home = str(Path(__file__).resolve().parents[2])
+        found["PYTHONPATH"] = os.pathsep.join([part for part in (path, home) if part])
+    return found | {"JITGEN_CACHE_DIR": str(root), "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _reason(printed: str, said: str) -> str:
+    """Return in a line what `jitgen verify` found."""
+    try:
+        kernel = json.loads(printed)["kernels"][0]
+    except (ValueError, LookupError, TypeError):
+        return said.strip()[-_SHOWN:] or "verifying failed without a word"
+    if kernel.get("error"):
+        return str(kernel["error"])[:_SHOWN]
+    for trial in kernel.get("trials", ()):
+        if not trial.get("right"):
+            places = "; ".join(trial.get("places", ())[:2])
+            fault = trial.get("fault") or {}
+            words = f"{trial.get('wrong', 0)} wrong values for {trial.get('problem')}"
+            return f"{words} {places} {fault.get('text', '')}".strip()[:_SHOWN]
+    return f"it is {kernel.get('state')}"

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles and prewarms over HTTP: ask for one, and follow it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response, StreamingResponse
+
+from jitgen.server.call import Call, Json, Refused
+from jitgen.server.compiles import order_of, plan_of, pool_of, refusal, state_of, submit
+from jitgen.server.entries import body_of, entry_answer
+
+if TYPE_CHECKING:
+    from jitgen.server.jobs import Job
+    from jitgen.server.prewarms import Prewarm
+    from jitgen.server.service import Service
+
+_BEAT_S = 15.0
+"""How often a silent stream says that it lives: proxies cut what is silent for a minute."""
+
+
+async def compile_(service: Service, call: Call) -> Response:
+    """Answer with the entry of a config, or where it stands."""
+    document = await call.document("config", "arch", "key", "toolchain")
+    order = await order_of(service, call, document)
+    call.note |= {"key": order.key, "kernel": order.name}
+    body = await body_of(service, call, order.key)
+    if body is not None:
+        return entry_answer(call, body)
+    job = submit(service, order)
+    service.misses.add(order.key, call.token.name, "not compiled yet", order.name)
+    wait_s = min(call.wait_s, service.settings.limits.wait_s)
+    if not await job.over(wait_s):
+        guess_s = max(1, round(service.queue.guess_s(job)))
+        headers = {"Location": f"/v1/jobs/{order.key}", "Retry-After": str(guess_s)}
+        return Json(state_of(service, job), status_code=202, headers=headers)
+    if job.failure is not None:
+        raise refusal(job.failure, job)
+    body = await body_of(service, call, order.key)
+    if body is None:  # it was pruned, or the disk is full and memory too small
+        raise Refused(503, "E_LOST", "it was compiled and could not be kept", {"Retry-After": "5"})
+    return entry_answer(call, body)
+
+
+async def begin_prewarm(service: Service, call: Call) -> Response:
+    """Begin to compile what a plan can ask for."""
+    document = await call.document("plan", "arch", "toolchain")
+    plan = plan_of(document["plan"])
+    if not isinstance(document["arch"], str):
+        raise Refused(400, "E_FIELDS", "arch is a target's name")
+    pool = pool_of(service, document["toolchain"])
+    begun = await service.prewarms.begin(call, plan, document["arch"], pool)
+    headers = {"Location": f"/v1/jobs/{begun.number}", "Retry-After": "5"}
+    return Json(begun.to_json(), status_code=202, headers=headers)
+
+
+async def job(service: Service, call: Call) -> Response:
+    """Answer where a compile or a prewarm stands, once or from now on."""
+    key = call.key
+    wants_events = "text/event-stream" in call.header(b"accept")
+    if (found := service.queue.find(key)) is not None:
+        if wants_events:
+            return _stream(_job_events(service, found))
+        return Json(state_of(service, found))
+    if (prewarm := service.prewarms.find(key)) is not None:
+        return _stream(_prewarm_events(prewarm)) if wants_events else Json(prewarm.to_json())
+    raise Refused(404, "E_JOB", f"there is no job {key[:12]}, or it is long over")
+
+
+def _stream(lines: AsyncIterator[bytes]) -> Response:
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(lines, media_type="text/event-stream", headers=headers)
+
+
+async def _job_events(service: Service, job: Job) -> AsyncIterator[bytes]:
+    async for change in service.queue.follow(job, _BEAT_S):
+        yield _event(str(job.state), state_of(service, job)) if change is not None else _BEAT
+
+
+async def _prewarm_events(prewarm: Prewarm) -> AsyncIterator[bytes]:
+    async for row in prewarm.follow(_BEAT_S):
+        yield _event("kernel", row) if row is not None else _BEAT
+    summary = {name: value for name, value in prewarm.to_json().items() if name != "kernels"}
+    yield _event(summary["state"], summary)
+
+
+_BEAT = b": still here\n\n"
+
+
+def _event(name: str, document: dict[str, Any]) -> bytes:
+    # JSON in ASCII has no line breaks, which would end the field.
+    return f"event: {name}\ndata: {json.dumps(document)}\n\n".encode("ascii")

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+One compile among several services: entries and leases in a bucket or folder that they share.
+
+A lease is an object ``v1/leases/<key>/<n>.json`` with an owner and a time at which it ends. Who
+creates number 0 has it; creating is exclusive on every store. Its owner writes it anew when a third
+of its time is over. Once it has ended, whoever creates number n + 1 takes it over. Nothing else is
+asked of the store, so that all of them do, a shared folder included. A lease that is lost, because
+clocks differ or a service was suspended, costs a second compile and nothing else: entries are
+created once, too, and the second of two equal kernels is thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Protocol
+
+from jitgen.cache import Entry
+from jitgen.documents import BadDocument, parse_json
+from jitgen.server.log import Log
+from jitgen.server.metrics import Metrics
+from jitgen.server.settings import Replicas
+
+_LOOK_S = 0.5  # how often who waits for another service looks
+MAX_BYTES = 4096
+"""Of a lease, which has a hundred."""
+
+_MOST_TAKEOVERS = 100
+
+
+class Bucket(Protocol):
+    """What leases need of a store; every method blocks."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object unless there is one; returns whether there was none."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write an object."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return an object; None where there is none."""
+
+    def remove(self, name: str) -> None:
+        """Remove an object, if there is one."""
+
+    def entry(self, key: str) -> Entry | None:
+        """Return the entry `key` with its signatures, every digest checked."""
+
+    def keep(self, entry: Entry) -> None:
+        """Put an entry there with its signatures, unless there is one."""
+
+
+class Leases:
+    """
+    The leases of one service; without a bucket it is alone, and has every one.
+
+    Attributes:
+        owner: Its name among the others.
+    """
+
+    def __init__(
+        self, settings: Replicas, bucket: Bucket | None, metrics: Metrics, log: Log
+    ) -> None:
+        self.owner = settings.name or f"{platform.node()}-{os.getpid()}"
+        self._bucket = bucket
+        self._lease_s = settings.lease_s
+        self._metrics = metrics
+        self._log = log
+
+    @asynccontextmanager
+    async def held(self, key: str) -> AsyncIterator[Entry | None]:
+        """
+        Hold the lease of `key` for a with block; yields the entry that another service made of it
+        while this one waited, if so.
+
+        A bucket that does not answer is told, and compiles nothing twice but what it must.
+        """
+        if self._bucket is None:
+            yield None
+            return
+        try:
+            entry, number = await self._acquired(self._bucket, key)
+        except Exception as error:  # what stores raise is theirs to choose
+            self._trouble(key, error)
+            entry, number = None, None
+        if number is None:
+            yield entry
+            return
+        keeper = asyncio.create_task(self._renew(self._bucket, key, number))
+        try:
+            yield None
+        finally:
+            keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await keeper
+            try:
+                await asyncio.to_thread(self._release, self._bucket, key, number)
+            except Exception as error:  # it ends by itself
+                self._trouble(key, error)
+
+    async def share(self, entry: Entry) -> None:
+        """Give an entry to the other services; trouble is told, and costs them a compile."""
+        if self._bucket is not None:
+            try:
+                await asyncio.to_thread(self._bucket.keep, entry)
+            except Exception as error:
+                self._trouble(entry.key, error)
+
+    async def found(self, key: str) -> Entry | None:
+        """Return the entry `key` of another service; None where there is none, or no bucket."""
+        if self._bucket is None:
+            return None
+        try:
+            return await asyncio.to_thread(self._bucket.entry, key)
+        except Exception as error:
+            self._trouble(key, error)
+            return None
+
+    async def _acquired(self, bucket: Bucket, key: str) -> tuple[Entry | None, int | None]:
+        """Return the lease's number, or the entry that made it needless."""
+        number = 0
+        while True:
+            entry = await asyncio.to_thread(bucket.entry, key)
+            if entry is not None:
+                self._metrics.leases.labels("found").inc()
+                return entry, None
+            if number > _MOST_TAKEOVERS:
+                return None, None
+            name = _name(key, number)
+            if await asyncio.to_thread(bucket.create, name, self._text()):
+                self._metrics.leases.labels("taken over" if number else "got").inc()
+                return None, number
+            ends = _ends(await asyncio.to_thread(bucket.read, name))
+            if ends is None:  # its owner has just removed it: with an entry, or without
+                number = 0
+            elif ends <= time.time():
+                number += 1
+                continue
+            await asyncio.sleep(_LOOK_S)
+
+    async def _renew(self, bucket: Bucket, key: str, number: int) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / 3)
+            try:
+                await asyncio.to_thread(bucket.write, _name(key, number), self._text())
+            except Exception as error:
+                self._trouble(key, error)
+
+    def _release(self, bucket: Bucket, key: str, number: int) -> None:
+        # From the first: who waits counts from 0, and must not find a gap below one that holds.
+        for each in range(number, -1, -1):
+            bucket.remove(_name(key, each))
+
+    def _text(self) -> bytes:
+        ends = round(time.time() + self._lease_s, 3)
+        return json.dumps({"owner": self.owner, "ends": ends}).encode("ascii")
+
+    def _trouble(self, key: str, error: Exception) -> None:
+        self._metrics.leases.labels("trouble").inc()
+        self._log.event(
+            "shared store", level="error", key=key, reason=f"{type(error).__name__}: {error}"
+        )
+
+
+def _name(key: str, number: int) -> str:
+    return f"v1/leases/{key}/{number}.json"
+
+
+def _ends(data: bytes | None) -> float | None:
+    """Return when a lease ends; None where there is none. One that cannot be read has ended."""
+    if data is None:
+        return None
+    try:
+        found: Any = parse_json(data, max_bytes=MAX_BYTES)
+        return float(found["ends"])
+    except (BadDocument, TypeError, KeyError, ValueError):
+        return 0.0

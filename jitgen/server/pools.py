@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Worker pools: a virtual environment for each toolchain, with a foreman that compiles in processes.
+
+The service never compiles, and never imports a compiler. It keeps one foreman for each toolchain
+(`jitgen.server.foreman`), starts it anew when it dies or falls silent, and tells apart what became
+of a task: an answer, a refusal, a crash. What was under way when a foreman died is tried once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from jitgen.compile import capacity, children
+from jitgen.errors import ResourceError
+from jitgen.server.confine import Confinement, confined
+from jitgen.server.log import Log
+from jitgen.server.settings import Toolchain
+
+_LINE = 2**28  # bytes of the longest answer: the largest entry, in base64
+_START_S = 120.0  # that a foreman may take to import the compiler
+_SILENCE_S = 40.0  # it says every five seconds that it lives
+_ANSWER_S = 60.0  # to a question
+_REST_S = (0.5, 30.0)  # before it is started anew, doubling
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "JITGEN_PLUGINS", "CC")
+"""All that a foreman's environment has of the service's: no secret of the operator's among it."""
+
+
+class Pool:
+    """
+    One toolchain.
+
+    Attributes:
+        name: What the operator calls it.
+        jobs: Compiles at a time.
+        hello: What its foreman said of itself; empty until one did.
+        trouble: Why there is no foreman now; empty where there is one.
+        restarts: How often its foreman ended.
+        python: Its interpreter; None for the service's own.
+    """
+
+    def __init__(
+        self, settings: Toolchain, confinement: Confinement, timeout_s: float, log: Log
+    ) -> None:
+        self.name = settings.name
+        self.jobs = capacity.default_jobs(settings.jobs)
+        self.hello: dict[str, Any] = {}
+        self.trouble = "it was not started yet"
+        self.restarts = 0
+        self.python = settings.python
+        self._confinement = confinement
+        self._timeout_s = timeout_s
+        self._log = log
+        self._scratch = Path(tempfile.mkdtemp(prefix="jitgen-pool-"))
+        self._ready = asyncio.Event()
+        self._writer: asyncio.StreamWriter | None = None
+        self._tasks: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._next_task = self._next_ask = 0
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def toolchain(self) -> Mapping[str, str]:
+        """Versions of everything that decides the bytes of what it compiles."""
+        found: Mapping[str, str] = self.hello.get("toolchain", {})
+        return found
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it compiles now."""
+        return self._ready.is_set()
+
+    def start(self) -> None:
+        """Start its foreman, and keep one from now on."""
+        self._keeper = asyncio.create_task(self._keep(), name=f"pool {self.name}")
+
+    async def ready(self, wait_s: float = _START_S) -> bool:
+        """Wait until it compiles, or for so long; returns whether it does."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ready.wait(), wait_s)
+        return self.is_ready
+
+    async def ask(self, what: str, **details: Any) -> dict[str, Any]:
+        """
+        Return the foreman's answer to a question.
+
+        Raises:
+            ResourceError: There is no foreman, or it does not answer.
+        """
+        for is_last in (False, True):
+            writer = await self._foreman()
+            self._next_ask += 1
+            number = self._next_ask
+            asked = self._asked
+            future = asked[number] = asyncio.get_running_loop().create_future()
+            try:
+                _send(writer, {"ask": number, "what": what, **details})
+                answer: dict[str, Any] = await asyncio.wait_for(future, _ANSWER_S)
+                return answer
+            except TimeoutError:
+                raise ResourceError(f"the toolchain {self.name} does not answer") from None
+            except _Died:
+                if is_last:
+                    raise ResourceError(f"the toolchain {self.name} ended twice") from None
+            finally:
+                asked.pop(number, None)
+        raise AssertionError("the last round returned or raised")
+
+    async def compile(self, config: dict[str, Any], arch: str, trace: str) -> dict[str, Any]:
+        """
+        Return what became of one compile, as `jitgen.compile.worker_server` tells it.
+
+        Raises:
+            ResourceError: There is no foreman, or it died twice over it.
+        """
+        task = {
+            "config": config,
+            "arch": arch,
+            "timeout_s": self._timeout_s,
+            "scratch": str(self._scratch),
+            "trace": trace,
+        }
+        for is_last in (False, True):
+            writer = await self._foreman()
+            number = self._next_task
+            self._next_task += 1
+            tasks = self._tasks
+            future = tasks[number] = asyncio.get_running_loop().create_future()
+            try:
+                _send(writer, {"task": task})
+                outcome: dict[str, Any] = await future
+                return outcome
+            except _Died:
+                if is_last:
+                    raise ResourceError(
+                        f"the compile processes of {self.name} ended twice over this kernel"
+                    ) from None
+            finally:
+                tasks.pop(number, None)
+        raise AssertionError("the last round returned or raised")
+
+    async def _foreman(self) -> asyncio.StreamWriter:
+        if not await self.ready() or self._writer is None:
+            raise ResourceError(f"the toolchain {self.name} does not compile: {self.trouble}")
+        return self._writer
+
+    async def _keep(self) -> None:
+        rest_s = _REST_S[0]
+        while True:
+            try:
+                await self._run()
+                self.trouble = "its foreman ended"
+            except (OSError, ValueError, TimeoutError) as error:
+                self.trouble = str(error) or type(error).__name__
+            finally:
+                was_ready = self._ready.is_set()
+                self._ready.clear()
+                self._writer = None
+                for future in (*self._tasks.values(), *self._asked.values()):
+                    if not future.done():
+                        future.set_exception(_Died())
+                self._tasks, self._asked = {}, {}  # the next foreman counts from 0
+            self.restarts += 1
+            rest_s = _REST_S[0] if was_ready else min(2 * rest_s, _REST_S[1])
+            self._log.event("pool ended", level="error", pool=self.name, reason=self.trouble)
+            await asyncio.sleep(rest_s)
+
+    async def _run(self) -> None:
+        """Serve with one foreman, to its end."""
+        ours, theirs = socket.socketpair()
+        with theirs, tempfile.TemporaryFile() as said:
+            process = subprocess.Popen(
+                confined(self._command(theirs.fileno()), self._confinement),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                cwd=children.FOLDER,
+                env=self._environment(),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+            theirs.close()
+            reader, writer = await asyncio.open_connection(sock=ours, limit=_LINE)
+            self._next_task = 0
+            try:
+                async with asyncio.timeout(_START_S):
+                    line = await reader.readline()
+                if not line:
+                    said.seek(0)
+                    words = said.read()[-2000:].decode("utf-8", "replace").strip()
+                    raise OSError(f"its foreman does not start: {words or 'it said nothing'}")
+                self._greet(json.loads(line), writer)
+                while line := await asyncio.wait_for(reader.readline(), _SILENCE_S):
+                    if line.strip():
+                        self._take(json.loads(line))
+            finally:
+                writer.close()
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, 9)
+                process.kill()
+                await asyncio.to_thread(process.wait)
+
+    def _greet(self, line: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        self.hello = line["hello"]
+        if cannot := self.hello["cannot"]:
+            raise OSError(cannot)
+        self.trouble = ""
+        self._writer = writer
+        self._ready.set()
+        self._log.event(
+            "pool ready",
+            pool=self.name,
+            jobs=self.jobs,
+            jitgen=self.hello["jitgen"],
+            toolchain=self.toolchain,
+            confined=self.hello.get("confined"),
+        )
+
+    def _take(self, line: dict[str, Any]) -> None:
+        waiting = self._asked.get(line["ask"]) if "ask" in line else self._tasks.get(line["index"])
+        if waiting is not None and not waiting.done():
+            waiting.set_result(line["answer"] if "ask" in line else line)
+
+    def _command(self, descriptor: int) -> list[str]:
+        arguments = (str(descriptor), str(self.jobs), str(self._timeout_s))
+        module = "jitgen.server.foreman"
+        if self.python is None:
+            return children.python(module, *arguments)
+        start = f"import sys; from {module} import main; main(*sys.argv[1:])"
+        return [str(self.python), "-P", "-c", start, *arguments]
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        if self.python is None and "PYTHONPATH" in os.environ:  # ours, and it is our own Python
+            kept["PYTHONPATH"] = os.environ["PYTHONPATH"]
+        return kept | {
+            "JITGEN_CACHE": "off",
+            "CUDA_VISIBLE_DEVICES": "",
+            "CUTE_DSL_DISABLE_FILE_CACHING": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            # numpy's BLAS starts threads on import, and a process with threads must not be forked
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+        }
+
+    async def close(self) -> None:
+        """End the foreman and all that it started."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+class _Died(Exception):
+    """The foreman ended while somebody waited for its answer."""
+
+
+def _send(writer: asyncio.StreamWriter, document: dict[str, Any]) -> None:
+    writer.write(json.dumps(document).encode("ascii") + b"\n")
+
+
+def differences(wanted: Mapping[str, Any], have: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return, by name, where two toolchains differ: what the client has, and what is here."""
+    return [
+        {"field": name, "client": wanted.get(name), "service": have.get(name)}
+        for name in sorted(wanted.keys() | have.keys())
+        if wanted.get(name) != have.get(name)
+    ]

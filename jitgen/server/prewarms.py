@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Prewarming over HTTP: every kernel of a plan, with an event for each as it is done.
+
+A prewarm is a job with a number of its own that puts its kernels into the same queue as everybody,
+a few at a time: a plan of hundreds must not push out who waits for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from jitgen.errors import ResourceError
+from jitgen.server.call import Call, Refused
+from jitgen.server.compiles import examine, submit
+from jitgen.server.jobs import Order
+from jitgen.server.pools import Pool
+
+if TYPE_CHECKING:
+    from jitgen.server.service import Service
+
+_AHEAD = 8  # of a plan's kernels in the queue at a time
+_KEPT = 100  # prewarms that are over and still known
+_MOST = 20  # at a time
+_PATIENCE = 60  # tries to find a place in the queue
+
+
+class Prewarm:
+    """
+    One plan on its way.
+
+    Attributes:
+        number: What it is called in the path: 64 hexadecimal digits, as keys are.
+        plan, arch, toolchain, token: What was asked for, and by whom.
+        total: How many kernels there are.
+        rows: What became of those that are done, in the order in which they were.
+        error: Why it ended early; empty if it did not.
+    """
+
+    def __init__(self, plan: str, arch: str, toolchain: str, token: str, total: int) -> None:
+        self.number = secrets.token_hex(32)
+        self.plan, self.arch, self.toolchain, self.token = plan, arch, toolchain, token
+        self.total = total
+        self.rows: list[dict[str, Any]] = []
+        self.error = ""
+        self.created = time.time()
+        self.is_over = False
+        self.changed = asyncio.Event()
+
+    def tell(self) -> None:
+        """Wake whoever follows."""
+        before, self.changed = self.changed, asyncio.Event()
+        before.set()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is told of it."""
+        failed = sum(row["state"] == "failed" for row in self.rows)
+        state = "compiling" if not self.is_over else "failed" if failed or self.error else "done"
+        document = {
+            "key": self.number,
+            "plan": self.plan,
+            "arch": self.arch,
+            "toolchain": self.toolchain,
+            "state": state,
+            "total": self.total,
+            "done": len(self.rows),
+            "failed": failed,
+            "kernels": self.rows,
+        }
+        return document | ({"reason": self.error} if self.error else {})
+
+    async def follow(self, beat_s: float) -> AsyncIterator[dict[str, Any] | None]:
+        """Yield a row for each kernel as it is done, to the end; None after `beat_s` without."""
+        sent = 0
+        while True:
+            while sent < len(self.rows):
+                yield self.rows[sent]
+                sent += 1
+            if self.is_over:
+                return
+            changed = self.changed
+            try:
+                async with asyncio.timeout(beat_s):
+                    await changed.wait()
+            except TimeoutError:
+                yield None
+
+
+class Prewarms:
+    """All prewarms of a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._known: OrderedDict[str, Prewarm] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def find(self, number: str) -> Prewarm | None:
+        """Return the prewarm with this number."""
+        return self._known.get(number)
+
+    def all(self) -> list[Prewarm]:
+        """Return those that are known, the last first."""
+        return list(reversed(self._known.values()))
+
+    async def begin(self, call: Call, plan: str | dict[str, Any], arch: str, pool: Pool) -> Prewarm:
+        """
+        Begin one.
+
+        Raises:
+            Refused: There is no such plan, the target has nothing for it, or there are too many.
+        """
+        if sum(not each.is_over for each in self._known.values()) >= _MOST:
+            raise Refused(429, "E_BUSY", f"{_MOST} prewarms are under way", {"Retry-After": "30"})
+        try:
+            answer = await pool.ask("expand", plan=plan, arch=arch)
+        except ResourceError as error:
+            raise Refused(503, "E_POOL", str(error), {"Retry-After": "5"}) from error
+        if "error" in answer:
+            raise Refused(422, "E_PLAN", answer["reason"])
+        configs = answer["configs"]
+        prewarm = Prewarm(answer["plan"], arch, pool.name, call.token.name, len(configs))
+        self._known[prewarm.number] = prewarm
+        while len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        task = asyncio.create_task(self._run(prewarm, call, configs, pool))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return prewarm
+
+    async def _run(
+        self, prewarm: Prewarm, call: Call, configs: list[dict[str, Any]], pool: Pool
+    ) -> None:
+        places = asyncio.Semaphore(_AHEAD)
+        try:
+            await asyncio.gather(
+                *(self._one(prewarm, call, config, pool, places) for config in configs)
+            )
+        except asyncio.CancelledError:
+            prewarm.error = "the service was shut down"
+            raise
+        finally:
+            prewarm.is_over = True
+            prewarm.tell()
+
+    async def _one(
+        self,
+        prewarm: Prewarm,
+        call: Call,
+        config: dict[str, Any],
+        pool: Pool,
+        places: asyncio.Semaphore,
+    ) -> None:
+        row: dict[str, Any] = {"state": "failed"}
+        async with places:
+            try:
+                examined = await examine(pool, config, prewarm.arch)
+                row |= {"key": examined["key"], "kernel": examined["name"]}
+                order = Order(
+                    key=examined["key"],
+                    name=examined["name"],
+                    arch=prewarm.arch,
+                    config=examined["document"]["config"],
+                    pool=pool.name,
+                    token=call.token.name,
+                    trace=call.trace,
+                )
+                row |= await self._brought(order)
+            except Refused as refused:
+                row |= {"code": refused.code, "reason": refused.reason}
+        prewarm.rows.append(row)
+        prewarm.tell()
+
+    async def _brought(self, order: Order) -> dict[str, Any]:
+        """Return what became of one kernel: ``cached``, ``compiled`` or ``failed``."""
+        if not await self._service.shelf.missing([order.key]):
+            return {"state": "cached"}
+        for is_last in (*(False,) * _PATIENCE, True):
+            try:
+                job = submit(self._service, order)
+            except Refused as refused:
+                if is_last or refused.code != "E_BUSY" or self._service.queue.is_closing:
+                    raise
+                await asyncio.sleep(1.0)  # others have the places, and give them back
+                continue
+            while not job.is_over:
+                await job.changed.wait()
+            if job.failure is not None:
+                return {"state": "failed", "code": job.failure.code, "reason": job.failure.reason}
+            return {"state": "compiled", "compile_s": job.compile_s}
+        raise AssertionError("the last round returned or raised")
+
+    async def close(self) -> None:
+        """End all of them."""
+        for task in list(self._tasks):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The table of what the service offers: path, method, scope, handler, answers.
+
+Everything that must agree with it is made from it: routes, the check of tokens, labels of metrics,
+the OpenAPI document, and the test that goes through every scope and resource.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from jitgen.server import bundles, entries, jobs_resource, state, ui
+
+if TYPE_CHECKING:
+    from jitgen.server.call import Call
+    from jitgen.server.service import Service
+
+Handler = Callable[["Service", "Call"], Awaitable[Response]]
+
+_ERRORS = {
+    401: "no token, or none that is known",
+    403: "the token is not good for this",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """
+    One row.
+
+    Attributes:
+        name: What metrics and logs call it.
+        methods: Of HTTP.
+        path: With parameters in braces.
+        scope: What a token must be good for; empty: anybody may ask.
+        handler: What answers.
+        summary: One line.
+        answers: What each status means, besides those of every resource with a scope.
+        is_quiet: Whether it is only read from memory: its requests are in the log where all are.
+        is_page: Whether it is for browsers, which send tokens as passwords.
+    """
+
+    name: str
+    methods: tuple[str, ...]
+    path: str
+    scope: str
+    handler: Handler = field(repr=False)
+    summary: str
+    answers: dict[int, str]
+    is_quiet: bool = False
+    is_page: bool = False
+
+    @property
+    def all_answers(self) -> dict[int, str]:
+        """What each status means."""
+        return {**self.answers, **(_ERRORS if self.scope else {})}
+
+
+_ENTRY = {
+    200: "the entry, a tar; with zstd where Accept-Encoding allows it",
+    304: "it is the one that If-None-Match names",
+    404: "there is none",
+    410: "it is revoked",
+}
+
+_PAGES: tuple[tuple[str, str, Handler, str, dict[int, str]], ...] = (
+    ("ui", "/ui", ui.overview, "Page: queue, compiles, hit rates, misses", {}),
+    ("ui_entries", "/ui/entries", ui.entries, "Page: entries", {}),
+    ("ui_entry", "/ui/entries/{key}", ui.entry, "Page: one entry", {404: "there is none"}),
+    ("ui_revocations", "/ui/revocations", ui.revocations, "Page: trust and revocations", {}),
+    ("ui_style", "/ui/style.css", ui.style, "The style of the pages", {}),
+)
+
+TABLE: tuple[Resource, ...] = (
+    Resource(
+        name="entry",
+        methods=("GET", "HEAD"),
+        path="/v1/entries/{key}",
+        scope="read",
+        handler=entries.get,
+        summary="An entry by its key",
+        answers=_ENTRY,
+        is_quiet=True,
+    ),
+    Resource(
+        name="upload",
+        methods=("PUT",),
+        path="/v1/entries/{key}",
+        scope="write",
+        handler=entries.put,
+        summary="Give the service an entry that was built elsewhere",
+        answers={
+            200: "there was one already",
+            201: "it is kept; attested says whether it was rebuilt to equal bytes and signed",
+            400: "it is no entry of this key",
+            405: "the operator takes none",
+            410: "it is revoked",
+            413: "it is too large",
+            429: "as many as may be are rebuilt just now",
+            507: "the disk is full",
+        },
+    ),
+    Resource(
+        name="missing",
+        methods=("POST",),
+        path="/v1/entries:missing",
+        scope="read",
+        handler=entries.missing,
+        summary="Which of some keys have no entry",
+        answers={200: '{"missing": [key, ...]}', 400: "malformed", 413: "too large"},
+        is_quiet=True,
+    ),
+    Resource(
+        name="bundle",
+        methods=("GET", "HEAD"),
+        path="/v1/bundles/{digest}",
+        scope="read",
+        handler=bundles.get,
+        summary="A whole plan, by the digest of its file",
+        answers={200: "the bundle, an OCI image layout as a tar", 404: "there is none"},
+    ),
+    Resource(
+        name="compile",
+        methods=("POST",),
+        path="/v1/compile",
+        scope="compile",
+        handler=jobs_resource.compile_,
+        summary="The entry of a config, compiled if need be",
+        answers={
+            200: "the entry, as by GET",
+            202: "it is under way: Location says where to ask, Retry-After when",
+            400: "malformed",
+            409: "another toolchain, or another jitgen; with the difference",
+            410: "it is revoked",
+            413: "too large",
+            422: "the target cannot run it: {code, reason, proposal}",
+            424: "the compiler refused it, now or not long ago",
+            429: "this token has too many under way",
+            503: "the service has too many, ends, or is short of something",
+        },
+    ),
+    Resource(
+        name="job",
+        methods=("GET",),
+        path="/v1/jobs/{key}",
+        scope="compile",
+        handler=jobs_resource.job,
+        summary="Where a compile or prewarm stands; events with Accept: text/event-stream",
+        answers={200: "state and position, or a stream of events", 404: "there is none"},
+    ),
+    Resource(
+        name="prewarm",
+        methods=("POST",),
+        path="/v1/prewarm",
+        scope="compile",
+        handler=jobs_resource.begin_prewarm,
+        summary="Compile every kernel that a plan can ask for",
+        answers={
+            202: "it is under way: Location says where to ask",
+            400: "malformed",
+            409: "another toolchain",
+            422: "no such plan, or nothing in it for this target",
+            429: "too many are under way",
+            503: "the toolchain does not answer",
+        },
+    ),
+    Resource(
+        name="revoke",
+        methods=("POST",),
+        path="/v1/revocations",
+        scope="admin",
+        handler=state.revoke,
+        summary="Hand out something no more",
+        answers={200: '{"revoked": number of new ones}', 400: "malformed", 507: "the disk is full"},
+    ),
+    Resource(
+        name="revocations",
+        methods=("GET",),
+        path="/v1/revocations",
+        scope="read",
+        handler=state.revocations,
+        summary="What is revoked, and why",
+        answers={200: "digests with their reasons"},
+    ),
+    Resource(
+        name="trust",
+        methods=("GET",),
+        path="/v1/trust",
+        scope="read",
+        handler=state.trust,
+        summary="The trust document, signed by the root key",
+        answers={200: "its bytes", 304: "it is the one that If-None-Match names", 404: "none"},
+        is_quiet=True,
+    ),
+    Resource(
+        name="metrics",
+        methods=("GET",),
+        path="/metrics",
+        scope="read",
+        handler=state.metrics,
+        summary="Counters for Prometheus",
+        answers={200: "text"},
+        is_quiet=True,
+    ),
+    Resource(
+        name="info",
+        methods=("GET",),
+        path="/v1/info",
+        scope="read",
+        handler=state.info,
+        summary="Versions, toolchains, limits, and what is enforced",
+        answers={200: "an object"},
+        is_quiet=True,
+    ),
+    Resource(
+        name="openapi",
+        methods=("GET",),
+        path="/v1/openapi.json",
+        scope="",
+        handler=state.openapi,
+        summary="This document",
+        answers={200: "OpenAPI 3.1"},
+        is_quiet=True,
+    ),
+    Resource(
+        name="livez",
+        methods=("GET",),
+        path="/livez",
+        scope="",
+        handler=state.livez,
+        summary="Whether the process answers at all",
+        answers={200: "it does"},
+        is_quiet=True,
+    ),
+    Resource(
+        name="readyz",
+        methods=("GET",),
+        path="/readyz",
+        scope="",
+        handler=state.readyz,
+        summary="Whether to send requests: disk writable, a toolchain proven, room in the queue",
+        answers={200: "yes", 503: "no, and why"},
+        is_quiet=True,
+    ),
+    *(
+        Resource(
+            name=name,
+            methods=("GET",),
+            path=path,
+            scope="read",
+            handler=handler,
+            summary=summary,
+            answers={200: "HTML", **more},
+            is_quiet=True,
+            is_page=True,
+        )
+        for name, path, handler, summary, more in _PAGES
+    ),
+)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What this service hands out no more: digests of records or files, and keys of entries.
+
+Two lists count together: the service's own, which an administrator adds to over HTTP and which
+holds at once, and that of the trust document, which the holder of the root key signs and clients
+check themselves. Only the second protects who fetches elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jitgen.cache.entry import Meta, is_key
+from jitgen.documents import BadDocument, parse_json, read_bounded
+from jitgen.errors import SettingError, SigningError
+from jitgen.signing.trust import MAX_BYTES as MAX_TRUST_BYTES
+from jitgen.signing.trust import SealedTrust, is_comment, opened
+
+_FILE = "revocations.json"
+_MAX_BYTES = 2**24
+MOST = 1000
+"""Digests in one request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revocation:
+    """Why a digest is revoked, by whom (a token's name, or ``trust``), and when."""
+
+    digest: str
+    reason: str
+    by: str
+    at: float
+
+
+class Revocations:
+    """
+    Both lists.
+
+    Args:
+        folder: Where the service's own is kept.
+        trust: File of the trust document; None where there is none.
+
+    Raises:
+        SettingError: One of them cannot be read.
+    """
+
+    def __init__(self, folder: Path, trust: Path | None) -> None:
+        self._path = folder / _FILE
+        self._trust_path = trust
+        self.trust: SealedTrust | None = None
+        self._own = self._read()
+        self._signed: dict[str, Revocation] = {}
+        self.reload()
+
+    def reload(self) -> None:
+        """
+        Read the trust document again; one that may not follow the last is refused.
+
+        Raises:
+            SettingError: It cannot be read, or an older one was put in its place.
+        """
+        if self._trust_path is None:
+            return
+        try:
+            data = read_bounded(self._trust_path, MAX_TRUST_BYTES)
+            if self.trust is not None and data == self.trust.data:
+                return
+            self.trust = opened(data, self.trust)
+        except (OSError, BadDocument, SigningError) as error:
+            raise SettingError(f"trust document {self._trust_path}: {error}") from error
+        at = self.trust.trust.issued.timestamp()
+        self._signed = {
+            digest: Revocation(digest=digest, reason=reason, by="trust", at=at)
+            for digest, reason in self.trust.trust.revoked.items()
+        }
+
+    def all(self) -> dict[str, Revocation]:
+        """Return every one, by digest."""
+        return self._own | self._signed
+
+    def of_key(self, key: str) -> Revocation | None:
+        """Return why entry `key` is revoked, whatever it holds."""
+        return self._own.get(key) or self._signed.get(key)
+
+    def of_record(self, record_sha256: str, meta: Meta) -> Revocation | None:
+        """Return why an entry with this record is revoked: by its key, its record, or a file."""
+        if not self._own and not self._signed:
+            return None
+        files = (str(file["sha256"]) for file in meta.files.values())
+        found = (self.of_key(digest) for digest in (meta.key, record_sha256, *files))
+        return next((one for one in found if one is not None), None)
+
+    def add(self, digests: Mapping[str, str], by: str) -> int:
+        """
+        Revoke `digests`, with a reason each; returns how many are new.
+
+        Raises:
+            OSError: That cannot be written down; then nothing is revoked.
+        """
+        now = time.time()
+        new = {
+            digest: Revocation(digest=digest, reason=reason, by=by, at=now)
+            for digest, reason in digests.items()
+            if digest not in self._own
+        }
+        self._write(self._own | new)
+        self._own |= new
+        return len(new)
+
+    def _read(self) -> dict[str, Revocation]:
+        try:
+            found: Any = parse_json(read_bounded(self._path, _MAX_BYTES), max_bytes=_MAX_BYTES)
+            return {row["digest"]: Revocation(**row) for row in found["revoked"]}
+        except FileNotFoundError:
+            return {}
+        except (OSError, BadDocument, TypeError, KeyError) as error:
+            # To go on without it would hand out what somebody revoked.
+            raise SettingError(f"revocations {self._path} cannot be read: {error}") from error
+
+    def _write(self, rows: Mapping[str, Revocation]) -> None:
+        listed = [
+            {"digest": row.digest, "reason": row.reason, "by": row.by, "at": row.at}
+            for row in rows.values()
+        ]
+        draft = self._path.with_suffix(".new")
+        with draft.open("w", encoding="ascii") as stream:
+            json.dump({"revoked": listed}, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(self._path)
+
+
+def parse_revocations(document: Any) -> dict[str, str]:
+    """
+    Return reasons by digest from a request's ``{"revoked": {digest: reason}}``.
+
+    Raises:
+        ValueError: It is none; the message says what is allowed.
+    """
+    allowed = (
+        f'an object {{"revoked": {{digest: reason}}}} of at most {MOST} digests (SHA-256 of a '
+        "meta.json or a file, or an entry's key), each with a line of text"
+    )
+    revoked = document.get("revoked") if isinstance(document, dict) else None
+    if not isinstance(revoked, dict) or set(document) != {"revoked"} or len(revoked) > MOST:
+        raise ValueError(allowed)
+    if not all(is_key(digest) and is_comment(reason) for digest, reason in revoked.items()):
+        raise ValueError(allowed)
+    return revoked

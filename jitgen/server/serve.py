@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a service: the application, its life, and the server that it runs in."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from jitgen.errors import JitgenError
+from jitgen.server.door import routes
+from jitgen.server.service import Service
+from jitgen.server.settings import ServiceSettings
+
+_BACKLOG = 2048
+_KEEP_ALIVE_S = 75
+
+
+class App:
+    """
+    A service as an ASGI application; `Service.start` and `Service.close` are its lifespan.
+
+    Attributes:
+        service: The service.
+        failure: Why it did not start; None if it did.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.failure: JitgenError | None = None
+        self._router = routes(service)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the service's life."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        else:
+            await self._router(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self.service.start()
+        except JitgenError as error:
+            self.failure = error
+            await self.service.close()
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # not the main thread
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, self.service.reload)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.service.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with a word when it listens, and the queue closed as soon as it is to end."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+        self.port = 0
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End in order at SIGTERM and SIGINT, and then with 0: that is what was asked for."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Listen, and say where."""
+        await super().startup(sockets)
+        if self.started and self.servers:
+            self.port = self.servers[0].sockets[0].getsockname()[1]
+            host = self.config.host
+            self._service.log.event("listening", host=host, port=self.port)
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Let who waits for a compile have it, as long as the grace lasts; then end."""
+        await self._service.queue.close(self._service.settings.limits.grace_s)
+        await super().shutdown(sockets)
+
+
+def server_of(settings: ServiceSettings, service: Service) -> tuple[Server, App]:
+    """Return a server that runs `service`, and its application."""
+    listen, limits = settings.listen, settings.limits
+    app = App(service)
+    config = uvicorn.Config(
+        app,
+        host=listen.host,
+        port=listen.port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        backlog=_BACKLOG,
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=round(limits.grace_s) or 1,
+        ssl_certfile=listen.certificate,
+        ssl_keyfile=listen.certificate_key,
+        ssl_ca_certs=str(listen.client_ca) if listen.client_ca else None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if listen.client_ca else ssl.CERT_NONE,
+    )
+    return Server(config, service), app
+
+
+def run(settings: ServiceSettings) -> None:
+    """
+    Serve until a signal ends it: SIGTERM or SIGINT; SIGHUP reads tokens and trust again.
+
+    Raises:
+        JitgenError: It cannot start.
+    """
+    service = Service(settings)
+    server, app = server_of(settings, service)
+    server.run()
+    if app.failure is not None:
+        raise app.failure

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service itself: what its parts are, how it starts, what it does meanwhile, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from jitgen._version import __version__
+from jitgen.cache import Store
+from jitgen.cache.disk import cause
+from jitgen.errors import CacheError, JitgenError, SettingError
+from jitgen.server.confine import Confinement, probe
+from jitgen.server.failures import Failures
+from jitgen.server.gate import Gate
+from jitgen.server.jobs import JobState, Queue
+from jitgen.server.leases import Leases
+from jitgen.server.log import Log
+from jitgen.server.metrics import Metrics
+from jitgen.server.pools import Pool
+from jitgen.server.prewarms import Prewarms
+from jitgen.server.recent import Misses
+from jitgen.server.revocations import Revocations
+from jitgen.server.settings import ServiceSettings
+from jitgen.server.shared import bucket_of
+from jitgen.server.shelf import Shelf
+from jitgen.server.signatures import Signatures
+from jitgen.server.tokens import Tokens, read_tokens
+from jitgen.server.work import Worker
+
+_TOUCH_S = 1800.0
+_REBUILDS = 8  # uploads that are compiled again at a time, beside the queue
+_PROBE_S = 10.0  # a disk that was found writable is believed for so long
+
+
+class Service:
+    """
+    One service. Its event loop alone may use it.
+
+    Attributes:
+        settings: What the operator decided.
+        tokens: Who may do what.
+        shelf: Its entries.
+        pools: Its toolchains, by name.
+        queue: Its jobs.
+        prewarms: Its plans under way.
+        rebuilds: Its uploads that are compiled again.
+        failures: What did not compile.
+        misses: What was not there of late.
+        signatures: The way to its signer.
+        leases: What it shares with others.
+        metrics, log: What it counts and tells.
+        unconfined: Why its compile processes are not confined; empty where they are.
+        started: When, in seconds since 1970.
+
+    Raises:
+        SettingError: A file that the settings name is wrong.
+        CacheError: The store cannot be used.
+    """
+
+    def __init__(self, settings: ServiceSettings, log: Log | None = None) -> None:
+        self.settings = settings
+        self.log = log or Log()
+        self.metrics = Metrics()
+        self.misses = Misses()
+        self.started = time.time()
+        self.tokens: Tokens = read_tokens(settings.access.tokens, settings.access.anonymous)
+        _private_folder(settings.state)
+        revocations = Revocations(settings.state, settings.signing.trust)
+        store = Store(settings.store.root, "rw")
+        self.shelf = Shelf(store, settings.store, revocations)
+        self.signatures = Signatures(settings.signing, self.log)
+        confinement, self.unconfined = _confinement(settings)
+        self.pools = {
+            each.name: Pool(
+                each,
+                confinement if each.confine != "off" else Confinement(),
+                settings.limits.compile_s,
+                self.log,
+            )
+            for each in settings.toolchains
+        }
+        self.failures = Failures(store, settings.limits.failure_s)
+        bucket = bucket_of(settings.replicas.shared, revocations)
+        self.leases = Leases(settings.replicas, bucket, self.metrics, self.log)
+        self.work = Worker(
+            pools=self.pools,
+            shelf=self.shelf,
+            signatures=self.signatures,
+            gate=Gate(settings.signing, confinement),
+            leases=self.leases,
+            metrics=self.metrics,
+            log=self.log,
+            failures=self.failures,
+        )
+        slots = {name: pool.jobs for name, pool in self.pools.items()}
+        self.queue = Queue(settings.limits, slots, self.work)
+        self.prewarms = Prewarms(self)
+        self.rebuilds = asyncio.Semaphore(_REBUILDS)
+        self._proven: tuple[float, str] = (0.0, "")
+        self._keeper: asyncio.Task[None] | None = None
+        self._renewal: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """
+        Start the signer and the toolchains; they get ready meanwhile.
+
+        Raises:
+            SigningError: The signing key cannot be used.
+            ResourceError: There is no signer.
+        """
+        await self.signatures.start()
+        await self.failures.load()
+        for pool in self.pools.values():
+            pool.start()
+        self._keeper = asyncio.create_task(self._keep(), name="keeper")
+        self.log.event(
+            "started",
+            version=__version__,
+            store=str(self.settings.store.root),
+            signing=self.signatures.keyid or "off",
+            confined=not self.unconfined,
+            unconfined=self.unconfined,
+        )
+
+    def reload(self) -> None:
+        """
+        Read tokens, the trust document and the signing key again; where tokens or trust are wrong,
+        what was read before holds.
+        """
+        access = self.settings.access
+        self._renewal = asyncio.create_task(self.signatures.renew())
+        try:
+            self.tokens = read_tokens(access.tokens, access.anonymous)
+            self.log.event("tokens read", tokens=len(self.tokens))
+        except SettingError as error:
+            self.log.event("tokens not read", level="error", reason=str(error))
+        try:
+            self.shelf.revocations.reload()
+            self.shelf.forget_all()
+            trust = self.shelf.revocations.trust
+            self.log.event("trust read", version=trust.trust.version if trust else None)
+        except SettingError as error:
+            self.log.event("trust not read", level="error", reason=str(error))
+
+    async def unready(self) -> str:
+        """Return why this service should be given no requests; empty where it should."""
+        if self.queue.is_closing:
+            return "it is shutting down"
+        if reason := await self._unwritable():
+            return f"the store cannot be written: {reason}"
+        if not any(pool.is_ready for pool in self.pools.values()):
+            return "no toolchain compiles: " + "; ".join(
+                f"{pool.name}: {pool.trouble}" for pool in self.pools.values()
+            )
+        if len(self.queue) >= self.settings.limits.jobs:
+            return "the queue is full"
+        return ""
+
+    async def close(self) -> None:
+        """Finish what is compiling, as long as the grace lasts, and end every process."""
+        self.log.event("ending", jobs=len(self.queue))
+        await self.prewarms.close()
+        await self.queue.close(self.settings.limits.grace_s)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        for pool in self.pools.values():
+            await pool.close()
+        await self.signatures.close()
+        await asyncio.to_thread(self.shelf.store.index.close)
+        self.log.event("ended")
+
+    def count(self) -> None:
+        """Bring the gauges up to date."""
+        self.metrics.queued.set(self.queue.count(JobState.QUEUED))
+        self.metrics.compiling.set(self.queue.count(JobState.COMPILING))
+        self.metrics.hot_bytes.set(self.shelf.hot.size)
+        for pool in self.pools.values():
+            self.metrics.restarts.labels(pool.name).set(pool.restarts)
+
+    async def _unwritable(self) -> str:
+        at, reason = self._proven
+        if time.monotonic() - at > _PROBE_S or not at:
+            reason = await asyncio.to_thread(_trouble, self.shelf.store)
+            self._proven = (time.monotonic(), reason)
+        return reason
+
+    async def _keep(self) -> None:
+        """Have what is served from memory count as used on the disk, too, so that it stays."""
+        while True:
+            await asyncio.sleep(_TOUCH_S)
+            for key in self.shelf.hot.keys():  # noqa: SIM118 - it is no mapping
+                with suppress(JitgenError):
+                    await asyncio.to_thread(self.shelf.store.read, key)
+
+
+def _trouble(store: Store) -> str:
+    try:
+        store.probe()
+    except (OSError, CacheError) as error:
+        return cause(error)
+    return ""
+
+
+def _private_folder(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+    except OSError as error:
+        raise SettingError(
+            f"store.state {path} cannot be made: {error.strerror or error}"
+        ) from error
+    if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022:
+        raise SettingError(f"store.state {path}: others may write to it; run: chmod 700 {path}")
+
+
+def _confinement(settings: ServiceSettings) -> tuple[Confinement, str]:
+    """Return what is taken from compile processes, and why nothing is, if so."""
+    wishes = {each.confine for each in settings.toolchains}
+    if wishes == {"off"}:
+        return Confinement(), "the settings say so"
+    secrets = (
+        settings.signing.key,
+        settings.access.tokens,
+        settings.listen.certificate_key,
+    )
+    hidden = tuple(path for path in secrets if path is not None)
+    reason = probe(hidden)
+    if not reason:
+        return Confinement(is_on=True, hidden=hidden), ""
+    if "require" in wishes:
+        raise SettingError(f"compile processes cannot be confined here: {reason}")
+    return Confinement(), reason

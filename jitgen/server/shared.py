@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The bucket or folder that services share: leases, and entries in the layout of remote tiers.
+
+Whoever may write there can put anything there, so that what a service takes from it must have a
+signature that its trust document accepts, where it has one; clients check it again in any case.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from jitgen.cache import Damaged, Entry
+from jitgen.errors import SettingError
+from jitgen.remote import layout
+from jitgen.remote.objects import Objects
+from jitgen.remote.outcomes import Absent, Refused
+from jitgen.server.leases import MAX_BYTES
+from jitgen.server.revocations import Revocations
+from jitgen.signing.policy import judge
+
+_SCHEMES = ("s3", "gs", "az", "file")
+
+
+def check_url(url: str) -> None:
+    """Raise SettingError unless `url` is that of a store, or empty."""
+    parts = urlsplit(url)
+    if url and (parts.scheme not in _SCHEMES or (parts.scheme == "file" and parts.netloc)):
+        known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
+        raise SettingError(f"replicas.shared: {url} is no URL of a store; allowed: {known}")
+
+
+class Shared:
+    """
+    One store. Its methods block; they raise what `jitgen.remote.objects.Objects` raises.
+
+    Args:
+        url: Where it is.
+        revocations: Whose trust document says which entries are accepted.
+    """
+
+    def __init__(self, url: str, revocations: Revocations) -> None:
+        self._objects = Objects(url, is_patient=True)
+        self._revocations = revocations
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object unless there is one; returns whether there was none."""
+        return self._objects.create(name, data)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write an object."""
+        self._objects.replace(name, data)
+
+    def read(self, name: str) -> bytes | None:
+        """Return an object; None where there is none."""
+        try:
+            return self._objects.read(name, MAX_BYTES)
+        except Absent:
+            return None
+
+    def remove(self, name: str) -> None:
+        """Remove an object, if there is one."""
+        self._objects.remove(name)
+
+    def entry(self, key: str) -> Entry | None:
+        """Return the entry `key`, every digest checked; None where there is none that counts."""
+        try:
+            found = layout.fetch(self._objects, key, self._judge)
+        except (Absent, Refused):
+            return None
+        return Entry(key=key, meta=found.meta, files=found.files, signatures=found.signatures)
+
+    def keep(self, entry: Entry) -> None:
+        """Put an entry there with its signatures; one that does not count is replaced."""
+        try:
+            layout.push(self._objects, entry, replaces=self.entry(entry.key) is None)
+        except Damaged as error:
+            raise ValueError(f"the entry may not travel: {error}") from error
+
+    def _judge(self, record: bytes, signatures: bytes) -> str:
+        trust = self._revocations.trust
+        return "" if trust is None else judge(record, signatures, trust.trust).reason
+
+
+def bucket_of(url: str, revocations: Revocations) -> Shared | None:
+    """Return the store at `url`; None for no URL, and SettingError for a wrong one."""
+    check_url(url)
+    return Shared(url, revocations) if url else None

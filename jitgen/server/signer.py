@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The signer: a process of its own, the only one that ever has the signing key.
+
+Statements go in, envelopes come out, a JSON object a line, and nothing else: it signs no bytes that
+it has not read as a statement about an entry, and sets the time itself. So whoever takes over the
+service can have entries signed while that lasts, each of them in the signer's log, but cannot take
+the key away, nor sign a trust document.
+
+It is started by the service, with a pipe; or by the operator as another user, behind a socket of
+the file system (``jitgen signer --key FILE --socket PATH``), which keeps the key file itself from
+the service.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jitgen.errors import JitgenError, SigningError
+from jitgen.server.confine import undumpable
+from jitgen.server.log import Log
+from jitgen.signing import dsse, times
+from jitgen.signing.keys import PrivateKey
+from jitgen.signing.statement import PAYLOAD_TYPE, Statement
+
+MAX_LINE = 2**15
+"""Bytes of the longest line: a statement has one kilobyte."""
+
+
+def answer(line: bytes, key: PrivateKey, log: Log) -> dict[str, Any]:
+    """Return ``{"envelope": ...}`` for a line that holds a statement, else ``{"error": ...}``."""
+    try:
+        # Only what reads as a statement is signed, and then as it would be written, at this time.
+        statement = replace(Statement.decode(line.strip()), signed_at=times.now())
+        envelope = dsse.seal(PAYLOAD_TYPE, statement.encode(), key)
+    except SigningError as error:
+        log.event("refused to sign", level="error", reason=str(error))
+        return {"error": str(error)}
+    log.event("signed", key=statement.key, meta=statement.meta_sha256, keyid=key.keyid)
+    return {"envelope": envelope.to_json()}
+
+
+def serve(connection: socket.socket, key: PrivateKey, log: Log) -> None:
+    """Sign for one client until it goes."""
+    with connection, suppress(OSError):
+        connection.sendall(json.dumps({"keyid": key.keyid}).encode("ascii") + b"\n")
+        for line in _lines(connection):
+            made = json.dumps(answer(line, key, log)).encode("ascii")
+            connection.sendall(made + b"\n")
+
+
+def _lines(connection: socket.socket) -> Iterator[bytes]:
+    rest = b""
+    while received := connection.recv(2**14):
+        *lines, rest = (rest + received).split(b"\n")
+        if len(rest) > MAX_LINE or any(len(line) > MAX_LINE for line in lines):
+            return  # no statement is that long
+        yield from lines
+
+
+def listen(path: Path, key: PrivateKey, log: Log) -> None:
+    """
+    Sign for whoever may connect to the socket `path`, one after the other, until interrupted.
+
+    The file's group is let in: `path` lies in a folder that only the service's group can enter.
+    """
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        before = os.umask(0o117)
+        try:
+            server.bind(str(path))
+        finally:
+            os.umask(before)
+        server.listen(4)
+        log.event("signer listens", socket=str(path), keyid=key.keyid)
+        while True:
+            connection, _ = server.accept()
+            serve(connection, key, log)
+
+
+def main(descriptor: str, key_file: str) -> None:
+    """Sign for the service at the other end of the socket `descriptor`, then end the process."""
+    undumpable()
+    os.set_inheritable(int(descriptor), False)
+    connection = socket.socket(fileno=int(descriptor))
+    try:
+        key = PrivateKey.load(Path(key_file))
+    except JitgenError as error:
+        connection.sendall(json.dumps({"error": str(error)}).encode("ascii") + b"\n")
+        sys.exit(1)
+    serve(connection, key, Log())

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the service says of itself: health, versions, counters, revocations, trust."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from jitgen._version import __version__
+from jitgen.documents import BadDocument, parse_json
+from jitgen.server.call import MAX_BODY, Call, Json, Refused
+from jitgen.server.metrics import CONTENT_TYPE
+from jitgen.server.revocations import parse_revocations
+
+if TYPE_CHECKING:
+    from jitgen.server.service import Service
+
+
+async def livez(service: Service, call: Call) -> Response:  # noqa: ARG001
+    """Answer that the process answers."""
+    return Json({"live": True})
+
+
+async def readyz(service: Service, call: Call) -> Response:  # noqa: ARG001
+    """Answer whether requests should come here."""
+    reason = await service.unready()
+    document = {"ready": not reason} | ({"reason": reason} if reason else {})
+    return Json(document, status_code=503 if reason else 200)
+
+
+async def info(service: Service, call: Call) -> Response:  # noqa: ARG001
+    """Answer what this service is."""
+    limits = service.settings.limits
+    return Json(
+        {
+            "jitgen": __version__,
+            "uptime_s": round(time.time() - service.started, 1),
+            "toolchains": {
+                name: {
+                    "ready": pool.is_ready,
+                    "trouble": pool.trouble,
+                    "jobs": pool.jobs,
+                    "jitgen": pool.hello.get("jitgen"),
+                    "targets": pool.hello.get("targets", []),
+                    "toolchain": dict(pool.toolchain),
+                }
+                for name, pool in service.pools.items()
+            },
+            "queue": {"jobs": len(service.queue), "limit": limits.jobs},
+            "limits": {
+                "per_token": limits.per_token,
+                "per_arch": limits.per_arch,
+                "wait_s": limits.wait_s,
+                "body_bytes": MAX_BODY,
+            },
+            "signing": {
+                "keyid": service.signatures.keyid,
+                "gate": service.settings.signing.gate,
+                "uploads": service.settings.uploads.accept,
+            },
+            "confined": {
+                "network": not service.unconfined,
+                "secrets": not service.unconfined,
+                "why_not": service.unconfined,
+            },
+        }
+    )
+
+
+async def metrics(service: Service, call: Call) -> Response:  # noqa: ARG001
+    """Answer with the counters."""
+    service.count()
+    return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+
+async def openapi(service: Service, call: Call) -> Response:  # noqa: ARG001
+    """Answer with the OpenAPI document."""
+    from jitgen.server.openapi import document
+
+    return Json(document())
+
+
+async def trust(service: Service, call: Call) -> Response:
+    """Answer with the trust document that the operator put here."""
+    found = service.shelf.revocations.trust
+    if found is None:
+        raise Refused(404, "E_TRUST", "this service hands out no trust document")
+    etag = f'"{found.digest}"'
+    if etag in call.header(b"if-none-match"):
+        return Response(status_code=304, headers={"ETag": etag})
+    return Response(found.data, headers={"Content-Type": "application/json", "ETag": etag})
+
+
+async def revoke(service: Service, call: Call) -> Response:
+    """Revoke digests from now on."""
+    try:
+        digests = parse_revocations(parse_json(await call.body(), max_bytes=MAX_BODY))
+    except (BadDocument, ValueError, RecursionError) as error:
+        raise Refused(400, "E_FIELDS", f"the body is {error}") from None
+    try:
+        number = service.shelf.revocations.add(digests, call.token.name)
+    except OSError as error:
+        raise Refused(507, "E_DISK", f"it cannot be written down: {error.strerror}") from error
+    service.shelf.forget_all()
+    service.log.event("revoked", digests=sorted(digests), token=call.token.name, trace=call.trace)
+    return Json({"revoked": number})
+
+
+async def revocations(service: Service, call: Call) -> Response:  # noqa: ARG001
+    """Answer what is revoked."""
+    rows = service.shelf.revocations.all()
+    return Json(
+        {
+            "revoked": {
+                digest: {"reason": row.reason, "by": row.by, "at": row.at}
+                for digest, row in rows.items()
+            }
+        }
+    )

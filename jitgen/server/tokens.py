@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Who may do what: bearer tokens, of which the service knows digests only.
+
+The file is TOML, a table for each token::
+
+    [[token]]
+    name = "pods"
+    sha256 = "9f86d081..."        # of the token's text
+    scopes = ["read", "compile"]
+    not_after = 2027-01-01        # may be left out
+
+A token is 256 random bits, so that a plain digest cannot be searched. Looking a digest up tells
+nothing about others by the time it takes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from datetime import time as clock
+from pathlib import Path
+from typing import Any
+
+from jitgen.cache.entry import is_key
+from jitgen.documents import BadDocument, parse_toml, read_bounded
+from jitgen.errors import SettingError
+from jitgen.server.mistakes import Mistakes, choices, of, text
+from jitgen.server.settings import SCOPES
+from jitgen.text import shown
+
+PREFIX = "jitgen_"
+"""What every token begins with, so that scanners of secrets find a lost one."""
+
+_MAX_BYTES = 2**20
+_MAX_TOKEN = 256  # characters; ours have 50
+
+
+def _digest(value: Any) -> str:
+    if not is_key(value):
+        raise ValueError("a SHA-256: 64 hexadecimal digits in lower case")
+    return str(value)
+
+
+def _moment(value: Any) -> float:
+    """Read a TOML date or date and time; without an offset it is UTC."""
+    if isinstance(value, datetime):
+        moment = value
+    elif isinstance(value, date):
+        moment = datetime.combine(value, clock())
+    else:
+        raise ValueError("a date such as 2027-01-31")
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """
+    One token.
+
+    Attributes:
+        name: Whose it is; in logs, metrics and limits.
+        sha256: Digest of its text.
+        scopes: What it is good for.
+        not_after: When it ends, in seconds since 1970; None: never.
+    """
+
+    name: str = of(text, None, "whose it is")
+    sha256: str = of(_digest, "", "digest of its text")
+    scopes: tuple[str, ...] = of(choices(*SCOPES), (), "what it is good for")
+    not_after: float | None = of(_moment, None, "the day on which it ends")
+
+
+class Tokens:
+    """Those of one file; safe to replace while requests are served."""
+
+    def __init__(self, tokens: Mapping[str, Token], anonymous: Token | None = None) -> None:
+        self._by_digest = dict(tokens)
+        self._anonymous = anonymous
+        self._known: dict[str, Token] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_digest)
+
+    def of(self, secret: str | None) -> Token | None:
+        """Return the token with this text, or who comes without one; None where there is none."""
+        if secret is None:
+            return self._anonymous
+        # A digest takes a microsecond; what is remembered is bounded by the number of tokens.
+        found = self._known.get(secret)
+        if found is None:
+            if len(secret) > _MAX_TOKEN:
+                return None
+            found = self._by_digest.get(hashlib.sha256(secret.encode()).hexdigest())
+            if found is None:
+                return None
+            self._known[secret] = found
+        if found.not_after is not None and time.time() >= found.not_after:
+            return None
+        return found
+
+
+def read_tokens(file: Path | None, anonymous: tuple[str, ...] = ()) -> Tokens:
+    """
+    Return the tokens of `file`.
+
+    Raises:
+        SettingError: It cannot be read, others may write to it, or it is wrong: a line a mistake.
+    """
+    stranger = Token(name="anonymous", scopes=anonymous) if anonymous else None
+    if file is None:
+        return Tokens({}, stranger)
+    try:
+        mode = file.stat().st_mode
+        document = parse_toml(read_bounded(file, _MAX_BYTES), max_bytes=_MAX_BYTES)
+    except OSError as error:
+        raise SettingError(f"{file} cannot be read: {error.strerror or error}") from error
+    except BadDocument as error:
+        raise SettingError(f"{file}: {error}") from error
+    mistakes = Mistakes()
+    if mode & 0o022:
+        mistakes.add("mode", f"others may write to it; run: chmod go-w {file}")
+    found = _parsed(document, mistakes)
+    if mistakes.lines:
+        raise SettingError("\n".join(f"{file}: {line}" for line in mistakes.lines))
+    return Tokens(found, stranger)
+
+
+def _parsed(document: dict[str, Any], mistakes: Mistakes) -> dict[str, Token]:
+    rows = document.get("token", [])
+    for name in sorted(set(document) - {"token"}):
+        mistakes.add(name, "is not known; allowed: [[token]] tables")
+    if not isinstance(rows, list):
+        mistakes.add("token", f"must be [[token]] tables (got {shown(rows)})")
+        rows = []
+    found: dict[str, Token] = {}
+    names: set[str] = set()
+    for index, row in enumerate(rows):
+        token = mistakes.table(Token, row, f"token[{index}]")
+        for needed in ("name", "sha256", "scopes"):
+            if isinstance(row, dict) and needed not in row:
+                mistakes.add(f"token[{index}].{needed}", "is missing")
+        if token.sha256 and token.sha256 in found:
+            mistakes.add(f"token[{index}]", "is the same token as an earlier one")
+        if token.name in names:
+            mistakes.add(f"token[{index}].name", f"two tokens are called {shown(token.name)}")
+        names.add(token.name)
+        found[token.sha256] = token
+    return found
+
+
+def new_token(name: str, scopes: tuple[str, ...]) -> tuple[str, str]:
+    """Return the text of a new token, and the table of it for the file."""
+    secret = PREFIX + secrets.token_urlsafe(32)
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+    listed = ", ".join(f'"{scope}"' for scope in scopes)
+    table = f'[[token]]\nname = "{name}"\nsha256 = "{digest}"\nscopes = [{listed}]\n'
+    return secret, table

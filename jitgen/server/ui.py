@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The pages for people, at ``/ui``: what waits, what was compiled, what missed and why, what is there.
+
+HTML is made here, by templates that escape everything, and needs no script: the policy that is sent
+along allows none, from nowhere. Browsers send a token as the password of HTTP's basic scheme. Pages
+only show; nothing can be changed by them, so that no other site can have anything changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+
+from jitgen._version import __version__
+from jitgen.cache import Entry
+from jitgen.errors import SigningError
+from jitgen.server.call import Call, Refused
+from jitgen.server.compiles import state_of
+from jitgen.signing.dsse import decode
+from jitgen.signing.statement import Statement
+
+if TYPE_CHECKING:
+    import jinja2
+
+    from jitgen.server.service import Service
+
+POLICY = (
+    "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_FOLDER = Path(__file__).resolve().parent / "pages"
+_MOST = 200  # rows of a table
+_HOUR_S = 3600.0
+_SOURCES = ("memory", "disk", "shared", "missing")
+
+
+async def overview(service: Service, call: Call) -> Response:  # noqa: ARG001
+    """Show the queue, recent compiles, hit rates and misses."""
+    counts = {source: _count(service, source) for source in _SOURCES}
+    total = sum(counts.values())
+    return _page(
+        "overview.html",
+        active=[(job, state_of(service, job)) for job in service.queue.active()[:_MOST]],
+        recent=service.queue.recent(50),
+        prewarms=[prewarm.to_json() for prewarm in service.prewarms.all()[:20]],
+        rates=[(name, n, n / total if total else 0.0) for name, n in counts.items()],
+        misses=service.misses.since(_HOUR_S)[:_MOST],
+        pools=service.pools.values(),
+        unready=await service.unready(),
+        hot=service.shelf.hot,
+    )
+
+
+async def entries(service: Service, call: Call) -> Response:
+    """List the entries whose name or key holds what is searched for."""
+    wanted = call.query("q")
+
+    def found() -> list[Any]:
+        rows = (i for i in service.shelf.store.entries() if wanted in i.name or wanted in i.key)
+        return list(islice(rows, _MOST + 1))
+
+    rows = await asyncio.to_thread(found)
+    return _page("entries.html", rows=rows[:_MOST], is_more=len(rows) > _MOST, wanted=wanted)
+
+
+async def entry(service: Service, call: Call) -> Response:
+    """Show one entry: its key document, its numbers, its source, who signed it."""
+    found = await asyncio.to_thread(service.shelf.store.read, call.key)
+    if found is None:
+        raise Refused(404, "E_MISSING", f"there is no entry {call.key[:12]}")
+    document = found.meta.key_document
+    return _page(
+        "entry.html",
+        meta=found.meta,
+        source=found.source,
+        derived=document.get("derived") or {},
+        document=json.dumps(document, indent=2, sort_keys=True),
+        signatures=_signatures(found),
+        revocation=service.shelf.revocations.of_key(call.key),
+    )
+
+
+async def revocations(service: Service, call: Call) -> Response:  # noqa: ARG001
+    """Show what is revoked, and the trust document."""
+    rows = sorted(service.shelf.revocations.all().values(), key=lambda row: -row.at)
+    trust = service.shelf.revocations.trust
+    return _page(
+        "revocations.html",
+        rows=rows[:_MOST],
+        trust=None if trust is None else trust.trust,
+        keyid=service.signatures.keyid,
+    )
+
+
+async def style(service: Service, call: Call) -> Response:  # noqa: ARG001
+    """Answer with the style sheet."""
+    text = (_FOLDER / "style.css").read_text(encoding="utf-8")
+    return Response(text, headers={**_HEADERS, "Content-Type": "text/css; charset=utf-8"})
+
+
+def _count(service: Service, source: str) -> int:
+    found = service.metrics.registry.get_sample_value(
+        "jitgen_service_entries_total", {"source": source}
+    )
+    return int(found or 0)
+
+
+def _signatures(entry: Entry) -> list[dict[str, str]]:
+    """Return who signed an entry, as it says itself; whether that counts is for clients to say."""
+    try:
+        return [
+            {"keyid": each.keyid, "builder": said.builder, "at": _moment(said.signed_at)}
+            for envelope in decode(entry.signatures)
+            for said in [Statement.decode(envelope.payload)]
+            for each in envelope.signatures
+        ]
+    except SigningError as error:
+        return [{"keyid": "unreadable", "builder": str(error), "at": ""}]
+
+
+def _page(name: str, **values: Any) -> Response:
+    html = _templates().get_template(name).render(version=__version__, now=time.time(), **values)
+    return Response(html, headers={**_HEADERS, "Content-Type": "text/html; charset=utf-8"})
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    import jinja2
+
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    made.filters |= {"moment": _moment, "ago": _ago, "size": _size}
+    return made
+
+
+def _moment(at: Any) -> str:
+    """Return a moment as UTC, to the second."""
+    if not isinstance(at, float):
+        return str(at.strftime("%Y-%m-%d %H:%M:%S"))
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
+
+
+def _ago(at: float) -> str:
+    seconds = max(0, round(time.time() - at))
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / 1024:,.0f} KiB" if num_bytes < 2**20 else f"{num_bytes / 2**20:,.1f} MiB"

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+One job from beginning to end: compile, check what came back, pass the gate, sign, keep.
+
+What a compile process answers is believed only as far as it can be checked: it is an entry of the
+key that was asked for, with the config, target and name that were asked for, and every digest is
+right. Only then is it signed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jitgen.cache import Damaged, Entry
+from jitgen.errors import ResourceError, SigningError
+from jitgen.remote import wire
+from jitgen.server import task
+from jitgen.server.jobs import Job, JobFailed, Order
+from jitgen.server.shelf import ZSTD
+
+if TYPE_CHECKING:
+    from jitgen.server.failures import Failures
+    from jitgen.server.gate import Gate
+    from jitgen.server.leases import Leases
+    from jitgen.server.log import Log
+    from jitgen.server.metrics import Metrics
+    from jitgen.server.pools import Pool
+    from jitgen.server.shelf import Shelf
+    from jitgen.server.signatures import Signatures
+
+_CODES = {
+    task.REFUSED: "E_COMPILE",
+    task.BROKEN: "E_TOOLCHAIN",
+    task.SHORT: "E_RESOURCE",
+    task.DOUBTFUL: "E_TOOLCHAIN",
+}
+
+
+class Worker:
+    """Does jobs; raises JobFailed for whatever becomes of one."""
+
+    def __init__(
+        self,
+        *,
+        pools: Mapping[str, Pool],
+        shelf: Shelf,
+        signatures: Signatures,
+        gate: Gate,
+        leases: Leases,
+        metrics: Metrics,
+        log: Log,
+        failures: Failures,
+    ) -> None:
+        self._pools = pools
+        self._shelf = shelf
+        self._signatures = signatures
+        self._gate = gate
+        self._leases = leases
+        self._metrics = metrics
+        self._log = log
+        self._failures = failures
+
+    async def __call__(self, job: Job) -> None:
+        """Bring the entry of `job` onto the shelf."""
+        order = job.order
+        self._metrics.queue_s.observe(job.started - job.created)
+        outcome = "failed"
+        try:
+            async with self._leases.held(order.key) as theirs:
+                entry = theirs or await asyncio.to_thread(self._shelf.store.read, order.key)
+                if entry is None:
+                    entry = await self._made(job)
+                    outcome = "compiled"
+                else:
+                    outcome = "found"
+            await self._shelf.take(entry, ZSTD)
+        except JobFailed as failure:
+            outcome = failure.code
+            if failure.is_certain:
+                await self._failures.add(order.key, order.name, failure.reason)
+            raise
+        except (ResourceError, SigningError, Damaged) as error:
+            raise JobFailed("E_RESOURCE", str(error)) from error
+        finally:
+            self._metrics.compiles.labels(order.arch, order.pool, outcome).inc()
+            self._log.event(
+                "job over",
+                level="info" if outcome in ("compiled", "found") else "error",
+                key=order.key,
+                kernel=order.name,
+                outcome=outcome,
+                asked=job.asked,
+                compile_s=job.compile_s,
+                trace=order.trace,
+            )
+
+    async def built(self, order: Order) -> Entry:
+        """Return what `order` compiles to here, checked and neither signed nor kept."""
+        answer = await self._pools[order.pool].compile(order.config, order.arch, order.trace)
+        kind, result = answer["kind"], answer.get("result") or {}
+        if kind != "ok":
+            code = "E_TIMEOUT" if kind == "timeout" else "E_RESOURCE"
+            raise JobFailed(code, f"the compile process failed: {answer.get('error')}")
+        if "kind" in result:
+            is_certain = result["kind"] == task.REFUSED
+            raise JobFailed(_CODES[result["kind"]], str(result["error"]), is_certain=is_certain)
+        return _checked(order, result)
+
+    async def _made(self, job: Job) -> Entry:
+        order = job.order
+        self._log.event(
+            "compile",
+            key=order.key,
+            kernel=order.name,
+            toolchain=order.pool,
+            token=order.token,
+            trace=order.trace,
+        )
+        entry = await self.built(order)
+        job.compile_s = entry.meta.compile_s
+        self._metrics.compile_s.labels(order.arch).observe(entry.meta.compile_s)
+        if reason := await self._gate.refusal(entry, self._pools[order.pool].python):
+            raise JobFailed("E_GATE", f"it does not pass the gate: {reason}", is_certain=True)
+        return await self.kept(entry)
+
+    async def kept(self, entry: Entry) -> Entry:
+        """Sign an entry that was built here, and keep it; returns the one to hand out."""
+        record = entry.meta.encode()
+        signatures = await self._signatures.of(record)
+        published = await self._shelf.publish(entry.meta, entry.files, signatures)
+        if published.why_private:
+            # Who waits for it is served from memory; the next start compiles it again.
+            self._log.event("not kept", level="error", key=entry.key, reason=published.why_private)
+            return published
+        # Another service on the same disk may have been faster: then theirs is the entry.
+        found = await asyncio.to_thread(self._shelf.store.read, entry.key) or published
+        await self._leases.share(found)
+        return found
+
+
+def _checked(order: Order, result: Mapping[str, Any]) -> Entry:
+    """Return the entry that a compile process answered with; raises JobFailed if it is none."""
+    try:
+        record = result["meta"].encode("ascii")
+        files = {
+            name: base64.b64decode(data, validate=True) for name, data in result["files"].items()
+        }
+        found = wire.checked(record, files, order.key)
+    except (KeyError, AttributeError, ValueError, binascii.Error, Damaged) as error:
+        raise JobFailed("E_RESOURCE", f"the compile process answered nonsense: {error}") from error
+    meta = found.meta
+    if (meta.config, meta.arch, meta.name) != (order.config, order.arch, order.name):
+        raise JobFailed("E_RESOURCE", "the compile process answered with another kernel")
+    return Entry(key=order.key, meta=meta, files=found.files)

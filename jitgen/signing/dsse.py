@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Envelopes: bytes, what they are, and signatures over both (DSSE, version 1).
+
+What is signed is not the payload alone but an encoding of its type and itself, so that a signature
+of a trust document is none of a statement. A payload is looked into only after a signature of it
+was found good. ``signatures.json`` of an entry holds a list of envelopes; who signs an entry later
+adds another, and takes none away.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from jitgen.config.config import canonical_json
+from jitgen.documents import BadDocument, parse_json
+from jitgen.errors import SigningError
+from jitgen.frozen import frozen
+from jitgen.signing.keys import SIGNATURE_BYTES, PrivateKey, PublicKey, Sign, is_digest, unbase64
+
+MAX_BYTES = 2**16
+"""Largest ``signatures.json``."""
+
+MAX_ENVELOPES = 16
+MAX_SIGNATURES = 16
+"""Of one envelope. Together they bound the work that somebody else's file can ask for."""
+
+
+@frozen
+class Signature:
+    """
+    One signature.
+
+    Attributes:
+        keyid: Name of the key that made it, so that it need not be searched for.
+        sig: Its 64 bytes.
+    """
+
+    keyid: str
+    sig: bytes
+
+
+@frozen
+class Envelope:
+    """
+    A payload and its signatures.
+
+    Attributes:
+        payload_type: What the payload is.
+        payload: The bytes that were signed.
+        signatures: At least one.
+    """
+
+    payload_type: str
+    payload: bytes
+    signatures: tuple[Signature, ...]
+
+    def is_signed_by(self, public: PublicKey) -> bool:
+        """Return whether one of the signatures is of `public`, and good."""
+        message = encoding(self.payload_type, self.payload)
+        return any(
+            signature.keyid == public.keyid and public.verifies(signature.sig, message)
+            for signature in self.signatures
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the envelope as JSON values, in the form of DSSE."""
+        return {
+            "payload": base64.b64encode(self.payload).decode("ascii"),
+            "payloadType": self.payload_type,
+            "signatures": [
+                {"keyid": one.keyid, "sig": base64.b64encode(one.sig).decode("ascii")}
+                for one in self.signatures
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """
+        Return the envelope that `to_json` wrote; whether its signatures are good is not looked at.
+
+        Raises:
+            SigningError: It is none.
+        """
+        fields = _fields(document, {"payload", "payloadType", "signatures"}, "an envelope")
+        kind, signatures = fields["payloadType"], fields["signatures"]
+        if not isinstance(kind, str) or not kind.isascii() or not isinstance(signatures, list):
+            raise SigningError("an envelope has a bad payloadType or bad signatures")
+        if not 1 <= len(signatures) <= MAX_SIGNATURES:
+            raise SigningError(
+                f"an envelope has {len(signatures)} signatures, not 1 to {MAX_SIGNATURES}"
+            )
+        return cls(
+            payload_type=kind,
+            payload=unbase64(fields["payload"], "the payload of an envelope"),
+            signatures=tuple(_signature(one) for one in signatures),
+        )
+
+
+def _signature(document: Any) -> Signature:
+    fields = _fields(document, {"keyid", "sig"}, "a signature")
+    keyid, sig = fields["keyid"], unbase64(fields["sig"], "a signature")
+    if not is_digest(keyid) or len(sig) != SIGNATURE_BYTES:
+        raise SigningError("a signature has a bad keyid or a wrong length")
+    return Signature(keyid=keyid, sig=sig)
+
+
+def _fields(document: Any, names: set[str], what: str) -> Mapping[str, Any]:
+    if not isinstance(document, dict) or document.keys() != names:
+        raise SigningError(f"{what} has missing or unknown fields: it has {sorted(names)}")
+    return document
+
+
+def encoding(payload_type: str, payload: bytes) -> bytes:
+    """Return what is signed of a payload: its type and itself, each after its length."""
+    kind = payload_type.encode("utf-8")
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+
+
+def seal(payload_type: str, payload: bytes, *keys: PrivateKey) -> Envelope:
+    """Return the envelope of a payload, signed by each of `keys`."""
+    return seal_with(payload_type, payload, {key.keyid: key.sign for key in keys})
+
+
+def seal_with(payload_type: str, payload: bytes, signers: Mapping[str, Sign]) -> Envelope:
+    """Return the envelope of a payload; `signers` by keyid, which may ask another process."""
+    message = encoding(payload_type, payload)
+    signatures = (Signature(keyid=keyid, sig=sign(message)) for keyid, sign in signers.items())
+    return Envelope(payload_type=payload_type, payload=payload, signatures=tuple(signatures))
+
+
+def encode(envelopes: Iterable[Envelope]) -> bytes:
+    """Return the bytes of a ``signatures.json``; those of no envelope are none at all."""
+    listed = [envelope.to_json() for envelope in envelopes]
+    return f"{canonical_json({'envelopes': listed})}\n".encode("ascii") if listed else b""
+
+
+def decode(data: bytes) -> tuple[Envelope, ...]:
+    """
+    Return the envelopes in `data`, the bytes of a ``signatures.json``; none in no bytes.
+
+    Raises:
+        SigningError: It is not one, or is too large.
+    """
+    if not data:
+        return ()
+    try:
+        document = parse_json(data, max_bytes=MAX_BYTES)
+    except BadDocument as error:
+        raise SigningError(f"signatures.json cannot be read: {error}") from None
+    listed = _fields(document, {"envelopes"}, "signatures.json")["envelopes"]
+    if not isinstance(listed, list) or len(listed) > MAX_ENVELOPES:
+        raise SigningError(f"signatures.json has no list of at most {MAX_ENVELOPES} envelopes")
+    return tuple(Envelope.from_json(one) for one in listed)
+
+
+def merged(*files: bytes) -> bytes:
+    """
+    Return a ``signatures.json`` with the envelopes of all of `files`, each once.
+
+    Raises:
+        SigningError: One of them is none, or they are too many together.
+    """
+    envelopes = tuple(dict.fromkeys(one for data in files for one in decode(data)))
+    if len(envelopes) > MAX_ENVELOPES:
+        raise SigningError(f"{len(envelopes)} envelopes are more than the {MAX_ENVELOPES} allowed")
+    return encode(envelopes)

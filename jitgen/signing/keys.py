@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Ed25519 keys, and the files that they lie in.
+
+A private key is a PKCS #8 PEM file, as ``openssl genpkey -algorithm ed25519`` writes it. It is read
+only if nobody but its owner can: a key that others could have copied vouches for nothing. A key's
+name, its `keyid`, is the SHA-256 of its public half, so that nobody chooses it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from jitgen.documents import BadDocument, read_stream
+from jitgen.errors import SigningError, ToolchainError
+from jitgen.frozen import frozen
+
+PUBLIC_BYTES = 32
+SIGNATURE_BYTES = 64
+_MAX_FILE_BYTES = 2**14
+_HEX64 = re.compile(r"[0-9a-f]{64}")
+
+
+def is_digest(value: object) -> bool:
+    """Return whether `value` is a SHA-256 in lower-case hexadecimal, as a keyid is."""
+    return isinstance(value, str) and _HEX64.fullmatch(value) is not None
+
+
+def _ed25519() -> Any:
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError as error:
+        raise ToolchainError(
+            f"signatures need the package cryptography ({error}); "
+            "run: pip install 'jitgen[signing]'"
+        ) from error
+    return ed25519
+
+
+@frozen
+class PublicKey:
+    """
+    What a signature is checked with.
+
+    Attributes:
+        raw: The 32 bytes of the key.
+    """
+
+    raw: bytes
+
+    @property
+    def keyid(self) -> str:
+        """The key's name: SHA-256 of `raw`, in hexadecimal."""
+        return hashlib.sha256(self.raw).hexdigest()
+
+    @property
+    def text(self) -> str:
+        """The key as documents hold it, in base64."""
+        return base64.b64encode(self.raw).decode("ascii")
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """
+        Return the key that `text` stands for.
+
+        Raises:
+            SigningError: It is no base64 of 32 bytes.
+        """
+        raw = unbase64(text, "a public key")
+        if len(raw) != PUBLIC_BYTES:
+            raise SigningError(f"a public key has {len(raw)} bytes, not {PUBLIC_BYTES}")
+        return cls(raw=raw)
+
+    def verifies(self, signature: bytes, message: bytes) -> bool:
+        """Return whether the private half of this key made `signature` of `message`."""
+        ed25519 = _ed25519()
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            ed25519.Ed25519PublicKey.from_public_bytes(self.raw).verify(signature, message)
+        except (InvalidSignature, ValueError):  # the latter: 32 bytes that are no point
+            return False
+        return True
+
+
+class PrivateKey:
+    """
+    What signs.
+
+    Attributes:
+        public: Its public half.
+    """
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+        self.public = PublicKey(raw=key.public_key().public_bytes_raw())
+
+    def __repr__(self) -> str:
+        return f"PrivateKey({self.keyid[:12]})"
+
+    @property
+    def keyid(self) -> str:
+        """The key's name: that of its public half."""
+        return self.public.keyid
+
+    @classmethod
+    def generate(cls) -> Self:
+        """Return a new key."""
+        return cls(_ed25519().Ed25519PrivateKey.generate())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """
+        Return the key in the file `path`.
+
+        Raises:
+            SigningError: There is none, others than its owner can read or write the file, or it
+                holds no unencrypted Ed25519 key.
+        """
+        ed25519 = _ed25519()
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        try:
+            key = load_pem_private_key(_read_private(path), password=None)
+        except (ValueError, TypeError) as error:  # the latter: it is encrypted
+            raise SigningError(f"{path} holds no key that can be read: {error}") from None
+        if not isinstance(key, ed25519.Ed25519PrivateKey):
+            raise SigningError(f"{path} holds a key of another kind; an Ed25519 key is needed")
+        return cls(key)
+
+    def save(self, path: Path) -> None:
+        """
+        Write the key to the new file `path`, mode 0600.
+
+        Raises:
+            SigningError: There is one already, or it cannot be written.
+        """
+        from cryptography.hazmat.primitives import serialization
+
+        data = self._key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, 0o600)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(descriptor)
+        except OSError as error:
+            raise SigningError(f"the key cannot be written: {error}") from error
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the signature of `message`, 64 bytes; the same each time."""
+        signature: bytes = self._key.sign(message)
+        return signature
+
+
+Sign = Callable[[bytes], bytes]
+"""Signs a message; where the key lies in another process, whatever asks that process."""
+
+
+def _read_private(path: Path) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as stream:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise SigningError(f"{path} is no regular file")
+            if found.st_uid not in (os.geteuid(), 0):
+                raise SigningError(f"{path} belongs to user {found.st_uid}, not to you")
+            if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                mode = stat.S_IMODE(found.st_mode)
+                raise SigningError(
+                    f"others can use the private key {path} (mode {mode:04o}); if nobody has "
+                    f"copied it, run: chmod 600 {path}"
+                )
+            return read_stream(stream, _MAX_FILE_BYTES)
+    except BadDocument as error:
+        raise SigningError(f"{path} is no key: {error}") from None
+    except OSError as error:
+        raise SigningError(f"the private key cannot be read: {error}") from error
+
+
+def unbase64(text: object, what: str) -> bytes:
+    """
+    Return the bytes that `text` stands for.
+
+    Only the one text that stands for them is read: others differ in bits that nobody looks at.
+
+    Raises:
+        SigningError: It is no base64.
+    """
+    with suppress(binascii.Error, UnicodeEncodeError):
+        if isinstance(text, str):
+            data = base64.b64decode(text.encode("ascii"), validate=True)
+            if base64.b64encode(data).decode("ascii") == text:
+                return data
+    raise SigningError(f"{what} is not written in base64")

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moments as signed documents hold them: ISO 8601 in UTC, to the second."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from jitgen.errors import SigningError
+from jitgen.text import shown
+
+_FORM = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", re.ASCII)
+
+
+def now() -> datetime:
+    """Return the present moment, in UTC."""
+    return datetime.now(UTC)
+
+
+def text_of(moment: datetime) -> str:
+    """Return `moment` as documents hold it: ``2026-01-02T03:04:05+00:00``."""
+    return moment.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def moment_of(text: object, what: str) -> datetime:
+    """
+    Return the moment that `text`, the `what` of a document, stands for.
+
+    One form only: two texts for the same moment would be two documents that mean the same.
+
+    Raises:
+        SigningError: It is not written as `text_of` writes it.
+    """
+    try:
+        if isinstance(text, str) and _FORM.fullmatch(text):
+            return datetime.fromisoformat(text)
+    except ValueError:
+        pass
+    raise SigningError(f"{what} is {shown(text)}, not a time such as 2026-01-02T03:04:05+00:00")

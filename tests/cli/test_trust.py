@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`jitgen trust`, and `jitgen cache sign`, `push`, `pull`: from one root to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jitgen.bench.cache import fabricate
+from jitgen.cache import Store
+from jitgen.settings import settings
+from jitgen.signing.keys import PrivateKey
+from tests.cli.conftest import Jitgen
+from tests.unit.remote_stand import forget
+
+
+@pytest.fixture
+def place(tmp_path: Path, jitgen: Jitgen) -> Iterator[Path]:
+    """A folder with a trust document, its root key, and a key that signs."""
+    tmp_path.chmod(0o700)
+    forget()
+    with settings.scope(trust=tmp_path / "trust.json"):
+        assert jitgen(f"trust init --root-key {tmp_path}/root.pem").code == 0
+        assert jitgen(f"trust key {tmp_path}/ci.pem").code == 0
+        done = jitgen(f"trust add {tmp_path}/ci.pem --root-key {tmp_path}/root.pem --comment ci")
+        assert done.code == 0
+        yield tmp_path
+    forget()
+
+
+def test_entries_travel_signed(jitgen: Jitgen, place: Path, cache_root: Path) -> None:
+    fabricate(cache_root, 2)
+    url, keys = f"file://{place}/bucket", sorted(i.key for i in Store.open().entries())
+    done = jitgen(f"cache push --to {url} --key {place}/ci.pem --json")
+    assert sorted(done.document["pushed"]) == keys
+    assert done.document["unsigned"] == []
+    assert jitgen("cache verify --signatures").code == 0
+
+    with settings.scope(cache_dir=place / "other", remote=url, verify="always"):
+        assert jitgen(f"cache pull {keys[0]} --json").document["pulled"] == keys[:1]
+        done = jitgen("cache pull --all --json")
+        assert (done.document["pulled"], done.document["here"]) == (keys[1:], keys[:1])
+        assert jitgen("cache stats --json").document["elsewhere"][0]["state"] == "asked"
+        assert url in jitgen("cache dir").err
+        assert f"what {url} has is not listed" in jitgen("cache ls").err
+        assert "answers in" in jitgen("doctor --remote").out
+
+
+def test_what_is_revoked_is_neither_pulled_nor_good(
+    jitgen: Jitgen, place: Path, cache_root: Path
+) -> None:
+    fabricate(cache_root, 1)
+    (key,) = (info.key for info in Store.open().entries())
+    assert jitgen(f"cache sign --key {place}/ci.pem").code == 0
+    assert jitgen(f"cache push --to file://{place}/bucket").code == 0
+    done = jitgen(f"trust revoke {key} --reason slow --root-key {place}/root.pem")
+    assert done.code == 0
+
+    forget()
+    done = jitgen("cache verify --signatures --json")
+    assert done.code == 1
+    assert "is revoked: slow" in done.document["refused"][key]
+    with settings.scope(cache_dir=place / "other"):
+        done = jitgen(f"cache pull --all --from file://{place}/bucket --json")
+    assert done.code == 1
+    assert "is revoked: slow" in done.document["failed"][key]
+
+
+def test_unsigned_entries_are_told(jitgen: Jitgen, place: Path, cache_root: Path) -> None:
+    fabricate(cache_root, 1)
+    done = jitgen(f"cache push --to file://{place}/bucket")
+
+    assert done.code == 0
+    assert "signed by nobody" in done.err
+
+
+def test_keys_rotate_and_what_they_signed_counts(jitgen: Jitgen, place: Path) -> None:
+    old = PrivateKey.load(place / "ci.pem").keyid
+    jitgen(f"trust key {place}/new.pem")
+    done = jitgen(f"trust rotate {place}/new.pem --root-key {place}/root.pem --overlap 1")
+    assert done.code == 0
+
+    shown = jitgen("trust show --json").document
+    assert shown["version"] == 3
+    ends = {key["keyid"]: key["not_after"] for key in shown["keys"]}
+    assert ends.pop(old) < min(ends.values())
+
+
+def test_root_key_rotates_with_both_signatures(jitgen: Jitgen, place: Path) -> None:
+    jitgen(f"trust key {place}/root2.pem")
+    done = jitgen(f"trust rotate {place}/root2.pem --root --root-key {place}/root.pem")
+    assert done.code == 0
+
+    before = jitgen(f"trust revoke {'a' * 64} --root-key {place}/root.pem")
+    assert before.code == 1
+    assert jitgen(f"trust revoke {'a' * 64} --root-key {place}/root2.pem").code == 0
+
+
+def test_mistakes_are_told(jitgen: Jitgen, place: Path) -> None:
+    root = f"--root-key {place}/root.pem"
+    for words, code, text in (
+        (f"trust init {root}", 1, "exists"),
+        (f"trust add {place}/root.pem {root}", 1, "a root key does not sign entries"),
+        (f"trust add nonsense {root}", 1, "neither a key's file nor a public key"),
+        (f"trust revoke xyz {root}", 2, "is no digest"),
+        (f"trust revoke {root}", 2, "name a DIGEST"),
+        (f"trust revoke --before yesterday {root}", 2, "is no time"),
+        (f"trust add {place}/ci.pem --root-key {place}/ci.pem", 1, "one of the roots it names"),
+        (f"trust show --file {place}/none.json", 1, "cannot be read"),
+        ("cache push --to ftp://x", 2, "a URL that begins with s3://"),
+        ("cache push --to https://x", 2, "can only be read"),
+        ("cache push", 2, "JITGEN_REMOTE is not set"),
+        ("cache pull --from file:///x", 2, "--all"),
+    ):
+        done = jitgen(words)
+        assert (done.code, text in done.err) == (code, True), (words, done)
+
+
+def test_expired_document_is_told(
+    jitgen: Jitgen, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from datetime import timedelta
+
+    from jitgen.signing import times
+
+    later = times.now() + timedelta(days=366)
+    monkeypatch.setattr(times, "now", lambda: later)
+    done = jitgen("trust show")
+
+    assert done.code == 1
+    assert "it has expired" in done.out

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A service for a while, and all that can happen: ``python -m tests.service.soak --minutes 30``.
+
+Clients fetch and compile without pause, while the service, its signer and its compile processes are
+killed, tokens and signing keys rotated, entries revoked and removed, and the disk filled (as root,
+who can mount one). Every answer is looked at: one that is not the entry that was asked for, that
+nobody trusted signed, or that was revoked before it was asked for, ends the soak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import urllib3
+
+from jitgen.cache import Damaged
+from jitgen.compile.processes import children_of, descendants_of
+from jitgen.config import Arch
+from jitgen.remote import wire
+from jitgen.runtime.spec import spec_of
+from jitgen.signing.keys import PrivateKey
+from jitgen.signing.policy import judge
+from tests.service.running import Running, order, resident_bytes
+from tests.service.test_stampede import configs
+from tests.service.test_trouble import fill
+from tests.service.trusting import trust_in
+
+MOST_RESIDENT = 300 * 2**20
+KERNELS = 24
+
+
+class Soak:
+    """One soak: clients, what happens to the service, and what was seen."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.resident: list[int] = []
+        self.over = threading.Event()
+        self.kernels = configs(KERNELS)
+        self.keys = [spec_of(config, Arch.CPU).key for config in self.kernels]
+        self.revoked: dict[str, float] = {}
+        self.disk = self._disk(folder)
+        self.service = Running(
+            folder / "service",
+            {
+                "store": {"root": f"{self.disk}/cache", "state": str(folder / "state")},
+                "limits": {"grace_s": 5},
+                "log": {"requests": "errors"},
+            },
+        )
+        self.signers = [self.service.key]
+        self.is_mounted = self.disk.is_mount()
+
+    def _disk(self, folder: Path) -> Path:
+        disk = folder / "disk"
+        disk.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", str(disk)]
+        subprocess.run(command, check=False, capture_output=True)
+        return disk
+
+    def client(self, number: int) -> None:
+        """Fetch and compile until it is over."""
+        chance = random.Random(number)
+        http = urllib3.PoolManager(retries=False, timeout=60.0)
+        while not self.over.is_set():
+            index = chance.randrange(KERNELS)
+            config, key = self.kernels[index], self.keys[index]
+            begin = time.time()
+            headers = {"Authorization": f"Bearer {self.service.tokens['all']}", "Prefer": "wait=30"}
+            if chance.random() < 0.5:
+                headers["Accept-Encoding"] = "zstd"
+            try:
+                if chance.random() < 0.8:
+                    url = f"{self.service.url}/v1/entries/{key}"
+                    answer = http.request("GET", url, headers=headers, decode_content=False)
+                else:
+                    url = f"{self.service.url}/v1/compile"
+                    answer = http.request(
+                        "POST", url, json=order(config), headers=headers, decode_content=False
+                    )
+            except urllib3.exceptions.HTTPError:
+                self.counts["no answer"] += 1
+                time.sleep(0.1)
+                continue
+            self.counts[str(answer.status)] += 1
+            if answer.status == 200:
+                self._look(answer, key, begin)
+            time.sleep(chance.random() * 0.02)
+
+    def _look(self, answer: urllib3.BaseHTTPResponse, key: str, begin: float) -> None:
+        data = answer.data
+        try:
+            if answer.headers.get("content-encoding") == "zstd":
+                data = wire.decompress(data)
+            packed = wire.unpack(data, key)
+        except Damaged as error:
+            self.wrong.append(f"{key[:12]}: {error}")
+            return
+        verdict = judge(packed.record, packed.signatures, trust_in(*self.signers))
+        if not verdict:
+            self.wrong.append(f"{key[:12]}: {verdict.reason}")
+        digest = answer.headers["etag"].strip('"')
+        if self.revoked.get(digest, begin) < begin:
+            self.wrong.append(f"{key[:12]}: revoked before it was asked for")
+
+    # what happens
+
+    def kill_server(self) -> None:
+        self.service.stop(signal.SIGKILL)
+        self.service.start()
+
+    def end_server(self) -> None:
+        if code := self.service.stop(signal.SIGTERM):
+            self.wrong.append(f"a shutdown ended with {code}")
+        self.service.start()
+
+    def kill_signer(self) -> None:
+        self._kill("jitgen.server.signer")
+
+    def kill_foreman(self) -> None:
+        self._kill("jitgen.server.foreman")
+
+    def kill_workers(self) -> None:
+        for pid in self._children("jitgen.server.foreman"):
+            for worker in descendants_of(pid):
+                with suppress(ProcessLookupError):
+                    os.kill(worker, signal.SIGKILL)
+
+    def rotate_key(self) -> None:
+        """Sign with another key soon; what the old one signed goes on counting."""
+        key = PrivateKey.generate()
+        self.signers.append(key)
+        file = self.service.folder / "key.pem"
+        file.unlink()
+        key.save(file)
+        self.reload()
+
+    def reload(self) -> None:
+        assert self.service.process is not None
+        self.service.process.send_signal(signal.SIGHUP)
+
+    def revoke(self) -> None:
+        key = self.random.choice(self.keys)
+        answer = self.service.request("HEAD", f"/v1/entries/{key}")
+        if answer.status == 200:
+            digest = answer.headers["etag"].strip('"')
+            body = {"revoked": {digest: "soak"}}
+            if self.service.request("POST", "/v1/revocations", json=body).status == 200:
+                self.revoked[digest] = time.time()
+                shutil.rmtree(self._entry(key), ignore_errors=True)  # so that a new one is built
+
+    def remove(self) -> None:
+        for key in self.random.sample(self.keys, 4):
+            shutil.rmtree(self._entry(key), ignore_errors=True)
+        self.reload()  # memory forgets what it holds
+
+    def fill_disk(self) -> None:
+        if not self.is_mounted:
+            return
+        fill(self.disk / "ballast")
+        self.remove()
+        time.sleep(5)
+        (self.disk / "ballast").unlink()
+
+    def _entry(self, key: str) -> Path:
+        return self.disk / "cache/v1/entries" / key[:2] / key
+
+    def _children(self, what: str) -> list[int]:
+        assert self.service.process is not None
+        found = []
+        for pid in children_of(self.service.process.pid):
+            with suppress(OSError):
+                if what.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+        return found
+
+    def _kill(self, what: str) -> None:
+        for pid in self._children(what):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def run(self, minutes: float, clients: int, pause_s: float) -> dict[str, object]:
+        """Let it all happen for so long; returns what was seen."""
+        events: list[Callable[[], None]] = [
+            *(self.kill_server, self.end_server, self.kill_signer, self.kill_foreman),
+            *(self.kill_workers, self.rotate_key, self.reload, self.revoke, self.revoke),
+            *(self.remove, self.remove, self.fill_disk),
+        ]
+        self.service.start()
+        threads = [threading.Thread(target=self.client, args=(n,)) for n in range(clients)]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + 60 * minutes
+        try:
+            while time.monotonic() < end and not self.wrong:
+                time.sleep(pause_s)
+                assert self.service.process is not None
+                self.resident.append(resident_bytes(self.service.process.pid))
+                event = self.random.choice(events)
+                self.counts[event.__name__] += 1
+                event()
+                if self.resident[-1] > MOST_RESIDENT:
+                    self.wrong.append(f"{self.resident[-1]} bytes of memory")
+        finally:
+            self.over.set()
+            for thread in threads:
+                thread.join()
+            with suppress(AssertionError):
+                self.service.stop()
+            if self.is_mounted:
+                subprocess.run(["umount", "-l", str(self.disk)], check=False)
+        half = len(self.resident) // 2
+        return {
+            "minutes": minutes,
+            "wrong": self.wrong,
+            "compiles": sum(e["event"] == "compile" for e in self.service.events()),
+            "resident_mib": {
+                "first half": round(max(self.resident[:half], default=0) / 2**20, 1),
+                "second half": round(max(self.resident[half:], default=0) / 2**20, 1),
+            },
+            **{name: self.counts[name] for name in sorted(self.counts)},
+        }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--clients", type=int, default=6)
+    parser.add_argument("--pause", type=float, default=3.0, help="seconds between events")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        soak = Soak(Path(folder), chosen.seed)
+        found = soak.run(chosen.minutes, chosen.clients, chosen.pause)
+        if found["wrong"]:
+            print(soak.service.log.read_text()[-5000:], file=sys.stderr)
+    print(json.dumps({"seed": chosen.seed, **found}, indent=1))
+    return 1 if found["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

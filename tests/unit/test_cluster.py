@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `jitgen prewarm --dask` makes of answers, without a cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+
+from jitgen.cache import Store
+from jitgen.compile import workers
+from jitgen.compile.workers import OutcomeKind
+from jitgen.errors import ResourceError, ToolchainError
+from jitgen.fleet import cluster
+from jitgen.fleet.cluster import ClusterError, compile_on_worker
+from tests.cli.conftest import Jitgen, jitgen
+from tests.unit.fleet_fakes import CPU, Compiles, configs
+
+__all__ = ["jitgen"]
+
+
+class Client:
+    """A cluster of one worker, which is this process."""
+
+    loop = None
+
+    def __init__(self, address: str, **_: Any) -> None:
+        if "nowhere" in address:
+            raise OSError("Timed out trying to connect")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def nthreads(self) -> dict[str, int]:
+        return {"a": 2, "b": 2}
+
+    def submit(self, function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
+        future = SimpleNamespace(status="finished")
+        try:
+            answer = function(*arguments)
+            future.result = lambda: answer
+        except ResourceError as error:
+            failure = error
+            future.status, future.exception = "error", lambda: failure
+        return Hashable(future)
+
+
+class Hashable:
+    def __init__(self, future: Any) -> None:
+        self._future = future
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._future, name)
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiles]:
+    made = Compiles()
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    monkeypatch.setattr(workers, "run", made.run)
+    fake = SimpleNamespace(Client=Client, as_completed=lambda futures, loop: reversed(futures))
+    monkeypatch.setitem(sys.modules, "distributed", fake)
+    return made
+
+
+def test_each_kernel_comes_back(compiles: Compiles, tmp_path: Path) -> None:
+    mine = Store.open(tmp_path / "mine", mode="rw")
+    bad = configs(3)[1].name("cpu")
+    compiles.before = lambda name: OutcomeKind.CRASH if name == bad else None
+    seen: list[tuple[int, int]] = []
+    report = cluster.prewarm(
+        configs(3),
+        arch=CPU,
+        store=mine,
+        address="tcp://x:1",
+        on_progress=lambda _, done, total: seen.append((done, total)),
+    )
+
+    assert [str(row.state) for row in report.rows] == ["compiled", "failed", "compiled"]
+    assert report.rows[1].error == "ResourceError: crash!"
+    assert (report.jobs, seen) == (4, [(1, 3), (2, 3), (3, 3)])
+    assert {info.name for info in mine.entries()} == set(compiles.counts) - {bad}
+    assert cluster.prewarm(configs(1), arch=CPU, store=mine, address="nowhere").ok, "all cached"
+
+
+def test_a_refusal_is_no_reason_to_try_again(compiles: Compiles) -> None:
+    config = configs(1)[0].to_json()
+    compiles.before = lambda _: OutcomeKind.ERROR
+
+    assert compile_on_worker(config, "cpu", 1.0) == {"error": "error!"}
+
+
+def test_damage_on_the_way(
+    compiles: Compiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "compile_on_worker", lambda *_: {"entry": b"x", "seconds": 1.0})
+    store = Store.open(tmp_path / "mine", mode="rw")
+    (row,) = cluster.prewarm(configs(1), arch=CPU, store=store, address="tcp://x:1").rows
+
+    assert row.error.startswith("what came back is damaged: ")
+    assert list(store.entries()) == []
+
+
+def test_nobody_at_the_address(compiles: Compiles, tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "mine", mode="rw")
+    with pytest.raises(ClusterError, match=r"no Dask scheduler at tcp://nowhere:1 \(Timed out"):
+        cluster.prewarm(configs(1), arch=CPU, store=store, address="tcp://nowhere:1")
+
+
+def test_without_the_extra(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    name = configs(1)[0].name("cpu")
+    done = jitgen(f"prewarm --config {name} --dask tcp://x:1")
+
+    assert done.code == 1
+    assert "run: pip install 'jitgen[dask]'" in done.err
+    assert jitgen(f"prewarm --config {name} --dask tcp://x:1 --dry-run").code == 0
+    both = jitgen(f"prewarm --config {name} --dask tcp://x:1 --jobs 2")
+    assert (both.code, "--jobs is for this machine" in both.err) == (2, True)
+    with pytest.raises(ToolchainError):
+        cluster._distributed()

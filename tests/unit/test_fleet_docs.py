@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands in the documents and examples for fleets are commands that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from jitgen.cli.main import cli
+from jitgen.metrics import _OUTCOMES
+
+ROOT = Path(__file__).parents[2]
+FILES = [
+    *(ROOT / "docs" / name for name in ("fleet.md", "bundles.md")),
+    *sorted((ROOT / "examples" / "bundle").iterdir()),
+]
+LINE = re.compile(r"(?<![\w./-])jitgen[, ]+((?:bundle|prewarm|cache|verify)\b[^\n`|&]*)")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_commands_and_options(path: Path) -> None:
+    lines = [line.replace(",", " ").split() for line in LINE.findall(path.read_text("utf-8"))]
+    assert lines
+    for words in lines:
+        command: click.Command = cli
+        context = click.Context(cli)
+        while isinstance(command, click.Group):
+            found = command.get_command(context, words.pop(0).strip("\"'];"))
+            assert found is not None, (path.name, words)
+            command = found
+        known = {name for each in command.params for name in each.opts}
+        used = {word for word in words if re.fullmatch(r"--?[a-z][a-z-]*", word)}
+
+        assert used <= known | {"--help"}, path.name
+
+
+def test_the_outcomes_are_documented() -> None:
+    text = (ROOT / "docs" / "fleet.md").read_text("utf-8")
+    row = next(line for line in text.splitlines() if line.startswith("| `jitgen_kernels_total`"))
+    named = set(re.findall(r"`([a-z_]+)`", row))
+
+    assert set(_OUTCOMES) - {"error", "compile", "fetch", "reject", "quarantine", "evict"} <= (
+        named | {"budget"}
+    )

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compile service as its client sees it: every answer that it may give."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jitgen.errors import SettingError
+from jitgen.events import EventKind
+from jitgen.remote import wire
+from jitgen.remote.negative import negatives
+from jitgen.remote.outcomes import Nothing
+from jitgen.settings import settings
+from tests import toxic
+
+from .remote_stand import KEY, Stand, entry_of, forget, is_same, standing, told
+
+ENTRY = entry_of(1, KEY)
+PACKED = wire.pack(ENTRY.meta.encode(), ENTRY.files, ENTRY.signatures)
+ENTRIES, JOB = f"/v1/entries/{ENTRY.key}", f"/v1/jobs/{ENTRY.key}"
+MISSING = toxic.answer(404, b'{"reason": "never compiled"}')
+GOOD = toxic.entry(PACKED)
+
+
+@pytest.fixture
+def stand(tmp_path: Path) -> Iterator[Stand]:
+    with standing(tmp_path) as found:
+        yield found
+
+
+def routes(**poisons: toxic.Poison | list[toxic.Poison]) -> toxic.Poison:
+    """Return what answers each path with its poison; of several, with one after the other."""
+    left = {
+        name: list(poison) if isinstance(poison, list) else [poison]
+        for name, poison in poisons.items()
+    }
+
+    async def poison(request: toxic.Request, writer: asyncio.StreamWriter) -> None:
+        kind = request.path.split("/")[2].split("?")[0]
+        waiting = left.get(kind, [MISSING])
+        await (waiting.pop(0) if len(waiting) > 1 else waiting[0])(request, writer)
+
+    return poison
+
+
+def accepted(**headers: str | int) -> toxic.Poison:
+    return toxic.answer(202, b'{"state": "queued"}', retry_after=0, **headers)
+
+
+def state(name: str, **more: str) -> toxic.Poison:
+    document = json.dumps({"state": name, **more}).encode()
+    return toxic.answer(200, document, retry_after=0, content_type="application/json")
+
+
+def test_what_is_compiled_is_not_asked_for_twice(stand: Stand) -> None:
+    with toxic.toxic(routes(entries=GOOD)) as server:
+        assert is_same(stand.ask(server.url, ENTRY), ENTRY)
+        assert len(server.requests) == 1
+
+
+def test_what_is_missing_is_compiled_there(stand: Stand) -> None:
+    with toxic.toxic(routes(entries=MISSING, compile=GOOD)) as server:
+        assert is_same(stand.ask(server.url, ENTRY), ENTRY)
+    _, request = server.requests
+    assert (request.method, request.path) == ("POST", "/v1/compile")
+    assert request.headers["prefer"] == "wait=10"
+    assert json.loads(request.body) == {
+        "config": ENTRY.meta.config,
+        "arch": "cpu",
+        "key": ENTRY.key,
+        "toolchain": ENTRY.meta.key_document["toolchain"],
+    }
+
+
+def test_nothing_is_compiled_where_it_may_not_be(stand: Stand) -> None:
+    with toxic.toxic(routes(entries=MISSING)) as server:
+        found = stand.ask(server.url, ENTRY, may_compile=False)
+    assert isinstance(found, Nothing)
+    assert found.is_absent
+    assert len(server.requests) == 1
+
+
+def test_absence_does_not_keep_from_compiling_later(stand: Stand) -> None:
+    with toxic.toxic(routes(entries=MISSING, compile=GOOD)) as server:
+        assert isinstance(stand.ask(server.url, ENTRY, may_compile=False), Nothing)
+        assert is_same(stand.ask(server.url, ENTRY), ENTRY)
+        assert [request.method for request in server.requests] == ["GET", "POST"]
+
+
+def test_job_is_looked_at_until_it_is_done(stand: Stand) -> None:
+    poison = routes(
+        entries=[MISSING, GOOD],
+        compile=accepted(location=JOB),
+        jobs=[state("queued"), state("compiling"), state("done")],
+    )
+    with toxic.toxic(poison) as server:
+        assert is_same(stand.ask(server.url, ENTRY), ENTRY)
+    assert [request.path for request in server.requests] == [
+        *(ENTRIES, "/v1/compile", JOB, JOB, JOB, ENTRIES)
+    ]
+
+
+@pytest.mark.parametrize("location", ["", "http://127.0.0.1:1/v1/jobs/x", "//evil/v1/jobs/x"])
+def test_job_is_looked_at_nowhere_else(stand: Stand, location: str) -> None:
+    poison = routes(
+        entries=[MISSING, GOOD], compile=accepted(location=location), jobs=state("done")
+    )
+    with toxic.toxic(poison) as server:
+        assert is_same(stand.ask(server.url, ENTRY), ENTRY)
+    assert server.requests[2].path == JOB
+
+
+def test_failed_job_is_a_reason_for_a_day(stand: Stand) -> None:
+    poison = routes(
+        entries=MISSING, compile=accepted(), jobs=state("failed", reason="the compiler crashed")
+    )
+    with toxic.toxic(poison) as server:
+        for _ in range(2):
+            found = stand.ask(server.url, ENTRY)
+            assert isinstance(found, Nothing)
+            assert "the compiler crashed" in found.reason
+        assert len(server.requests) == 3
+
+
+def test_service_that_never_finishes_is_left(stand: Stand) -> None:
+    poison = routes(entries=MISSING, compile=accepted(), jobs=state("compiling"))
+    with settings.scope(compile_timeout=0.3), toxic.toxic(poison) as server:
+        assert isinstance(stand.ask(server.url, ENTRY), Nothing)
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "reason"),
+    [
+        (400, {}, "does not understand"),
+        (409, {"reason": "nvidia-cutlass-dsl 4.8.0, not 4.8.1"}, "4.8.0, not 4.8.1"),
+        (422, {"code": "E_REGS", "reason": "too many registers"}, "too many registers"),
+        (424, {"reason": "ptxas said no"}, "ptxas said no"),
+        (418, {}, "not foreseen"),
+    ],
+)
+def test_refusal_is_told_and_remembered(
+    stand: Stand, status: int, said: dict[str, str], reason: str
+) -> None:
+    poison = routes(entries=MISSING, compile=toxic.answer(status, json.dumps(said).encode()))
+    with toxic.toxic(poison) as server, told(EventKind.FETCH) as seen:
+        for _ in range(2):
+            found = stand.ask(server.url, ENTRY)
+            assert isinstance(found, Nothing)
+            assert reason in found.reason
+        assert f"HTTP {status}" in seen[-1].detail
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_busy_service_is_left_alone_for_as_long_as_it_says(stand: Stand, status: int) -> None:
+    busy = toxic.answer(status, b"", retry_after=7)
+    with toxic.toxic(routes(entries=MISSING, compile=busy)) as server:
+        assert isinstance(stand.ask(server.url, ENTRY), Nothing)
+        (until,) = (
+            until
+            for name, (until, _, _) in negatives._known.items()
+            if name == (server.url, "compile")
+        )
+        assert until > 0
+        server.poison = routes(entries=MISSING, compile=GOOD)
+        other = entry_of(2, KEY)
+        found = stand.ask(server.url, other)
+        assert isinstance(found, Nothing)
+        assert "asks for 7 s" in found.reason
+        assert [request.method for request in server.requests] == ["GET", "POST", "GET"]
+
+
+class TestToken:
+    @pytest.fixture
+    def token(self, stand: Stand) -> Iterator[Path]:
+        path = stand.folder / "token"
+        path.write_text("secret\n")
+        with settings.scope(token_file=path):
+            yield path
+
+    def test_is_sent_and_read_anew(self, stand: Stand, token: Path) -> None:
+        with toxic.toxic(routes(entries=MISSING, compile=MISSING)) as server:
+            stand.ask(server.url, ENTRY)
+            token.write_text("rotated")
+            stand.ask(server.url, entry_of(2, KEY))
+        sent = [request.headers["authorization"] for request in server.requests]
+        assert sent == ["Bearer secret", "Bearer secret", "Bearer rotated", "Bearer rotated"]
+
+    def test_is_not_sent_in_the_open(
+        self, stand: Stand, token: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("jitgen.remote.http._LOOPBACK", ())
+        with toxic.toxic(routes(entries=GOOD)) as server:
+            stand.ask(server.url, ENTRY)
+        assert "authorization" not in server.requests[0].headers
+
+    @pytest.mark.parametrize("text", ["two words", "\x1b", "ü"])
+    def test_that_is_none_is_an_error(self, stand: Stand, token: Path, text: str) -> None:
+        token.write_text(text)
+        with pytest.raises(SettingError, match="JITGEN_TOKEN_FILE"):
+            stand.ask("http://127.0.0.1:1", ENTRY)
+
+
+def test_website_gives_out_a_bucket(stand: Stand) -> None:
+    """The layout of a bucket behind a web server, only read."""
+    stand.push(ENTRY)
+
+    async def poison(request: toxic.Request, writer: asyncio.StreamWriter) -> None:
+        path = stand.bucket / request.path.removeprefix("/base/")
+        data = path.read_bytes() if path.is_file() else b""
+        await toxic.answer(200 if data else 404, data)(request, writer)
+
+    with toxic.toxic(poison) as server:
+        assert is_same(stand.fetch(ENTRY, f"{server.url}/base"), ENTRY)
+        found = stand.fetch(entry_of(2, KEY), f"{server.url}/base")
+        assert isinstance(found, Nothing)
+        assert found.is_absent
+        server.poison = toxic.answer(200, b"<html>", content_type="text/html")
+        forget()
+        found = stand.fetch(entry_of(2, KEY), f"{server.url}/base")
+        assert isinstance(found, Nothing)
+        assert "a web page" in found.reason
+
+
+def test_service_with_a_poisoned_answer_gives_nothing(stand: Stand) -> None:
+    """Its entry of another key, of another signer, and of nobody."""
+    other, bare = entry_of(2, KEY), entry_of(1)
+    for entry in (other, bare):
+        packed = wire.pack(entry.meta.encode(), entry.files, entry.signatures)
+        forget()
+        with toxic.toxic(routes(entries=MISSING, compile=toxic.entry(packed))) as server:
+            assert isinstance(stand.ask(server.url, ENTRY), Nothing)
+        assert stand.store.read(ENTRY.key) is None
