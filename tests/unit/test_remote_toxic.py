@@ -5,10 +5,13 @@ Places that are dead, slow or lying: the result is right, the time is bounded, t
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -298,3 +301,22 @@ def test_dead_places_cost_their_time_once_a_host(
         assert _timed(lambda: _lost(stand, url)) < QUICK_S
         forget()
         assert _timed(lambda: _lost(stand, url)) < 0.05
+
+
+@pytest.mark.nightly
+def test_name_that_does_not_resolve_costs_its_time_once_a_host(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Resolving a name has no limit of its own."""
+    over = threading.Event()
+
+    def resolve(*_: object, **__: object) -> NoReturn:
+        over.wait(30)
+        raise socket.gaierror("no such name")
+
+    _lost(stand, "http://127.0.0.1:1")
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert _timed(lambda: _lost(stand, "http://kernels.invalid")) < SLOW_S
+    forget()
+    assert _timed(lambda: _lost(stand, "http://kernels.invalid")) < 0.05
+    over.set()
