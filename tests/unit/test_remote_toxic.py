@@ -18,7 +18,7 @@ import pytest
 from jitgen.events import EventKind
 from jitgen.remote import wire
 from jitgen.remote.breaker import FIRST_S, Breaker
-from jitgen.remote.budget import FETCH_S
+from jitgen.remote.budget import FETCH_S, SPENT_S, allowance
 from jitgen.remote.outcomes import Nothing
 from tests import toxic
 
@@ -43,6 +43,11 @@ def _lost(stand: Stand, url: str) -> Nothing:
     assert isinstance(found, Nothing)
     assert stand.store.read(ENTRY.key) is None
     return found
+
+
+def _reason(found: object) -> str:
+    assert isinstance(found, Nothing)
+    return found.reason
 
 
 _ERRORS: dict[str, tuple[toxic.Poison, str]] = {
@@ -242,12 +247,22 @@ class TestBreaker:
 def test_time_that_brought_nothing_is_limited(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from jitgen.remote.budget import SPENT_S, allowance
-
     with toxic.toxic(toxic.answer(404)) as server:
         allowance.spend(SPENT_S)
         assert "enough time was lost" in _lost(stand, server.url).reason
         assert not server.requests
+
+
+def test_quick_answers_that_nothing_is_there_are_free(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with toxic.toxic(toxic.answer(404)) as server:
+        _lost(stand, server.url)
+        monkeypatch.setattr("jitgen.remote.guard.QUICK_S", 0.0)
+        allowance.spend(SPENT_S - 1e-9)
+        stand.ask(server.url, entry_of(2, KEY), may_compile=False)
+        assert "enough time was lost" in _reason(stand.ask(server.url, entry_of(3, KEY)))
+        assert len(server.requests) == 2
 
 
 _SLOW: dict[str, Callable[[], toxic.Poison]] = {
