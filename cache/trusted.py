@@ -10,6 +10,7 @@ A document in the root counts only if a root key of the configured one signed it
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from contextlib import suppress
@@ -25,6 +26,7 @@ from jitgen.signing.policy import judge
 from jitgen.signing.trust import MAX_BYTES, SealedTrust, opened
 
 TRUST = "trust.json"
+_LOOKED = "trust.looked"  # its time is when
 FRESH_S = 60.0
 """How long a process goes by what it read before it looks whether another one saw a later one."""
 
@@ -73,6 +75,26 @@ class Trusted:
         self._keep(later)
         return self._remember(settings.trust, _read(settings.trust)[1], later)
 
+    def is_fresh(self, seconds: float) -> bool:
+        """Return whether a process here looked for a later document in the last `seconds`."""
+        if time.monotonic() - _looked.get(self._root.base, -math.inf) < seconds:
+            return True
+        with suppress(OSError, CacheError):
+            base = self._root.open()
+            if base is not None:
+                with base:
+                    found = base.stat(_LOOKED)
+                    return found is not None and 0 <= time.time() - found.st_mtime < seconds
+        return False
+
+    def mark_fresh(self) -> None:
+        """Note that a process here has just looked."""
+        _looked[self._root.base] = time.monotonic()
+        if self._is_writable:
+            with suppress(OSError, CacheError), self._root.create() as base:
+                base.discard(_LOOKED)
+                base.write(_LOOKED, b"", sync=False)
+
     def refusal(self, record: bytes, signatures: bytes) -> str:
         """
         Return why the entry with this ``meta.json`` and ``signatures.json`` is not to be loaded;
@@ -111,6 +133,7 @@ class Trusted:
 
 
 _Stamp = tuple[int, int, int, int]
+_looked: dict[Path, float] = {}
 _seen: dict[tuple[Path, Path], tuple[_Stamp, float, SealedTrust]] = {}
 
 

@@ -54,8 +54,8 @@ class Event:
         key: Digest of the kernel's key document; empty where there is none.
         tier: Where a hit came from: ``memory``, ``disk``, ``base``, ``remote``, ``service`` or
             ``compiled``; which tier was asked, of a fetch; else empty.
-        seconds: How long it took; 0 where that has no meaning. Of a queue: how long a compile
-            waited for whoever compiles the same kernel.
+        seconds: How long it took; 0 where that has no meaning. Of a queue: how long
+            somebody waited for whoever compiles the same kernel.
         detail: The reason of a miss, eviction, quarantine, rejection or error; why a fetch brought
             nothing, empty if it did; of a fallback, the name of the kernel that serves meanwhile.
     """

@@ -116,8 +116,8 @@ def remotes(text: str) -> tuple[str, ...]:
 
 
 def service(text: str) -> str:
-    """Return the URL of a service."""
-    return _url(text, *_SERVICES)
+    """Return the URL of a service; there may be none."""
+    return _url(text, *_SERVICES) if text else ""
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -121,14 +121,14 @@ def export(
         raise MissingKernels(tuple(missing), " && ".join(each))
     signed = [_signed(entry, signer, builder) for entry in entries if entry is not None]
     tar = layer.write(signed)
-    annotations = _annotations(asked, archs, devices, signed)
-    name = re.sub(r"[^A-Za-z0-9.-]+", "-", asked[0].name)
-    data = image.write(tar, annotations, toolchain.host(Arch.CPU), name)
     if len(tar) > image.MAX_BYTES:
         raise BundleError(
             f"the bundle would have {len(tar)} bytes unpacked, and {image.MAX_BYTES} are the most "
             "that are taken in; make one for each target"
         )
+    annotations = _annotations(asked, archs, devices, signed)
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", asked[0].name)
+    data = image.write(tar, annotations, toolchain.host(Arch.CPU), name)
     _replace(path, data)
     return image.load(path)
 

@@ -73,7 +73,7 @@ def push(
     from jitgen.remote import layout
     from jitgen.remote.outcomes import Trouble
 
-    store, place = _store(), _place(url)
+    store, place = _store(), place_of(url)
     entries = (
         _entries(store, names) if key_file is None else _signed(store, names, key_file, builder)
     )
@@ -123,7 +123,7 @@ def pull(output: Output, names: tuple[str, ...], url: str | None, everything: bo
     from jitgen.remote.outcomes import Trouble
     from jitgen.remote.tiers import kept
 
-    store, place = _store(), _place(url)
+    store, place = _store(), place_of(url)
     if bool(names) == everything:
         raise click.UsageError("name what to pull, or say --all")
     keys = (
@@ -206,7 +206,7 @@ def _store() -> Store:
     return store
 
 
-def _place(url: str | None) -> Objects:
+def place_of(url: str | None) -> Objects:
     """Return the object store that is named, or the first of the settings."""
     from jitgen.remote.objects import Objects
 

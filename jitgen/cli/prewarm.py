@@ -174,7 +174,7 @@ def _tell_budget(
     )
 
 
-_STATES = ("cached", "compiled", "failed", "would compile")
+_STATES = ("cached", "fetched", "compiled", "failed", "would compile")
 
 
 def _wanted(
@@ -211,18 +211,11 @@ def _run(
             if how.dask is not None and not how.is_dry:
                 from jitgen.fleet import cluster
 
-                reports.append(
-                    cluster.prewarm(
-                        configs,
-                        arch=arch,
-                        store=store,
-                        address=how.dask,
-                        on_progress=on_progress,
-                    )
+                report = cluster.prewarm(
+                    configs, arch=arch, store=store, address=how.dask, on_progress=on_progress
                 )
-                continue
-            reports.append(
-                run(
+            else:
+                report = run(
                     configs,
                     arch=arch,
                     jobs=how.jobs,
@@ -230,7 +223,7 @@ def _run(
                     on_progress=on_progress,
                     store=store,
                 )
-            )
+            reports.append(report)
     return reports
 
 

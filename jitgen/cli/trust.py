@@ -19,7 +19,7 @@ import click
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted
 from jitgen.documents import BadDocument, read_bounded
-from jitgen.errors import SigningError
+from jitgen.errors import CacheError, SigningError
 from jitgen.settings import settings
 from jitgen.signing import edit, times
 from jitgen.signing.keys import PrivateKey, PublicKey, is_digest
@@ -184,6 +184,26 @@ def revoke(
         valid=timedelta(days=valid),
     )
     _write(output, "revoke", path, changed, PrivateKey.load(root_key))
+
+
+@trust.command()
+@_file
+@click.option("--to", "url", help="Where to; the first of JITGEN_REMOTE where none is named.")
+@with_output
+def push(output: Output, path: Path | None, url: str | None) -> None:
+    """Put a trust document where kernels are fetched from: whoever fetches there then has it."""
+    from jitgen.cli.cache_remote import place_of
+    from jitgen.remote.layout import TRUST_PATH
+    from jitgen.remote.outcomes import Trouble
+
+    found, place = _read(_path(path)), place_of(url)
+    try:
+        place.replace(TRUST_PATH, found.data)
+    except Trouble as error:
+        raise CacheError(f"{place.url} does not take it: {error}") from None
+    text = f"version {found.trust.version} put to {place.url}"
+    document = {"to": place.url, "version": found.trust.version}
+    output.result("trust push", document, lambda: output.line(text))
 
 
 @trust.command()

@@ -23,7 +23,14 @@ from jitgen.cache.folder import Damaged
 from jitgen.config import Arch, Config
 from jitgen.errors import JitgenError, ResourceError, ToolchainError
 from jitgen.remote import wire
-from jitgen.runtime.prewarm import PrewarmReport, PrewarmRow, PrewarmState, Progress, examine
+from jitgen.runtime.prewarm import (
+    PrewarmReport,
+    PrewarmRow,
+    PrewarmState,
+    Progress,
+    examine,
+    fetched,
+)
 from jitgen.runtime.spec import key
 from jitgen.runtime.task import TASK, compile_task
 from jitgen.settings import settings
@@ -76,7 +83,7 @@ def prewarm(
     start, jobs = time.perf_counter(), 0
     rows = {row.key: row for row in examine(tuple(configs), arch, store)}
     total, done = len(rows), 0
-    missing = [row for row in rows.values() if row.state is not PrewarmState.CACHED]
+    missing = []
 
     def tell(row: PrewarmRow) -> None:
         nonlocal done
@@ -85,17 +92,19 @@ def prewarm(
         if on_progress is not None:
             on_progress(row, done, total)
 
-    for row in [row for row in rows.values() if row.state is PrewarmState.CACHED]:
-        tell(row)
+    for row in list(rows.values()):
+        if row.state is PrewarmState.CACHED:
+            tell(row)
+        elif (brought := fetched(row, arch, store)) is not None:
+            tell(brought)
+        else:
+            missing.append(row)
     if missing:
         limit = settings.compile_timeout if timeout_s is None else timeout_s
         distributed = _distributed()
         with _client(distributed, address) as client:
             jobs = sum(client.nthreads().values())
-            tasks = {row.key: compile_task(store, row.config, arch) for row in missing}
-            futures = {
-                _submitted(client, row, tasks[row.key], limit, retries): row for row in missing
-            }
+            futures = {_submitted(client, row, arch, limit, retries): row for row in missing}
             for future in distributed.as_completed(list(futures), loop=client.loop):
                 tell(_received(futures[future], future, store))
     return PrewarmReport(
@@ -106,22 +115,23 @@ def prewarm(
     )
 
 
-def _submitted(
-    client: Any, row: PrewarmRow, task: dict[str, Any], timeout_s: float, retries: int
-) -> Any:
-    """Return the future of a kernel; what is peculiar to this machine is left out of its task."""
+def _submitted(client: Any, row: PrewarmRow, arch: Arch, timeout_s: float, retries: int) -> Any:
+    """Return the future of a kernel."""
     return client.submit(
         compile_on_worker,
-        {name: task[name] for name in ("config", "arch", "settings")},
+        row.config.to_json(),
+        str(arch),
         timeout_s,
         key=f"jitgen-{row.key}",
         retries=retries,
     )
 
 
-def compile_on_worker(task: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+def compile_on_worker(config: dict[str, Any], arch: str, timeout_s: float) -> dict[str, Any]:
     """
     Compile one kernel in a process of its own on this machine: what a task of the cluster is.
+
+    The settings are this machine's: where its cache is, what it may fetch, whom it trusts.
 
     Returns:
         ``{"entry": ..., "seconds": ...}`` with the packed entry; or ``{"error": ...}`` where the
@@ -134,9 +144,8 @@ def compile_on_worker(task: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     from jitgen.compile import workers
 
     own = Store.open()
-    full = {**task, "root": str(own.root), "mode": own.mode}
-    full["settings"] = {**task["settings"], "base": [], "trust_shared": _texts("trust_shared")}
-    outcomes = list(workers.run(TASK, [full], jobs=1, timeout_s=timeout_s))
+    task = compile_task(own, Config.from_json(config), Arch.parse(arch))
+    outcomes = list(workers.run(TASK, [task], jobs=1, timeout_s=timeout_s))
     outcome = outcomes[0]
     if outcome.error is not None:
         if outcome.kind == "error":
@@ -150,10 +159,6 @@ def compile_on_worker(task: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         raise ResourceError(f"it was compiled, but {own.root} does not hold it any more")
     packed = wire.pack(entry.meta.encode(), entry.files, entry.signatures)
     return {"entry": packed, "seconds": outcome.seconds}
-
-
-def _texts(name: str) -> list[str]:
-    return [str(path) for path in getattr(settings, name)]
 
 
 def _received(row: PrewarmRow, future: Any, store: Store) -> PrewarmRow:

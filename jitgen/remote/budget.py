@@ -40,7 +40,7 @@ class Allowance:
     """What this process has spent lately on fetches that brought nothing."""
 
     def __init__(self) -> None:
-        self._spent: deque[tuple[float, float]] = deque()
+        self._spent: deque[tuple[float, float]] = deque(maxlen=1000)
 
     def spend(self, seconds: float) -> None:
         """Add `seconds`, from now."""
@@ -48,9 +48,8 @@ class Allowance:
 
     def is_spent(self) -> bool:
         """Return whether there is nothing left."""
-        while self._spent and self._spent[0][0] < time.monotonic() - WINDOW_S:
-            self._spent.popleft()
-        return sum(seconds for _, seconds in list(self._spent)) >= SPENT_S
+        since = time.monotonic() - WINDOW_S
+        return sum(spent for at, spent in list(self._spent) if at > since) >= SPENT_S
 
 
 allowance = Allowance()

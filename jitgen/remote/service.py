@@ -24,10 +24,13 @@ from jitgen.remote.budget import ANSWER_S
 from jitgen.remote.http import Answer, Line, Server
 from jitgen.remote.negative import DECLINED_S, FAILED_S
 from jitgen.remote.outcomes import Absent, Declined, Nothing, Refused, Unreachable
+from jitgen.remote.refresh import refresh
 from jitgen.settings import settings
+from jitgen.signing.trust import MAX_BYTES
 from jitgen.text import shown
 
 if TYPE_CHECKING:
+    from jitgen.cache import Store
     from jitgen.remote.guard import Guard, Wanted
     from jitgen.runtime.spec import KernelSpec
 
@@ -47,17 +50,29 @@ class Fetching:
         server: The service.
         key: The kernel's key.
         guard: What stands around every question.
+        store: Whose trust document a later one of the service's takes the place of.
     """
 
-    def __init__(self, server: Server, key: str, guard: Guard) -> None:
+    def __init__(self, server: Server, key: str, guard: Guard, store: Store) -> None:
         self._server = server
         self._key = key
         self._guard = guard
+        self._store = store
 
     def fetched(self, wanted: Wanted) -> wire.Packed | Nothing:
         """Return what the service has, or why it gives nothing."""
         line = self._server.line()
-        return self._guard.ask(wanted, lambda: self._fetch(line), line.cancel)
+        return self._guard.ask(wanted, lambda: self._refreshed(line), line.cancel)
+
+    def _refreshed(self, line: Line) -> wire.Packed:
+        refresh(self._store, self._server.url, lambda: self._trust(line))
+        return self._fetch(line)
+
+    def _trust(self, line: Line) -> bytes:
+        answer = line.request("GET", "v1/trust", MAX_BYTES, headers=self._headers())
+        if answer.status != 200:
+            raise Absent(f"HTTP {answer.status}")
+        return answer.body
 
     def _fetch(self, line: Line) -> wire.Packed:
         answer = line.request(
@@ -133,10 +148,11 @@ class Compiling(Fetching):
         server: The service.
         spec: The kernel.
         guard: What stands around every question.
+        store: As in `Fetching`.
     """
 
-    def __init__(self, server: Server, spec: KernelSpec, guard: Guard) -> None:
-        super().__init__(server, spec.key, guard)
+    def __init__(self, server: Server, spec: KernelSpec, guard: Guard, store: Store) -> None:
+        super().__init__(server, spec.key, guard, store)
         self._spec = spec
 
     def compiled(self) -> wire.Packed | Nothing:

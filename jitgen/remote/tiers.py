@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 
 from jitgen.remote import layout
 from jitgen.remote.guard import Guard, Wanted
-from jitgen.remote.http import Server, Website
 from jitgen.remote.objects import Objects
 from jitgen.remote.outcomes import Nothing
-from jitgen.remote.service import Compiling, Fetching
+from jitgen.remote.refresh import refresh
 from jitgen.settings import settings
+from jitgen.signing.trust import MAX_BYTES
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Meta, Store
+    from jitgen.remote.http import Server
     from jitgen.remote.wire import Packed
     from jitgen.runtime.spec import KernelSpec
 
@@ -63,14 +64,17 @@ class Remote:
 
     def look(self, spec: Wanted) -> Packed | Nothing:
         """Return what is there of `spec`, checked and kept nowhere; raises as `fetch`."""
-        judge = self._guard.judge
         if self.url.startswith("http"):
+            from jitgen.remote.http import Website
+
             line = _server(self.url).line()
-            return self._guard.ask(
-                spec, lambda: layout.fetch(Website(line), spec.key, judge), line.cancel
-            )
+            return self._guard.ask(spec, lambda: self._fetched(Website(line), spec), line.cancel)
         place = _place(self.url)
-        return self._guard.ask(spec, lambda: layout.fetch(place, spec.key, judge), place.cancel)
+        return self._guard.ask(spec, lambda: self._fetched(place, spec), place.cancel)
+
+    def _fetched(self, place: layout.Readable, spec: Wanted) -> Packed:
+        refresh(self._store, self.url, lambda: place.read(layout.TRUST_PATH, MAX_BYTES))
+        return layout.fetch(place, spec.key, self._guard.judge)
 
 
 class Service:
@@ -108,14 +112,18 @@ class Service:
         Raises:
             As `Remote.fetch`.
         """
+        from jitgen.remote.service import Compiling
+
         found = self.look(spec)
         if isinstance(found, Nothing) and found.is_absent and may_compile:
-            found = Compiling(_server(self.url), spec, self._guard).compiled()
+            found = Compiling(_server(self.url), spec, self._guard, self._store).compiled()
         return found if isinstance(found, Nothing) else kept(self._store, found)
 
     def look(self, spec: Wanted) -> Packed | Nothing:
         """Return what the service has of `spec`, checked and kept nowhere; raises as `fetch`."""
-        return Fetching(_server(self.url), spec.key, self._guard).fetched(spec)
+        from jitgen.remote.service import Fetching
+
+        return Fetching(_server(self.url), spec.key, self._guard, self._store).fetched(spec)
 
 
 def kept(store: Store, packed: Packed) -> Entry:
@@ -134,6 +142,8 @@ _objects: dict[tuple[str, int], Objects] = {}
 
 
 def _server(url: str) -> Server:
+    from jitgen.remote.http import Server  # 30 ms, which object stores do without
+
     return _servers.get(url) or _servers.setdefault(url, Server(url))
 
 

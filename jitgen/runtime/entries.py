@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from jitgen.compile.compiler import Artifact
     from jitgen.compile.workers import Stop
 
+_WAIT_S = 0.01
+"""A lock that nobody holds takes less: what took longer was waiting for another process."""
+
 
 def fetch(tiers: Tiers, spec: KernelSpec) -> tuple[Entry, str] | str:
     """
@@ -82,8 +85,9 @@ def build(
             f"{name[:12]})",
         )
     try:
-        with store.lock(name, settings.lock_timeout) as is_locked:
-            waited_s = time.perf_counter() - start
+        # what is told meanwhile is heard when the lock is free again
+        with events.held(), store.lock(name, settings.lock_timeout) as is_locked:
+            _tell_wait(spec, time.perf_counter() - start)
             if is_locked:
                 found = readable(tiers, spec, tells_miss=False)
                 if found is not None:
@@ -105,9 +109,6 @@ def build(
             store.index.remember_failure(name, spec.name, error.reason, ttl_s)
         raise
     events.emit(
-        Event(kind=EventKind.QUEUE, kernel=entry.meta.name, key=entry.key, seconds=waited_s)
-    )
-    events.emit(
         Event(
             kind=EventKind.COMPILE,
             kernel=entry.meta.name,
@@ -116,6 +117,11 @@ def build(
         )
     )
     return entry, "compiled"
+
+
+def _tell_wait(spec: KernelSpec, seconds: float) -> None:
+    if seconds >= _WAIT_S:
+        events.emit(Event(kind=EventKind.QUEUE, kernel=spec.name, key=spec.key, seconds=seconds))
 
 
 def record(spec: KernelSpec, artifact: Artifact) -> Meta:

@@ -21,6 +21,7 @@ from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.plans import Plan
+from jitgen.runtime.entries import fetch
 from jitgen.runtime.session import current
 from jitgen.runtime.shard import Shard
 from jitgen.runtime.spec import key, spec_of
@@ -39,9 +40,16 @@ class PrewarmState(StrEnum):
     """What prewarming did about a kernel."""
 
     CACHED = "cached"
+    FETCHED = "fetched"
     COMPILED = "compiled"
     FAILED = "failed"
     WOULD_COMPILE = "would compile"
+
+
+_HERE = ("memory", "disk", "base")
+"""Tiers to which another process has brought a kernel meanwhile."""
+
+_THERE = frozenset({PrewarmState.CACHED, PrewarmState.FETCHED, PrewarmState.COMPILED})
 
 
 @frozen
@@ -53,7 +61,7 @@ class PrewarmRow:
         config: Its config.
         name: Its name.
         key: Digest of its key document.
-        state: ``cached``, ``compiled``, ``failed`` or ``would compile``.
+        state: ``cached``, ``fetched``, ``compiled``, ``failed`` or ``would compile``.
         seconds: How long its process worked on it; 0 where there was none.
         bytes: Size of its files in the store; 0 where it has none.
         error: Why it failed; empty if it did not.
@@ -88,7 +96,7 @@ class PrewarmReport:
     @property
     def ok(self) -> bool:
         """Whether every kernel is in the store now."""
-        return all(row.state in (PrewarmState.CACHED, PrewarmState.COMPILED) for row in self.rows)
+        return all(row.state in _THERE for row in self.rows)
 
     def count(self, state: PrewarmState | str) -> int:
         """Return how many kernels are in `state`."""
@@ -151,6 +159,8 @@ def prewarm(
     for row in waiting:
         if row.state is PrewarmState.CACHED or dry_run:
             done(row)
+        elif (brought := fetched(row, target, where)) is not None:
+            done(brought)
         else:
             missing.append(row)
     if missing:
@@ -211,6 +221,20 @@ def examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[Prewa
             )
         )
     return rows
+
+
+def fetched(row: PrewarmRow, arch: Arch, store: Store) -> PrewarmRow | None:
+    """Return the row of a kernel that could be fetched from elsewhere, where it was compiled."""
+    start = time.perf_counter()
+    found = fetch(Tiers(store), spec_of(row.config, arch))
+    if isinstance(found, str) or found[0].why_private:
+        return None
+    return replace(
+        row,
+        state=PrewarmState.CACHED if found[1] in _HERE else PrewarmState.FETCHED,
+        seconds=time.perf_counter() - start,
+        bytes=found[0].meta.size_bytes,
+    )
 
 
 def _compile(

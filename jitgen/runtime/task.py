@@ -20,6 +20,10 @@ TASK = "jitgen.runtime.task:build_task"
 """What `jitgen.compile.workers.run` calls."""
 
 
+_PATHS = ("trust", "token_file")
+"""Settings that may be none: without one, a worker has what its environment says."""
+
+
 def compile_task(store: Store, config: Config, arch: Arch) -> dict[str, Any]:
     """
     Return the task that brings `config` for `arch` into `store`.
@@ -39,6 +43,10 @@ def compile_task(store: Store, config: Config, arch: Arch) -> dict[str, Any]:
             "base": [str(path) for path in settings.base],
             "trust_shared": [str(path) for path in settings.trust_shared],
             "plugins": list(settings.plugins),
+            "remote": list(settings.remote),
+            "service": settings.service,
+            "verify": settings.verify,
+            **{name: str(path) for name in _PATHS if (path := getattr(settings, name))},
         },
     }
 

@@ -59,7 +59,7 @@ def test_every_promised_command_is_there() -> None:
         "sign",
     ]
     bundle = ["export", "import", "inspect", "verify"]
-    trust = ["init", "key", "add", "rotate", "revoke", "show"]
+    trust = ["init", "key", "add", "rotate", "revoke", "push", "show"]
     bench = [*SUITES, *REPORTS, *HOPPER_FP4, "all"]
 
     groups = {"cache": cache, "bench": bench, "bundle": bundle, "trust": trust}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 
 import pytest
+import torch
 
 import jitgen
 from jitgen.config import DType, Layout, ScaleGranularity
@@ -135,6 +136,26 @@ def test_other_tiles_and_types(forced: KernelConfig) -> None:
 
     verify_exact(exact, jitgen.grouped_gemm(**exact.arguments, config=forced))
     verify(case, jitgen.grouped_gemm(**case.arguments, config=forced))
+
+
+@pytest.mark.parametrize(
+    ("arch", "tile"),
+    [("sm_120a", (16, 32)), pytest.param("sm_100a", (128, 64), marks=pytest.mark.nightly)],
+)
+@pytest.mark.parametrize("scale", ["a_scale", "b_scale"])
+def test_atoms_may_lie_apart(arch: str, tile: tuple[int, int], scale: str) -> None:
+    """Along K, too: each second one of a larger tensor."""
+    forced = config("mxfp8", "ragged", *tile, stages=None)
+    case = make_for(forced, [5, 0, 19], 40, 288, is_exact=True)
+    given = case.arguments
+    apart = given[scale].repeat_interleave(2, dim=-2)[..., ::2, :]
+    apart.view(torch.uint8).copy_(given[scale].view(torch.uint8))
+    assert apart.stride(-2) == 1024
+
+    with device(arch, num_sms=2):
+        out = jitgen.grouped_gemm(**given | {scale: apart}, config=forced)
+
+    verify_exact(case, out)
 
 
 @pytest.mark.nightly

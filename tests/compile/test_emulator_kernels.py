@@ -11,6 +11,7 @@ others at night, those of sm_100a and sm_120a in every mode.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,10 @@ def menu(arch: Arch) -> list[str]:
     ]
     if "moe_fc2_dense" in TARGETS.get(arch).operations:
         problem = MoeFc2DenseProblem(groups=1, m=1, n=1, k=1)
-        configs += rules(arch, "moe_fc2_dense").candidates(problem)
+        for kind in kinds:
+            if kind.a_dtype is kind.b_dtype:
+                types = {"a_dtype": kind.a_dtype, "scale_granularity": kind.scale_granularity}
+                configs += rules(arch, problem.op).candidates(replace(problem, **types))
     return [config.name(arch) for config in configs]
 
 

@@ -10,6 +10,7 @@ import pytest
 from jitgen.verify import verify
 from jitgen.verify.artifacts import compiled
 from tests import needs
+from tests.compile import mutations_fc2_atoms as atoms
 from tests.compile import mutations_fc2_sm_100a as fc2
 from tests.compile import mutations_sm_100a as gemm
 from tests.compile.mutations import Mutation, rewrite
@@ -21,8 +22,8 @@ from tests.compile.programs import Programs, assert_found
 
 pytestmark = [needs.compiler, needs.linker]
 
-PROGRAMS = gemm.PROGRAMS | fc2.PROGRAMS
-MUTATIONS = (*RINGS, *TENSOR_MEMORY, *STORES, *fc2.EXPERTS)
+PROGRAMS = gemm.PROGRAMS | fc2.PROGRAMS | atoms.PROGRAMS
+MUTATIONS = (*RINGS, *TENSOR_MEMORY, *STORES, *fc2.EXPERTS, *atoms.ATOMS)
 
 OFTEN = [mutation for mutation in MUTATIONS if not mutation.of_source and mutation.program == ONE]
 """Those that need nothing compiled but a narrow kernel: for every push."""
@@ -34,7 +35,7 @@ def programs() -> Programs:
 
 
 def test_there_are_many() -> None:
-    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 80
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 99
     assert len(OFTEN) >= 5
 
 

@@ -162,11 +162,16 @@ class TestSingleFlight:
         """Another process holds the key's lock for ever: this one compiles for itself."""
         store = Store.open(cache_root)
         monkeypatch.setenv("JITGEN_LOCK_TIMEOUT", "0.1")
+        waits: list[float] = []
+        stop = jitgen.on_event(lambda e: waits.append(e.seconds) if e.kind == "queue" else None)
         with Store.open(cache_root).lock(registry.key(CONFIG, jitgen.Arch.CPU), 1) as is_locked:
             assert is_locked
             kernel = Registry(store).get(CONFIG, "cpu")
+        stop()
 
         check(kernel)
+        assert len(waits) == 1
+        assert waits[0] >= 0.1
 
 
 class TestNoCompiling:

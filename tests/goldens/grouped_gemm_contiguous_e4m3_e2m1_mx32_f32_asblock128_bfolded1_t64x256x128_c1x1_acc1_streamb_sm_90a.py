@@ -558,7 +558,7 @@ def finish(operands, slot, scales, total, partials, factors, row):
 
 
 @cute.jit
-def sum_up_single(schedule, product, operands, load, scales, total, row):
+def sum_up(schedule, product, operands, load, scales, total, row):
     """
     Sum up all k-blocks of a tile; return the state of the ring of operands.
 
@@ -573,9 +573,6 @@ def sum_up_single(schedule, product, operands, load, scales, total, row):
         finish(operands, load, scales, total, partials, registers.factors, row)
         load.advance()
     return load
-
-
-sum_up = sum_up_single  # there are no registers for two at a time
 
 
 class Operands(NamedTuple):

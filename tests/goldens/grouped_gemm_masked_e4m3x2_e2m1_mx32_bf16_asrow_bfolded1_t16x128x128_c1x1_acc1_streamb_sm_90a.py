@@ -629,7 +629,7 @@ class Slot(NamedTuple):
 
 
 @cute.jit
-def sum_up_pairs(schedule, product, operands, load, scales, total, row):
+def sum_up(schedule, product, operands, load, scales, total, row):
     """
     Sum up all k-blocks of a tile; return the state of the ring of operands.
 
@@ -657,9 +657,6 @@ def sum_up_pairs(schedule, product, operands, load, scales, total, row):
         finish(operands, load, scales, total, partials, first.factors, row)
         load.advance()
     return load
-
-
-sum_up = sum_up_pairs  # there are registers for it, however many rows WGMMAs have
 
 
 class Operands(NamedTuple):

@@ -453,7 +453,7 @@ def words_of(scales):
     shape, stride = scales.shape, scales.stride
     layout = cute.make_layout(
         (ATOM_BYTES // 4, shape[2], shape[1], shape[0]),
-        stride=(1, ATOM_BYTES // 4, stride[1] // 4, stride[0] // 4),
+        stride=(1, *(step // 4 for step in stride[2::-1])),
     )
     return cute.make_tensor(cute.recast_ptr(scales.iterator, dtype=Int32), layout)
 

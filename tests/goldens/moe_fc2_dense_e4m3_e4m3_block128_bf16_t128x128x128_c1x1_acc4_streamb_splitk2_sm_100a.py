@@ -559,9 +559,9 @@ def hand_over_scales(schedule, scales, state, work):
     for first in cutlass.range(schedule.first_expert, end, SCANNED_EXPERTS, unroll=1):
         found = list_experts(schedule, scales, work, first, end, found)
         while found * schedule.num_k_blocks - sent >= wanted:
-            num_blocks = cutlass.min(found * schedule.num_k_blocks - sent, SCALE_CHUNK)
-            state = hand_over_chunk(schedule, scales, state, work, sent, num_blocks, Int32(0))
-            sent += num_blocks
+            count = cutlass.min(found * schedule.num_k_blocks - sent, SCALE_CHUNK)
+            state = hand_over_chunk(schedule, scales, state, work, sent, count, Int32(0))
+            sent += count
             wanted = cutlass.min(2 * wanted, SCALE_CHUNK)
     left = found * schedule.num_k_blocks - sent
     return hand_over_chunk(schedule, scales, state, work, sent, left, Int32(1))
@@ -582,15 +582,20 @@ class Scales(NamedTuple):
     alpha: Source
 
 
-def maps_of_scales(a_scale, alpha, b_scale):
-    """Return how the TMA unit loads a_scale and alpha, and what is read as it is: on the host."""
+def map_of_alpha(alpha):
+    """Return how the TMA unit loads the weights of an expert for a tile's tokens: on the host."""
     tokens, experts = alpha.shape
     layout = cute.make_layout((tokens, 1, experts), stride=(1, alpha.stride[1], alpha.stride[1]))
     columns = cute.make_tensor(alpha.iterator, layout)
     box, load = cute.make_layout((SCALE_BOX, 1)), cpasync.CopyBulkTensorTileG2SOp()
+    return cpasync.make_tiled_tma_atom(load, columns, box, (SCALE_BOX, 1))
+
+
+def maps_of_scales(a_scale, alpha, b_scale):
+    """Return how the TMA unit loads a_scale and alpha, and what is read as it is: on the host."""
+    box, load = cute.make_layout((SCALE_BOX, 1)), cpasync.CopyBulkTensorTileG2SOp()
     tma, gmem = cpasync.make_tiled_tma_atom(load, groups_last(a_scale), box, (SCALE_BOX, 1))
-    tma_alpha, gmem_alpha = cpasync.make_tiled_tma_atom(load, columns, box, (SCALE_BOX, 1))
-    return tma, gmem, tma_alpha, gmem_alpha, b_scale, alpha
+    return tma, gmem, *map_of_alpha(alpha), b_scale, alpha
 
 
 def descriptors_of_scales(maps):
@@ -644,8 +649,8 @@ def copies_of_rows(source, work):
 def wait_for_chunk(scales, state):
     """Wait for a chunk; return how many k-blocks it has, and whether they are the tile's last."""
     scales.ring.consumer_wait(state)
-    num_blocks = cute.arch.make_warp_uniform(scales.sChunk[0, state.index])
-    return num_blocks, cute.arch.make_warp_uniform(scales.sChunk[1, state.index])
+    count = cute.arch.make_warp_uniform(scales.sChunk[0, state.index])
+    return count, cute.arch.make_warp_uniform(scales.sChunk[1, state.index])
 
 
 @cute.jit

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -64,7 +65,8 @@ def fc2(arch: Arch) -> tuple[MoeFc2DenseConfig, ...]:
     if "moe_fc2_dense" not in target(arch).operations:
         return ()
     problem = MoeFc2DenseProblem(groups=256, m=64, n=7168, k=256)
-    return rules(arch, problem.op).candidates(problem)
+    kinds = [replace(problem, a_dtype=dtype, scale_granularity=scales) for dtype, scales in KINDS]
+    return tuple(config for kind in kinds for config in rules(arch, problem.op).candidates(kind))
 
 
 def quantized(arch: Arch) -> list[QuantizeConfig]:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+import jitgen
 from jitgen import plans
 from jitgen.cache import Store
+from tests.cli.conftest import process
 
 pytestmark = pytest.mark.service
 
@@ -21,11 +23,14 @@ PROGRAM = Path(__file__).with_name("rank_program.py")
 NUM_KERNELS, NUM_RANKS = 18, 4
 
 
+def names() -> list[str]:
+    configs = plans.configs(plans.load("deepseek-v3"), "cpu")[:NUM_KERNELS]
+    return [config.name("cpu") for config in configs]
+
+
 def run(folder: Path, *, roots: int, doomed: int = -1) -> dict[int, dict[str, Any]]:
     """Run the ranks over empty caches, one or one each; return what each that lived reports."""
-    configs = plans.configs(plans.load("deepseek-v3"), "cpu")[:NUM_KERNELS]
-    names = [config.name("cpu") for config in configs]
-    (folder / "kernels.json").write_text(json.dumps(names))
+    (folder / "kernels.json").write_text(json.dumps(names()))
     start = folder / "start"
     start.write_text(
         "#!/bin/sh\n"
@@ -89,3 +94,21 @@ def test_a_rank_is_killed(tmp_path: Path, roots: int) -> None:
     assert manifest["compiles"] == NUM_KERNELS
     assert by_rank.count(2) in (0, 1)
     print({rank: round(report["wall_s"], 1) for rank, report in reports.items()}, by_rank)
+
+
+def test_what_a_remote_has_nobody_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = f"file://{tmp_path}/bucket"
+    (tmp_path / "bucket").mkdir()
+    filled = Store(tmp_path / "filled", "rw")
+    assert jitgen.prewarm(names(), arch="cpu", store=filled).ok
+    monkeypatch.setenv("JITGEN_VERIFY", "off")
+    monkeypatch.setenv("JITGEN_CACHE_DIR", str(tmp_path / "filled"))
+    pushed = process("cache", "push", "--to", bucket)
+    assert pushed.code == 0, pushed.err
+    monkeypatch.setenv("JITGEN_REMOTE", bucket)
+    reports = run(tmp_path, roots=NUM_RANKS)
+    manifest = reports[0]["manifest"]
+
+    assert set(states(reports)) == {"fetched"}
+    assert (manifest["ok"], manifest["complete"], manifest["compiles"]) == (True, True, 0)
+    print({rank: round(report["wall_s"], 1) for rank, report in reports.items()})

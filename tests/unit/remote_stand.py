@@ -11,9 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from jitgen.cache import Entry, Meta, Store
+from jitgen.cache import Entry, Meta, Store, trusted
 from jitgen.events import Event, EventKind, on_event
-from jitgen.remote import layout, tiers
+from jitgen.remote import breaker, layout, tiers
 from jitgen.remote.budget import Allowance, allowance
 from jitgen.remote.negative import negatives
 from jitgen.remote.objects import Objects
@@ -97,6 +97,11 @@ class Stand:
         (self.folder / "trust.json").unlink(missing_ok=True)
         (self.folder / "trust.json").write_bytes(data)
 
+    def look_again(self) -> None:
+        """Let the next fetch look for a later trust document."""
+        trusted._looked.clear()
+        (self.store.root / "v1" / trusted._LOOKED).unlink()
+
     def push(self, entry: Entry, **options: Any) -> bool:
         return layout.push(Objects(self.url, is_patient=True), entry, **options)
 
@@ -116,6 +121,7 @@ def standing(folder: Path, **changes: Any) -> Iterator[Stand]:
     forget()
     stand = Stand(folder, Store.open(folder / "root", mode="rw"))
     stand.trust(trusting(KEY))
+    stand.store.trusted.mark_fresh()
     with settings.scope(**{"trust": folder / "trust.json", "verify": "remote", **changes}):
         yield stand
     forget()
@@ -134,11 +140,9 @@ def is_same(found: object, entry: Entry) -> bool:
 
 def forget() -> None:
     """Forget what this process knows about places elsewhere, as a new one would."""
-    from jitgen.cache import trusted
-    from jitgen.remote import breaker
-
     negatives.clear()
     trusted._seen.clear()
+    trusted._looked.clear()
     breaker._private.clear()
     allowance.__dict__.update(Allowance().__dict__)
     tiers.close()

@@ -17,7 +17,6 @@ from jitgen.compile.workers import OutcomeKind
 from jitgen.errors import ResourceError, ToolchainError
 from jitgen.fleet import cluster
 from jitgen.fleet.cluster import ClusterError, compile_on_worker
-from jitgen.runtime.task import compile_task
 from tests.cli.conftest import Jitgen, jitgen
 from tests.unit.fleet_fakes import CPU, Compiles, configs
 
@@ -92,10 +91,10 @@ def test_each_kernel_comes_back(compiles: Compiles, tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_no_reason_to_try_again(compiles: Compiles) -> None:
-    task = compile_task(Store.open(), configs(1)[0], CPU)
+    config = configs(1)[0].to_json()
     compiles.before = lambda _: OutcomeKind.ERROR
 
-    assert compile_on_worker(task, 1.0) == {"error": "error!"}
+    assert compile_on_worker(config, "cpu", 1.0) == {"error": "error!"}
 
 
 def test_damage_on_the_way(

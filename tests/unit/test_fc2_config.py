@@ -14,13 +14,18 @@ from jitgen.errors import ConfigError, UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import Cluster, Operands, Pipeline, Schedule, Tile
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.ops.moe_fc2_dense.samples import Sizes, make
-from jitgen.targets.legality import check, target
+from jitgen.targets import devices
+from jitgen.targets.legality import check, rules, target
+from jitgen.targets.protocol import Candidate
 from tests.strategies import fc2_sweep
 from tests.targets import EACH
 
 CONFIG = MoeFc2DenseConfig(tile=Tile(m=64, n=128, k=128))
 LAYER = MoeFc2DenseProblem(groups=256, m=64, n=7168, k=256)
 BLACKWELLS = (Arch("sm_100a"), Arch("sm_103a"))
+MXFP8 = Operands(scale_granularity=ScaleGranularity.MX32)
+MXFP4 = replace(MXFP8, a_dtype=DType.E2M1, b_dtype=DType.E2M1)
+NVFP4 = replace(MXFP4, scale_granularity=ScaleGranularity.NV16)
 ARCHS = [each for each in EACH if "moe_fc2_dense" in target(each.values[0]).operations]
 
 
@@ -78,8 +83,13 @@ def test_rules_of_sm_90a(change: dict[str, object], code: str) -> None:
     ("change", "code"),
     [
         ({"operands": Operands(a_dtype=DType.BF16, b_dtype=DType.BF16)}, "E_MMA"),
-        ({"operands": Operands(a_dtype=DType.E2M1, b_dtype=DType.E2M1)}, "E_MMA"),
-        ({"operands": Operands(scale_granularity=ScaleGranularity.MX32)}, "E_SCALES"),
+        ({"operands": replace(MXFP8, b_dtype=DType.E2M1)}, "E_MMA"),
+        ({"operands": Operands(a_dtype=DType.E2M1, b_dtype=DType.E2M1)}, "E_SCALES"),
+        ({"operands": Operands(scale_granularity=ScaleGranularity.NV16)}, "E_SCALES"),
+        ({"operands": Operands(scale_granularity=ScaleGranularity.ROW)}, "E_SCALES"),
+        ({"operands": NVFP4}, "E_TILE_K"),
+        ({"operands": MXFP8, "pipeline": Pipeline(num_acc_stage=4)}, "E_TMEM"),
+        ({"operands": MXFP8, "pipeline": Pipeline(num_ab_stage=6)}, "E_SMEM"),
         ({"tile": Tile(m=64, n=128, k=128)}, "E_MMA_M"),
         ({"tile": Tile(m=128, n=192, k=128)}, "E_MMA_N"),
         ({"tile": Tile(m=128, n=32, k=128)}, "E_MMA_N"),
@@ -141,6 +151,56 @@ def test_few_may_be_chosen(arch: str, most: int, tokens: int) -> None:
     assert 1 < len(choice.candidates) <= most
     assert choice.candidates[0].cost <= more.candidates[0].cost
     assert all(check(each.config, arch) for each in choice.candidates)
+
+
+def of(types: Operands, problem: MoeFc2DenseProblem = LAYER) -> MoeFc2DenseProblem:
+    return replace(problem, a_dtype=types.a_dtype, scale_granularity=types.scale_granularity)
+
+
+@pytest.mark.parametrize("arch", BLACKWELLS)
+@pytest.mark.parametrize("types", [MXFP8, MXFP4, NVFP4], ids=lambda types: types.text)
+def test_scales_of_the_tensor_core_have_the_same_tiles(arch: Arch, types: Operands) -> None:
+    """A stage of each is 128 bytes deep, and three of sums leave room for scales."""
+    theirs = jitgen.select(LAYER, arch).candidates
+    ours = jitgen.select(of(types), arch).candidates
+
+    def shapes(candidates: tuple[Candidate, ...]) -> set[object]:
+        return {
+            (each.config.tile.m, each.config.tile.n, each.config.schedule) for each in candidates
+        }
+
+    assert shapes(ours) == shapes(theirs)
+    for each in ours:
+        assert each.config.operands == types
+        assert each.config.tile.k * types.a_dtype.bits == 8 * 128
+        assert each.config.pipeline.num_acc_stage == 3
+        assert check(each.config, arch).derived.tmem_columns <= 512  # type: ignore[union-attr]
+
+
+def test_sums_of_experts_are_promoted_less_often() -> None:
+    """With one stage nothing hides a promotion: of long sums it takes little."""
+    config = MoeFc2DenseConfig(
+        tile=Tile(m=256, n=128, k=128), cluster=Cluster(m=2), schedule=Schedule(two_cta=True)
+    )
+    rules_of, device = rules("sm_100a", config.op), devices.find("sm_100a", None)
+
+    def cost(types: Operands, k: int) -> float:
+        problem = of(types, replace(LAYER, m=256, k=k))
+        chosen = replace(config, operands=types)
+        return rules_of.predict(problem, chosen, device, device.num_sms).cost
+
+    blocks, atoms = ([cost(types, k) for k in (128, 2048)] for types in (Operands(), MXFP8))
+    assert atoms[0] == blocks[0]
+    assert atoms[1] < 0.95 * blocks[1]
+
+
+def test_other_scales_are_refused_elsewhere() -> None:
+    with pytest.raises(UnsupportedConfig, match="no kernel for e4m3 x e4m3"):
+        jitgen.select(of(MXFP8), "sm_90a")
+    verdict = check(replace(CONFIG, operands=MXFP8), "sm_90a")
+
+    assert verdict.code == "E_SCALES"
+    assert "mx32 scales have no sm_90a kernel with experts along K" in verdict.reason
 
 
 def test_a_b200_takes_more_ctas_for_few_tokens() -> None:

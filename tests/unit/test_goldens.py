@@ -60,6 +60,8 @@ NAMES = [
     "moe_fc2_dense_e4m3_e4m3_block128_bf16_t8x128x128_c1x1_acc1_cpu",
     "moe_fc2_dense_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc4_streamb_splitk2_sm_100a",
     "moe_fc2_dense_e4m3_e4m3_block128_bf16_t256x128x128_c2x1_acc4_twocta_sm_100a",
+    "moe_fc2_dense_e4m3_e4m3_mx32_bf16_t128x128x128_c1x1_acc3_streamb_splitk2_sm_100a",
+    "moe_fc2_dense_e2m1_e2m1_nv16_bf16_t256x128x256_c2x1_acc3_twocta_sm_100a",
 ]
 
 

@@ -13,15 +13,13 @@ from typing import Any
 import pytest
 
 from jitgen.cache import Entry
-from jitgen.errors import SettingError
 from jitgen.events import EventKind
 from jitgen.remote import layout, wire
 from jitgen.remote.outcomes import Nothing
 from jitgen.settings import settings
-from jitgen.signing import dsse, times
+from jitgen.signing import dsse
 
 from .remote_stand import (
-    DAY,
     KEY,
     KEY_2,
     THIEF,
@@ -34,7 +32,6 @@ from .remote_stand import (
     told,
     trusting,
 )
-from .store_fakes import fake_files, fake_meta
 
 
 @pytest.fixture
@@ -112,65 +109,12 @@ def test_signed_by_nobody_or_a_stranger_is_refused(stand: Stand) -> None:
         assert stand.store.read(entry.key) is None
 
 
-def test_refused_signature_is_judged_anew_when_the_trust_document_changes(stand: Stand) -> None:
-    entry = entry_of(1, KEY_2)
-    stand.push(entry)
-    assert isinstance(stand.fetch(entry), Nothing)
-    assert isinstance(stand.fetch(entry), Nothing)
-
-    stand.trust(trusting(KEY, KEY_2, version=2))
-    assert is_same(stand.fetch(entry), entry)
-
-
 def test_verify_off_takes_what_anybody_put_there(stand: Stand) -> None:
     entry = entry_of(1)
     stand.push(entry)
 
     with settings.scope(verify="off"):
         assert is_same(stand.fetch(entry), entry)
-
-
-def test_without_a_trust_document_it_is_said_what_to_do(stand: Stand) -> None:
-    with settings.scope(trust=stand.folder / "none.json"):
-        found = stand.fetch(entry_of(1, KEY))
-        assert isinstance(found, Nothing)
-    del settings.trust
-    with pytest.raises(SettingError, match="name a trust document"):
-        stand.fetch(entry_of(2, KEY))
-
-
-def test_expired_trust_accepts_nothing(stand: Stand) -> None:
-    entry = entry_of(1, KEY)
-    stand.push(entry)
-    stand.trust(trusting(KEY, version=2, expires=times.now().replace(microsecond=0) - DAY))
-
-    found = stand.fetch(entry)
-    assert isinstance(found, Nothing)
-    assert "trust document 2 expired" in found.reason
-
-
-def test_old_trust_file_does_not_come_back(stand: Stand) -> None:
-    """A stolen key was revoked; whoever has it puts the old trust document in its place again."""
-    entry, old = entry_of(1, KEY), trusting(KEY)
-    stand.push(entry)
-    stand.trust(trusting(KEY, version=2, revoked_keys={KEY.keyid: "stolen"}))
-    assert isinstance(stand.fetch(entry), Nothing)
-
-    stand.trust(old)
-    forget()
-    found = stand.fetch(entry)
-    assert isinstance(found, Nothing)
-    assert "is revoked: stolen" in found.reason
-
-
-def test_trust_file_that_others_can_write_counts_for_nothing(stand: Stand) -> None:
-    entry = entry_of(1, KEY)
-    stand.push(entry)
-    (stand.folder / "trust.json").chmod(0o666)
-
-    found = stand.fetch(entry)
-    assert isinstance(found, Nothing)
-    assert "can be written by other users" in found.reason
 
 
 def test_forked_child_is_told_and_does_not_wait(stand: Stand) -> None:
@@ -280,62 +224,6 @@ class TestPoison:
         assert len(seen) == 1
         assert stand.store.read(good.key) is None
         assert is_same(stand.fetch(other), other)
-
-
-class TestAlways:
-    """With JITGEN_VERIFY=always nothing unsigned is loaded, whoever can write to the root."""
-
-    @pytest.fixture
-    def open_root(self, stand: Stand) -> Iterator[Stand]:
-        path = stand.store.root
-        path.mkdir(mode=0o777)
-        path.chmod(0o777)
-        with settings.scope(verify="always"):
-            yield stand
-
-    def test_root_that_others_can_write_serves_what_is_signed(self, open_root: Stand) -> None:
-        entry = entry_of(1, KEY)
-        open_root.push(entry)
-
-        assert is_same(open_root.fetch(entry), entry)
-        assert is_same(open_root.store.read(entry.key), entry)
-        assert open_root.store.index.reason  # nothing of others' goes through a database
-
-    def test_unsigned_entry_in_the_root_is_a_miss_and_gives_way(self, open_root: Stand) -> None:
-        bare, good = entry_of(1), entry_of(1, KEY)
-        with settings.scope(verify="off", trust_shared=open_root.folder):
-            assert open_root.store.publish(bare.meta, bare.files).directory
-        with told(EventKind.REJECT) as seen:
-            assert open_root.store.read(bare.key) is None
-        assert "nobody signed it" in seen[0].detail
-
-        open_root.push(good)
-        assert is_same(open_root.fetch(good), good)
-        assert is_same(open_root.store.read(good.key), good)
-
-    def test_what_is_compiled_here_stays_with_its_process(self, open_root: Stand) -> None:
-        found = open_root.store.publish(fake_meta(1), fake_files(1))
-
-        assert "nobody signed it" in found.why_private
-        assert open_root.store.read(found.key) is None
-
-    def test_revoked_entry_is_not_loaded_any_more(self, open_root: Stand) -> None:
-        entry = entry_of(1, KEY)
-        open_root.push(entry)
-        assert is_same(open_root.fetch(entry), entry)
-
-        open_root.trust(trusting(KEY, version=2, revoked={entry.key: "it is wrong"}))
-        assert open_root.store.read(entry.key) is None
-
-    def test_base_is_held_to_it_too(self, open_root: Stand) -> None:
-        entry = entry_of(1)
-        with settings.scope(verify="off"):
-            open_root.host("base").publish(entry.meta, entry.files)
-        with settings.scope(base=(open_root.folder / "base",)):
-            upper = open_root.host("upper")
-            assert upper.read(entry.key) is None
-            with settings.scope(verify="remote"):
-                assert is_same(upper.read(entry.key), entry)
 
 
 def test_signatures_are_added_to_an_entry(stand: Stand) -> None:

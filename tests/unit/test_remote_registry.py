@@ -20,8 +20,10 @@ from jitgen.events import EventKind
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.remote import tiers as elsewhere
 from jitgen.runtime import kernel, registry
+from jitgen.runtime.prewarm import PrewarmState, prewarm
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.spec import KernelSpec, spec_of
+from jitgen.runtime.task import compile_task
 from jitgen.runtime.tiers import Tiers
 from jitgen.settings import settings
 
@@ -169,6 +171,25 @@ def test_background_fetches_what_a_neighbour_stands_in_for(stand: Stand, subject
     found = subject.find(CONFIG, ARCH)
     assert found is not None
     assert found.tier == "remote"
+
+
+def test_prewarm_fetches_before_it_compiles(stand: Stand) -> None:
+    stand.push(_entry(SPEC, KEY))
+
+    (row,) = prewarm([CONFIG], arch=ARCH, store=stand.store).rows
+    assert row.state is PrewarmState.FETCHED
+    (row,) = prewarm([CONFIG], arch=ARCH, store=stand.store).rows
+    assert row.state is PrewarmState.CACHED
+
+
+def test_worker_is_given_what_fetching_needs(stand: Stand) -> None:
+    task = compile_task(stand.store, CONFIG, ARCH)
+
+    assert task["settings"]["remote"] == [stand.url]
+    assert task["settings"]["trust"] == str(stand.folder / "trust.json")
+    with settings.scope(**task["settings"]):
+        assert settings.remote == (stand.url,)
+        assert settings.service == ""
 
 
 def test_without_places_nothing_of_this_is_imported(tmp_path: Path) -> None:

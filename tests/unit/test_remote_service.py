@@ -42,7 +42,7 @@ def routes(**poisons: toxic.Poison | list[toxic.Poison]) -> toxic.Poison:
 
     async def poison(request: toxic.Request, writer: asyncio.StreamWriter) -> None:
         kind = request.path.split("/")[2].split("?")[0]
-        waiting = left[kind]
+        waiting = left.get(kind, [MISSING])
         await (waiting.pop(0) if len(waiting) > 1 else waiting[0])(request, writer)
 
     return poison

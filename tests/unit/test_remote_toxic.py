@@ -24,6 +24,7 @@ from .remote_stand import KEY, Stand, entry_of, forget, is_same, standing, told
 ENTRY = entry_of(1, KEY)
 PACKED = wire.pack(ENTRY.meta.encode(), ENTRY.files, ENTRY.signatures)
 
+_DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
 QUICK_S, SLOW_S = 0.35, 1.3
 """What a place may cost a host once: one that fails at once, and one that dawdles."""
 
@@ -126,6 +127,62 @@ def test_connection_is_used_again(stand: Stand) -> None:
         for _ in range(3):
             assert is_same(stand.ask(server.url, ENTRY), ENTRY)
         assert (len(server.requests), server.connections) == (3, 1)
+
+
+class TestObjectStore:
+    """The same bad days, of an object store: its client is another one."""
+
+    @pytest.fixture
+    def s3(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+        for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "REGION"):
+            monkeypatch.setenv(f"AWS_{name}", "x")
+        return lambda url: monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+
+    @pytest.mark.parametrize("status", [403, 404])
+    def test_forbidden_is_not_there(
+        self, stand: Stand, s3: Callable[[str], None], status: int
+    ) -> None:
+        """S3 forbids what is not there to whoever may not list the bucket."""
+        with toxic.toxic(toxic.answer(status)) as server:
+            s3(server.url)
+            found = stand.fetch(ENTRY, "s3://bucket/prefix")
+            assert isinstance(found, Nothing)
+            assert found.is_absent
+            assert Breaker(stand.store, "s3://bucket/prefix").state() is None
+
+    @pytest.mark.parametrize(
+        "poison",
+        [
+            toxic.answer(500),
+            toxic.answer(401),
+            toxic.cut,
+            toxic.answer(200, b"", content_length=10 * 2**30, last_modified=_DATE),
+        ],
+    )
+    def test_error_is_told_and_the_host_does_not_ask_again(
+        self, stand: Stand, s3: Callable[[str], None], poison: toxic.Poison
+    ) -> None:
+        with toxic.toxic(poison) as server:
+            s3(server.url)
+            assert isinstance(stand.fetch(ENTRY, "s3://bucket/prefix"), Nothing)
+            forget()
+            found = stand.fetch(ENTRY, "s3://bucket/prefix")
+            assert isinstance(found, Nothing)
+            assert "not asked for 30 s" in found.reason
+            assert len(server.requests) == 1
+
+    @pytest.mark.nightly
+    @pytest.mark.parametrize("case", ["silence", "a byte a second", "endless"])
+    def test_slow_answer_costs_its_time_once_a_host(
+        self, stand: Stand, s3: Callable[[str], None], case: str
+    ) -> None:
+        with toxic.toxic(_SLOW[case]()) as server:
+            s3("http://127.0.0.1:1")
+            stand.fetch(ENTRY, "s3://other")  # imports what is imported once
+            s3(server.url)
+            assert _timed(lambda: stand.fetch(ENTRY, "s3://bucket")) < SLOW_S
+            assert isinstance(stand.fetch(ENTRY, "s3://bucket"), Nothing)
+            assert len(server.requests) == 1
 
 
 class TestBreaker:

@@ -38,19 +38,20 @@ def moe_fc2_dense(  # each is one thing to say
     read anyway hide while there are few tokens; experts to which no token of a tile is routed are
     left out, neither read nor multiplied. `jitgen.ops.moe_fc2_dense.ways` predicts when it pays.
 
-    Products are added in float32 and promoted once per 128 of an expert's K, with alpha. The kernel
-    is compiled at the first call that needs it, unless it was prewarmed or JITGEN_ON_MISS says
-    otherwise; it runs on the current stream of the tensors' device, and nothing waits.
+    Products are added in float32 and promoted once per 128 of an expert's K, with alpha; where the
+    tensor core applies the scales, once per expert. The kernel is compiled at the first call that
+    needs it, unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on the current
+    stream of the tensors' device, and nothing waits.
 
     Args:
         a: (T, E, I) float8_e4m3fn: for each of T tokens and E experts the activations of that
             expert. I contiguous, other strides as they come: (E, T, I) in memory serves as well. On
-            sm_90a I is a multiple of 16, and addresses and strides are multiples of 16 bytes, as
-            for b and out. Values of experts with an alpha of 0 have to be finite, for they are
-            multiplied by it. On the cpu also MXFP8, MXFP4 and NVFP4; of e2m1 (T, E, I / 2) uint8 or
-            float4_e2m1fn_x2.
+            GPUs I is a multiple of 16, of e2m1 of 32, and addresses and strides are multiples of 16
+            bytes, as for b and out. Values of experts with an alpha of 0 have to be finite, for
+            they are multiplied by it. On sm_100a, sm_103a and the cpu also MXFP8, MXFP4 and NVFP4;
+            of e2m1 (T, E, I / 2) uint8 or float4_e2m1fn_x2.
         b: (E, N, I), type and device of `a`, I contiguous: the weights that
-            `jitgen.grouped_gemm` takes. On sm_90a N values of the output's type are a multiple of
+            `jitgen.grouped_gemm` takes. On GPUs N values of the output's type are a multiple of
             16 bytes.
         a_scale: (E, T, ceil(I / 128)) float32 on the same device, as `jitgen.quantize` and, with
             `masked_m`, `jitgen.silu_mul_quantize` give them for (E, T, I). Kernels read them with T

@@ -77,7 +77,12 @@ class Cycles(NamedTuple):
         return max(self)
 
 
-def cycles(config: KernelConfig, paper: Paper, rows: float = CTA_ROWS) -> Cycles:
+def cycles(
+    config: KernelConfig,
+    paper: Paper,
+    rows: float = CTA_ROWS,
+    promotions: float | None = None,
+) -> Cycles:
     """
     Return what a k-block costs a CTA.
 
@@ -85,6 +90,8 @@ def cycles(config: KernelConfig, paper: Paper, rows: float = CTA_ROWS) -> Cycles
         config: A legal config.
         paper: What an SM does in a cycle.
         rows: Rows of a that the CTA loads of its 128; it multiplies all.
+        promotions: How often sums are promoted for a k-block; None: as a grouped GEMM does, once
+            where scales change within K, and never elsewhere.
     """
     n, ctas, types = config.tile.n, num_ctas(config), config.operands
     bits = max(types.a_dtype.bits, types.b_dtype.bits)  # mixed ones take a byte each
@@ -95,8 +102,10 @@ def cycles(config: KernelConfig, paper: Paper, rows: float = CTA_ROWS) -> Cycles
     scale_bytes = 0
     if has_atoms(config):
         scale_bytes = atoms(config) * (1 + scale_blocks(n)) * ATOM_BYTES
-    sums = CTA_ROWS * n if types.scale_granularity is ScaleGranularity.BLOCK128 else 0
-    issued = UPDATE_WARPS * _update_instructions(config) if sums else 0
+    if promotions is None:
+        promotions = float(types.scale_granularity is ScaleGranularity.BLOCK128)
+    sums = CTA_ROWS * n * promotions
+    issued = UPDATE_WARPS * _update_instructions(config) * promotions
     return Cycles(
         tensor=2 * CTA_ROWS * n * values / flop,
         shared=(CTA_ROWS + n / ctas) * ROW_BYTES / paper.smem_bytes,

@@ -3,8 +3,9 @@
 The cost model of `moe_fc2_dense`, on paper: that of the grouped GEMM, with its cycles of a k-block.
 
 A tile takes the k-blocks of the experts that its tokens have, or, of a cluster that shares b, of
-those that the tokens of all its tiles have. A call takes whole waves of tiles, and no less than its
-bytes take from memory: the weights of the experts that are needed, and a.
+those that the tokens of all its tiles have. The sum of each k-block is promoted, or, where the
+tensor core applies the scales, that of each expert. A call takes whole waves of tiles, and no less
+than its bytes take from memory: the weights of the experts that are needed, and a.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProble
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_100a.cost import cycles
 from jitgen.targets.sm_100a.devices import Paper
-from jitgen.targets.sm_100a.sizes import CTA_ROWS, PART_M, num_ctas
+from jitgen.targets.sm_100a.sizes import CTA_ROWS, PART_M, has_atoms, num_ctas
 
 
 def predict(
@@ -31,9 +32,12 @@ def predict(
     waves = math.ceil(tiles / slots)
 
     live = problem.live_experts(min(tokens, height))
-    k_blocks = live * -(-problem.k // tile.k) / split_k
+    depth = -(-problem.k // tile.k)
+    k_blocks = live * depth / split_k
+    promotions = 1 / depth if has_atoms(config.gemm) else 1.0
     loaded = min(CTA_ROWS, -(-tokens // PART_M) * PART_M)
-    k_block = cycles(config.gemm, paper, loaded).bound(config.pipeline.num_acc_stage)
+    of_block = cycles(config.gemm, paper, loaded, promotions)
+    k_block = of_block.bound(config.pipeline.num_acc_stage)
     multiply_us = waves * (k_blocks * k_block + paper.tile_cycles) / device.clock_mhz
     crossing = problem.traffic_bytes
     stream_us = crossing / (device.dram_gbps * 1e3 * paper.dram_share)

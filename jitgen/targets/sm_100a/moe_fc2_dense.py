@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from jitgen import templates
-from jitgen.config.config import SCALE_BLOCK, DType, ScaleGranularity
+from jitgen.config.config import SCALE_BLOCK, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Pipeline, Schedule, Tile
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
@@ -16,28 +16,38 @@ from jitgen.targets.gemm import check_vectors
 from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
 from jitgen.targets.sm_100a import fc2_cost
 from jitgen.targets.sm_100a.rules import Sm100Derived, Sm100Rules
-from jitgen.targets.sm_100a.sizes import PART_M, SCALE_CHUNK, SCALE_STAGES, scale_box
+from jitgen.targets.sm_100a.sizes import (
+    PART_M,
+    RING_SLOT_BYTES,
+    ROW_BYTES,
+    SCALE_CHUNK,
+    SCALE_STAGES,
+    align,
+    has_atoms,
+    scale_box,
+)
 
 _SCANNED_ROWS = 1024
 """Values of alpha that the plan warp has under way at once: 32 of a lane, in registers."""
 
 _SPLIT_REGISTERS = {"update_registers": 200, "other_registers": 104}
 """
-Of a thread of tiles of 128 columns that are split: with an equal share, 168, ptxas spills a word or
-two of what an update warp keeps between tiles. 2 x 200 + 104 are those of three warpgroups.
+Of a thread of tiles that are split, where ptxas spills a word or two otherwise: at 128 columns with
+an equal share, 168, of what an update warp keeps between tiles; and with scales in atoms, where the
+others have 64 of what those keep. 2 x 200 + 104 are those of three warpgroups.
 """
 
 FIRST_CHUNK = 8
 """k-blocks that are handed over first, so that work begins; then twice as many, up to a chunk."""
+
+FIRST_EXPERTS = 2
+"""The same where chunks are of experts, each of which may have one k-block or many."""
 
 LISTED_EXPERTS = 64
 """
 Entries of the ring of experts that are found and not yet handed over: fewer than a chunk of
 k-blocks has, with one each, and those that are found next.
 """
-
-_CHUNK_WORDS = 2 * SCALE_CHUNK + 2
-"""Of a chunk besides its scales: expert and place of each k-block, their number, and the end."""
 
 _STREAM = Schedule(stream_b=True)
 _SPLIT = Schedule(stream_b=True, split_k=2)
@@ -52,6 +62,9 @@ _LISTED = (
 Rows, columns, cluster, accumulator stages and schedule: what fills 148 SMs at 32 to 384 tokens and
 N 7168, by the cost model on paper.
 """
+
+_STAGES_BESIDE_ATOMS = 3
+"""The stages of all beside scales in atoms: so many of 128 columns have room in tensor memory."""
 
 _PARAMETERS = frozenset(
     (
@@ -75,7 +88,7 @@ class Sm100Fc2Derived(Sm100Derived):
     Attributes:
         scanned_experts: Experts whose alpha is looked at at once.
         listed_experts: Experts that are found and not yet handed over, at most.
-        first_chunk: k-blocks of a tile that are handed over first.
+        first_chunk: k-blocks of a tile that are handed over first, or experts.
     """
 
     scanned_experts: int
@@ -88,10 +101,13 @@ class _Parts(Sm100Rules):
 
     space = Sm100Rules.space._replace(
         tile_n=(64, 128),
-        tile_k={DType.E4M3: Sm100Rules.space.tile_k[DType.E4M3]},
         cluster=((1, 1), (2, 1), (1, 2)),
-        operands=tuple((DType.E4M3, out) for out in (DType.BF16, DType.F16, DType.F32)),
-        scale_granularity=(ScaleGranularity.BLOCK128,),
+        scale_granularity=(
+            ScaleGranularity.BLOCK128,
+            ScaleGranularity.MX32,
+            ScaleGranularity.NV16,
+        ),
+        mixed=(),
     )
 
     def __init__(self, arch: str) -> None:
@@ -109,11 +125,18 @@ class _Parts(Sm100Rules):
         )
         return super().derive(config)
 
+    def _is_promoted(self, config: KernelConfig) -> bool:  # noqa: ARG002
+        """Return that every expert's sum is: it is weighted then."""
+        return True
+
     def _memory(self, config: KernelConfig) -> tuple[int, int]:
         """Return the bytes of shared memory that an operand stage takes, and those of all else."""
         stage, fixed = super()._memory(config)
-        alpha = SCALE_STAGES * scale_box(config) * 4
-        return stage, fixed + alpha + 2 * _CHUNK_WORDS * 4 + LISTED_EXPERTS * 4
+        alpha, place = SCALE_STAGES * scale_box(config) * 4, 2  # a k-block's: expert, and where
+        if has_atoms(config):  # alpha has a ring of its own, and chunks are of experts
+            alpha, place = alpha + SCALE_STAGES * RING_SLOT_BYTES, 1
+        chunk = place * SCALE_CHUNK + 2  # how many there are, and whether they are the last
+        return stage, fixed + alpha + 2 * chunk * 4 + LISTED_EXPERTS * 4
 
 
 class MoeFc2Dense:
@@ -133,15 +156,19 @@ class MoeFc2Dense:
 
     def derive(self, config: MoeFc2DenseConfig) -> Sm100Fc2Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
-        numbers = asdict(self.parts.derive(config.gemm)) | {"part_m": PART_M}
-        if config.schedule.split_k > 1 and config.tile.n == SCALE_BLOCK:
+        gemm = config.gemm
+        numbers = asdict(self.parts.derive(gemm)) | {"part_m": PART_M}
+        if has_atoms(gemm):
+            numbers |= {"scale_stages": SCALE_STAGES, "scale_chunk": SCALE_CHUNK}
+            numbers |= {"scale_box": scale_box(gemm), "scale_pitch": align(scale_box(gemm), 32)}
+        if config.schedule.split_k > 1 and (config.tile.n == SCALE_BLOCK or has_atoms(gemm)):
             numbers |= _SPLIT_REGISTERS
         ctas = numbers["ctas"]
         return Sm100Fc2Derived(
             **numbers,
             scanned_experts=_SCANNED_ROWS // (config.tile.m * config.cluster.m // ctas),
             listed_experts=LISTED_EXPERTS,
-            first_chunk=FIRST_CHUNK,
+            first_chunk=FIRST_EXPERTS if has_atoms(gemm) else FIRST_CHUNK,
         )
 
     def nearest(self, config: MoeFc2DenseConfig) -> MoeFc2DenseConfig | None:
@@ -154,12 +181,13 @@ class MoeFc2Dense:
 
     def candidates(self, problem: MoeFc2DenseProblem) -> tuple[MoeFc2DenseConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        is_block = problem.scale_granularity is ScaleGranularity.BLOCK128
         listed = (
             MoeFc2DenseConfig(
                 operands=problem.operands,
-                tile=Tile(m=rows, n=columns, k=128),
+                tile=Tile(m=rows, n=columns, k=ROW_BYTES * 8 // problem.a_dtype.bits),
                 cluster=cluster,
-                pipeline=Pipeline(num_acc_stage=stages),
+                pipeline=Pipeline(num_acc_stage=stages if is_block else _STAGES_BESIDE_ATOMS),
                 schedule=schedule,
             )
             for rows, columns, cluster, stages, schedule in _LISTED

@@ -245,7 +245,7 @@ class Sm100Rules:
         if split_k == 1:
             return
         refuse_unless(
-            is_block(config),
+            self._is_promoted(config),
             "E_SPLIT_K",
             f"split_k={split_k}: a part of K may be empty, which only sums that are promoted start "
             "from; it needs block128 scales",
@@ -275,6 +275,10 @@ class Sm100Rules:
             f"{stages * n + scales} columns of tensor memory, which has {TMEM_COLUMNS}: at most "
             f"{most} stages",
         )
+
+    def _is_promoted(self, config: KernelConfig) -> bool:
+        """Return whether sums of parts of K are added to totals in registers, which begin at 0."""
+        return is_block(config)
 
     def _memory(self, config: KernelConfig) -> tuple[int, int]:
         """Return the bytes of shared memory that an operand stage takes, and those of all else."""

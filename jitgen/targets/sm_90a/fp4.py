@@ -46,6 +46,9 @@ SPARE_REGISTERS = 16
 _PARTIALS = {BLayout.EXACT1: 4, BLayout.FOLDED1: 1, BLayout.WIDE1: 0}
 """Partial sums of a k-block, which are promoted: one for each scale along K."""
 
+_FACTORS = {BLayout.EXACT1: 20, BLayout.FOLDED1: 0, BLayout.WIDE1: 0}
+"""Registers of two k-blocks' scales of weights beyond the spare ones: with less, kernels spill."""
+
 
 @frozen
 class Fp4Derived:
@@ -60,13 +63,11 @@ class Fp4Derived:
         acc_registers: Accumulator registers of a thread, partial and final.
         load_registers: Registers of a thread of the loading warpgroup (setmaxnreg).
         math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
+        is_paired: Decode a k-block while the one before is multiplied, in other registers.
         narrowest: Fewest rows of a that a WGMMA takes: all of a tile's, half or a quarter. Each
             tile is multiplied with as few as hold its own.
-        loop: Over k-blocks: ``single``, in ``pairs``, or ``mixed``, by the rows of a WGMMA.
-        paired_rows: Up to so many rows of a WGMMA a k-block is decoded while the one before is
-            multiplied, in other registers: as far as there are any.
-        early_rows: Up to so many, scales of rows are read ahead of the sums that they scale, as far
-            as there is room: their way from memory costs short sums a tenth of their time.
+        early_rows: Up to so many rows of a WGMMA, scales of rows are read ahead of the sums that
+            they scale: their way from memory costs short sums a tenth of their time.
         max_entries: Entries of the table of tile counts.
         scale_box: Activation scales that one copy loads.
         scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
@@ -79,9 +80,8 @@ class Fp4Derived:
     acc_registers: int
     load_registers: int
     math_registers: int
+    is_paired: bool
     narrowest: int
-    loop: str
-    paired_rows: int
     early_rows: int
     max_entries: int
     scale_box: int
@@ -112,7 +112,7 @@ class Fp4Rules:
         tile = config.tile
         acc_registers = self._registers(config)
         num_ab_stage, smem_bytes = self._stages(config)
-        paired_rows, early_rows = _roomy_rows(config)
+        is_paired = _is_paired(config)
         return Fp4Derived(
             math_warpgroups=tile.n // 64,
             threads=_threads(config),
@@ -121,10 +121,9 @@ class Fp4Rules:
             acc_registers=acc_registers,
             load_registers=LOAD_REGISTERS,
             math_registers=_math_registers(config),
+            is_paired=is_paired,
             narrowest=narrowest(config),
-            loop=_loop(paired_rows, _rows(config)),
-            paired_rows=paired_rows,
-            early_rows=early_rows,
+            early_rows=_early_rows(config, is_paired=is_paired),
             max_entries=0 if config.layout is Layout.CONTIGUOUS else MAX_ENTRIES,
             scale_box=_scale_box(config),
             scale_pitch=-(-_scale_box(config) // 32) * 32,
@@ -273,38 +272,54 @@ def _share_registers(config: KernelConfig) -> int:
     return _rows(config) // 2 // config.schedule.split_k
 
 
-def _roomy_rows(config: KernelConfig) -> tuple[int, int]:
+def _room(config: KernelConfig, rows: int) -> int:
+    """Return the registers that a thread has left while WGMMAs take `rows` rows of a tile of a."""
+    room = _math_registers(config) - SPARE_REGISTERS - _sums(config, rows)
+    room -= (_rows(config) - rows) // 2  # final sums of rows that the tile does not have
+    if config.schedule.split_k > 1:
+        room -= _share_registers(config)
+    if config.operands.a_scale_granularity is ScaleGranularity.BLOCK128:
+        room -= _scale_registers(config)
+    return room
+
+
+def _is_paired(config: KernelConfig) -> bool:
+    """Return whether there are registers for the weights of two k-blocks, where that pays."""
+    b_layout, rows = config.operands.b_layout, _rows(config)
+    needed = 2 * _value_registers(config) + _FACTORS[b_layout]
+    return _is_slow(b_layout, rows) and needed <= _room(config, rows)
+
+
+def _early_rows(config: KernelConfig, *, is_paired: bool) -> int:
     """
-    Return up to how many rows of a WGMMA there are registers for the weights of two k-blocks, and
-    for scales of rows beside the sums that they scale.
+    Return up to how many rows of a WGMMA there is room for scales beside the sums that they scale.
 
-    Where bf16 is multiplied the first is worth 4 % (8 tokens took 139 us instead of 133 on an
-    H200), where e4m3 is, half a percent.
+    Where scales are in e4m3 values that goes by all rows of a tile: by those that it has, tiles
+    that have all took 2 % longer.
     """
-    paired, early, values = 0, 0, _value_registers(config)
-    scales = config.operands.a_scale_granularity
-    rows = narrowest(config)
-    while rows <= _rows(config):
-        room = _math_registers(config) - SPARE_REGISTERS - _sums(config, rows)
-        if scales is ScaleGranularity.BLOCK128:
-            room -= rows // 4
-        if config.schedule.split_k > 1:
-            room -= _share_registers(config)
-        if 2 * values <= room:
-            paired = rows
-        if scales is ScaleGranularity.ROW:
-            is_paired = paired == rows
-            if values * (2 if is_paired else 1) + _scale_registers(config) <= room:
-                early = rows
-        rows *= 2
-    return paired, early
+    if config.operands.a_scale_granularity is not ScaleGranularity.ROW:
+        return 0
+    values = _value_registers(config) * (2 if is_paired else 1)
+    rows, found = _rows(config), 0
+    tried = narrowest(config) if config.operands.b_layout is BLayout.EXACT1 else rows
+    while tried <= rows:
+        if values + _scale_registers(config) <= _room(config, tried):
+            found = tried
+        tried *= 2
+    return found
 
 
-def _loop(paired_rows: int, rows: int) -> str:
-    """Return which loop over k-blocks a kernel has."""
-    if not paired_rows:
-        return "single"
-    return "pairs" if paired_rows == rows else "mixed"
+def _is_slow(b_layout: BLayout, rows: int) -> bool:
+    """
+    Return whether decoding takes so long that it should overlap with multiplying.
+
+    To bf16 it does (without, 8 tokens took 139 us instead of 133 on an H200), to e4m3 with scales
+    from 32 rows on (3 %); where each 32 of K has a scale, up to 16 rows (half a percent): more were
+    not tried.
+    """
+    if b_layout is BLayout.EXACT1:
+        return rows <= 16
+    return b_layout is BLayout.WIDE1 or rows >= 32
 
 
 def _sums(config: KernelConfig, rows: int) -> int:

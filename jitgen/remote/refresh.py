@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Later trust documents, from where kernels are fetched: so a revocation reaches a running fleet.
+
+A place need not be trusted for it. What it gives counts only if a root key of the document in use
+signed it and its version is later; a place that gives an old one, or none, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from jitgen.errors import SigningError
+from jitgen.events import warn_once
+from jitgen.remote.outcomes import Absent
+from jitgen.settings import settings
+from jitgen.signing.trust import opened
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+
+EVERY_S = 600.0
+"""How often a host looks, in seconds, while it fetches."""
+
+
+def refresh(store: Store, url: str, read: Callable[[], bytes]) -> None:
+    """
+    Go by the trust document that the place at `url` gives out, if it is a later one.
+
+    Args:
+        store: Whose processes are to go by it.
+        url: The place, for messages.
+        read: Asks it for the document.
+
+    Raises:
+        Unreachable, Unusable, Busy: It does not answer.
+    """
+    if settings.verify == "off" or store.trusted.is_fresh(EVERY_S):
+        return
+    try:
+        data = read()
+        if opened(data).trust.version > store.trusted.current().trust.version:
+            store.trusted.accept(data)
+    except Absent:
+        pass
+    except SigningError as error:
+        warn_once(f"trust of {url}", "%s gives a trust document that is none: %s", url, error)
+    store.trusted.mark_fresh()
