@@ -5,7 +5,8 @@ How much time places elsewhere may cost.
 A kernel takes seconds to compile, so there is little to win by patience. 250 ms to connect and one
 second to answer are enough for a place that is of any use, and nothing is tried twice. What brought
 nothing is added up: after five seconds in a minute a process goes on without, whatever the reason.
-What brought a kernel costs nothing, for compiling it would have taken longer.
+What brought a kernel costs nothing, for compiling it would have taken longer, and neither does a
+quick answer that it is not there: a prewarm may have to hear hundreds of them.
 
 Everything that waits for a place does so on a thread of its own, which is left behind when the time
 is over: resolving a name has no limit of its own, and an answer can come one byte at a time.
@@ -31,6 +32,9 @@ FETCH_S = CONNECT_S + ANSWER_S
 
 PUSH_S = 60.0
 """For one entry that a command puts somewhere: there somebody waits for just that."""
+
+QUICK_S = 0.1
+"""What an answer that a kernel is not there may take without counting."""
 
 SPENT_S = 5.0
 WINDOW_S = 60.0

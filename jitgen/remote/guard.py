@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from jitgen.errors import SigningError
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.remote.breaker import Breaker
-from jitgen.remote.budget import FETCH_S, allowance, within
+from jitgen.remote.budget import FETCH_S, QUICK_S, allowance, within
 from jitgen.remote.negative import ABSENT_S, negatives
 from jitgen.remote.outcomes import (
     Absent,
@@ -103,7 +103,8 @@ class Guard:
                 found = within(seconds, work, cancel)
         except Trouble as error:
             spent = time.perf_counter() - start
-            if not isinstance(error, Declined):  # it had worked on it, or thought about it
+            is_free = isinstance(error, Absent) and spent < QUICK_S
+            if not is_free and not isinstance(error, Declined):  # that one had thought about it
                 allowance.spend(spent)
             nothing = Nothing(reason=f"{self._url}: {error}", is_absent=isinstance(error, Absent))
             self._remember(spec, purpose, error, nothing, trust)

@@ -164,6 +164,8 @@ class Line:
             try:
                 if not is_used:
                     self._connection.connect()
+                if self.is_cancelled:  # a name may take longer to resolve than there was time
+                    raise Unreachable("the time is over")
                 self._connection.timeout = answer_s
                 try:
                     self._connection.request(

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real servers: an S3 of moto's, and nginx with TLS. They run where they are installed."""
+"""
+Real servers: an S3 of moto's, and nginx with TLS. They run where they are installed.
+
+moto wants an older python-dateutil than the constraints have: install it in an environment of its
+own, and add that one's folder of programs to PATH.
+"""
 
 from __future__ import annotations
 

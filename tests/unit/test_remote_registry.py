@@ -15,7 +15,13 @@ import pytest
 from jitgen.cache import Entry, Store
 from jitgen.compile import compile as compiling
 from jitgen.config import Arch, Layout
-from jitgen.errors import ArtifactError, CaptureMiss, CompileError, KernelMiss
+from jitgen.errors import (
+    ArtifactError,
+    CaptureMiss,
+    CompileError,
+    KernelMiss,
+    ToolchainError,
+)
 from jitgen.events import EventKind
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.remote import tiers as elsewhere
@@ -171,6 +177,22 @@ def test_background_fetches_what_a_neighbour_stands_in_for(stand: Stand, subject
     found = subject.find(CONFIG, ARCH)
     assert found is not None
     assert found.tier == "remote"
+
+
+@pytest.mark.parametrize(
+    ("package", "extra"),
+    [("obstore", "remote"), ("zstandard", "remote"), ("cryptography", "signing")],
+)
+def test_missing_package_is_named(
+    stand: Stand, subject: Registry, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
+) -> None:
+    stand.push(_entry(SPEC, KEY))
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, package, None)
+
+    with pytest.raises(ToolchainError, match=rf"pip install 'jitgen\[{extra}\]'"):
+        subject.get(CONFIG, ARCH)
 
 
 def test_prewarm_fetches_before_it_compiles(stand: Stand) -> None:

@@ -5,17 +5,20 @@ Places that are dead, slow or lying: the result is right, the time is bounded, t
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from jitgen.events import EventKind
 from jitgen.remote import wire
 from jitgen.remote.breaker import FIRST_S, Breaker
-from jitgen.remote.budget import FETCH_S
+from jitgen.remote.budget import FETCH_S, SPENT_S, allowance
 from jitgen.remote.outcomes import Nothing
 from tests import toxic
 
@@ -40,6 +43,11 @@ def _lost(stand: Stand, url: str) -> Nothing:
     assert isinstance(found, Nothing)
     assert stand.store.read(ENTRY.key) is None
     return found
+
+
+def _reason(found: object) -> str:
+    assert isinstance(found, Nothing)
+    return found.reason
 
 
 _ERRORS: dict[str, tuple[toxic.Poison, str]] = {
@@ -239,12 +247,22 @@ class TestBreaker:
 def test_time_that_brought_nothing_is_limited(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from jitgen.remote.budget import SPENT_S, allowance
-
     with toxic.toxic(toxic.answer(404)) as server:
         allowance.spend(SPENT_S)
         assert "enough time was lost" in _lost(stand, server.url).reason
         assert not server.requests
+
+
+def test_quick_answers_that_nothing_is_there_are_free(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with toxic.toxic(toxic.answer(404)) as server:
+        _lost(stand, server.url)
+        monkeypatch.setattr("jitgen.remote.guard.QUICK_S", 0.0)
+        allowance.spend(SPENT_S - 1e-9)
+        stand.ask(server.url, entry_of(2, KEY), may_compile=False)
+        assert "enough time was lost" in _reason(stand.ask(server.url, entry_of(3, KEY)))
+        assert len(server.requests) == 2
 
 
 _SLOW: dict[str, Callable[[], toxic.Poison]] = {
@@ -298,3 +316,22 @@ def test_dead_places_cost_their_time_once_a_host(
         assert _timed(lambda: _lost(stand, url)) < QUICK_S
         forget()
         assert _timed(lambda: _lost(stand, url)) < 0.05
+
+
+@pytest.mark.nightly
+def test_name_that_does_not_resolve_costs_its_time_once_a_host(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Resolving a name has no limit of its own."""
+    over = threading.Event()
+
+    def resolve(*_: object, **__: object) -> NoReturn:
+        over.wait(30)
+        raise socket.gaierror("no such name")
+
+    _lost(stand, "http://127.0.0.1:1")
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert _timed(lambda: _lost(stand, "http://kernels.invalid")) < SLOW_S
+    forget()
+    assert _timed(lambda: _lost(stand, "http://kernels.invalid")) < 0.05
+    over.set()
