@@ -10,6 +10,7 @@ Every answer that is no kernel is a reason to compile here.
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 WAIT_S = 10.0
 """How long one request waits for a compile: most are done by then."""
 
+_PROCESS = os.urandom(8).hex()
+"""With the beginning of a key it is the trace id of what this process asks about that kernel."""
+
 _MAX_TEXT = 2**16
 _MAX_TOKEN = 4096
 _TARS = (wire.TAR, "application/x-tar")
@@ -58,6 +62,7 @@ class Fetching:
         self._key = key
         self._guard = guard
         self._store = store
+        self._trace = _PROCESS + key[:16]
 
     def fetched(self, wanted: Wanted) -> wire.Packed | Nothing:
         """Return what the service has, or why it gives nothing."""
@@ -108,6 +113,8 @@ class Fetching:
         status, said = answer.status, _reason(answer, "")
         words = f"HTTP {status}: {_MEANINGS.get(status, 'an answer that was not foreseen')}"
         words = f"{words} ({said})" if said else words
+        if status >= 500:  # for whoever reads the service's log
+            words = f"{words}, trace {self._trace}"
         if status in (401, 403):
             raise Unreachable(words)
         if status == 410:
@@ -115,8 +122,9 @@ class Fetching:
         raise Declined(words, FAILED_S if status == 424 else DECLINED_S)
 
     def _headers(self) -> dict[str, str]:
+        headers = {"traceparent": f"00-{self._trace}-{os.urandom(8).hex()}-01"}
         token = self._token()
-        return {"Authorization": f"Bearer {token}"} if token else {}
+        return headers | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def _token(self) -> str:
         """Return the token to send; read anew each time, for it may be rotated."""

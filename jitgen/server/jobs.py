@@ -160,7 +160,6 @@ class Queue:
         self._archs: Counter[str] = Counter()
         self._took_s: deque[float] = deque(maxlen=50)
         self.is_closing = False
-        self.on_over: Callable[[Job], None] = lambda _job: None
 
     def find(self, key: str) -> Job | None:
         """Return the job of `key`, under way or not long over."""
@@ -265,7 +264,6 @@ class Queue:
         while len(self._over) > _KEPT:
             self._over.popitem(last=False)
         job.move(state)
-        self.on_over(job)
 
     async def close(self, grace_s: float) -> None:
         """Refuse what comes, fail what waits, and end what is compiling after `grace_s`."""

@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -206,7 +207,7 @@ class Pool:
             finally:
                 writer.close()
                 with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, 9)
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.kill()
                 await asyncio.to_thread(process.wait)
 

@@ -8,7 +8,6 @@ import json
 import socket
 import subprocess
 from contextlib import suppress
-from pathlib import Path
 
 from jitgen.compile import children
 from jitgen.errors import ResourceError, SigningError
@@ -36,11 +35,6 @@ class Signatures:
         self._guard = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    @property
-    def pid(self) -> int:
-        """Process of a signer of the service's own; 0 where there is none now."""
-        return self._process.pid if self._process is not None else 0
 
     async def of(self, record: bytes) -> bytes:
         """
@@ -153,8 +147,3 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
     if not line.endswith(b"\n"):
         raise EOFError("it ended")
     return line
-
-
-def key_files(settings: Signing) -> tuple[Path, ...]:
-    """Return the files that nobody but the signer is to read."""
-    return () if settings.key is None else (settings.key,)

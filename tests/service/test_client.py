@@ -64,7 +64,7 @@ def pod(folder: Path, service: Running, trust: bytes, **settings: str) -> dict[s
 
 def test_pods_call_what_the_service_compiled(tmp_path: Path) -> None:
     """The first has it compiled there, the second may not compile at all; a third trusts others."""
-    service = Running(tmp_path / "service")
+    service = Running(tmp_path / "service", {"log": {"requests": "all"}})
     service.start()
     trust = sealed(service.key)
     try:
@@ -78,4 +78,10 @@ def test_pods_call_what_the_service_compiled(tmp_path: Path) -> None:
     assert max(each["error"] for each in (first, frozen, stranger)) < 0.02
     assert [each["compiler"] for each in (first, frozen, stranger)] == [False, False, True]
     assert len(compiled) == 1
+    asked = [
+        e["resource"]
+        for e in service.events()
+        if e.get("trace") == compiled[0]["trace"] and e["event"] == "request"
+    ]
+    assert {"entry", "compile"} <= set(asked)
     assert any("reject" in event for event in stranger["events"])
