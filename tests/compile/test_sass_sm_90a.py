@@ -90,7 +90,9 @@ def test_menu(config: KernelConfig) -> None:
 
     assert found.spill_instructions == found.stack_bytes == 0
     assert blocks in (1, 2)
-    assert loop.count("WARPGROUP") == 2 * blocks  # it arrives, and waits once
+    # It arrives, and waits once. Of two k-blocks with partial sums the second may arrive for each.
+    partials = 4 if config.operands.b_layout is BLayout.EXACT1 else 1
+    assert 0 <= loop.count("WARPGROUP") - 2 * blocks <= (blocks - 1) * (partials - 1)
     assert len(loop) <= most(config) * blocks
 
 
