@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from jitgen.errors import JitgenError, ResourceError
+from jitgen.errors import JitgenError, ResourceError, SettingError
 from jitgen.server.door import routes
 from jitgen.server.service import Service
 from jitgen.server.settings import Listen, ServiceSettings
@@ -133,11 +133,18 @@ def run(settings: ServiceSettings) -> None:
     Serve until a signal ends it: SIGTERM or SIGINT; SIGHUP reads tokens and trust again.
 
     Raises:
+        SettingError: Its certificate cannot be used.
         ResourceError: It cannot listen where it is told to.
         JitgenError: It cannot start.
     """
     service = Service(settings)
     server, app = server_of(settings, service)
+    try:
+        server.config.load()  # reads the certificate
+    except OSError as error:
+        raise SettingError(
+            f"listen: the certificate, its key or client_ca cannot be used: {error}"
+        ) from error
     try:
         server.run()
     except SystemExit as end:  # uvicorn's, which says why in a log that nobody reads
