@@ -174,6 +174,10 @@ class TestImport:
 
         assert refused > 100
 
+    def test_a_folder_that_is_none(self, tmp_path: Path) -> None:
+        with pytest.raises(BundleError, match="is no bundle that can be used: it lacks oci-layout"):
+            image.load(tmp_path)
+
     @pytest.mark.parametrize("keep", [0, 100, 512, 5000, -1])
     def test_a_short_transfer(self, path: Path, keep: int) -> None:
         path.write_bytes(path.read_bytes()[:keep])
