@@ -7,7 +7,8 @@ creates number 0 has it; creating is exclusive on every store. Its owner writes 
 of its time is over. Once it has ended, whoever creates number n + 1 takes it over. Nothing else is
 asked of the store, so that all of them do, a shared folder included. A lease that is lost, because
 clocks differ or a service was suspended, costs a second compile and nothing else: entries are
-created once, too, and the second of two equal kernels is thrown away.
+created once, too, and the second of two equal kernels is thrown away. So nobody waits for a lease
+that is not renewed, whatever it says of its end: the clock that wrote it may be years ahead.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ MAX_BYTES = 4096
 """Of a lease, which has a hundred."""
 
 _MOST_TAKEOVERS = 100
+_SILENCE = 2  # lease times without a renewal, of which there are three in each
 
 
 class Bucket(Protocol):
@@ -125,6 +127,7 @@ class Leases:
     async def _acquired(self, bucket: Bucket, key: str) -> tuple[Entry | None, int | None]:
         """Return the lease's number, or the entry that made it needless."""
         number = 0
+        seen: tuple[str, bytes | None, float] = ("", None, 0.0)
         while True:
             entry = await asyncio.to_thread(bucket.entry, key)
             if entry is not None:
@@ -136,10 +139,12 @@ class Leases:
             if await asyncio.to_thread(bucket.create, name, self._text()):
                 self._metrics.leases.labels("taken over" if number else "got").inc()
                 return None, number
-            ends = _ends(await asyncio.to_thread(bucket.read, name))
-            if ends is None:  # its owner has just removed it: with an entry, or without
+            data = await asyncio.to_thread(bucket.read, name)
+            if seen[:2] != (name, data):
+                seen = (name, data, time.monotonic())
+            if data is None:  # its owner has just removed it: with an entry, or without
                 number = 0
-            elif ends <= time.time():
+            elif _is_over(data) or time.monotonic() - seen[2] > _SILENCE * self._lease_s:
                 number += 1
                 continue
             await asyncio.sleep(_LOOK_S)
@@ -172,12 +177,10 @@ def _name(key: str, number: int) -> str:
     return f"v1/leases/{key}/{number}.json"
 
 
-def _ends(data: bytes | None) -> float | None:
-    """Return when a lease ends; None where there is none. One that cannot be read has ended."""
-    if data is None:
-        return None
+def _is_over(data: bytes) -> bool:
+    """Return whether a lease has ended, as it says itself; one that cannot be read has."""
     try:
         found: Any = parse_json(data, max_bytes=MAX_BYTES)
-        return float(found["ends"])
+        return float(found["ends"]) <= time.time()
     except (BadDocument, TypeError, KeyError, ValueError):
-        return 0.0
+        return True

@@ -83,6 +83,22 @@ def test_a_holder_that_died_is_followed(tmp_path: Path) -> None:
     assert holders(tmp_path) == []
 
 
+@pytest.mark.parametrize("ends", [1e300, "nan", "inf"])
+def test_a_lease_that_never_ends_is_taken_over_once_it_is_silent(
+    tmp_path: Path, ends: object
+) -> None:
+    """Whoever can write to the shared store could stop every compile with one object a kernel."""
+    dead = tmp_path / "shared/v1/leases" / KEY
+    dead.mkdir(parents=True)
+    (dead / "0.json").write_text(json.dumps({"owner": "for ever", "ends": ends}))
+
+    async def scene() -> list[str]:
+        async with asyncio.timeout(10), leases(tmp_path, "next", lease_s=0.05).held(KEY):
+            return holders(tmp_path)
+
+    assert asyncio.run(scene()) == ["for ever", "next"]
+
+
 def test_a_holder_that_works_long_keeps_it(tmp_path: Path) -> None:
     """It is renewed when a third of its time is over."""
 
