@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -131,3 +132,30 @@ def test_a_store_that_does_not_answer_costs_a_second_compile_only(tmp_path: Path
 
     assert asyncio.run(scene())
     assert "gone" in told.getvalue()
+
+
+def test_a_store_that_hangs_holds_up_nothing_else(tmp_path: Path) -> None:
+    """A few reads of what is not there took every thread, and with them the disk."""
+    hangs = threading.Event()
+
+    class Hanging(Shared):
+        def entry(self, key: str) -> Entry | None:
+            hangs.wait(20)
+            raise OSError("time is over")
+
+    (tmp_path / "state").mkdir()
+    hanging = Hanging("file:///none", Revocations(tmp_path / "state", None))
+    told = io.StringIO()
+
+    async def scene() -> None:
+        mine = Leases(Replicas(), hanging, Metrics(), Log(told))
+        reads = [asyncio.create_task(mine.found(f"{number:064x}")) for number in range(100)]
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(5):
+            await asyncio.to_thread(lambda: None)
+        hangs.set()
+        assert await asyncio.gather(*reads) == [None] * 100
+        assert await mine.found(KEY) is None
+
+    asyncio.run(scene())
+    assert told.getvalue().count("time is over") <= leases_module._THREADS
