@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from jitgen.cache import Damaged, Entry
 from jitgen.cache.entry import is_key
+from jitgen.errors import ResourceError, SigningError
 from jitgen.remote import wire
 from jitgen.server.call import MAX_BODY, Call, Json, Refused
 from jitgen.server.hot import Body
@@ -105,9 +106,10 @@ async def put(service: Service, call: Call) -> Response:
         found = wire.unpack(data, key)
     except Damaged as error:
         raise Refused(400, "E_ENTRY", f"it is no entry of this key: {error}") from error
-    row = service.shelf.revocations.of_record(_sha256(found.record), found.meta)
-    if row is not None:
-        raise gone(Revoked(row))
+    try:
+        service.shelf.check(found.record, found.meta)
+    except Revoked as revoked:
+        raise gone(revoked) from revoked
     if not await service.shelf.missing([key]):
         return Json({"key": key, "state": "kept before"})
     entry = Entry(key=key, meta=found.meta, files=found.files)
@@ -152,10 +154,9 @@ async def _rebuilt(service: Service, call: Call, entry: Entry) -> tuple[Entry, s
         return entry, f"it cannot be rebuilt: {failure.reason}"
     if dict(own.files) != dict(entry.files):
         return entry, "it was rebuilt to other bytes"
-    return await service.work.kept(own), ""
-
-
-def _sha256(data: bytes) -> str:
-    import hashlib
-
-    return hashlib.sha256(data).hexdigest()
+    try:
+        return await service.work.kept(own), ""
+    except (ResourceError, SigningError) as error:
+        return entry, f"it cannot be signed: {error}"
+    except Revoked as revoked:
+        raise gone(revoked) from revoked
