@@ -98,9 +98,17 @@ async def missing(service: Service, call: Call) -> Response:
 
 async def put(service: Service, call: Call) -> Response:
     """Take an entry that somebody else built; it is signed only if it can be rebuilt here."""
-    key, accept = call.key, service.settings.uploads.accept
-    if accept == "off":
+    key = call.key
+    if service.settings.uploads.accept == "off":
         raise Refused(405, "E_UPLOADS", "this service takes no uploads", {"Allow": "GET, HEAD"})
+    if service.uploads.locked():  # before a body is read: each may have 16 MiB
+        reason = "as many uploads as may be are under way"
+        raise Refused(429, "E_BUSY", reason, {"Retry-After": "10", "Connection": "close"})
+    async with service.uploads:
+        return await _taken(service, call, key)
+
+
+async def _taken(service: Service, call: Call, key: str) -> Response:
     data = await call.body(wire.MAX_BYTES)
     try:
         found = wire.unpack(data, key)
@@ -114,12 +122,8 @@ async def put(service: Service, call: Call) -> Response:
         return Json({"key": key, "state": "kept before"})
     entry = Entry(key=key, meta=found.meta, files=found.files)
     reason = "the operator does not have uploads rebuilt"
-    if accept == "rebuild":
-        if service.rebuilds.locked():
-            reason = "as many uploads as may be are rebuilt just now"
-            raise Refused(429, "E_BUSY", reason, {"Retry-After": "10"})
-        async with service.rebuilds:
-            entry, reason = await _rebuilt(service, call, entry)
+    if service.settings.uploads.accept == "rebuild":
+        entry, reason = await _rebuilt(service, call, entry)
     if reason:
         # Whatever signatures it came with are the uploader's word, not this service's.
         published = await service.shelf.publish(entry.meta, entry.files)

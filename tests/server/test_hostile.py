@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 
 import pytest
 import uvicorn
@@ -16,6 +18,7 @@ from uvicorn.server import ServerState
 from jitgen.errors import PlanError
 from jitgen.server import lines
 from jitgen.server.foreman import expand
+from tests.service.running import Running
 
 
 def test_a_plan_in_a_request_is_no_bomb() -> None:
@@ -120,3 +123,21 @@ def test_requests_one_after_the_other_are_not_late(monkeypatch: pytest.MonkeyPat
             return len(state.connections)
 
     assert asyncio.run(scene()) == 1
+
+
+def test_uploads_wait_for_a_place_before_their_body_is_read(service: Running) -> None:
+    """A write token and a thousand connections were 16 GB of bodies in memory."""
+    host, port = service.url.removeprefix("http://").split(":")
+    begin = (
+        f"PUT /v1/entries/{'0' * 64} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n"
+        f"Authorization: Bearer {service.tokens['write']}\r\n\r\n"
+    ).encode()
+    with ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_connection((host, int(port)), 10)) for _ in range(9)
+        ]
+        for each in sockets:
+            each.sendall(begin)
+        ready, _, _ = select.select(sockets, [], [], 10)
+
+        assert [each.recv(12) for each in ready] == [b"HTTP/1.1 429"]
