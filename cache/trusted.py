@@ -57,7 +57,10 @@ class Trusted:
         seen = _seen.get((self._root.base, path))
         if seen is not None and seen[0] == stamp and time.monotonic() < seen[1]:
             return seen[2]
-        configured = opened(data)
+        try:
+            configured = opened(data)
+        except SigningError as error:
+            raise SigningError(f"JITGEN_TRUST={path} is not used: {error}") from None
         kept = self._kept(configured)
         if kept is None:
             self._keep(configured)

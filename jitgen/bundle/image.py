@@ -148,7 +148,7 @@ _Read = Callable[[str], bytes]
 def _reader(path: Path) -> _Read:
     """Return what reads the files of a layout by their names."""
     if path.is_dir():
-        return lambda name: read_bounded(path / name, MAX_BYTES)
+        return lambda name: _unpacked(path, name)
     files = archive.read(read_bounded(path, MAX_BYTES))
 
     def read(name: str) -> bytes:
@@ -157,6 +157,13 @@ def _reader(path: Path) -> _Read:
         return files[name]
 
     return read
+
+
+def _unpacked(folder: Path, name: str) -> bytes:
+    try:
+        return read_bounded(folder / name, MAX_BYTES)
+    except FileNotFoundError:
+        raise Damaged(f"it lacks {name}") from None
 
 
 def _loaded(read: _Read) -> Bundle:

@@ -272,9 +272,10 @@ def _signer(key: Path | None, builder: str) -> Any:
 def _plans(loaded: Bundle, names: tuple[str, ...]) -> list[plans.Plan]:
     from jitgen.bundle import image
 
-    chosen = names or _words(loaded, image.PLANS)
+    if names:
+        return [plans.load(name) for name in names]
     try:
-        return [plans.load(name) for name in chosen]
+        return [plans.load(name) for name in _words(loaded, image.PLANS)]
     except PlanError as error:
         raise click.UsageError(
             f"the bundle is of plans that are not shipped; name their files with --plan ({error})"

@@ -123,14 +123,17 @@ def pull(output: Output, names: tuple[str, ...], url: str | None, everything: bo
     from jitgen.remote.outcomes import Trouble
     from jitgen.remote.tiers import kept
 
-    store, place = _store(), place_of(url)
+    store, place = _store(), place_of(url, is_written=False)
     if bool(names) == everything:
         raise click.UsageError("name what to pull, or say --all")
-    keys = (
-        place.keys()
-        if everything
-        else iter([name if is_key(name) else find_key(name, store) for name in names])
-    )
+    try:
+        keys = (
+            list(place.keys())
+            if everything
+            else [name if is_key(name) else find_key(name, store) for name in names]
+        )
+    except Trouble as error:
+        raise CacheError(f"{place.url} does not say what it has: {error}") from None
     judge = Guard("remote", place.url, store).judge
     pulled, there = [], []
     failed: dict[str, str] = {}
@@ -206,7 +209,7 @@ def _store() -> Store:
     return store
 
 
-def place_of(url: str | None) -> Objects:
+def place_of(url: str | None, *, is_written: bool = True) -> Objects:
     """Return the object store that is named, or the first of the settings."""
     from jitgen.remote.objects import Objects
 
@@ -218,7 +221,7 @@ def place_of(url: str | None) -> Objects:
         raise SettingError("JITGEN_REMOTE is not set; name a place such as s3://bucket/prefix")
     if named[0].startswith("http"):
         raise click.UsageError(f"{named[0]} can only be read; name the bucket behind it")
-    return Objects(named[0], is_patient=True)
+    return Objects(named[0], is_patient=True, is_written=is_written)
 
 
 def _entries(store: Store, names: tuple[str, ...]) -> Iterator[Entry]:

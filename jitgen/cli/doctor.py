@@ -18,7 +18,7 @@ from jitgen.cli.doctor_machine import (
     toolchain_findings,
     version_findings,
 )
-from jitgen.cli.doctor_remote import remote_findings
+from jitgen.cli.doctor_remote import remote_findings, setup_findings
 from jitgen.cli.findings import Finding, Health
 from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output, counted
@@ -55,7 +55,7 @@ def doctor(output: Output, remote: bool) -> int:
     log = logging.getLogger("jitgen")
     log.addHandler(heard)
     try:
-        sections = (*_SECTIONS, remote_findings) if remote else _SECTIONS
+        sections = (*_SECTIONS, remote_findings if remote else setup_findings)
         findings = [finding for section in sections for finding in section()]
     finally:
         log.removeHandler(heard)

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the doctor says of places elsewhere: they are asked, each for a kernel that nobody has."""
+"""
+What the doctor says of places elsewhere: whether this machine could take a kernel from them, and,
+if they are to be asked, what each answers for one that nobody has.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from jitgen.cli.findings import Finding, Health
@@ -18,14 +22,23 @@ _SECTION = "elsewhere"
 _SOON = timedelta(days=30)
 
 
+def setup_findings() -> Iterator[Finding]:
+    """Yield what keeps this machine from taking a kernel from elsewhere; nobody is asked."""
+    try:
+        if settings.remote or settings.service or settings.verify == "always":
+            yield from _packages()
+            yield from _trust(_store())
+    except JitgenError as error:
+        yield _broken(error)
+
+
 def remote_findings() -> Iterator[Finding]:
     """Yield whether the places of the settings answer, and what the trust document says."""
-    from jitgen.cache import Store
-
-    if not (settings.remote or settings.service):
-        yield Finding(section=_SECTION, name="places", value="none", health=Health.NOTE)
     try:
-        store = Store.open()
+        if not (settings.remote or settings.service):
+            yield Finding(section=_SECTION, name="places", value="none", health=Health.NOTE)
+        yield from _packages()
+        store = _store()
         yield from _trust(store)
         from jitgen.remote.look import asked
 
@@ -40,7 +53,32 @@ def remote_findings() -> Iterator[Finding]:
                 advice="" if found.is_there else "kernels are compiled here instead",
             )
     except JitgenError as error:
-        yield Finding(section=_SECTION, name="setup", value=str(error), health=Health.FAIL)
+        yield _broken(error)
+
+
+def _broken(error: JitgenError) -> Finding:
+    return Finding(section=_SECTION, name="setup", value=str(error), health=Health.FAIL)
+
+
+def _store() -> Store:
+    from jitgen.cache import Store
+
+    return Store.open()
+
+
+def _packages() -> Iterator[Finding]:
+    """Yield which package is lacking; kernels travel packed, from object stores or over HTTP."""
+    places = (*settings.remote, *filter(None, [settings.service]))
+    needed = {"urllib3" if place.startswith("http") else "obstore" for place in places}
+    for package in sorted(needed | {"zstandard"} if needed else needed):
+        if find_spec(package) is None:
+            yield Finding(
+                section=_SECTION,
+                name=package,
+                value="not installed",
+                health=Health.FAIL,
+                advice="run: pip install 'jitgen[remote]'",
+            )
 
 
 def _trust(store: Store) -> Iterator[Finding]:
@@ -52,7 +90,8 @@ def _trust(store: Store) -> Iterator[Finding]:
             health=Health.WARN,
         )
         return
-    if settings.trust is None and not (settings.remote or settings.service):
+    is_asked = settings.remote or settings.service or settings.verify == "always"
+    if settings.trust is None and not is_asked:
         return
     from jitgen.signing import times
 

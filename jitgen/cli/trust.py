@@ -27,6 +27,8 @@ from jitgen.signing.trust import MAX_BYTES, SealedTrust, Trust, is_comment, open
 
 _PATH = click.Path(path_type=Path)
 _MOST_DAYS = 36500
+_SHOWN = 12
+"""Digits of a keyid or digest that people are shown."""
 
 
 def _with(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -165,7 +167,8 @@ def revoke(
     before: str | None,
 ) -> None:
     """
-    Take back keys and entries: DIGEST is a keyid, an entry's key, or the SHA-256 of a file.
+    Take back keys and entries: DIGEST is a keyid (or how `show` begins it), an entry's key, or the
+    SHA-256 of a file.
 
     What a revoked key signed counts for nothing, whenever it did: its thief could have written any
     time.
@@ -173,12 +176,10 @@ def revoke(
     path = _path(path)
     if not digests and before is None:
         raise click.UsageError("name a DIGEST, or a time with --before")
-    for digest in digests:
-        if not is_digest(digest):
-            raise click.UsageError(f"{digest!r} is no digest: 64 hexadecimal digits, lower case")
+    said = _read(path).trust
     changed = edit.revoked(
-        _read(path).trust,
-        digests,
+        said,
+        tuple(_digest(text, said) for text in digests),
         reason=_checked(reason),
         before=None if before is None else _moment(before),
         valid=timedelta(days=valid),
@@ -222,13 +223,13 @@ def show(output: Output, path: Path | None) -> int:
                 ("version", str(said.version)),
                 ("issued", times.text_of(said.issued)),
                 ("expires", f"{expires} (it has expired)" if is_over else expires),
-                ("roots", ", ".join(root.keyid[:12] for root in said.roots)),
+                ("roots", ", ".join(root.keyid[:_SHOWN] for root in said.roots)),
                 ("signed before", f"{times.text_of(least)} is refused" if least else "any time"),
             ]
         )
         rows = [
             (
-                keyid[:12],
+                keyid[:_SHOWN],
                 times.text_of(key.not_before),
                 "revoked" if keyid in said.revoked_keys else times.text_of(key.not_after),
                 key.comment,
@@ -241,7 +242,7 @@ def show(output: Output, path: Path | None) -> int:
         taken = {**said.revoked_keys, **said.revoked}
         if taken:
             columns = [Column("REVOKED"), Column("REASON", is_prose=True)]
-            output.table(columns, [(name[:12], why) for name, why in taken.items()])
+            output.table(columns, [(name[:_SHOWN], why) for name, why in taken.items()])
 
     output.result("trust show", said.to_json() | {"digest": found.digest}, human)
     return ExitCode.FAILED if is_over else ExitCode.OK
@@ -257,8 +258,14 @@ def _path(path: Path | None) -> Path:
 def _read(path: Path) -> SealedTrust:
     try:
         return opened(read_bounded(path, MAX_BYTES))
-    except (BadDocument, OSError) as error:
-        raise SigningError(f"the trust document {path} cannot be read: {error}") from None
+    except FileNotFoundError:
+        raise SigningError(
+            f"there is no trust document {path}; jitgen trust init makes one"
+        ) from None
+    except OSError as error:
+        raise SigningError(f"the trust document {path} cannot be read: {error.strerror}") from error
+    except (BadDocument, SigningError) as error:
+        raise SigningError(f"{path} is no trust document that can be used: {error}") from None
 
 
 def _write(output: Output, command: str, path: Path, made: Trust, *roots: PrivateKey) -> None:
@@ -286,7 +293,23 @@ def _public(text: str) -> PublicKey:
     try:
         return PublicKey.parse(text)
     except SigningError:
-        raise SigningError(f"{text!r} is neither a key's file nor a public key") from None
+        raise SigningError(
+            f"{text!r} is neither a key's file nor a public key; jitgen trust key makes the one "
+            "and prints the other"
+        ) from None
+
+
+def _digest(text: str, said: Trust) -> str:
+    """Return `text`, or the keyid of `said` that begins with it."""
+    if is_digest(text):
+        return text
+    known = [keyid for keyid in said.keys if keyid.startswith(text)]
+    if len(text) < _SHOWN or len(known) != 1:
+        raise click.UsageError(
+            f"{text!r} is no digest: 64 hexadecimal digits, lower case, or at least the {_SHOWN} "
+            "of a key that jitgen trust show prints"
+        )
+    return known[0]
 
 
 def _checked(text: str) -> str:

@@ -33,11 +33,15 @@ class Objects:
     Args:
         url: ``s3://bucket/prefix``, ``gs://``, ``az://account/container`` or ``file:///folder``.
         is_patient: Whether it may take a minute, because somebody waits for just that.
+        is_written: Whether a folder that is not there is made; as `is_patient` if not given.
     """
 
-    def __init__(self, url: str, *, is_patient: bool = False) -> None:
+    def __init__(
+        self, url: str, *, is_patient: bool = False, is_written: bool | None = None
+    ) -> None:
         self.url = url
         self._is_patient = is_patient
+        self._is_written = is_patient if is_written is None else is_written
         self._store: Any = None
 
     def cancel(self) -> None:
@@ -135,7 +139,7 @@ class Objects:
 
             parts = urlsplit(self.url)
             if parts.scheme == "file":
-                self._store = LocalStore(unquote(parts.path), mkdir=self._is_patient)
+                self._store = LocalStore(unquote(parts.path), mkdir=self._is_written)
             else:
                 answer_s = PUSH_S if self._is_patient else ANSWER_S
                 options: Any = {

@@ -39,8 +39,12 @@ def refresh(store: Store, url: str, read: Callable[[], bytes]) -> None:
     if settings.verify == "off" or store.trusted.is_fresh(EVERY_S):
         return
     try:
+        in_use = store.trusted.current().trust.version
+    except SigningError:
+        return  # then every kernel is refused, with the reason; the place is not to blame
+    try:
         data = read()
-        if opened(data).trust.version > store.trusted.current().trust.version:
+        if opened(data).trust.version > in_use:
             store.trusted.accept(data)
     except Absent:
         pass

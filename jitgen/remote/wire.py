@@ -192,6 +192,7 @@ def _zstandard() -> Any:
         import zstandard
     except ImportError as error:
         raise ToolchainError(
-            f"remote tiers need the package zstandard ({error}); run: pip install 'jitgen[remote]'"
+            f"kernels travel packed, with the package zstandard ({error}); "
+            "run: pip install 'jitgen[remote]'"
         ) from error
     return zstandard

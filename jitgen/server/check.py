@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import subprocess
 import sys
@@ -73,10 +74,14 @@ def _certificate(settings: ServiceSettings) -> Iterator[str]:
 
 
 def _store(settings: ServiceSettings) -> Iterator[str]:
+    root = settings.store.root
     try:
-        Store(settings.store.root, "rw")
+        Store(root, "rw")
     except JitgenError as error:
         yield f"store.root: {error}"
+    there = next(folder for folder in (root, *root.parents) if folder.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        yield f"store.root: {root} cannot be made or written, for {there} cannot be written by you"
 
 
 def _shared(settings: ServiceSettings) -> Iterator[str]:

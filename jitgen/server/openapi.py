@@ -16,7 +16,7 @@ _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 _BODIES: dict[str, dict[str, Any]] = {
     "compile": {
         "config": {"type": "object", "description": "a config in its JSON form, never source"},
-        "arch": {"type": "string", "description": "the target, sm_90a say"},
+        "arch": {"type": "string", "description": "a target that ``jitgen configs`` knows"},
         "key": _HEX,
         "toolchain": _TEXTS,
     },

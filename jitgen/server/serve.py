@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import ssl
 import threading
@@ -14,11 +15,11 @@ from typing import Any
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from jitgen.errors import JitgenError
+from jitgen.errors import JitgenError, ResourceError, SettingError
 from jitgen.server.door import routes
 from jitgen.server.lines import Bounded, end_late
 from jitgen.server.service import Service
-from jitgen.server.settings import ServiceSettings
+from jitgen.server.settings import Listen, ServiceSettings
 
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
@@ -140,10 +141,33 @@ def run(settings: ServiceSettings) -> None:
     Serve until a signal ends it: SIGTERM or SIGINT; SIGHUP reads tokens and trust again.
 
     Raises:
+        SettingError: Its certificate cannot be used.
+        ResourceError: It cannot listen where it is told to.
         JitgenError: It cannot start.
     """
     service = Service(settings)
     server, app = server_of(settings, service)
-    server.run()
+    try:
+        server.config.load()  # reads the certificate
+    except OSError as error:
+        raise SettingError(
+            f"listen: the certificate, its key or client_ca cannot be used: {error}"
+        ) from error
+    try:
+        server.run()
+    except SystemExit as end:  # uvicorn's, which says why in a log that nobody reads
+        refusal = end.__context__
+        if app.failure is None and isinstance(refusal, OSError):
+            raise _no_listener(settings.listen, refusal) from refusal
+        if app.failure is None:
+            raise
     if app.failure is not None:
         raise app.failure
+
+
+def _no_listener(listen: Listen, refusal: OSError) -> ResourceError:
+    if refusal.errno == errno.EADDRINUSE:
+        why = "something listens there already; end it, or name another listen.port"
+    else:
+        why = f"{refusal.strerror or refusal}; see listen.host and listen.port"
+    return ResourceError(f"cannot listen at {listen.host}:{listen.port}: {why}")

@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jitgen.errors import JitgenError, SigningError
+from jitgen.errors import JitgenError, ResourceError, SigningError
 from jitgen.server.confine import undumpable
 from jitgen.server.log import Log
 from jitgen.signing import dsse, times
@@ -75,6 +75,9 @@ def listen(path: Path, key: PrivateKey, log: Log) -> None:
 
     The file's group is let in: `path` lies in a folder that only the service's group can enter.
     Each client has a thread: services stay connected, and one that says nothing is in nobody's way.
+
+    Raises:
+        ResourceError: No socket can be made there.
     """
     places = threading.BoundedSemaphore(_MOST_CLIENTS)
 
@@ -84,11 +87,16 @@ def listen(path: Path, key: PrivateKey, log: Log) -> None:
         finally:
             places.release()
 
-    path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as server:
         before = os.umask(0o117)
         try:
+            path.unlink(missing_ok=True)
             server.bind(str(path))
+        except OSError as error:
+            raise ResourceError(
+                f"no socket can be made at {path}: {error.strerror or error}; name one in a folder "
+                "that is there and that you may write to"
+            ) from error
         finally:
             os.umask(before)
         server.listen(4)

@@ -158,8 +158,10 @@ class PrivateKey:
                 stream.write(data)
                 stream.flush()
                 os.fsync(descriptor)
+        except FileExistsError:
+            raise SigningError(f"{path} exists, and no key is overwritten; name another") from None
         except OSError as error:
-            raise SigningError(f"the key cannot be written: {error}") from error
+            raise SigningError(f"the key {path} cannot be written: {error.strerror}") from error
 
     def sign(self, message: bytes) -> bytes:
         """Return the signature of `message`, 64 bytes; the same each time."""
@@ -189,8 +191,10 @@ def _read_private(path: Path) -> bytes:
             return read_stream(stream, _MAX_FILE_BYTES)
     except BadDocument as error:
         raise SigningError(f"{path} is no key: {error}") from None
+    except FileNotFoundError:
+        raise SigningError(f"there is no private key {path}; jitgen trust key makes one") from None
     except OSError as error:
-        raise SigningError(f"the private key cannot be read: {error}") from error
+        raise SigningError(f"the private key {path} cannot be read: {error.strerror}") from error
 
 
 def unbase64(text: object, what: str) -> bytes:

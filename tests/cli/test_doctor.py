@@ -200,3 +200,22 @@ class TestCause:
     )
     def test_words(self, error: Exception, expected: str) -> None:
         assert cause(error) == expected
+
+
+def test_it_says_without_asking_that_nothing_can_come_from_elsewhere(
+    jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A remote without a trust document fails the first call, so it is no installation in order."""
+    monkeypatch.setenv("JITGEN_REMOTE", f"file://{tmp_path}/bucket")
+    untrusted = jitgen("doctor", "--json")
+    monkeypatch.setattr("jitgen.cli.doctor_remote.find_spec", lambda name: None)
+    bare = findings(jitgen("doctor", "--json").document)
+    monkeypatch.setenv("JITGEN_REMOTE", "nonsense")
+    wrong = jitgen("doctor --remote")
+
+    assert untrusted.code == 1
+    assert "jitgen trust init" in findings(untrusted.document)["setup"]["value"]
+    assert bare["obstore"]["advice"] == bare["zstandard"]["advice"]
+    assert "pip install 'jitgen[remote]'" in bare["obstore"]["advice"]
+    assert (wrong.code, "[fail]" in wrong.out) == (1, True)
+    assert not (tmp_path / "bucket").exists()

@@ -108,14 +108,30 @@ def test_mistakes_are_told(jitgen: Jitgen, place: Path) -> None:
         (f"trust revoke {root}", 2, "name a DIGEST"),
         (f"trust revoke --before yesterday {root}", 2, "is no time"),
         (f"trust add {place}/ci.pem --root-key {place}/ci.pem", 1, "one of the roots it names"),
-        (f"trust show --file {place}/none.json", 1, "cannot be read"),
+        (f"trust add {place}/ci.pem --root-key {place}/no.pem", 1, "jitgen trust key makes one"),
+        (f"trust key {place}/ci.pem", 1, "exists, and no key is overwritten"),
+        (f"trust rotate --root {root} {place}/root2.pem", 1, "jitgen trust key makes one"),
+        (f"trust show --file {place}/none.json", 1, "jitgen trust init makes one"),
+        (f"trust show --file {place}/ci.pem", 1, "ci.pem is no trust document"),
         ("cache push --to ftp://x", 2, "a URL that begins with s3://"),
         ("cache push --to https://x", 2, "can only be read"),
         ("cache push", 2, "JITGEN_REMOTE is not set"),
         ("cache pull --from file:///x", 2, "--all"),
+        (f"cache pull --all --from file://{place}/none", 1, "does not say what it has"),
     ):
         done = jitgen(words)
         assert (done.code, text in done.err) == (code, True), (words, done)
+    assert not (place / "none").exists()
+
+
+def test_a_key_is_revoked_by_what_show_prints(jitgen: Jitgen, place: Path) -> None:
+    keyid = PrivateKey.load(place / "ci.pem").keyid
+    assert f"\n{keyid[:12]} " in jitgen("trust show").out
+
+    root = f"--root-key {place}/root.pem"
+    assert "is no digest" in jitgen(f"trust revoke {keyid[:11]} {root}").err
+    assert jitgen(f"trust revoke {keyid[:12]} {root}").code == 0
+    assert list(jitgen("trust show --json").document["revoked_keys"]) == [keyid]
 
 
 def test_expired_document_is_told(

@@ -14,26 +14,30 @@ import jitgen
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+CALLS = [block for block in BLOCKS if ">>>" not in block]
+(SESSION,) = (block for block in BLOCKS if ">>>" in block)
 
 
-def test_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first block runs, and its result has the shape that its comment states."""
+def test_the_calls_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader who runs one block after the other gets what the comments state."""
     monkeypatch.setenv("JITGEN_ARCH", "cpu")
     names: dict[str, Any] = {}
-    exec(BLOCKS[0], names)  # noqa: S102  # the README is ours
+    for block in CALLS:
+        exec(block, names)  # noqa: S102  # the README is ours
+        assert tuple(names["out"].shape) == (384, 512)
+        assert names["out"].dtype is names["torch"].bfloat16
 
-    assert tuple(names["out"].shape) == (384, 512)
-    assert names["out"].dtype is names["torch"].bfloat16
+    assert len(CALLS) == 4
 
 
 def test_the_session() -> None:
     """The interactive block prints what it shows."""
     examples = doctest.DocTestParser().get_doctest(
-        BLOCKS[1], {"jitgen": jitgen}, "README.md", None, None
+        SESSION, {"jitgen": jitgen}, "README.md", None, None
     )
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(examples)
 
-    assert runner.run(examples).failed == 0
+    assert (result.failed, result.attempted) == (0, 3)
 
 
 def test_the_commands_exist() -> None:

@@ -18,7 +18,6 @@ NAMED = {
     "jitgen/ops/grouped_gemm/config.py": "docstrings: an example, and what a field is for",
     "jitgen/ops/grouped_gemm/call.py": "docstrings: which sizes a GPU takes",
     "jitgen/ops/moe_fc2_dense/config.py": "a docstring: an example",
-    "jitgen/ops/moe_fc2_dense/call.py": "docstrings: which sizes a GPU takes",
     "jitgen/ops/quantize/config.py": "a docstring: an example",
     "jitgen/ops/quantize/call.py": "a docstring: what GPUs have a kernel for",
     "jitgen/ops/silu_mul_quantize/config.py": "a docstring: an example",

@@ -32,6 +32,10 @@ from tests.unit.fleet_fakes import CPU
 __all__ = ["path", "plan", "store"]
 
 
+def _as_they_are(member: tarfile.TarInfo, _: str) -> tarfile.TarInfo:
+    return member
+
+
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda _: None)
@@ -82,7 +86,8 @@ class TestExport:
         bundle = image.load(path)
         tar = layer.write([e for p in bundle.entries if (e := store.read(p.meta.key)) is not None])
         with tarfile.open(fileobj=io.BytesIO(tar)) as opened:
-            opened.extractall(tmp_path / "mounted", filter="fully_trusted")  # noqa: S202
+            opened.extraction_filter = _as_they_are  # an argument from Python 3.11.4 on
+            opened.extractall(tmp_path / "mounted")  # noqa: S202
         with settings.scope(base=[tmp_path / "mounted"]):
             above = Store.open(cache_root)
             found = [above.read(packed.meta.key) for packed in bundle.entries]
@@ -144,7 +149,8 @@ class TestImport:
 
     def test_an_unpacked_one(self, path: Path, tmp_path: Path) -> None:
         with tarfile.open(path) as tar:
-            tar.extractall(tmp_path / "layout", filter="data")
+            tar.extraction_filter = _as_they_are
+            tar.extractall(tmp_path / "layout")  # noqa: S202
 
         assert image.load(tmp_path / "layout").digest == image.load(path).digest
 
@@ -167,6 +173,10 @@ class TestImport:
                 refused += 1
 
         assert refused > 100
+
+    def test_a_folder_that_is_none(self, tmp_path: Path) -> None:
+        with pytest.raises(BundleError, match="is no bundle that can be used: it lacks oci-layout"):
+            image.load(tmp_path)
 
     @pytest.mark.parametrize("keep", [0, 100, 512, 5000, -1])
     def test_a_short_transfer(self, path: Path, keep: int) -> None:

@@ -127,6 +127,7 @@ def test_what_the_commands_refuse(jitgen: Jitgen, path: Path, tmp_path: Path, tr
     with settings.scope(verify="off"):
         incomplete = jitgen(f"bundle verify {path} --plan {file} --plan deepseek-v3")
     nameless = jitgen(f"bundle verify {path}")
+    unknown = jitgen(f"bundle verify {path} --plan none")
 
     assert (empty.code, empty.document["ok"]) == (3, False)
     assert empty.document["missing"]
@@ -134,6 +135,7 @@ def test_what_the_commands_refuse(jitgen: Jitgen, path: Path, tmp_path: Path, tr
     assert set(unsigned.document["refused"].values()) == {"nobody signed it"}
     assert incomplete.code == 1
     assert "missing  grouped_gemm_masked" in incomplete.out
+    assert (unknown.code, unknown.err.startswith("error: no plan 'none'")) == (2, True)
     assert (nameless.code, "name their files with --plan" in nameless.err) == (2, True)
     assert jitgen(f"bundle import {path}").code == 1
     assert jitgen(f"bundle export {file} -o {tmp_path}/x.tar --builder us").code == 2

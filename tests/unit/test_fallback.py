@@ -195,6 +195,8 @@ class TestMemo:
             b=None,
             a_scale=None,
             b_scale=None,
+            alpha=None,
+            bias=None,
             out=0,
             groups=None,
             tensors={},

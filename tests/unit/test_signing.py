@@ -38,7 +38,7 @@ def test_key_file_is_private_and_read_back(tmp_path: Path) -> None:
 
     assert path.stat().st_mode & 0o777 == 0o600
     assert PrivateKey.load(path).public == KEY.public
-    with pytest.raises(SigningError, match="File exists"):
+    with pytest.raises(SigningError, match="exists, and no key is overwritten"):
         OTHER.save(path)
 
 
