@@ -28,11 +28,15 @@ from jitgen.remote.outcomes import (
     Unreachable,
 )
 from jitgen.settings import settings
+from jitgen.text import printable
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
 
 T = TypeVar("T")
+
+_UNREADABLE = "unreadable"
+"""In the place of a trust document's digest: what is refused for that reason is so until it can."""
 
 
 class Wanted(Protocol):
@@ -106,7 +110,9 @@ class Guard:
             is_free = isinstance(error, Absent) and spent < QUICK_S
             if not is_free and not isinstance(error, Declined):  # that one had thought about it
                 allowance.spend(spent)
-            nothing = Nothing(reason=f"{self._url}: {error}", is_absent=isinstance(error, Absent))
+            # It may hold words of the place's own, and ends on terminals and in logs.
+            reason = printable(f"{self._url}: {error}")
+            nothing = Nothing(reason=reason, is_absent=isinstance(error, Absent))
             self._remember(spec, purpose, error, nothing, trust)
             self._emit(EventKind.FETCH, spec, nothing.reason, spent)
             return nothing
@@ -120,7 +126,7 @@ class Guard:
             return self._store.trusted.current().digest
         except SigningError as error:
             warn_once(f"trust {error}", "nothing that is fetched is accepted: %s", error)
-            return ""
+            return _UNREADABLE
 
     def _known(self, spec: Wanted, purpose: str, trust: str) -> Nothing | None:
         """Return what makes it needless to ask; None: nothing does."""

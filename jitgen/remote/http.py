@@ -25,7 +25,7 @@ from jitgen.remote.budget import ANSWER_S, CONNECT_S
 from jitgen.remote.outcomes import Absent, Busy, Unreachable
 
 _CHUNK = 2**16
-_MOST_WAIT_S = 600.0
+_LEAST_WAIT_S, _MOST_WAIT_S = 0.2, 600.0
 _MOST_IDLE = 4
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -47,9 +47,10 @@ class Answer:
 
     @property
     def retry_s(self) -> float:
-        """Seconds after which to ask again; one where it does not say."""
+        """Seconds after which to ask again; one where it does not say, and never none at all."""
         text = self.headers.get("retry-after", "")
-        return min(float(text), _MOST_WAIT_S) if text.isascii() and text.isdigit() else 1.0
+        said = float(text) if text.isascii() and text.isdigit() else 1.0
+        return min(max(said, _LEAST_WAIT_S), _MOST_WAIT_S)
 
 
 class Server:
@@ -125,17 +126,18 @@ class Line:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._connection: Any = None
+        # Apart from its connection, which forgets it when an answer ends with the connection.
+        self._socket: Any = None
         self.is_cancelled = False
 
     def cancel(self) -> None:
         """End the request under way, from another thread."""
         self.is_cancelled = True
-        connection = self._connection
-        if connection is not None and (sock := connection.sock) is not None:
+        if (opened := self._socket) is not None:
             import socket
 
             with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+                opened.shutdown(socket.SHUT_RDWR)
 
     def request(
         self,
@@ -164,6 +166,7 @@ class Line:
             try:
                 if not is_used:
                     self._connection.connect()
+                self._socket = self._connection.sock
                 if self.is_cancelled:  # a name may take longer to resolve than there was time
                     raise Unreachable("the time is over")
                 self._connection.timeout = answer_s
@@ -186,7 +189,7 @@ class Line:
             except (urllib3.exceptions.HTTPError, HTTPException, OSError, ValueError) as error:
                 raise Unreachable(_words(error)) from None
             finally:
-                connection, self._connection = self._connection, None
+                connection, self._connection, self._socket = self._connection, None, None
                 if is_over and not connection.is_closed and not self.is_cancelled:
                     self._server.give(connection)
                 else:
@@ -215,6 +218,16 @@ class Website:
 
 def _answer(response: Any, max_bytes: int, line: Line) -> Answer:
     """Return an answer in full, unless that is too long or `line` was cancelled."""
+    try:
+        body = _body(response, max_bytes, line)
+    except BaseException:
+        response.close()  # where it ends with its connection, the socket is the response's now
+        raise
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(status=response.status, headers=headers, body=body)
+
+
+def _body(response: Any, max_bytes: int, line: Line) -> bytes:
     said = response.length_remaining
     if said is not None and said > max_bytes:
         raise Unreachable(f"an answer of {said} bytes, and {max_bytes} are the most expected")
@@ -224,8 +237,7 @@ def _answer(response: Any, max_bytes: int, line: Line) -> Answer:
         if size > max_bytes or line.is_cancelled:
             raise Unreachable(f"an answer of more than {max_bytes} bytes")
         chunks.append(chunk)
-    headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(status=response.status, headers=headers, body=b"".join(chunks))
+    return b"".join(chunks)
 
 
 def _check(answer: Answer) -> None:

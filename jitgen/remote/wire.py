@@ -103,9 +103,11 @@ def checked(record: bytes, files: Mapping[str, bytes], key: str, signatures: byt
 
     Raises:
         Damaged: The record is not as `Meta.encode` writes it, belongs to another key, lists other
-            files or other digests, or one of the parts is too large.
+            files or other digests, or one of the parts may not travel or is too large.
     """
     for name, part in {META: record, SIGNATURES: signatures, **files}.items():
+        if name not in _NAMES:
+            raise Damaged(f"{shown(name)} may not travel")
         if len(part) > LIMITS.get(name, 0):
             raise Damaged(
                 f"{name} has {len(part)} bytes, more than the {LIMITS.get(name, 0)} allowed"

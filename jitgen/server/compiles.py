@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jitgen.server.service import Service
 
 _MAX_NAMES = 64  # of versions in a toolchain
-_STATUS = {"E_COMPILE": 424, "E_GATE": 424}
+_STATUS = {"E_COMPILE": 424, "E_GATE": 424, "E_REVOKED": 410}
 """Of failures; all others may pass: 503."""
 
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from jitgen.cache import Damaged, Entry
 from jitgen.cache.entry import is_key
+from jitgen.errors import ResourceError, SigningError
 from jitgen.remote import wire
 from jitgen.server.call import MAX_BODY, Call, Json, Refused
 from jitgen.server.hot import Body
@@ -97,27 +98,32 @@ async def missing(service: Service, call: Call) -> Response:
 
 async def put(service: Service, call: Call) -> Response:
     """Take an entry that somebody else built; it is signed only if it can be rebuilt here."""
-    key, accept = call.key, service.settings.uploads.accept
-    if accept == "off":
+    key = call.key
+    if service.settings.uploads.accept == "off":
         raise Refused(405, "E_UPLOADS", "this service takes no uploads", {"Allow": "GET, HEAD"})
+    if service.uploads.locked():  # before a body is read: each may have 16 MiB
+        reason = "as many uploads as may be are under way"
+        raise Refused(429, "E_BUSY", reason, {"Retry-After": "10", "Connection": "close"})
+    async with service.uploads:
+        return await _taken(service, call, key)
+
+
+async def _taken(service: Service, call: Call, key: str) -> Response:
     data = await call.body(wire.MAX_BYTES)
     try:
         found = wire.unpack(data, key)
     except Damaged as error:
         raise Refused(400, "E_ENTRY", f"it is no entry of this key: {error}") from error
-    row = service.shelf.revocations.of_record(_sha256(found.record), found.meta)
-    if row is not None:
-        raise gone(Revoked(row))
+    try:
+        service.shelf.check(found.record, found.meta)
+    except Revoked as revoked:
+        raise gone(revoked) from revoked
     if not await service.shelf.missing([key]):
         return Json({"key": key, "state": "kept before"})
     entry = Entry(key=key, meta=found.meta, files=found.files)
     reason = "the operator does not have uploads rebuilt"
-    if accept == "rebuild":
-        if service.rebuilds.locked():
-            reason = "as many uploads as may be are rebuilt just now"
-            raise Refused(429, "E_BUSY", reason, {"Retry-After": "10"})
-        async with service.rebuilds:
-            entry, reason = await _rebuilt(service, call, entry)
+    if service.settings.uploads.accept == "rebuild":
+        entry, reason = await _rebuilt(service, call, entry)
     if reason:
         # Whatever signatures it came with are the uploader's word, not this service's.
         published = await service.shelf.publish(entry.meta, entry.files)
@@ -152,10 +158,9 @@ async def _rebuilt(service: Service, call: Call, entry: Entry) -> tuple[Entry, s
         return entry, f"it cannot be rebuilt: {failure.reason}"
     if dict(own.files) != dict(entry.files):
         return entry, "it was rebuilt to other bytes"
-    return await service.work.kept(own), ""
-
-
-def _sha256(data: bytes) -> str:
-    import hashlib
-
-    return hashlib.sha256(data).hexdigest()
+    try:
+        return await service.work.kept(own), ""
+    except (ResourceError, SigningError) as error:
+        return entry, f"it cannot be signed: {error}"
+    except Revoked as revoked:
+        raise gone(revoked) from revoked

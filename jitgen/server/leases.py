@@ -7,7 +7,8 @@ creates number 0 has it; creating is exclusive on every store. Its owner writes 
 of its time is over. Once it has ended, whoever creates number n + 1 takes it over. Nothing else is
 asked of the store, so that all of them do, a shared folder included. A lease that is lost, because
 clocks differ or a service was suspended, costs a second compile and nothing else: entries are
-created once, too, and the second of two equal kernels is thrown away.
+created once, too, and the second of two equal kernels is thrown away. So nobody waits for a lease
+that is not renewed, whatever it says of its end: the clock that wrote it may be years ahead.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import json
 import os
 import platform
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from jitgen.cache import Entry
 from jitgen.documents import BadDocument, parse_json
@@ -27,11 +29,18 @@ from jitgen.server.log import Log
 from jitgen.server.metrics import Metrics
 from jitgen.server.settings import Replicas
 
+T = TypeVar("T")
+
 _LOOK_S = 0.5  # how often who waits for another service looks
 MAX_BYTES = 4096
 """Of a lease, which has a hundred."""
 
 _MOST_TAKEOVERS = 100
+_REST_S = 10.0
+"""How long a store that gave trouble is left alone: nobody waits for it over and over."""
+
+_THREADS = 4  # of the store's own: one that hangs takes none that read the disk
+_SILENCE = 2  # lease times without a renewal, of which there are three in each
 
 
 class Bucket(Protocol):
@@ -56,6 +65,10 @@ class Bucket(Protocol):
         """Put an entry there with its signatures, unless there is one."""
 
 
+class _Resting(Exception):
+    """The store gave trouble not long ago."""
+
+
 class Leases:
     """
     The leases of one service; without a bucket it is alone, and has every one.
@@ -72,6 +85,8 @@ class Leases:
         self._lease_s = settings.lease_s
         self._metrics = metrics
         self._log = log
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shared")
+        self._rests_until = 0.0
 
     @asynccontextmanager
     async def held(self, key: str) -> AsyncIterator[Entry | None]:
@@ -100,7 +115,7 @@ class Leases:
             with suppress(asyncio.CancelledError):
                 await keeper
             try:
-                await asyncio.to_thread(self._release, self._bucket, key, number)
+                await self._ask(self._release, self._bucket, key, number)
             except Exception as error:  # it ends by itself
                 self._trouble(key, error)
 
@@ -108,7 +123,7 @@ class Leases:
         """Give an entry to the other services; trouble is told, and costs them a compile."""
         if self._bucket is not None:
             try:
-                await asyncio.to_thread(self._bucket.keep, entry)
+                await self._ask(self._bucket.keep, entry)
             except Exception as error:
                 self._trouble(entry.key, error)
 
@@ -117,7 +132,7 @@ class Leases:
         if self._bucket is None:
             return None
         try:
-            return await asyncio.to_thread(self._bucket.entry, key)
+            return await self._ask(self._bucket.entry, key)
         except Exception as error:
             self._trouble(key, error)
             return None
@@ -125,21 +140,24 @@ class Leases:
     async def _acquired(self, bucket: Bucket, key: str) -> tuple[Entry | None, int | None]:
         """Return the lease's number, or the entry that made it needless."""
         number = 0
+        seen: tuple[str, bytes | None, float] = ("", None, 0.0)
         while True:
-            entry = await asyncio.to_thread(bucket.entry, key)
+            entry = await self._ask(bucket.entry, key)
             if entry is not None:
                 self._metrics.leases.labels("found").inc()
                 return entry, None
             if number > _MOST_TAKEOVERS:
                 return None, None
             name = _name(key, number)
-            if await asyncio.to_thread(bucket.create, name, self._text()):
+            if await self._ask(bucket.create, name, self._text()):
                 self._metrics.leases.labels("taken over" if number else "got").inc()
                 return None, number
-            ends = _ends(await asyncio.to_thread(bucket.read, name))
-            if ends is None:  # its owner has just removed it: with an entry, or without
+            data = await self._ask(bucket.read, name)
+            if seen[:2] != (name, data):
+                seen = (name, data, time.monotonic())
+            if data is None:  # its owner has just removed it: with an entry, or without
                 number = 0
-            elif ends <= time.time():
+            elif _is_over(data) or time.monotonic() - seen[2] > _SILENCE * self._lease_s:
                 number += 1
                 continue
             await asyncio.sleep(_LOOK_S)
@@ -148,7 +166,7 @@ class Leases:
         while True:
             await asyncio.sleep(self._lease_s / 3)
             try:
-                await asyncio.to_thread(bucket.write, _name(key, number), self._text())
+                await self._ask(bucket.write, _name(key, number), self._text())
             except Exception as error:
                 self._trouble(key, error)
 
@@ -161,7 +179,25 @@ class Leases:
         ends = round(time.time() + self._lease_s, 3)
         return json.dumps({"owner": self.owner, "ends": ends}).encode("ascii")
 
+    async def _ask(self, ask: Callable[..., T], *details: Any) -> T:
+        """Return what the store answers, on one of its threads; raises _Resting while it rests."""
+
+        def asked() -> T:  # looks when its turn comes: many may wait for what does not answer
+            if time.monotonic() < self._rests_until:
+                raise _Resting
+            try:
+                return ask(*details)
+            except ValueError:  # about one entry
+                raise
+            except Exception:
+                self._rests_until = time.monotonic() + _REST_S
+                raise
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, asked)
+
     def _trouble(self, key: str, error: Exception) -> None:
+        if isinstance(error, _Resting):
+            return
         self._metrics.leases.labels("trouble").inc()
         self._log.event(
             "shared store", level="error", key=key, reason=f"{type(error).__name__}: {error}"
@@ -172,12 +208,10 @@ def _name(key: str, number: int) -> str:
     return f"v1/leases/{key}/{number}.json"
 
 
-def _ends(data: bytes | None) -> float | None:
-    """Return when a lease ends; None where there is none. One that cannot be read has ended."""
-    if data is None:
-        return None
+def _is_over(data: bytes) -> bool:
+    """Return whether a lease has ended, as it says itself; one that cannot be read has."""
     try:
         found: Any = parse_json(data, max_bytes=MAX_BYTES)
-        return float(found["ends"])
+        return float(found["ends"]) <= time.time()
     except (BadDocument, TypeError, KeyError, ValueError):
-        return 0.0
+        return True

@@ -98,6 +98,8 @@ class Prewarms:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._known: OrderedDict[str, Prewarm] = OrderedDict()
+        # One at a time: whoever wants a single kernel waits behind one plan at most.
+        self._expanding = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def find(self, number: str) -> Prewarm | None:
@@ -115,10 +117,13 @@ class Prewarms:
         Raises:
             Refused: There is no such plan, the target has nothing for it, or there are too many.
         """
+        if self._expanding.locked():
+            raise Refused(429, "E_BUSY", "another plan is just being read", {"Retry-After": "2"})
         if sum(not each.is_over for each in self._known.values()) >= _MOST:
             raise Refused(429, "E_BUSY", f"{_MOST} prewarms are under way", {"Retry-After": "30"})
         try:
-            answer = await pool.ask("expand", plan=plan, arch=arch)
+            async with self._expanding:
+                answer = await pool.ask("expand", plan=plan, arch=arch)
         except ResourceError as error:
             raise Refused(503, "E_POOL", str(error), {"Retry-After": "5"}) from error
         if "error" in answer:
@@ -144,6 +149,8 @@ class Prewarms:
         except asyncio.CancelledError:
             prewarm.error = "the service was shut down"
             raise
+        except Exception as error:  # a mistake of ours must not look like a plan that is done
+            prewarm.error = f"{type(error).__name__}: {error}"
         finally:
             prewarm.is_over = True
             prewarm.tell()

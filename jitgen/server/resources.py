@@ -101,7 +101,7 @@ TABLE: tuple[Resource, ...] = (
             405: "the operator takes none",
             410: "it is revoked",
             413: "it is too large",
-            429: "as many as may be are rebuilt just now",
+            429: "as many as may be are under way",
             507: "the disk is full",
         },
     ),

@@ -17,11 +17,13 @@ from starlette.types import Receive, Scope, Send
 
 from jitgen.errors import JitgenError, ResourceError, SettingError
 from jitgen.server.door import routes
+from jitgen.server.lines import Bounded, end_late
 from jitgen.server.service import Service
 from jitgen.server.settings import Listen, ServiceSettings
 
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
+_LATE_TICKS = 20  # tenths of a second between looks at requests that do not end
 
 
 class App:
@@ -93,6 +95,12 @@ class Server(uvicorn.Server):
             host = self.config.host
             self._service.log.event("listening", host=host, port=self.port)
 
+    async def on_tick(self, counter: int) -> bool:
+        """Look after the connections now and then; returns whether to end."""
+        if counter % _LATE_TICKS == 0:
+            end_late(self.server_state.connections)
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: Any = None) -> None:
         """Let who waits for a compile have it, as long as the grace lasts; then end."""
         await self._service.queue.close(self._service.settings.limits.grace_s)
@@ -108,7 +116,7 @@ def server_of(settings: ServiceSettings, service: Service) -> tuple[Server, App]
         host=listen.host,
         port=listen.port,
         loop="uvloop",
-        http="httptools",
+        http=Bounded,
         ws="none",
         lifespan="on",
         log_config=None,

@@ -32,7 +32,7 @@ from jitgen.server.tokens import Tokens, read_tokens
 from jitgen.server.work import Worker
 
 _TOUCH_S = 1800.0
-_REBUILDS = 8  # uploads that are compiled again at a time, beside the queue
+_UPLOADS = 8  # at a time: read, unpacked, and compiled again beside the queue
 _PROBE_S = 10.0  # a disk that was found writable is believed for so long
 
 
@@ -47,7 +47,7 @@ class Service:
         pools: Its toolchains, by name.
         queue: Its jobs.
         prewarms: Its plans under way.
-        rebuilds: Its uploads that are compiled again.
+        uploads: Places for what it is given.
         failures: What did not compile.
         misses: What was not there of late.
         signatures: The way to its signer.
@@ -99,7 +99,7 @@ class Service:
         slots = {name: pool.jobs for name, pool in self.pools.items()}
         self.queue = Queue(settings.limits, slots, self.work)
         self.prewarms = Prewarms(self)
-        self.rebuilds = asyncio.Semaphore(_REBUILDS)
+        self.uploads = asyncio.Semaphore(_UPLOADS)
         self._proven: tuple[float, str] = (0.0, "")
         self._keeper: asyncio.Task[None] | None = None
         self._renewal: asyncio.Task[None] | None = None

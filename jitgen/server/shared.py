@@ -40,7 +40,9 @@ class Shared:
     """
 
     def __init__(self, url: str, revocations: Revocations) -> None:
-        self._objects = Objects(url, is_patient=True)
+        self._patient = Objects(url, is_patient=True)
+        # Somebody waits for all but what is put there at the end. A folder may have to be made.
+        self._objects = self._patient if url.startswith("file:") else Objects(url)
         self._revocations = revocations
 
     def create(self, name: str, data: bytes) -> bool:
@@ -73,7 +75,7 @@ class Shared:
     def keep(self, entry: Entry) -> None:
         """Put an entry there with its signatures; one that does not count is replaced."""
         try:
-            layout.push(self._objects, entry, replaces=self.entry(entry.key) is None)
+            layout.push(self._patient, entry, replaces=self.entry(entry.key) is None)
         except Damaged as error:
             raise ValueError(f"the entry may not travel: {error}") from error
 

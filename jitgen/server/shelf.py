@@ -98,6 +98,15 @@ class Shelf:
             return None
         return await self.take(entry, encoding)
 
+    def check(self, record: bytes, meta: Meta) -> None:
+        """Raise Revoked where the entry with this record is."""
+        self._check(hashlib.sha256(record).hexdigest(), meta)
+
+    def _check(self, record_sha256: str, meta: Meta) -> None:
+        row = self.revocations.of_record(record_sha256, meta)
+        if row is not None:
+            raise Revoked(row)
+
     async def take(self, entry: Entry, encoding: str) -> Body:
         """Return the body of `entry`, and keep it in memory; raises Revoked."""
         made = await asyncio.to_thread(packed, entry)
@@ -105,9 +114,7 @@ class Shelf:
 
     async def keep(self, made: Packed, encoding: str) -> Body:
         """Return the body of what was packed, and keep it in memory; raises Revoked."""
-        row = self.revocations.of_record(made.etag.strip('"'), made.meta)
-        if row is not None:
-            raise Revoked(row)
+        self._check(made.etag.strip('"'), made.meta)
         self.remember(made.meta.key)
         plain = Body(data=made.tar, etag=made.etag, headers=())
         return await self._recoded(made.meta.key, plain, encoding, is_plain=True)

@@ -8,6 +8,7 @@ import json
 import socket
 import subprocess
 from contextlib import suppress
+from dataclasses import replace
 
 from jitgen.compile import children
 from jitgen.errors import ResourceError, SigningError
@@ -57,6 +58,9 @@ class Signatures:
                     await self._drop()
                     if is_last:
                         raise ResourceError(f"the signer does not answer: {error}") from error
+                except asyncio.CancelledError:  # its answer would be taken for the next one's
+                    await self._drop()
+                    raise
         raise AssertionError("the last round returned or raised")
 
     async def start(self) -> None:
@@ -81,9 +85,15 @@ class Signatures:
         writer.write(line)
         await writer.drain()
         found = json.loads(await _line(reader))
+        if not isinstance(found, dict) or not {"error", "envelope"} & found.keys():
+            raise EOFError("it says something that no signer says")
         if "error" in found:
             raise SigningError(f"the signer refuses: {found['error']}")
-        return dsse.encode([dsse.Envelope.from_json(found["envelope"])])
+        envelope = dsse.Envelope.from_json(found["envelope"])
+        asked, said = Statement.decode(line.strip()), Statement.decode(envelope.payload)
+        if replace(said, signed_at=asked.signed_at) != asked:
+            raise EOFError("it signed something else than it was asked to")
+        return dsse.encode([envelope])
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._streams is not None and not self._streams[0].at_eof():
@@ -96,6 +106,8 @@ class Signatures:
         else:
             self._streams = await self._started()
         hello = json.loads(await _line(self._streams[0]))
+        if not isinstance(hello, dict) or not {"error", "keyid"} & hello.keys():
+            raise EOFError("it says something that no signer says")
         if "error" in hello:
             await self._drop()
             raise SigningError(hello["error"])

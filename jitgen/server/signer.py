@@ -18,6 +18,7 @@ import json
 import os
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +34,8 @@ from jitgen.signing.statement import PAYLOAD_TYPE, Statement
 
 MAX_LINE = 2**15
 """Bytes of the longest line: a statement has one kilobyte."""
+
+_MOST_CLIENTS = 64
 
 
 def answer(line: bytes, key: PrivateKey, log: Log) -> dict[str, Any]:
@@ -68,13 +71,22 @@ def _lines(connection: socket.socket) -> Iterator[bytes]:
 
 def listen(path: Path, key: PrivateKey, log: Log) -> None:
     """
-    Sign for whoever may connect to the socket `path`, one after the other, until interrupted.
+    Sign for whoever may connect to the socket `path`, until interrupted.
 
     The file's group is let in: `path` lies in a folder that only the service's group can enter.
+    Each client has a thread: services stay connected, and one that says nothing is in nobody's way.
 
     Raises:
         ResourceError: No socket can be made there.
     """
+    places = threading.BoundedSemaphore(_MOST_CLIENTS)
+
+    def serve_one(connection: socket.socket) -> None:
+        try:
+            serve(connection, key, log)
+        finally:
+            places.release()
+
     with socket.socket(socket.AF_UNIX) as server:
         before = os.umask(0o117)
         try:
@@ -91,7 +103,11 @@ def listen(path: Path, key: PrivateKey, log: Log) -> None:
         log.event("signer listens", socket=str(path), keyid=key.keyid)
         while True:
             connection, _ = server.accept()
-            serve(connection, key, log)
+            if places.acquire(blocking=False):
+                threading.Thread(target=serve_one, args=(connection,), daemon=True).start()
+            else:
+                log.event("client refused", level="error", reason=f"{_MOST_CLIENTS} are connected")
+                connection.close()
 
 
 def main(descriptor: str, key_file: str) -> None:

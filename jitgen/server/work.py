@@ -20,7 +20,7 @@ from jitgen.errors import ResourceError, SigningError
 from jitgen.remote import wire
 from jitgen.server import task
 from jitgen.server.jobs import Job, JobFailed, Order
-from jitgen.server.shelf import ZSTD
+from jitgen.server.shelf import ZSTD, Revoked
 
 if TYPE_CHECKING:
     from jitgen.server.failures import Failures
@@ -70,6 +70,7 @@ class Worker:
         self._metrics.queue_s.observe(job.started - job.created)
         outcome = "failed"
         try:
+            self._shelf.at_hand(order.key, ZSTD)  # what is revoked is not compiled again
             async with self._leases.held(order.key) as theirs:
                 entry = theirs or await asyncio.to_thread(self._shelf.store.read, order.key)
                 if entry is None:
@@ -83,6 +84,9 @@ class Worker:
             if failure.is_certain:
                 await self._failures.add(order.key, order.name, failure.reason)
             raise
+        except Revoked as revoked:
+            outcome = "E_REVOKED"
+            raise JobFailed(outcome, f"it is revoked: {revoked}") from revoked
         except (ResourceError, SigningError, Damaged) as error:
             raise JobFailed("E_RESOURCE", str(error)) from error
         finally:
@@ -128,8 +132,15 @@ class Worker:
         return await self.kept(entry)
 
     async def kept(self, entry: Entry) -> Entry:
-        """Sign an entry that was built here, and keep it; returns the one to hand out."""
+        """
+        Sign an entry that was built here, and keep it; returns the one to hand out.
+
+        Raises:
+            Revoked: It came out with bytes that are revoked: nobody is to be given them anew.
+            SigningError, ResourceError: It cannot be signed.
+        """
         record = entry.meta.encode()
+        self._shelf.check(record, entry.meta)
         signatures = await self._signatures.of(record)
         published = await self._shelf.publish(entry.meta, entry.files, signatures)
         if published.why_private:

@@ -90,7 +90,7 @@ class Trust:
         version: Grows with each document.
         issued: When it was signed.
         expires: From when it says nothing any more: then nothing is accepted.
-        roots: Keys that sign trust documents.
+        roots: Keys that sign trust documents, unless they are revoked.
         keys: Keys that sign entries, by keyid.
         revoked_keys: Keyids that count for nothing, whenever they signed, and why.
         revoked: Digests that are refused, whoever signed them, and why: of a ``meta.json``, of a
@@ -106,6 +106,11 @@ class Trust:
     revoked_keys: Mapping[str, str] = field(default_factory=dict)
     revoked: Mapping[str, str] = field(default_factory=dict)
     min_signed_at: datetime | None = None
+
+    @property
+    def standing_roots(self) -> tuple[PublicKey, ...]:
+        """The roots whose signatures count: a thief of a revoked one writes no later document."""
+        return tuple(root for root in self.roots if root.keyid not in self.revoked_keys)
 
     def to_json(self) -> dict[str, Any]:
         """Return what is signed, as JSON values."""
@@ -152,10 +157,13 @@ class Trust:
         Return the bytes of the trust document, signed by `roots`.
 
         Raises:
-            SigningError: None of them is a root of this document, or it is too large.
+            SigningError: None of them is a root of this document that stands, or it is too large.
         """
-        if not {root.public for root in roots} & set(self.roots):
-            raise SigningError("the trust document must be signed by one of the roots it names")
+        if not {root.public for root in roots} & set(self.standing_roots):
+            raise SigningError(
+                "the trust document must be signed by one of the roots it names and does not "
+                "revoke; first give it another root, with a document that both sign"
+            )
         payload = canonical_json(self.to_json()).encode("ascii")
         envelope = dsse.seal(PAYLOAD_TYPE, payload, *roots)
         data = f"{canonical_json(envelope.to_json())}\n".encode("ascii")
@@ -195,7 +203,8 @@ def opened(data: bytes, before: SealedTrust | None = None) -> SealedTrust:
 
     Raises:
         SigningError: It is none, none of its own roots signed it, or it may not take the place of
-            `before`: no root of that one signed it, or its version is not later.
+            `before`: no root of that one signed it, or its version is not later. A root that is
+            revoked counts for none.
     """
     try:
         document = parse_json(data, max_bytes=MAX_BYTES)
@@ -204,13 +213,13 @@ def opened(data: bytes, before: SealedTrust | None = None) -> SealedTrust:
     envelope = dsse.Envelope.from_json(document)
     if envelope.payload_type != PAYLOAD_TYPE:
         raise SigningError(f"it is no trust document but {shown(envelope.payload_type)}")
-    if before is not None and not any(map(envelope.is_signed_by, before.trust.roots)):
+    if before is not None and not any(map(envelope.is_signed_by, before.trust.standing_roots)):
         raise SigningError("no root of the trust document in use signed this one")
     try:
         trust = Trust.from_json(parse_json(envelope.payload, max_bytes=MAX_BYTES))
     except BadDocument as error:
         raise SigningError(f"the trust document cannot be read: {error}") from None
-    if not any(map(envelope.is_signed_by, trust.roots)):
+    if not any(map(envelope.is_signed_by, trust.standing_roots)):
         raise SigningError("no root that the trust document names signed it")
     if before is not None and trust.version <= before.trust.version:
         raise SigningError(

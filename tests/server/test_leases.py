@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -83,6 +84,22 @@ def test_a_holder_that_died_is_followed(tmp_path: Path) -> None:
     assert holders(tmp_path) == []
 
 
+@pytest.mark.parametrize("ends", [1e300, "nan", "inf"])
+def test_a_lease_that_never_ends_is_taken_over_once_it_is_silent(
+    tmp_path: Path, ends: object
+) -> None:
+    """Whoever can write to the shared store could stop every compile with one object a kernel."""
+    dead = tmp_path / "shared/v1/leases" / KEY
+    dead.mkdir(parents=True)
+    (dead / "0.json").write_text(json.dumps({"owner": "for ever", "ends": ends}))
+
+    async def scene() -> list[str]:
+        async with asyncio.timeout(10), leases(tmp_path, "next", lease_s=0.05).held(KEY):
+            return holders(tmp_path)
+
+    assert asyncio.run(scene()) == ["for ever", "next"]
+
+
 def test_a_holder_that_works_long_keeps_it(tmp_path: Path) -> None:
     """It is renewed when a third of its time is over."""
 
@@ -115,3 +132,30 @@ def test_a_store_that_does_not_answer_costs_a_second_compile_only(tmp_path: Path
 
     assert asyncio.run(scene())
     assert "gone" in told.getvalue()
+
+
+def test_a_store_that_hangs_holds_up_nothing_else(tmp_path: Path) -> None:
+    """A few reads of what is not there took every thread, and with them the disk."""
+    hangs = threading.Event()
+
+    class Hanging(Shared):
+        def entry(self, key: str) -> Entry | None:
+            hangs.wait(20)
+            raise OSError("time is over")
+
+    (tmp_path / "state").mkdir()
+    hanging = Hanging("file:///none", Revocations(tmp_path / "state", None))
+    told = io.StringIO()
+
+    async def scene() -> None:
+        mine = Leases(Replicas(), hanging, Metrics(), Log(told))
+        reads = [asyncio.create_task(mine.found(f"{number:064x}")) for number in range(100)]
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(5):
+            await asyncio.to_thread(lambda: None)
+        hangs.set()
+        assert await asyncio.gather(*reads) == [None] * 100
+        assert await mine.found(KEY) is None
+
+    asyncio.run(scene())
+    assert told.getvalue().count("time is over") <= leases_module._THREADS

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -10,18 +11,24 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from jitgen.cache import Entry
 from jitgen.compile import children
+from jitgen.errors import ResourceError
 from jitgen.server import confine, signer
 from jitgen.server.confine import Confinement, confined, probe
 from jitgen.server.log import Log
+from jitgen.server.settings import Signing
+from jitgen.server.signatures import Signatures
 from jitgen.signing import dsse
 from jitgen.signing.keys import PrivateKey
 from jitgen.signing.statement import Statement
+from tests.unit.store_fakes import fake_files, fake_meta
 
 KEY = PrivateKey.generate()
 LOG = Log(io.StringIO())
@@ -67,20 +74,27 @@ def test_nothing_else_is_signed(line: bytes) -> None:
     assert set(answer) == {"error"}
 
 
-def test_behind_a_socket(tmp_path: Path) -> None:
-    """The operator's way: the key is another user's, and the service has a socket."""
+@pytest.fixture
+def listening(tmp_path: Path) -> Path:
+    """The socket of a signer as the operator starts one."""
     path = tmp_path / "signer.sock"
     threading.Thread(target=signer.listen, args=(path, KEY, LOG), daemon=True).start()
-    while not path.exists() or not path.is_socket():
-        pass
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(10)
-        for _ in range(1000):
-            try:
-                client.connect(str(path))
-                break
-            except ConnectionRefusedError:  # bound, and does not listen yet
-                continue
+    while True:
+        with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
+            client.connect(str(path))
+            return path
+
+
+def connected(path: Path) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(10)
+    client.connect(str(path))
+    return client
+
+
+def test_behind_a_socket(listening: Path) -> None:
+    """The operator's way: the key is another user's, and the service has a socket."""
+    with connected(listening) as client:
         lines = client.makefile("rb")
         hello = json.loads(lines.readline())
         client.sendall(b"nonsense\n" + statement().encode() + b"\n")
@@ -89,7 +103,38 @@ def test_behind_a_socket(tmp_path: Path) -> None:
     assert hello == {"keyid": KEY.keyid}
     assert "error" in refused
     assert dsse.Envelope.from_json(signed["envelope"]).is_signed_by(KEY.public)
-    assert path.stat().st_mode & 0o007 == 0
+    assert listening.stat().st_mode & 0o007 == 0
+
+
+def test_a_client_that_says_nothing_is_in_nobodys_way(listening: Path) -> None:
+    """Nor is another replica, which stays connected: the signer heard one at a time."""
+    with connected(listening), connected(listening) as second:
+        assert json.loads(second.makefile("rb").readline()) == {"keyid": KEY.keyid}
+
+
+@pytest.mark.parametrize("hello", [{"keyid": KEY.keyid}, [], {"what": 1}])
+def test_what_was_signed_is_what_was_asked_for(tmp_path: Path, hello: object) -> None:
+    """Whoever sits on the socket in the signer's place does not get an entry a false word."""
+    other = signer.answer(statement("somebody").encode(), KEY, LOG)
+    path = tmp_path / "false.sock"
+
+    async def false(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(json.dumps(hello).encode() + b"\n")
+        while await reader.readline():
+            writer.write(json.dumps(other).encode() + b"\n")
+        writer.close()
+        await writer.wait_closed()
+
+    async def scene() -> None:
+        async with await asyncio.start_unix_server(false, str(path)):
+            signatures = Signatures(Signing(socket=path), LOG)
+            with pytest.raises(ResourceError, match="something"):
+                await signatures.of(Entry.of(fake_meta(1), fake_files(1)).meta.encode())
+            await signatures.close()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            await asyncio.gather(*others)  # both connections end
+
+    asyncio.run(scene())
 
 
 LOOK = """

@@ -5,6 +5,8 @@ Places that are dead, slow or lying: the result is right, the time is bounded, t
 
 from __future__ import annotations
 
+import asyncio
+import json
 import socket
 import threading
 import time
@@ -20,6 +22,7 @@ from jitgen.remote import wire
 from jitgen.remote.breaker import FIRST_S, Breaker
 from jitgen.remote.budget import FETCH_S, SPENT_S, allowance
 from jitgen.remote.outcomes import Nothing
+from jitgen.settings import settings
 from tests import toxic
 
 from .remote_stand import KEY, Stand, entry_of, forget, is_same, standing, told
@@ -126,6 +129,44 @@ def test_good_answer_arrives(stand: Stand) -> None:
         with toxic.toxic(poison) as server:
             assert is_same(stand.ask(server.url, ENTRY), ENTRY)
         assert [request.path for request in server.requests] == [f"/v1/entries/{ENTRY.key}"]
+
+
+def test_words_of_a_place_do_nothing_to_a_terminal(stand: Stand) -> None:
+    poison = toxic.answer(422, json.dumps({"reason": "\x1b[2J\nall is well"}).encode())
+    with toxic.toxic(poison) as server:
+        reason = _lost(stand, server.url).reason
+    assert reason.endswith(r"(\x1b[2J\nall is well)")
+
+
+def test_who_is_told_to_ask_again_at_once_does_not(stand: Stand) -> None:
+    async def poison(request: toxic.Request, writer: asyncio.StreamWriter) -> None:
+        status = {"/v1/compile": 202, f"/v1/jobs/{ENTRY.key}": 200}.get(request.path, 404)
+        await toxic.answer(status, b'{"state": "queued"}', retry_after=0)(request, writer)
+
+    with toxic.toxic(poison) as server, settings.scope(compile_timeout=1.0):
+        assert isinstance(stand.ask(server.url, ENTRY), Nothing)
+        assert 3 < len(server.requests) < 10
+
+
+def test_no_thread_is_left_behind_by_an_answer_that_ends_with_its_connection(stand: Stand) -> None:
+    """Its connection has no socket any more by which to end it."""
+
+    async def poison(request: toxic.Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(toxic.head(200, {"content-type": wire.TAR, "connection": "close"}))
+        for _ in range(1000):
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+    before = set(threading.enumerate())
+    with toxic.toxic(poison) as server:
+        assert "no answer within" in _lost(stand, server.url).reason
+        fetching = [
+            t for t in threading.enumerate() if t.name == "jitgen-fetch" and t not in before
+        ]
+        for thread in fetching:
+            thread.join(2)
+        assert not any(thread.is_alive() for thread in fetching)
 
 
 def test_connection_is_used_again(stand: Stand) -> None:

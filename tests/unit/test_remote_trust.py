@@ -144,6 +144,9 @@ def test_trust_file_that_others_can_write_counts_for_nothing(stand: Stand) -> No
     assert isinstance(found, Nothing)
     assert "can be written by other users" in found.reason
 
+    (stand.folder / "trust.json").chmod(0o644)
+    assert is_same(stand.fetch(entry), entry)
+
 
 class TestAlways:
     """With JITGEN_VERIFY=always nothing unsigned is loaded, whoever can write to the root."""

@@ -121,6 +121,14 @@ def test_other_files_are_refused(files: dict[str, bytes]) -> None:
         wire.unpack(wire.pack(RECORD, files), ENTRY.key)
 
 
+def test_object_file_does_not_travel() -> None:
+    """It is for a process without a linker, and lies in no store; bundles and buckets agree."""
+    files = {"kernel.py": ENTRY.files["kernel.py"], "kernel.o": ENTRY.files["kernel.so"]}
+    entry = Entry.of(replace(ENTRY.meta, library="kernel.o"), files)
+    with pytest.raises(Damaged, match=r"'kernel\.o' may not travel"):
+        wire.checked(entry.meta.encode(), entry.files, entry.key)
+
+
 def test_record_in_other_words_is_refused() -> None:
     """A record that means the same would be another one as soon as it is written again."""
     other = (

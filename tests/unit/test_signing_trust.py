@@ -13,7 +13,7 @@ import pytest
 
 from jitgen.cache import Entry
 from jitgen.errors import SigningError
-from jitgen.signing import dsse
+from jitgen.signing import dsse, edit
 from jitgen.signing.keys import PrivateKey
 from jitgen.signing.policy import SKEW, judge
 from jitgen.signing.statement import PAYLOAD_TYPE, Statement
@@ -51,6 +51,19 @@ def test_trust_is_signed_by_a_root_it_names() -> None:
     forged = dsse.seal(TRUST_TYPE, json.dumps(payload).encode(), THIEF)
     with pytest.raises(SigningError, match="no root that the trust document names signed it"):
         opened(json.dumps(forged.to_json()).encode())
+
+
+def test_a_root_that_is_revoked_signs_no_document_any_more() -> None:
+    """Neither the next one, by which its thief would trust himself, nor the one that revokes it."""
+    both = trust_of(ROOT, KEY, roots=(ROOT.public, ROOT_2.public))
+    taken = edit.revoked(both, (ROOT.keyid,), reason="stolen")
+    with pytest.raises(SigningError, match="and does not revoke"):
+        taken.sealed(ROOT)
+
+    before = opened(taken.sealed(ROOT_2), before=opened(both.sealed(ROOT)))
+    thiefs = replace(both, version=taken.version + 1).sealed(ROOT)
+    with pytest.raises(SigningError, match="no root of the trust document in use signed this one"):
+        opened(thiefs, before=before)
 
 
 def test_statement_is_no_trust_document() -> None:
