@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 _START_S = 60.0
 _STOP_S = 30.0
 _REMOTE = ("cryptography", "obstore", "zstandard")
-_HTTP = (*_REMOTE, "urllib3")
-_SERVER = (*_HTTP, "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop")
+_SERVER = (*_REMOTE, "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop")
 
 
 class Missing(Exception):
@@ -71,7 +70,7 @@ class Places:
 
     def website(self) -> dict[str, str]:
         """Return the settings of a pod that fetches over HTTP; raises as `folder`."""
-        need(_HTTP, "jitgen[remote,signing]")
+        need(_REMOTE, "jitgen[remote,signing]")
         server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, self._pushed))
         self._stack.callback(server.server_close)
         self._stack.callback(server.shutdown)

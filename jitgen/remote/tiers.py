@@ -142,7 +142,7 @@ _objects: dict[tuple[str, int], Objects] = {}
 
 
 def _server(url: str) -> Server:
-    from jitgen.remote.http import Server  # 30 ms, which object stores do without
+    from jitgen.remote.http import Server
 
     return _servers.get(url) or _servers.setdefault(url, Server(url))
 
