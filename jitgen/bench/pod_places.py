@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _START_S = 60.0
 _STOP_S = 30.0
+_POLL_S = 0.05
 _REMOTE = ("cryptography", "obstore", "zstandard")
 _SERVER = (*_REMOTE, "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop")
 
@@ -74,7 +75,7 @@ class Places:
         server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, self._pushed))
         self._stack.callback(server.server_close)
         self._stack.callback(server.shutdown)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         return {"JITGEN_REMOTE": url, "JITGEN_TRUST": str(self._trust)}
 
@@ -115,7 +116,7 @@ class Places:
             url = f"http://127.0.0.1:{port_of(log.read_bytes())}"
             with suppress(OSError), urllib.request.urlopen(f"{url}/readyz", timeout=1):  # noqa: S310
                 return url
-            time.sleep(0.05)
+            time.sleep(_POLL_S)
         raise WrongResult(f"the service does not start: {log.read_text()[-500:]}")
 
     @functools.cached_property
