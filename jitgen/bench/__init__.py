@@ -16,6 +16,7 @@ from jitgen.bench.protocol import Row
 SUITES = {
     "dispatch": "Host time of warm calls above the bare tvm-ffi call.",
     "start": "A fresh process: from after `import torch` to the first right result.",
+    "pod": "A pod's start to its first right result, by where its kernel comes from.",
     "load": "Warm load of one kernel from disk, digest check included.",
     "cold": "What a compile costs beyond the compiler: render, key, lock, publish.",
     "cache": "Light commands: `jitgen cache stats` with 10,000 entries, `import jitgen`.",

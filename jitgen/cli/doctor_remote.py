@@ -69,8 +69,8 @@ def _store() -> Store:
 def _packages() -> Iterator[Finding]:
     """Yield which package is lacking; kernels travel packed, from object stores or over HTTP."""
     places = (*settings.remote, *filter(None, [settings.service]))
-    needed = {"urllib3" if place.startswith("http") else "obstore" for place in places}
-    for package in sorted(needed | {"zstandard"} if needed else needed):
+    needed = {"obstore" for place in places if not place.startswith(("http", "file:"))}
+    for package in sorted(needed | {"zstandard"} if places else needed):
         if find_spec(package) is None:
             yield Finding(
                 section=_SECTION,

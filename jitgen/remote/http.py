@@ -5,21 +5,21 @@ Only a request over a kept connection that the server has just closed is sent on
 
 A redirect is refused, not followed: it would send a token to whoever the answer names. So is an
 answer that is longer than what was expected, or shorter than it says. Connections are kept for the
-next request of this process, and never shared with a forked child.
+next request of this process, and never shared with a forked child. The standard library's client is
+enough for that: another one would take as long to import as all the rest of a fetch.
 """
 
 from __future__ import annotations
 
 import os
-import re
+import select
+import socket
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from http.client import HTTPException
-from typing import Any
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from urllib.parse import urlsplit
 
-from jitgen.errors import ToolchainError
 from jitgen.frozen import frozen
 from jitgen.remote.budget import ANSWER_S, CONNECT_S
 from jitgen.remote.outcomes import Absent, Busy, Unreachable
@@ -65,12 +65,13 @@ class Server:
     def __init__(self, url: str) -> None:
         self.url = url
         parts = urlsplit(url)
-        self._host, self._port = parts.hostname or "", parts.port
         self._is_tls = parts.scheme == "https"
+        # never without a port: that of an address such as ::1 would be looked for in the address
+        self._host, self._port = parts.hostname or "", parts.port or (443 if self._is_tls else 80)
         self._path = parts.path
         self.is_confidential = self._is_tls or self._host in _LOOPBACK
         self._guard = threading.Lock()
-        self._idle: list[Any] = []
+        self._idle: list[HTTPConnection] = []
         self._pid = os.getpid()
 
     def line(self) -> Line:
@@ -83,29 +84,25 @@ class Server:
         """Return `path` as it stands in a request."""
         return f"{self._path}/{path}"
 
-    def take(self) -> tuple[Any, bool]:
+    def take(self) -> tuple[HTTPConnection, bool]:
         """Return a connection, and whether it was used before and is open; else it is new."""
         while True:
             with self._guard:
                 if not self._idle:
                     break
                 connection = self._idle.pop()
-            if connection.is_connected:
+            if _is_quiet(connection):
                 return connection, True
             connection.close()
-        urllib3 = _urllib3()
         if not self._is_tls:
-            plain = urllib3.connection.HTTPConnection(self._host, self._port, timeout=CONNECT_S)
-            return plain, False
+            return HTTPConnection(self._host, self._port, timeout=CONNECT_S), False
         import ssl
 
         context = ssl.create_default_context()
-        secure = urllib3.connection.HTTPSConnection(
-            self._host, self._port, timeout=CONNECT_S, ssl_context=context
-        )
+        secure = HTTPSConnection(self._host, self._port, timeout=CONNECT_S, context=context)
         return secure, False
 
-    def give(self, connection: Any) -> None:
+    def give(self, connection: HTTPConnection) -> None:
         """Keep a connection for the next request."""
         with self._guard:
             if len(self._idle) < _MOST_IDLE:
@@ -125,17 +122,14 @@ class Line:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._connection: Any = None
         # Apart from its connection, which forgets it when an answer ends with the connection.
-        self._socket: Any = None
+        self._socket: socket.socket | None = None
         self.is_cancelled = False
 
     def cancel(self) -> None:
         """End the request under way, from another thread."""
         self.is_cancelled = True
         if (opened := self._socket) is not None:
-            import socket
-
             with suppress(OSError):
                 opened.shutdown(socket.SHUT_RDWR)
 
@@ -157,40 +151,38 @@ class Line:
                 answers with an error of its own or more than `max_bytes`.
             Busy: It asks to be left alone.
         """
-        urllib3 = _urllib3()
         while True:
             if self.is_cancelled:
                 raise Unreachable("the time is over")
-            self._connection, is_used = self._server.take()
+            connection, is_used = self._server.take()
             is_over = False
             try:
                 if not is_used:
-                    self._connection.connect()
-                self._socket = self._connection.sock
+                    connection.connect()
+                self._socket = connection.sock
                 if self.is_cancelled:  # a name may take longer to resolve than there was time
                     raise Unreachable("the time is over")
-                self._connection.timeout = answer_s
+                connection.sock.settimeout(answer_s)
                 try:
-                    self._connection.request(
+                    connection.request(
                         method,
                         self._server.path_of(path),
                         body=body,
                         headers={"User-Agent": "jitgen", **(headers or {})},
-                        preload_content=False,
-                        decode_content=False,
                     )
-                    response = self._connection.getresponse()
+                    response = connection.getresponse()
                 except ConnectionError:
                     if is_used:  # the server had closed it just then
                         continue
                     raise
-                answer = _answer(response, max_bytes, self)
+                with response:
+                    answer = _answer(response, max_bytes, self)
                 is_over = True
-            except (urllib3.exceptions.HTTPError, HTTPException, OSError, ValueError) as error:
+            except (HTTPException, OSError, ValueError) as error:
                 raise Unreachable(_words(error)) from None
             finally:
-                connection, self._connection, self._socket = self._connection, None, None
-                if is_over and not connection.is_closed and not self.is_cancelled:
+                self._socket = None
+                if is_over and connection.sock is not None and not self.is_cancelled:
                     self._server.give(connection)
                 else:
                     connection.close()
@@ -216,19 +208,18 @@ class Website:
         raise Unreachable(f"HTTP {answer.status}")
 
 
-def _answer(response: Any, max_bytes: int, line: Line) -> Answer:
+def _is_quiet(connection: HTTPConnection) -> bool:
+    """Return whether a kept connection is open: what can be read from one is its end."""
+    if connection.sock is None:
+        return False
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return not poll.poll(0)
+
+
+def _answer(response: HTTPResponse, max_bytes: int, line: Line) -> Answer:
     """Return an answer in full, unless that is too long or `line` was cancelled."""
-    try:
-        body = _body(response, max_bytes, line)
-    except BaseException:
-        response.close()  # where it ends with its connection, the socket is the response's now
-        raise
-    headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(status=response.status, headers=headers, body=body)
-
-
-def _body(response: Any, max_bytes: int, line: Line) -> bytes:
-    said = response.length_remaining
+    said = response.length
     if said is not None and said > max_bytes:
         raise Unreachable(f"an answer of {said} bytes, and {max_bytes} are the most expected")
     chunks, size = [], 0
@@ -237,7 +228,10 @@ def _body(response: Any, max_bytes: int, line: Line) -> bytes:
         if size > max_bytes or line.is_cancelled:
             raise Unreachable(f"an answer of more than {max_bytes} bytes")
         chunks.append(chunk)
-    return b"".join(chunks)
+    if said is not None and size < said:
+        raise Unreachable(f"an answer that breaks off after {size} of {said} bytes")
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(status=response.status, headers=headers, body=b"".join(chunks))
 
 
 def _check(answer: Answer) -> None:
@@ -252,17 +246,4 @@ def _check(answer: Answer) -> None:
 
 
 def _words(error: Exception) -> str:
-    """Return what went wrong, without the objects that urllib3 tells of."""
-    text = re.sub(r"^(HTTPS?Connection\([^)]*\)|None): ", "", str(error))
-    return text[:300] or type(error).__name__
-
-
-def _urllib3() -> Any:
-    try:
-        import urllib3
-        import urllib3.connection
-    except ImportError as error:
-        raise ToolchainError(
-            f"HTTP needs the package urllib3 ({error}); run: pip install 'jitgen[remote]'"
-        ) from error
-    return urllib3
+    return str(error)[:300] or type(error).__name__

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Object stores: S3, Google Cloud Storage, Azure, and a folder that looks like one.
+Object stores: S3, Google Cloud Storage, Azure, and a folder that looks like one, to write to.
 
 Who may read and write there is said where the stores' own programs are told, in ``AWS_*`` variables
 or an instance's role, never in the URL. obstore is set to try once and to give up soon. Its threads

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jitgen.remote import layout
+from jitgen.remote.files import Files
 from jitgen.remote.guard import Guard, Wanted
-from jitgen.remote.objects import Objects
 from jitgen.remote.outcomes import Nothing
 from jitgen.remote.refresh import refresh
 from jitgen.settings import settings
@@ -23,6 +23,7 @@ from jitgen.signing.trust import MAX_BYTES
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Meta, Store
     from jitgen.remote.http import Server
+    from jitgen.remote.objects import Objects
     from jitgen.remote.wire import Packed
     from jitgen.runtime.spec import KernelSpec
 
@@ -142,13 +143,17 @@ _objects: dict[tuple[str, int], Objects] = {}
 
 
 def _server(url: str) -> Server:
-    from jitgen.remote.http import Server  # 30 ms, which object stores do without
+    from jitgen.remote.http import Server
 
     return _servers.get(url) or _servers.setdefault(url, Server(url))
 
 
-def _place(url: str) -> Objects:
-    """Return the object store at `url`; a forked child has others than its parent."""
+def _place(url: str) -> Objects | Files:
+    """Return the folder or object store at `url`; a forked child has others than its parent."""
+    if url.startswith("file:"):
+        return Files(url)
+    from jitgen.remote.objects import Objects
+
     name = (url, os.getpid())
     return _objects.get(name) or _objects.setdefault(name, Objects(url))
 

@@ -209,6 +209,7 @@ def test_it_says_without_asking_that_nothing_can_come_from_elsewhere(
     monkeypatch.setenv("JITGEN_REMOTE", f"file://{tmp_path}/bucket")
     untrusted = jitgen("doctor", "--json")
     monkeypatch.setattr("jitgen.cli.doctor_remote.find_spec", lambda name: None)
+    monkeypatch.setenv("JITGEN_REMOTE", "s3://bucket/prefix")
     bare = findings(jitgen("doctor", "--json").document)
     monkeypatch.setenv("JITGEN_REMOTE", "nonsense")
     wrong = jitgen("doctor --remote")

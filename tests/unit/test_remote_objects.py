@@ -15,7 +15,9 @@ import pytest
 from jitgen.cache import Entry
 from jitgen.events import EventKind
 from jitgen.remote import layout, wire
-from jitgen.remote.outcomes import Nothing
+from jitgen.remote.files import Files
+from jitgen.remote.objects import Objects
+from jitgen.remote.outcomes import Absent, Nothing, Unreachable, Unusable
 from jitgen.settings import settings
 from jitgen.signing import dsse
 
@@ -118,14 +120,43 @@ def test_verify_off_takes_what_anybody_put_there(stand: Stand) -> None:
 
 
 def test_forked_child_is_told_and_does_not_wait(stand: Stand) -> None:
+    """That is of obstore alone: a folder can be read by whoever was forked."""
     entry = entry_of(1, KEY)
     stand.push(entry)
     child = os.fork()
     if child == 0:
-        found = stand.fetch(entry)
-        os._exit(0 if isinstance(found, Nothing) and "forked" in found.reason else 1)
+        try:
+            Objects(stand.url).read("v1", 1)
+        except Unusable as error:
+            os._exit(0 if "forked" in str(error) and is_same(stand.fetch(entry), entry) else 1)
+        finally:
+            os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
     assert is_same(stand.fetch(entry), entry)
+
+
+@pytest.mark.parametrize(
+    ("path", "trouble", "reason"),
+    [
+        ("nothing", Absent, "not there"),
+        ("folder", Unreachable, "no regular file"),
+        ("pipe", Unreachable, "no regular file"),
+        ("large", Unreachable, "more than the 4 bytes"),
+        ("large/below", Unreachable, "Not a directory"),
+    ],
+)
+def test_folder_gives_files_and_nothing_else(
+    tmp_path: Path, path: str, trouble: type[Exception], reason: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_bytes(b"12345")
+    (tmp_path / "file").write_bytes(b"1234")
+    folder = Files(tmp_path.as_uri())
+
+    assert folder.read("file", 4) == b"1234"
+    with pytest.raises(trouble, match=reason):
+        folder.read(path, 4)
 
 
 class TestPoison:

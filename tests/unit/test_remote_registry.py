@@ -181,7 +181,7 @@ def test_background_fetches_what_a_neighbour_stands_in_for(stand: Stand, subject
 
 @pytest.mark.parametrize(
     ("package", "extra"),
-    [("obstore", "remote"), ("zstandard", "remote"), ("cryptography", "signing")],
+    [("zstandard", "remote"), ("cryptography", "signing")],
 )
 def test_missing_package_is_named(
     stand: Stand, subject: Registry, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
@@ -193,6 +193,13 @@ def test_missing_package_is_named(
 
     with pytest.raises(ToolchainError, match=rf"pip install 'jitgen\[{extra}\]'"):
         subject.get(CONFIG, ARCH)
+
+
+def test_object_stores_want_their_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+
+    with pytest.raises(ToolchainError, match=r"s3://bucket needs .* 'jitgen\[remote\]'"):
+        elsewhere._place("s3://bucket").read("v1", 1)
 
 
 def test_prewarm_fetches_before_it_compiles(stand: Stand) -> None:

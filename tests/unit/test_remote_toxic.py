@@ -58,7 +58,7 @@ _ERRORS: dict[str, tuple[toxic.Poison, str]] = {
     "cut": (toxic.cut, "closed"),
     "too short": (
         toxic.answer(200, PACKED, content_type=wire.TAR, content_length=len(PACKED) + 1),
-        "IncompleteRead",
+        "breaks off after 9216",
     ),
     "10 GB": (
         toxic.answer(200, b"", content_type=wire.TAR, content_length=10 * 2**30),
