@@ -21,6 +21,7 @@ from typing import Any
 
 from jitgen.bench.pod_places import Missing, Places
 from jitgen.bench.protocol import Row, python
+from jitgen.bench.start import PROBLEM
 from jitgen.frozen import frozen
 from jitgen.settings import TABLE
 from jitgen.tuning.measure.errors import WrongResult
@@ -33,17 +34,9 @@ ROUNDS = 7
 LOCAL = "a local hit"
 _COMPILES = {"JITGEN_ON_MISS": "compile"}
 
-_SCRIPT = """\
-import gc, json, sys, time
-import torch
-
-generator = torch.Generator().manual_seed(0)
-m, n, k, groups = 64, 128, 256, 4
-a = torch.randint(-3, 4, (m, k), generator=generator).to(torch.float8_e4m3fn)
-b = torch.randint(-3, 4, (groups, n, k), generator=generator).to(torch.float8_e4m3fn)
-a_scale = torch.ones(k // 128, m).T
-b_scale = torch.ones(groups, n // 128, k // 128)
-offs = torch.arange(m // groups, m + 1, m // groups, dtype=torch.int32)
+_SCRIPT = (
+    PROBLEM
+    + """\
 gc.collect()
 
 start, cpu = time.perf_counter(), time.process_time()
@@ -63,6 +56,7 @@ print(json.dumps({
     "tiers": tiers,
 }))
 """
+)
 
 
 @frozen

@@ -19,7 +19,7 @@ from jitgen.tuning.measure.times import Times
 BUDGET_MS = 45.0
 _PROCESSES = 9
 
-_SCRIPT = """\
+PROBLEM = """\
 import gc, json, sys, time
 import torch
 
@@ -30,6 +30,12 @@ b = torch.randint(-3, 4, (groups, n, k), generator=generator).to(torch.float8_e4
 a_scale = torch.ones(k // 128, m).T
 b_scale = torch.ones(groups, n // 128, k // 128)
 offs = torch.arange(m // groups, m + 1, m // groups, dtype=torch.int32)
+"""
+"""What a script begins with that makes one small call, whose exact answer it knows."""
+
+_SCRIPT = (
+    PROBLEM
+    + """\
 before = set(sys.modules)
 gc.collect()
 
@@ -47,6 +53,7 @@ print(json.dumps({
     "loaded": loaded,
 }))
 """
+)
 
 
 def rows() -> Iterator[Row]:

@@ -15,7 +15,7 @@ from jitgen.cache import Store
 from jitgen.compile import children
 from jitgen.documents import BadDocument, read_bounded
 from jitgen.errors import JitgenError, SettingError
-from jitgen.server.confine import probe
+from jitgen.server.confine import asked, probe
 from jitgen.server.settings import ServiceSettings, Toolchain, read_settings
 from jitgen.server.shared import check_url
 from jitgen.server.tokens import read_tokens
@@ -112,16 +112,7 @@ def _described(toolchain: Toolchain) -> dict[str, object] | str:
         else children.python("jitgen.server.check")
     )
     try:
-        done = subprocess.run(
-            command,
-            cwd=children.FOLDER,
-            env=children.environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_PATIENCE_S,
-        )
+        done = asked(command, _PATIENCE_S)
         found: dict[str, object] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)

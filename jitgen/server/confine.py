@@ -57,21 +57,26 @@ def confined(command: Sequence[str], confinement: Confinement) -> list[str]:
     return [*children.python(_MODULE, hidden), *command]
 
 
+def asked(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a short command and return what it said; raises as `subprocess.run`."""
+    return subprocess.run(
+        command,
+        cwd=children.FOLDER,
+        env=children.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+
+
 def probe(hidden: tuple[Path, ...] = ()) -> str:
     """Return why processes cannot be confined here; empty where they can."""
     look = "import socket; socket.create_connection(('127.0.0.1', 9), 1)"
     command = confined([sys.executable, "-S", "-c", look], Confinement(is_on=True, hidden=hidden))
     try:
-        done = subprocess.run(
-            command,
-            cwd=children.FOLDER,
-            env=children.environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_PROBE_S,
-        )
+        done = asked(command, _PROBE_S)
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     words = done.stderr.strip().splitlines()
