@@ -22,7 +22,10 @@ class Sm90a:
     compiler_options = ("--gpu-arch", "sm_90a")
     host_level = HostLevel.BASE
     devices = DEVICES
-    operations = ("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize")
+    operations = (
+        *("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize"),
+        "permute_quantize",
+    )
 
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a GPU of this compute capability runs its kernels."""
@@ -39,6 +42,10 @@ class Sm90a:
             from jitgen.targets.sm_90a.quantize import Quantize
 
             return Quantize()
+        if op == "permute_quantize":
+            from jitgen.targets.sm_90a.permute_quantize import PermuteQuantize
+
+            return PermuteQuantize()
         if op == "moe_fc2_dense":
             from jitgen.targets.sm_90a.moe_fc2_dense import MoeFc2Dense
 
