@@ -67,6 +67,11 @@ class Format(StrEnum):
         return self in (Format.BLOCK128, Format.ROW)
 
     @property
+    def has_given_scale(self) -> bool:
+        """Whether callers give a scale: of all values, or over other scales."""
+        return self in (Format.TENSOR, Format.NVFP4)
+
+    @property
     def has_own_scales(self) -> bool:
         """Whether kernels write scales."""
         return self.has_atoms or self.has_float_scales
@@ -214,9 +219,9 @@ class PermuteQuantizeConfig(Config):
     def arguments(self) -> tuple[str, ...]:
         """What findings call the first arguments of the compiled function."""
         index = ("permutation", "groups") if self.walk is Walk.GATHER else ("inverse",)
-        scales = () if self.format is Format.NONE else ("scale",)
-        overall = ("global_scale",) if self.format is Format.NVFP4 else ()
-        return ("x", *index, "q", *scales, *overall)
+        scales = ("scale",) if self.format.has_own_scales else ()
+        given = ("given",) if self.format.has_given_scale else ()
+        return ("x", *index, "q", *scales, *given)
 
     def parameters(self) -> dict[str, Any]:
         """Return every field under the name by which templates ask for it."""

@@ -56,7 +56,7 @@ def permute_quantize(  # noqa: PLR0913  # the arguments of the real one
     Raises:
         InputError: A scale is given that does not belong here, or lacks.
     """
-    if (scale is not None) != (form in (Format.TENSOR, Format.NVFP4)):
+    if (scale is not None) != form.has_given_scale:
         raise InputError("scale", f"is given for tensor and nvfp4, and only there (got {form})")
     owned = owned_rows(permutation, offs, m_indices, masked_m)
     tokens = (permutation.long() // top_k).clamp(0, max(0, len(x) - 1))

@@ -212,8 +212,7 @@ def _check_options(given: Arguments, form: Format) -> None:
 def _check_tensors(given: Arguments, facts: Facts, *, has_memory: bool) -> None:
     """Require scale and out to fit, and memory that vectors can be read from."""
     x, out, scale, form = given.x, given.out, given.scale, facts.format
-    has_given = form in (Format.TENSOR, Format.NVFP4)
-    if (scale is not None) != has_given:
+    if (scale is not None) != form.has_given_scale:
         what = "is required for" if scale is None else "is found by the kernel, but for"
         raise InputError("scale", f"{what} tensor and nv16 (got {given.scale_granularity})")
     if scale is not None:

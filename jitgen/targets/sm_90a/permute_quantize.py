@@ -25,11 +25,11 @@ COLUMNS = 16
 """What K is a multiple of: the GEMMs that read the results take 16 bytes of e4m3, too."""
 
 _SIDES = {
-    "rows": (1, 2, 4, 8),
+    "rows": (1, 2, 4),
     "threads": (64, 128, 256, 512),
     "ctas_per_sm": (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16),
     "vector": (8, 16),
-    "held": (1, 2, 4, 8),
+    "held": (1, 2, 4),
 }
 _WARP = 32
 _PARTITIONS = 4  # of an SM, each with registers of its own for every fourth warp
