@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
     from jitgen.events import Event, on_event
     from jitgen.fleet.warm_up import warm_up
+    from jitgen.ops.combine.call import combine
+    from jitgen.ops.combine.config import CombineConfig, CombineProblem
     from jitgen.ops.grouped_gemm.call import grouped_gemm
     from jitgen.ops.grouped_gemm.config import (
         Cluster,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     )
     from jitgen.ops.moe_fc2_dense.call import moe_fc2_dense
     from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
+    from jitgen.ops.permute_quantize.call import permute_quantize
+    from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig, PermuteQuantizeProblem
     from jitgen.ops.quantize.config import QuantizeConfig, QuantizeProblem
     from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
     from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, SiluMulQuantizeProblem
@@ -48,6 +52,8 @@ __all__ = [
     "Arch",
     "BLayout",
     "Cluster",
+    "CombineConfig",
+    "CombineProblem",
     "DType",
     "Epilogue",
     "Event",
@@ -56,6 +62,8 @@ __all__ = [
     "MoeFc2DenseConfig",
     "MoeFc2DenseProblem",
     "Operands",
+    "PermuteQuantizeConfig",
+    "PermuteQuantizeProblem",
     "Pipeline",
     "Problem",
     "QuantizeConfig",
@@ -68,6 +76,7 @@ __all__ = [
     "Tile",
     "__version__",
     "check",
+    "combine",
     "emulate",
     "freeze",
     "get_kernel",
@@ -75,6 +84,7 @@ __all__ = [
     "metrics",
     "moe_fc2_dense",
     "on_event",
+    "permute_quantize",
     "prewarm",
     "quantize",
     "reference",
@@ -86,6 +96,8 @@ __all__ = [
 
 _GEMM = "jitgen.ops.grouped_gemm"
 _FC2 = "jitgen.ops.moe_fc2_dense"
+_PERMUTE = "jitgen.ops.permute_quantize"
+_COMBINE = "jitgen.ops.combine"
 _SILU = "jitgen.ops.silu_mul_quantize"
 _HOME = {
     "metrics": "",
@@ -108,6 +120,12 @@ _HOME = {
     "MoeFc2DenseConfig": f"{_FC2}.config",
     "MoeFc2DenseProblem": f"{_FC2}.config",
     "moe_fc2_dense": f"{_FC2}.call",
+    "CombineConfig": f"{_COMBINE}.config",
+    "CombineProblem": f"{_COMBINE}.config",
+    "combine": f"{_COMBINE}.call",
+    "PermuteQuantizeConfig": f"{_PERMUTE}.config",
+    "PermuteQuantizeProblem": f"{_PERMUTE}.config",
+    "permute_quantize": f"{_PERMUTE}.call",
     "QuantizeConfig": "jitgen.ops.quantize.config",
     "QuantizeProblem": "jitgen.ops.quantize.config",
     "SiluMulQuantizeConfig": f"{_SILU}.config",

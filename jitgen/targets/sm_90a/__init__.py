@@ -24,7 +24,7 @@ class Sm90a:
     devices = DEVICES
     operations = (
         *("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize"),
-        "permute_quantize",
+        *("permute_quantize", "combine"),
     )
 
     def runs_on(self, major: int, minor: int) -> bool:
@@ -42,14 +42,18 @@ class Sm90a:
             from jitgen.targets.sm_90a.quantize import Quantize
 
             return Quantize()
-        if op == "permute_quantize":
-            from jitgen.targets.sm_90a.permute_quantize import PermuteQuantize
-
-            return PermuteQuantize()
         if op == "moe_fc2_dense":
             from jitgen.targets.sm_90a.moe_fc2_dense import MoeFc2Dense
 
             return MoeFc2Dense()
+        if op == "permute_quantize":
+            from jitgen.targets.sm_90a.permute_quantize import PermuteQuantize
+
+            return PermuteQuantize()
+        if op == "combine":
+            from jitgen.targets.sm_90a.combine import Combine
+
+            return Combine()
         from jitgen.targets.sm_90a.grouped_gemm import GroupedGemm
 
         return GroupedGemm()
