@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from jitgen.ops.moe_fc2_dense.call import moe_fc2_dense
     from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
     from jitgen.ops.quantize.config import QuantizeConfig, QuantizeProblem
+    from jitgen.ops.route.call import route, sort_pairs
+    from jitgen.ops.route.config import RouteConfig, RouteProblem
+    from jitgen.ops.route.results import Routing, Sorting
     from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
     from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, SiluMulQuantizeProblem
     from jitgen.runtime.prewarm import prewarm
@@ -60,11 +63,15 @@ __all__ = [
     "Problem",
     "QuantizeConfig",
     "QuantizeProblem",
+    "RouteConfig",
+    "RouteProblem",
+    "Routing",
     "ScaleGranularity",
     "Schedule",
     "Session",
     "SiluMulQuantizeConfig",
     "SiluMulQuantizeProblem",
+    "Sorting",
     "Tile",
     "__version__",
     "check",
@@ -78,14 +85,17 @@ __all__ = [
     "prewarm",
     "quantize",
     "reference",
+    "route",
     "select",
     "settings",
     "silu_mul_quantize",
+    "sort_pairs",
     "warm_up",
 ]
 
 _GEMM = "jitgen.ops.grouped_gemm"
 _FC2 = "jitgen.ops.moe_fc2_dense"
+_ROUTE = "jitgen.ops.route"
 _SILU = "jitgen.ops.silu_mul_quantize"
 _HOME = {
     "metrics": "",
@@ -110,6 +120,12 @@ _HOME = {
     "moe_fc2_dense": f"{_FC2}.call",
     "QuantizeConfig": "jitgen.ops.quantize.config",
     "QuantizeProblem": "jitgen.ops.quantize.config",
+    "RouteConfig": f"{_ROUTE}.config",
+    "RouteProblem": f"{_ROUTE}.config",
+    "Routing": f"{_ROUTE}.results",
+    "Sorting": f"{_ROUTE}.results",
+    "route": f"{_ROUTE}.call",
+    "sort_pairs": f"{_ROUTE}.call",
     "SiluMulQuantizeConfig": f"{_SILU}.config",
     "SiluMulQuantizeProblem": f"{_SILU}.config",
     "silu_mul_quantize": f"{_SILU}.call",

@@ -3,6 +3,7 @@
 
 from jitgen.ops.grouped_gemm.reference import grouped_gemm
 from jitgen.ops.moe_fc2_dense.reference import moe_fc2_dense
+from jitgen.ops.route.reference import route, sort_pairs
 from jitgen.ops.silu_mul_quantize.reference import silu_mul_quantize
 
-__all__ = ["grouped_gemm", "moe_fc2_dense", "silu_mul_quantize"]
+__all__ = ["grouped_gemm", "moe_fc2_dense", "route", "silu_mul_quantize", "sort_pairs"]

@@ -26,7 +26,7 @@ class Cpu:
             name="x86-64 server", num_sms=1, clock_mhz=2600, dram_gbps=10.0, l2_bytes=32 * 2**20
         ),
     )
-    operations = ("grouped_gemm", "moe_fc2_dense", "silu_mul_quantize")
+    operations = ("grouped_gemm", "moe_fc2_dense", "route", "silu_mul_quantize")
 
     def runs_on(self, major: int, minor: int) -> bool:  # noqa: ARG002  # whatever GPU it is
         """Return whether a GPU runs its kernels: none does."""
@@ -39,6 +39,10 @@ class Cpu:
             from jitgen.targets.cpu.silu_mul_quantize import SiluMulQuantize
 
             return SiluMulQuantize()
+        if op == "route":
+            from jitgen.targets.cpu.route import Route
+
+            return Route()
         if op == "moe_fc2_dense":
             from jitgen.targets.cpu.moe_fc2_dense import MoeFc2Dense
 
