@@ -28,6 +28,7 @@ from tests.strategies import (
     permute_sweep,
     prepared_sweep,
     quantize_sweep,
+    route_sweep,
     silu_sweep,
     unscaled_sweep,
 )
@@ -50,6 +51,7 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*quantize_sweep(arch)],
         [*permute_sweep(arch)],
         [*combine_sweep(arch)],
+        [*route_sweep(arch)],
     ]
     return [config for configs in sweeps for config in configs[:: max(1, len(configs) // many)]]
 

@@ -25,6 +25,7 @@ from tests.strategies import (
     legal_sweep,
     permute_sweep,
     quantize_sweep,
+    route_sweep,
     silu_sweep,
 )
 from tests.targets import EACH
@@ -73,6 +74,7 @@ def test_generated_sources_are_formatted(arch: Arch, tmp_path: Path) -> None:
         *itertools.islice(fc2_sweep(arch), 0, None, 5),
         *itertools.islice(permute_sweep(arch), 0, None, 7),
         *itertools.islice(combine_sweep(arch), 0, None, 5),
+        *itertools.islice(route_sweep(arch), 0, None, 5),
     )
     for config in (*configs[:: len(configs) // 24], *others):
         source = render(config, arch)
