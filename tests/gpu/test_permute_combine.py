@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`permute_quantize` and `combine` on the GPU: the kernels of the shipped plan, and a CUDA graph."""
+"""`permute_quantize` and `combine` on the GPU: kernels of the shipped plan, and a CUDA graph."""
 
 from __future__ import annotations
 
