@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
 from functools import partial
 from typing import Any, Protocol
 
@@ -41,12 +42,14 @@ class Operands:
             it. No operation in it waits for the device.
         arguments: See there.
         check: Takes results of one or the other and raises a WrongResult.
+        others: The same as `ours` by kernels that were not chosen, by what tells them apart.
     """
 
     ours: Callable[[], Any]
     plain: Callable[..., Any]
     arguments: tuple[Tensor, ...]
     check: Callable[[Any], None]
+    others: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
 
 
 class Case(Protocol):
@@ -94,6 +97,13 @@ def measured(case: Case, arch: Arch) -> Iterator[Row]:
             each.check(plain(*each.arguments))
         calls[name] = [partial(plain, *each.arguments) for each in every]
 
+    def add_other(name: str) -> None:
+        for each in every:
+            each.check(each.others[name]())
+        calls[f"{OURS} {name}"] = [each.others[name] for each in every]
+
+    for name in every[0].others:
+        attempt(f"{OURS} {name}", partial(add_other, name), missing)
     attempt(EAGER, partial(add, EAGER, every[0].plain), missing)
     attempt(INDUCTOR, lambda: add(INDUCTOR, compiled(every[0].plain)), missing)
     times = _timed(calls, arch, missing)

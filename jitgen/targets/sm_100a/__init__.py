@@ -22,7 +22,7 @@ class Sm100a:
     compiler_options: tuple[str, ...] = ("--gpu-arch", "sm_100a")
     host_level = HostLevel.BASE
     devices = (B200, GB200)
-    operations = ("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize")
+    operations = ("grouped_gemm", "moe_fc2_dense", "quantize", "route", "silu_mul_quantize")
 
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a GPU of this compute capability runs its kernels."""
@@ -35,6 +35,10 @@ class Sm100a:
             from jitgen.targets.sm_100a.silu_mul_quantize import SiluMulQuantize
 
             return SiluMulQuantize(self.name)
+        if op == "route":
+            from jitgen.targets.sm_100a.route import Route
+
+            return Route(self.name)
         if op == "quantize":
             from jitgen.targets.sm_100a.quantize import Quantize
 

@@ -22,7 +22,7 @@ class Sm120a:
     compiler_options: tuple[str, ...] = ("--gpu-arch", "sm_120a")
     host_level = HostLevel.BASE
     devices: tuple[Device, ...] = DEVICES
-    operations = ("grouped_gemm", "silu_mul_quantize", "quantize")
+    operations = ("grouped_gemm", "quantize", "route", "silu_mul_quantize")
 
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a GPU of this compute capability runs its kernels."""
@@ -35,6 +35,10 @@ class Sm120a:
             from jitgen.targets.sm_120a.silu_mul_quantize import SiluMulQuantize
 
             return SiluMulQuantize(self.name)
+        if op == "route":
+            from jitgen.targets.sm_120a.route import Route
+
+            return Route(self.name)
         if op == "quantize":
             from jitgen.targets.sm_120a.quantize import Quantize
 
