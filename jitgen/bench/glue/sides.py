@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from typing import Any, Protocol
@@ -86,26 +86,9 @@ def measured(case: Case, arch: Arch) -> Iterator[Row]:
     every = [case.operands(device, seed) for seed in range(count)]
     for each in every:
         each.check(each.ours())
-    calls: dict[str, list[Call]] = {
-        COPY: [_copy(case.num_bytes, device) for _ in every],
-        OURS: [each.ours for each in every],
-    }
     missing: dict[str, str] = {}
-
-    def add(name: str, plain: Callable[..., Any]) -> None:
-        for each in every:
-            each.check(plain(*each.arguments))
-        calls[name] = [partial(plain, *each.arguments) for each in every]
-
-    def add_other(name: str) -> None:
-        for each in every:
-            each.check(each.others[name]())
-        calls[f"{OURS} {name}"] = [each.others[name] for each in every]
-
-    for name in every[0].others:
-        attempt(f"{OURS} {name}", partial(add_other, name), missing)
-    attempt(EAGER, partial(add, EAGER, every[0].plain), missing)
-    attempt(INDUCTOR, lambda: add(INDUCTOR, compiled(every[0].plain)), missing)
+    calls = _sides(every, missing)
+    calls[COPY] = [_copy(case.num_bytes, device) for _ in every]
     times = _timed(calls, arch, missing)
     if OURS not in times:
         raise WrongResult(f"jitgen's calls of {case} cannot be captured: {missing[OURS]}")
@@ -123,6 +106,28 @@ def measured(case: Case, arch: Arch) -> Iterator[Row]:
                 budget=budget,
                 is_rate=True,
             )
+
+
+def _sides(every: Sequence[Operands], missing: dict[str, str]) -> dict[str, list[Call]]:
+    """Return the calls of each side, all of which gave right results."""
+    calls: dict[str, list[Call]] = {OURS: [each.ours for each in every]}
+
+    def add(name: str, found: list[Call]) -> None:
+        for each, call in zip(every, found, strict=True):
+            each.check(call())
+        calls[name] = found
+
+    for other in every[0].others:
+        name = f"{OURS} {other}"
+        attempt(name, partial(add, name, [each.others[other] for each in every]), missing)
+    plain = every[0].plain
+    for name, function in ((EAGER, plain), (INDUCTOR, compiled(plain))):
+        attempt(
+            name,
+            partial(add, name, [partial(function, *each.arguments) for each in every]),
+            missing,
+        )
+    return calls
 
 
 def compiled(plain: Callable[..., Any]) -> Callable[..., Any]:

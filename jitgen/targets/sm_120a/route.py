@@ -7,9 +7,10 @@ memory of a CTA.
 from __future__ import annotations
 
 from jitgen.targets.sm_100a.route import Route as OfBlackwell
+from jitgen.targets.sm_120a.sizes import SMEM_BYTES
 
 
 class Route(OfBlackwell):
     """See `jitgen.targets.protocol.Rules`."""
 
-    shared_bytes = 99 * 1024  # CUDA C++ Programming Guide, "Compute Capabilities", 12.x
+    shared_bytes = SMEM_BYTES
