@@ -66,10 +66,10 @@ class Case:
         local: dict[str, Any] = {"local_experts": problem.sorted_experts}
         if problem.scoring is Scoring.GIVEN:
             ids = logits.topk(problem.top_k).indices.to(torch.int32)
-            ours = partial(jitgen.sort_pairs, ids, experts=problem.experts, **local)
+            sort = partial(jitgen.sort_pairs, ids, experts=problem.experts, **local)
             return Operands(
-                ours=ours,
-                others=self._others(ours),
+                ours=sort,
+                others=self._others(sort),
                 plain=partial(_sorted, experts=problem.experts),
                 arguments=(ids,),
                 check=lambda found: _check_sorting(found, ids),
@@ -133,7 +133,7 @@ def _models() -> Iterator[Case]:
     yield Case(model="Qwen3", problem=RouteProblem(m=1, experts=128, top_k=8))
     yield Case(model="Mixtral", problem=RouteProblem(m=1, experts=8, top_k=2))
     yield Case(model="gpt-oss", problem=RouteProblem(m=1, experts=128, top_k=4))
-    given = RouteProblem(m=1, experts=256, top_k=8, scoring="given")
+    given = RouteProblem(m=1, experts=256, top_k=8, scoring=Scoring.GIVEN)
     yield Case(model="8 of 256", problem=given)
 
 

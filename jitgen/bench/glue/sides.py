@@ -93,9 +93,9 @@ def measured(case: Case, arch: Arch) -> Iterator[Row]:
     if OURS not in times:
         raise WrongResult(f"jitgen's calls of {case} cannot be captured: {missing[OURS]}")
     notes = [f"without {name}: {reason}" for name, reason in missing.items()]
-    for name, each in times.items():
+    for name, found in times.items():
         more = [case.kernel(arch), *notes] if name == OURS else []
-        yield _rate(case, name, each, more)
+        yield _rate(case, name, found, more)
     for name, budget in case.budgets.items():
         if name in times:
             yield Row(
