@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,6 +114,16 @@ def test_the_grouped_gemm_takes_the_result() -> None:
     expected = (picked * weights.unsqueeze(-1)).sum(1)
 
     assert (found - expected).norm() < 0.01 * expected.norm()
+
+
+def test_the_page_shows_what_happens() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "route.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block, names)  # noqa: S102  # the page is ours
+
+    assert names["out"].shape == (6, 8)
+    assert names["out"].isfinite().all()
 
 
 GOOD: dict[str, Any] = {"scores": logits(), "top_k": 2}
