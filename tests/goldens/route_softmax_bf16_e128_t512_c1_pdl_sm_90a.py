@@ -187,6 +187,9 @@ def scores_of(chosen_logit, logits, mine, best, made_with, renormalize):  # noqa
     return score
 
 
+LAST = 15  # place that 4 bits hold
+
+
 def network(count):
     """
     Return the places that are compared to sort `count` values, a power of two, one after the other.
@@ -208,19 +211,19 @@ def sort_lane(keys):
     """
     Sort the keys of a lane, the largest first, of equal ones the one that came first.
 
-    Return where each came from: 4 bits each, the first in the lowest. A pair is a key and, below
-    it, what is larger the sooner it came.
+    A pair is a key and, below it, LAST minus its place. Return these lower halves: 4 bits each, the
+    first in the lowest.
     """
-    pairs = [(keys[i].to(Uint64) << 32) | Uint64(15 - i) for i in range(PER_LANE)]
+    pairs = [(keys[i].to(Uint64) << 32) | Uint64(LAST - i) for i in range(PER_LANE)]
     for a, b in network(PER_LANE):
         is_less = pairs[a] < pairs[b]
         larger_one = pairs[b] if is_less else pairs[a]
         smaller_one = pairs[a] if is_less else pairs[b]
         pairs[a], pairs[b] = larger_one, smaller_one
     order = ORDER(0)
-    for i in cutlass.range_constexpr(PER_LANE):
+    for i in cutlass.range_constexpr(PER_LANE - 1, -1, -1):
         keys[i] = (pairs[i] >> 32).to(Uint32)
-        order = order | ((15 - (pairs[i] & 15)).to(ORDER) << (4 * i))
+        order = order * 16 + pairs[i].to(Uint32).to(ORDER)
     return order
 
 
@@ -250,10 +253,10 @@ def take_best(keys, mine, top_k):
     Of the lanes that have the best key, the one with the lowest expert goes on to its next.
     """
     order = sort_lane(keys)
-    chosen, most = Int32(0), Uint32(ABSENT)
+    chosen, most, last = Int32(0), Uint32(ABSENT), mine.first + LAST
     for slot in cutlass.range(top_k, unroll=1):
         best = of_warp(keys[0])
-        first = mine.first + (order & 15).to(Int32)
+        first = last - (order & 15).to(Int32)
         expert = first_of_warp(first, keys[0] == best)
         is_taken = (first == expert) & (keys[0] == best)
         for i in cutlass.range_constexpr(PER_LANE):
