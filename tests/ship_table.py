@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Make tables that `jitgen tune --export` wrote those that come with jitgen:
+Make tables that `jitgen tune --export` wrote those that come with jitgen.
 
     python -m tests.ship_table EXPORTED.json...
 """
