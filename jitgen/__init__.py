@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
     from jitgen.events import Event, on_event
     from jitgen.fleet.warm_up import warm_up
+    from jitgen.layer.call import moe
+    from jitgen.layer.config import MoEConfig
+    from jitgen.layer.module import MoELayer
+    from jitgen.layer.weights import ExpertWeights
+    from jitgen.layer.workspace import Workspace
     from jitgen.ops.grouped_gemm.call import grouped_gemm
     from jitgen.ops.grouped_gemm.config import (
         Cluster,
@@ -51,8 +56,11 @@ __all__ = [
     "DType",
     "Epilogue",
     "Event",
+    "ExpertWeights",
     "KernelConfig",
     "Layout",
+    "MoEConfig",
+    "MoELayer",
     "MoeFc2DenseConfig",
     "MoeFc2DenseProblem",
     "Operands",
@@ -66,6 +74,7 @@ __all__ = [
     "SiluMulQuantizeConfig",
     "SiluMulQuantizeProblem",
     "Tile",
+    "Workspace",
     "__version__",
     "check",
     "emulate",
@@ -73,6 +82,7 @@ __all__ = [
     "get_kernel",
     "grouped_gemm",
     "metrics",
+    "moe",
     "moe_fc2_dense",
     "on_event",
     "prewarm",
@@ -87,6 +97,7 @@ __all__ = [
 _GEMM = "jitgen.ops.grouped_gemm"
 _FC2 = "jitgen.ops.moe_fc2_dense"
 _SILU = "jitgen.ops.silu_mul_quantize"
+_LAYER = "jitgen.layer"
 _HOME = {
     "metrics": "",
     "quantize": "",
@@ -123,6 +134,11 @@ _HOME = {
     "select": "jitgen.runtime.session",
     "Session": "jitgen.runtime.session",
     "warm_up": "jitgen.fleet.warm_up",
+    "moe": f"{_LAYER}.call",
+    "MoEConfig": f"{_LAYER}.config",
+    "MoELayer": f"{_LAYER}.module",
+    "ExpertWeights": f"{_LAYER}.weights",
+    "Workspace": f"{_LAYER}.workspace",
 }
 """Module of each public name that is loaded when it is first used; empty: it is a module itself."""
 

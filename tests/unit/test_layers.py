@@ -32,6 +32,8 @@ LAYERS = [
     {"runtime", "plans", "remote", "metrics"},
     {"fleet", "bundle"},
     {"ops", "quantize", "reference"},
+    {"layer"},
+    {"integrations"},
     {"verify"},
     {"tuning.measure"},
     {"tuning.search"},
