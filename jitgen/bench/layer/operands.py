@@ -113,14 +113,16 @@ class Operands:
             WrongResult: It is beyond what FP8 rounds.
         """
         step = max(1, self.case.tokens // CHECKED_TOKENS)
-        expected = reference.moe(
-            self.x[::step], weights, self.topk_weights[::step], self.topk_ids[::step], self.config
-        )
-        error = reference.relative_error(found[::step], expected)
+        error = reference.relative_error(found[::step], self.expected(weights, step))
         limit = reference.TOLERANCE[str(weights.activations)]
         if not error < limit:
             raise WrongResult(f"{side} is wrong for {self.case}: error {error:.3g} above {limit}")
         return error
+
+    def expected(self, weights: ExpertWeights, step: int = 1) -> Tensor:
+        """Return the results for every `step`-th token with `weights`, in float32."""
+        given = (self.topk_weights[::step], self.topk_ids[::step], self.config)
+        return reference.moe(self.x[::step], weights, *given)
 
     def _part(self, weights: ExpertWeights) -> ExpertWeights:
         if weights.groups == self.case.experts:
