@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from jitgen.layer.module import MoELayer
     from jitgen.layer.weights import ExpertWeights
     from jitgen.layer.workspace import Workspace
+    from jitgen.ops.combine.call import combine
+    from jitgen.ops.combine.config import CombineConfig, CombineProblem
     from jitgen.ops.grouped_gemm.call import grouped_gemm
     from jitgen.ops.grouped_gemm.config import (
         Cluster,
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     )
     from jitgen.ops.moe_fc2_dense.call import moe_fc2_dense
     from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
+    from jitgen.ops.permute_quantize.call import permute_quantize
+    from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig, PermuteQuantizeProblem
     from jitgen.ops.quantize.config import QuantizeConfig, QuantizeProblem
     from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
     from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, SiluMulQuantizeProblem
@@ -53,6 +57,8 @@ __all__ = [
     "Arch",
     "BLayout",
     "Cluster",
+    "CombineConfig",
+    "CombineProblem",
     "DType",
     "Epilogue",
     "Event",
@@ -64,6 +70,8 @@ __all__ = [
     "MoeFc2DenseConfig",
     "MoeFc2DenseProblem",
     "Operands",
+    "PermuteQuantizeConfig",
+    "PermuteQuantizeProblem",
     "Pipeline",
     "Problem",
     "QuantizeConfig",
@@ -77,6 +85,7 @@ __all__ = [
     "Workspace",
     "__version__",
     "check",
+    "combine",
     "emulate",
     "freeze",
     "get_kernel",
@@ -85,6 +94,7 @@ __all__ = [
     "moe",
     "moe_fc2_dense",
     "on_event",
+    "permute_quantize",
     "prewarm",
     "quantize",
     "reference",
@@ -96,6 +106,8 @@ __all__ = [
 
 _GEMM = "jitgen.ops.grouped_gemm"
 _FC2 = "jitgen.ops.moe_fc2_dense"
+_PERMUTE = "jitgen.ops.permute_quantize"
+_COMBINE = "jitgen.ops.combine"
 _SILU = "jitgen.ops.silu_mul_quantize"
 _LAYER = "jitgen.layer"
 _HOME = {
@@ -119,6 +131,12 @@ _HOME = {
     "MoeFc2DenseConfig": f"{_FC2}.config",
     "MoeFc2DenseProblem": f"{_FC2}.config",
     "moe_fc2_dense": f"{_FC2}.call",
+    "CombineConfig": f"{_COMBINE}.config",
+    "CombineProblem": f"{_COMBINE}.config",
+    "combine": f"{_COMBINE}.call",
+    "PermuteQuantizeConfig": f"{_PERMUTE}.config",
+    "PermuteQuantizeProblem": f"{_PERMUTE}.config",
+    "permute_quantize": f"{_PERMUTE}.call",
     "QuantizeConfig": "jitgen.ops.quantize.config",
     "QuantizeProblem": "jitgen.ops.quantize.config",
     "SiluMulQuantizeConfig": f"{_SILU}.config",
