@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from jitgen.ops.permute_quantize.call import permute_quantize
     from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig, PermuteQuantizeProblem
     from jitgen.ops.quantize.config import QuantizeConfig, QuantizeProblem
+    from jitgen.ops.route.call import route, sort_pairs
+    from jitgen.ops.route.config import RouteConfig, RouteProblem
+    from jitgen.ops.route.results import Routing, Sorting
     from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
     from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, SiluMulQuantizeProblem
     from jitgen.runtime.prewarm import prewarm
@@ -76,11 +79,15 @@ __all__ = [
     "Problem",
     "QuantizeConfig",
     "QuantizeProblem",
+    "RouteConfig",
+    "RouteProblem",
+    "Routing",
     "ScaleGranularity",
     "Schedule",
     "Session",
     "SiluMulQuantizeConfig",
     "SiluMulQuantizeProblem",
+    "Sorting",
     "Tile",
     "Workspace",
     "__version__",
@@ -98,9 +105,11 @@ __all__ = [
     "prewarm",
     "quantize",
     "reference",
+    "route",
     "select",
     "settings",
     "silu_mul_quantize",
+    "sort_pairs",
     "warm_up",
 ]
 
@@ -108,6 +117,7 @@ _GEMM = "jitgen.ops.grouped_gemm"
 _FC2 = "jitgen.ops.moe_fc2_dense"
 _PERMUTE = "jitgen.ops.permute_quantize"
 _COMBINE = "jitgen.ops.combine"
+_ROUTE = "jitgen.ops.route"
 _SILU = "jitgen.ops.silu_mul_quantize"
 _LAYER = "jitgen.layer"
 _HOME = {
@@ -139,6 +149,12 @@ _HOME = {
     "permute_quantize": f"{_PERMUTE}.call",
     "QuantizeConfig": "jitgen.ops.quantize.config",
     "QuantizeProblem": "jitgen.ops.quantize.config",
+    "RouteConfig": f"{_ROUTE}.config",
+    "RouteProblem": f"{_ROUTE}.config",
+    "Routing": f"{_ROUTE}.results",
+    "Sorting": f"{_ROUTE}.results",
+    "route": f"{_ROUTE}.call",
+    "sort_pairs": f"{_ROUTE}.call",
     "SiluMulQuantizeConfig": f"{_SILU}.config",
     "SiluMulQuantizeProblem": f"{_SILU}.config",
     "silu_mul_quantize": f"{_SILU}.call",

@@ -5,6 +5,7 @@ from jitgen.ops.combine.reference import combine
 from jitgen.ops.grouped_gemm.reference import grouped_gemm
 from jitgen.ops.moe_fc2_dense.reference import moe_fc2_dense
 from jitgen.ops.permute_quantize.reference import permute_quantize
+from jitgen.ops.route.reference import route, sort_pairs
 from jitgen.ops.silu_mul_quantize.reference import silu_mul_quantize
 
 __all__ = [
@@ -12,5 +13,7 @@ __all__ = [
     "grouped_gemm",
     "moe_fc2_dense",
     "permute_quantize",
+    "route",
     "silu_mul_quantize",
+    "sort_pairs",
 ]

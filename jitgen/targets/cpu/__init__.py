@@ -28,7 +28,7 @@ class Cpu:
     )
     operations = (
         *("grouped_gemm", "moe_fc2_dense", "silu_mul_quantize"),
-        *("permute_quantize", "combine"),
+        *("permute_quantize", "combine", "route"),
     )
 
     def runs_on(self, major: int, minor: int) -> bool:  # noqa: ARG002  # whatever GPU it is
@@ -42,6 +42,10 @@ class Cpu:
             from jitgen.targets.cpu.silu_mul_quantize import SiluMulQuantize
 
             return SiluMulQuantize()
+        if op == "route":
+            from jitgen.targets.cpu.route import Route
+
+            return Route()
         if op == "moe_fc2_dense":
             from jitgen.targets.cpu.moe_fc2_dense import MoeFc2Dense
 

@@ -24,7 +24,7 @@ class Sm90a:
     devices = DEVICES
     operations = (
         *("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize"),
-        *("permute_quantize", "combine"),
+        *("permute_quantize", "combine", "route"),
     )
 
     def runs_on(self, major: int, minor: int) -> bool:
@@ -38,6 +38,10 @@ class Sm90a:
             from jitgen.targets.sm_90a.silu_mul_quantize import SiluMulQuantize
 
             return SiluMulQuantize()
+        if op == "route":
+            from jitgen.targets.sm_90a.route import Route
+
+            return Route()
         if op == "quantize":
             from jitgen.targets.sm_90a.quantize import Quantize
 
