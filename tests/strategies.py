@@ -24,6 +24,7 @@ from jitgen.ops.grouped_gemm.config import (
 )
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.quantize.config import QuantizeConfig
+from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import Tiling as SiluTiling
 from jitgen.targets import gemm, silu_space
@@ -155,3 +156,14 @@ def quantize_sweep(arch: Arch) -> Iterator[QuantizeConfig]:
             yield config
             once = replace(config.tiling, is_persistent=False, use_pdl=True)
             yield replace(config, tiling=once)
+
+
+def route_sweep(arch: Arch) -> Iterator[RouteConfig]:
+    """Yield legal configs of `route`: all words, with one size and the next in turn."""
+    if "route" not in target(arch).operations:
+        return
+    legal = (config for config in rules(arch, "route").configs() if check(config, arch))
+    for number, config in enumerate(itertools.islice(legal, 0, None, 11 if arch.is_gpu else 1)):
+        yield config
+        if arch.is_gpu and number % 2:
+            yield replace(config, tiling=replace(config.tiling, use_pdl=True))

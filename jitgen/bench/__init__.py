@@ -42,6 +42,12 @@ HOPPER_FP4 = {
 """A suite with a room, a command and reports of its own: see `hopper_fp4`."""
 
 
+LAYER = {
+    "layer": "A whole layer of experts, decode to prefill, beside torch and DeepGEMM; needs a GPU.",
+}
+"""Likewise: see `jitgen.bench.layer`."""
+
+
 def run(suite: str) -> Iterator[Row]:
     """
     Yield the rows of `suite`.
@@ -56,4 +62,4 @@ def run(suite: str) -> Iterator[Row]:
     yield from importlib.import_module(f"jitgen.bench.{suite}").rows()
 
 
-__all__ = ["HOPPER_FP4", "REPORTS", "SUITES", "Row", "run"]
+__all__ = ["HOPPER_FP4", "LAYER", "REPORTS", "SUITES", "Row", "run"]

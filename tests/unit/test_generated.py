@@ -26,6 +26,7 @@ from tests.strategies import (
     legal_sweep,
     prepared_sweep,
     quantize_sweep,
+    route_sweep,
     silu_sweep,
     unscaled_sweep,
 )
@@ -46,6 +47,7 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*silu_sweep(arch)],
         [*fc2_sweep(arch)],
         [*quantize_sweep(arch)],
+        [*route_sweep(arch)],
     ]
     return [config for configs in sweeps for config in configs[:: max(1, len(configs) // many)]]
 

@@ -24,6 +24,8 @@ LAYERS = [
     {
         *("ops.protocol", "ops.grouped_gemm.config"),
         *("ops.moe_fc2_dense.config", "ops.silu_mul_quantize.config", "ops.quantize.config"),
+        *("ops.permute_quantize.config", "ops.combine.config"),
+        "ops.route.config",
     },
     {"cache", "targets", "templates"},
     {"codegen"},
@@ -32,6 +34,8 @@ LAYERS = [
     {"runtime", "plans", "remote", "metrics"},
     {"fleet", "bundle"},
     {"ops", "quantize", "reference"},
+    {"layer"},
+    {"integrations"},
     {"verify"},
     {"tuning.measure"},
     {"tuning.search"},

@@ -26,7 +26,10 @@ class Cpu:
             name="x86-64 server", num_sms=1, clock_mhz=2600, dram_gbps=10.0, l2_bytes=32 * 2**20
         ),
     )
-    operations = ("grouped_gemm", "moe_fc2_dense", "silu_mul_quantize")
+    operations = (
+        *("grouped_gemm", "moe_fc2_dense", "silu_mul_quantize"),
+        *("permute_quantize", "combine", "route"),
+    )
 
     def runs_on(self, major: int, minor: int) -> bool:  # noqa: ARG002  # whatever GPU it is
         """Return whether a GPU runs its kernels: none does."""
@@ -39,10 +42,22 @@ class Cpu:
             from jitgen.targets.cpu.silu_mul_quantize import SiluMulQuantize
 
             return SiluMulQuantize()
+        if op == "route":
+            from jitgen.targets.cpu.route import Route
+
+            return Route()
         if op == "moe_fc2_dense":
             from jitgen.targets.cpu.moe_fc2_dense import MoeFc2Dense
 
             return MoeFc2Dense()
+        if op == "permute_quantize":
+            from jitgen.targets.cpu.permute_quantize import PermuteQuantize
+
+            return PermuteQuantize()
+        if op == "combine":
+            from jitgen.targets.cpu.combine import Combine
+
+            return Combine()
         from jitgen.targets.cpu.grouped_gemm import GroupedGemm
 
         return GroupedGemm()

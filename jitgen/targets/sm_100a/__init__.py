@@ -22,7 +22,10 @@ class Sm100a:
     compiler_options: tuple[str, ...] = ("--gpu-arch", "sm_100a")
     host_level = HostLevel.BASE
     devices = (B200, GB200)
-    operations = ("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize")
+    operations = (
+        *("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize"),
+        *("permute_quantize", "combine"),
+    )
 
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a GPU of this compute capability runs its kernels."""
@@ -43,6 +46,14 @@ class Sm100a:
             from jitgen.targets.sm_100a.moe_fc2_dense import MoeFc2Dense
 
             return MoeFc2Dense(self.name)
+        if op == "permute_quantize":
+            from jitgen.targets.sm_100a.permute_quantize import PermuteQuantize
+
+            return PermuteQuantize(self.name)
+        if op == "combine":
+            from jitgen.targets.sm_100a.combine import Combine
+
+            return Combine(self.name)
         from jitgen.targets.sm_100a.grouped_gemm import GroupedGemm
 
         return GroupedGemm(self.name)

@@ -22,7 +22,10 @@ class Sm120a:
     compiler_options: tuple[str, ...] = ("--gpu-arch", "sm_120a")
     host_level = HostLevel.BASE
     devices: tuple[Device, ...] = DEVICES
-    operations = ("grouped_gemm", "silu_mul_quantize", "quantize")
+    operations = (
+        *("grouped_gemm", "silu_mul_quantize", "quantize"),
+        *("permute_quantize", "combine"),
+    )
 
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a GPU of this compute capability runs its kernels."""
@@ -39,6 +42,14 @@ class Sm120a:
             from jitgen.targets.sm_120a.quantize import Quantize
 
             return Quantize(self.name)
+        if op == "permute_quantize":
+            from jitgen.targets.sm_120a.permute_quantize import PermuteQuantize
+
+            return PermuteQuantize(self.name)
+        if op == "combine":
+            from jitgen.targets.sm_120a.combine import Combine
+
+            return Combine(self.name)
         from jitgen.targets.sm_120a.grouped_gemm import GroupedGemm
 
         return GroupedGemm(self.name)

@@ -22,7 +22,10 @@ class Sm90a:
     compiler_options = ("--gpu-arch", "sm_90a")
     host_level = HostLevel.BASE
     devices = DEVICES
-    operations = ("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize")
+    operations = (
+        *("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize"),
+        *("permute_quantize", "combine", "route"),
+    )
 
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a GPU of this compute capability runs its kernels."""
@@ -35,6 +38,10 @@ class Sm90a:
             from jitgen.targets.sm_90a.silu_mul_quantize import SiluMulQuantize
 
             return SiluMulQuantize()
+        if op == "route":
+            from jitgen.targets.sm_90a.route import Route
+
+            return Route()
         if op == "quantize":
             from jitgen.targets.sm_90a.quantize import Quantize
 
@@ -43,6 +50,14 @@ class Sm90a:
             from jitgen.targets.sm_90a.moe_fc2_dense import MoeFc2Dense
 
             return MoeFc2Dense()
+        if op == "permute_quantize":
+            from jitgen.targets.sm_90a.permute_quantize import PermuteQuantize
+
+            return PermuteQuantize()
+        if op == "combine":
+            from jitgen.targets.sm_90a.combine import Combine
+
+            return Combine()
         from jitgen.targets.sm_90a.grouped_gemm import GroupedGemm
 
         return GroupedGemm()
