@@ -78,9 +78,9 @@ def route(  # noqa: PLR0913  # each is one thing to say
     `jitgen.ops.tracing`.
     """
     if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
-        from jitgen.ops.tracing import routes
+        from jitgen.ops.tracing import compiled_route
 
-        return routes.route(
+        return compiled_route.route(
             *(scores, top_k, scoring, bias, expert_groups, top_groups, renormalize, scale),
             *(first_expert, local_experts, out, config),
         )
@@ -162,9 +162,11 @@ def sort_pairs(
         CompileError: The kernel cannot be compiled.
     """
     if is_dynamo_compiling():
-        from jitgen.ops.tracing import routes
+        from jitgen.ops.tracing import compiled_route
 
-        return routes.sort_pairs(topk_ids, experts, first_expert, local_experts, out, config)
+        return compiled_route.sort_pairs(
+            topk_ids, experts, first_expert, local_experts, out, config
+        )
     key: tuple[Any, ...] = ()
     try:
         shape = topk_ids.shape
