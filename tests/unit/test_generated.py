@@ -28,6 +28,7 @@ from tests.strategies import (
     quantize_sweep,
     silu_sweep,
     unscaled_sweep,
+    wgrad_sweep,
 )
 from tests.targets import EACH
 
@@ -45,6 +46,7 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*prepared_sweep(arch)],
         [*silu_sweep(arch)],
         [*fc2_sweep(arch)],
+        [*wgrad_sweep(arch)],
         [*quantize_sweep(arch)],
     ]
     return [config for configs in sweeps for config in configs[:: max(1, len(configs) // many)]]

@@ -26,7 +26,7 @@ class Cpu:
             name="x86-64 server", num_sms=1, clock_mhz=2600, dram_gbps=10.0, l2_bytes=32 * 2**20
         ),
     )
-    operations = ("grouped_gemm", "moe_fc2_dense", "silu_mul_quantize")
+    operations = ("grouped_gemm", "grouped_gemm_wgrad", "moe_fc2_dense", "silu_mul_quantize")
 
     def runs_on(self, major: int, minor: int) -> bool:  # noqa: ARG002  # whatever GPU it is
         """Return whether a GPU runs its kernels: none does."""
@@ -35,6 +35,10 @@ class Cpu:
     @cache  # noqa: B019  # there is one target
     def rules(self, op: str) -> Rules:
         """Return what it says of an operation of `operations`."""
+        if op == "grouped_gemm_wgrad":
+            from jitgen.targets.cpu.grouped_gemm_wgrad import GroupedGemmWgrad
+
+            return GroupedGemmWgrad()
         if op == "silu_mul_quantize":
             from jitgen.targets.cpu.silu_mul_quantize import SiluMulQuantize
 

@@ -22,7 +22,10 @@ class Sm90a:
     compiler_options = ("--gpu-arch", "sm_90a")
     host_level = HostLevel.BASE
     devices = DEVICES
-    operations = ("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize")
+    operations = (
+        *("grouped_gemm", "grouped_gemm_wgrad"),
+        *("moe_fc2_dense", "quantize", "silu_mul_quantize"),
+    )
 
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a GPU of this compute capability runs its kernels."""
@@ -31,6 +34,10 @@ class Sm90a:
     @cache  # noqa: B019  # there is one target
     def rules(self, op: str) -> Rules:
         """Return what it says of an operation of `operations`."""
+        if op == "grouped_gemm_wgrad":
+            from jitgen.targets.sm_90a.grouped_gemm_wgrad import GroupedGemmWgrad
+
+            return GroupedGemmWgrad()
         if op == "silu_mul_quantize":
             from jitgen.targets.sm_90a.silu_mul_quantize import SiluMulQuantize
 
