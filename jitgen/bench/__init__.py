@@ -41,6 +41,11 @@ HOPPER_FP4 = {
 }
 """A suite with a room, a command and reports of its own: see `hopper_fp4`."""
 
+GRADIENTS = {
+    "gradients": "A grouped GEMM of bfloat16 and its gradients beside torch's; needs a GPU.",
+}
+"""A suite with a command of its own, whose option times every candidate: see `gradients`."""
+
 
 def run(suite: str) -> Iterator[Row]:
     """
@@ -56,4 +61,4 @@ def run(suite: str) -> Iterator[Row]:
     yield from importlib.import_module(f"jitgen.bench.{suite}").rows()
 
 
-__all__ = ["HOPPER_FP4", "REPORTS", "SUITES", "Row", "run"]
+__all__ = ["GRADIENTS", "HOPPER_FP4", "REPORTS", "SUITES", "Row", "run"]
