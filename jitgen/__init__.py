@@ -41,6 +41,11 @@ if TYPE_CHECKING:
         Schedule,
         Tile,
     )
+    from jitgen.ops.grouped_gemm_wgrad.call import grouped_gemm_wgrad
+    from jitgen.ops.grouped_gemm_wgrad.config import (
+        GroupedGemmWgradConfig,
+        GroupedGemmWgradProblem,
+    )
     from jitgen.ops.moe_fc2_dense.call import moe_fc2_dense
     from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
     from jitgen.ops.permute_quantize.call import permute_quantize
@@ -66,6 +71,8 @@ __all__ = [
     "Epilogue",
     "Event",
     "ExpertWeights",
+    "GroupedGemmWgradConfig",
+    "GroupedGemmWgradProblem",
     "KernelConfig",
     "Layout",
     "MoEConfig",
@@ -97,6 +104,7 @@ __all__ = [
     "freeze",
     "get_kernel",
     "grouped_gemm",
+    "grouped_gemm_wgrad",
     "metrics",
     "moe",
     "moe_fc2_dense",
@@ -114,6 +122,7 @@ __all__ = [
 ]
 
 _GEMM = "jitgen.ops.grouped_gemm"
+_WGRAD = "jitgen.ops.grouped_gemm_wgrad"
 _FC2 = "jitgen.ops.moe_fc2_dense"
 _PERMUTE = "jitgen.ops.permute_quantize"
 _COMBINE = "jitgen.ops.combine"
@@ -138,6 +147,9 @@ _HOME = {
     "Tile": f"{_GEMM}.config",
     "Problem": f"{_GEMM}.config",
     "grouped_gemm": f"{_GEMM}.call",
+    "GroupedGemmWgradConfig": f"{_WGRAD}.config",
+    "GroupedGemmWgradProblem": f"{_WGRAD}.config",
+    "grouped_gemm_wgrad": f"{_WGRAD}.call",
     "MoeFc2DenseConfig": f"{_FC2}.config",
     "MoeFc2DenseProblem": f"{_FC2}.config",
     "moe_fc2_dense": f"{_FC2}.call",

@@ -23,6 +23,7 @@ from jitgen.ops.grouped_gemm.config import (
     Schedule,
     Tile,
 )
+from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
 from jitgen.ops.permute_quantize.config import Tiling as PermuteTiling
@@ -148,6 +149,17 @@ def fc2_sweep(arch: Arch) -> Iterator[MoeFc2DenseConfig]:
     for schedule in (Schedule(raster=1, stream_b=True), Schedule(use_pdl=False)):
         for config in some[::10] if arch.is_gpu else ():
             yield replace(config, schedule=replace(schedule, split_k=config.schedule.split_k))
+
+
+def wgrad_sweep(arch: Arch) -> Iterator[GroupedGemmWgradConfig]:
+    """Yield legal configs of `grouped_gemm_wgrad`: every size, and other stages and orders."""
+    if "grouped_gemm_wgrad" not in target(arch).operations:
+        return
+    op = "grouped_gemm_wgrad"
+    every = [config for config in rules(arch, op).configs() if check(config, arch)]
+    yield from every
+    for config in every[::10] if arch.is_gpu else ():
+        yield replace(config, num_ab_stage=4, raster=1, use_pdl=False)
 
 
 def quantize_sweep(arch: Arch) -> Iterator[QuantizeConfig]:

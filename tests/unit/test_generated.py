@@ -31,6 +31,7 @@ from tests.strategies import (
     route_sweep,
     silu_sweep,
     unscaled_sweep,
+    wgrad_sweep,
 )
 from tests.targets import EACH
 
@@ -48,6 +49,7 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*prepared_sweep(arch)],
         [*silu_sweep(arch)],
         [*fc2_sweep(arch)],
+        [*wgrad_sweep(arch)],
         [*quantize_sweep(arch)],
         [*route_sweep(arch)],
         [*permute_sweep(arch)],

@@ -27,6 +27,7 @@ from tests.strategies import (
     quantize_sweep,
     route_sweep,
     silu_sweep,
+    wgrad_sweep,
 )
 from tests.targets import EACH
 from tests.templates import TEMPLATES
@@ -75,6 +76,7 @@ def test_generated_sources_are_formatted(arch: Arch, tmp_path: Path) -> None:
         *itertools.islice(route_sweep(arch), 0, None, 5),
         *itertools.islice(permute_sweep(arch), 0, None, 7),
         *itertools.islice(combine_sweep(arch), 0, None, 5),
+        *itertools.islice(wgrad_sweep(arch), 0, None, 10),
     )
     for config in (*configs[:: len(configs) // 24], *others):
         source = render(config, arch)

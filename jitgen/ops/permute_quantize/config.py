@@ -277,7 +277,9 @@ class PermuteQuantizeProblem(Part):
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
-        if self.walk is Walk.SCATTER and (self.format.has_atoms or self.layout is not Layout.RAGGED):
+        if self.walk is Walk.SCATTER and (
+            self.format.has_atoms or self.layout is not Layout.RAGGED
+        ):
             raise ConfigError(
                 "walk must be gather for scales in atoms and for rows that are not ragged (got "
                 f"{self.format}, {self.layout})"

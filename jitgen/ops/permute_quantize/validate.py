@@ -102,7 +102,9 @@ def format_of(scale_granularity: object, q_dtype: object) -> Format:
     form = _FORMATS.get(scale_granularity) if isinstance(scale_granularity, str) else None
     if form is None:
         allowed = ", ".join(GRANULARITIES)
-        raise InputError("scale_granularity", f"must be one of {allowed} (got {scale_granularity!r})")
+        raise InputError(
+            "scale_granularity", f"must be one of {allowed} (got {scale_granularity!r})"
+        )
     if form is Format.MXFP8 and q_dtype in _PAIRS:
         form = Format.MXFP4
     usual = TORCH[form.q_dtype]

@@ -27,7 +27,7 @@ class Cpu:
         ),
     )
     operations = (
-        *("grouped_gemm", "moe_fc2_dense", "silu_mul_quantize"),
+        *("grouped_gemm", "grouped_gemm_wgrad", "moe_fc2_dense", "silu_mul_quantize"),
         *("permute_quantize", "combine", "route"),
     )
 
@@ -38,6 +38,10 @@ class Cpu:
     @cache  # noqa: B019  # there is one target
     def rules(self, op: str) -> Rules:
         """Return what it says of an operation of `operations`."""
+        if op == "grouped_gemm_wgrad":
+            from jitgen.targets.cpu.grouped_gemm_wgrad import GroupedGemmWgrad
+
+            return GroupedGemmWgrad()
         if op == "silu_mul_quantize":
             from jitgen.targets.cpu.silu_mul_quantize import SiluMulQuantize
 

@@ -23,7 +23,8 @@ class Sm90a:
     host_level = HostLevel.BASE
     devices = DEVICES
     operations = (
-        *("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize"),
+        *("grouped_gemm", "grouped_gemm_wgrad"),
+        *("moe_fc2_dense", "quantize", "silu_mul_quantize"),
         *("permute_quantize", "combine", "route"),
     )
 
@@ -34,6 +35,10 @@ class Sm90a:
     @cache  # noqa: B019  # there is one target
     def rules(self, op: str) -> Rules:
         """Return what it says of an operation of `operations`."""
+        if op == "grouped_gemm_wgrad":
+            from jitgen.targets.sm_90a.grouped_gemm_wgrad import GroupedGemmWgrad
+
+            return GroupedGemmWgrad()
         if op == "silu_mul_quantize":
             from jitgen.targets.sm_90a.silu_mul_quantize import SiluMulQuantize
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jitgen import templates
-from jitgen.config.config import Layout
 from jitgen.frozen import frozen
 from jitgen.ops.permute_quantize.config import (
     Format,
