@@ -26,6 +26,7 @@ from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.quantize.config import QuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import Tiling as SiluTiling
+from jitgen.ops.unpack_weights.config import UnpackWeightsConfig
 from jitgen.targets import gemm, silu_space
 from jitgen.targets.gemm import spanned
 from jitgen.targets.legality import check, rules, target
@@ -155,3 +156,13 @@ def quantize_sweep(arch: Arch) -> Iterator[QuantizeConfig]:
             yield config
             once = replace(config.tiling, is_persistent=False, use_pdl=True)
             yield replace(config, tiling=once)
+
+
+def unpack_sweep(arch: Arch) -> Iterator[UnpackWeightsConfig]:
+    """Yield legal configs of `unpack_weights`: all words, with a few tilings of each layout."""
+    if "unpack_weights" not in target(arch).operations:
+        return
+    for config in itertools.islice(rules(arch, "unpack_weights").configs(), 0, None, 11):
+        if check(config, arch):
+            yield config
+            yield replace(config, tiling=replace(config.tiling, use_pdl=True))

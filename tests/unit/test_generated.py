@@ -27,6 +27,7 @@ from tests.strategies import (
     prepared_sweep,
     quantize_sweep,
     silu_sweep,
+    unpack_sweep,
     unscaled_sweep,
 )
 from tests.targets import EACH
@@ -46,6 +47,7 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*silu_sweep(arch)],
         [*fc2_sweep(arch)],
         [*quantize_sweep(arch)],
+        [*unpack_sweep(arch)],
     ]
     return [config for configs in sweeps for config in configs[:: max(1, len(configs) // many)]]
 

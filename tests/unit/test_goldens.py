@@ -57,6 +57,8 @@ NAMES = [
     "quantize_contiguous_mxfp8_once_sm_90a",
     "quantize_ragged_nvfp4_r2_c5_v16_sm_90a",
     "quantize_masked_mxfp4_floor_r1_t64_c16_sm_90a",
+    "unpack_weights_exact1_sm_90a",
+    "unpack_weights_folded1_k4_sm_90a",
     "moe_fc2_dense_e4m3_e4m3_block128_bf16_t64x128x128_c1x1_acc1_streamb_splitk2_sm_90a",
     "moe_fc2_dense_e4m3_e4m3_block128_f32_t128x64x128_c2x1_acc1_sm_90a",
     "moe_fc2_dense_e4m3_e4m3_block128_bf16_t64x64x128_c1x2_acc1_streamb_sm_90a",

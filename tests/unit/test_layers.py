@@ -24,6 +24,7 @@ LAYERS = [
     {
         *("ops.protocol", "ops.grouped_gemm.config"),
         *("ops.moe_fc2_dense.config", "ops.silu_mul_quantize.config", "ops.quantize.config"),
+        "ops.unpack_weights.config",
     },
     {"cache", "targets", "templates"},
     {"codegen"},

@@ -22,7 +22,10 @@ class Sm90a:
     compiler_options = ("--gpu-arch", "sm_90a")
     host_level = HostLevel.BASE
     devices = DEVICES
-    operations = ("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize")
+    operations = (
+        *("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize"),
+        "unpack_weights",
+    )
 
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a GPU of this compute capability runs its kernels."""
@@ -43,6 +46,10 @@ class Sm90a:
             from jitgen.targets.sm_90a.moe_fc2_dense import MoeFc2Dense
 
             return MoeFc2Dense()
+        if op == "unpack_weights":
+            from jitgen.targets.sm_90a.unpack_weights import UnpackWeights
+
+            return UnpackWeights()
         from jitgen.targets.sm_90a.grouped_gemm import GroupedGemm
 
         return GroupedGemm()
