@@ -31,6 +31,7 @@ from jitgen.ops.quantize.config import QuantizeConfig
 from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import Tiling as SiluTiling
+from jitgen.ops.unpack_weights.config import UnpackWeightsConfig
 from jitgen.targets import gemm, permute_space, silu_space
 from jitgen.targets.gemm import spanned
 from jitgen.targets.legality import check, rules, target
@@ -205,3 +206,13 @@ def combine_sweep(arch: Arch) -> Iterator[CombineConfig]:
     for config in itertools.islice(rules(arch, "combine").configs(), 0, None, 17):
         if check(config, arch):
             yield config
+
+
+def unpack_sweep(arch: Arch) -> Iterator[UnpackWeightsConfig]:
+    """Yield legal configs of `unpack_weights`: all words, with a few tilings of each layout."""
+    if "unpack_weights" not in target(arch).operations:
+        return
+    for config in itertools.islice(rules(arch, "unpack_weights").configs(), 0, None, 11):
+        if check(config, arch):
+            yield config
+            yield replace(config, tiling=replace(config.tiling, use_pdl=True))

@@ -30,6 +30,7 @@ from tests.strategies import (
     quantize_sweep,
     route_sweep,
     silu_sweep,
+    unpack_sweep,
     unscaled_sweep,
     wgrad_sweep,
 )
@@ -54,6 +55,7 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*route_sweep(arch)],
         [*permute_sweep(arch)],
         [*combine_sweep(arch)],
+        [*unpack_sweep(arch)],
     ]
     return [config for configs in sweeps for config in configs[:: max(1, len(configs) // many)]]
 

@@ -26,6 +26,7 @@ LAYERS = [
         *("ops.moe_fc2_dense.config", "ops.silu_mul_quantize.config", "ops.quantize.config"),
         *("ops.permute_quantize.config", "ops.combine.config"),
         "ops.route.config",
+        "ops.unpack_weights.config",
     },
     {"cache", "targets", "templates"},
     {"codegen"},

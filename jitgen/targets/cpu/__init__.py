@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from jitgen.targets.protocol import Device, HostLevel
+from jitgen.targets.protocol import Device, HostLevel, rules_in
 
 if TYPE_CHECKING:
     from jitgen.targets.protocol import Rules
@@ -38,33 +38,7 @@ class Cpu:
     @cache  # noqa: B019  # there is one target
     def rules(self, op: str) -> Rules:
         """Return what it says of an operation of `operations`."""
-        if op == "grouped_gemm_wgrad":
-            from jitgen.targets.cpu.grouped_gemm_wgrad import GroupedGemmWgrad
-
-            return GroupedGemmWgrad()
-        if op == "silu_mul_quantize":
-            from jitgen.targets.cpu.silu_mul_quantize import SiluMulQuantize
-
-            return SiluMulQuantize()
-        if op == "route":
-            from jitgen.targets.cpu.route import Route
-
-            return Route()
-        if op == "moe_fc2_dense":
-            from jitgen.targets.cpu.moe_fc2_dense import MoeFc2Dense
-
-            return MoeFc2Dense()
-        if op == "permute_quantize":
-            from jitgen.targets.cpu.permute_quantize import PermuteQuantize
-
-            return PermuteQuantize()
-        if op == "combine":
-            from jitgen.targets.cpu.combine import Combine
-
-            return Combine()
-        from jitgen.targets.cpu.grouped_gemm import GroupedGemm
-
-        return GroupedGemm()
+        return rules_in("jitgen.targets.cpu", op)
 
 
 TARGET = Cpu()
