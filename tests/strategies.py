@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.config import SCALES
+from jitgen.ops.combine.config import CombineConfig
 from jitgen.ops.grouped_gemm.config import (
     MAX_RASTER,
     Cluster,
@@ -23,11 +24,13 @@ from jitgen.ops.grouped_gemm.config import (
     Tile,
 )
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
+from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
+from jitgen.ops.permute_quantize.config import Tiling as PermuteTiling
 from jitgen.ops.quantize.config import QuantizeConfig
 from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import Tiling as SiluTiling
-from jitgen.targets import gemm, silu_space
+from jitgen.targets import gemm, permute_space, silu_space
 from jitgen.targets.gemm import spanned
 from jitgen.targets.legality import check, rules, target
 
@@ -156,6 +159,29 @@ def quantize_sweep(arch: Arch) -> Iterator[QuantizeConfig]:
             yield config
             once = replace(config.tiling, is_persistent=False, use_pdl=True)
             yield replace(config, tiling=once)
+
+
+_PERMUTE_TILINGS = (
+    PermuteTiling(),
+    PermuteTiling(rows=2, ctas_per_sm=4, vector=16, is_persistent=True, use_pdl=False),
+    PermuteTiling(threads=64, ctas_per_sm=8, held=2, is_eager=True),
+    PermuteTiling(threads=64, ctas_per_sm=8, is_eager=True),
+)
+
+
+def permute_sweep(arch: Arch) -> Iterator[PermuteQuantizeConfig]:
+    """Yield legal configs of `permute_quantize`: all words, with a few tilings of each kind."""
+    for kind, tiling in itertools.product(permute_space.kinds(), _PERMUTE_TILINGS):
+        config = replace(kind, tiling=tiling)
+        if check(config, arch):
+            yield config
+
+
+def combine_sweep(arch: Arch) -> Iterator[CombineConfig]:
+    """Yield legal configs of `combine`, a thin sample of tilings among them."""
+    for config in itertools.islice(rules(arch, "combine").configs(), 0, None, 17):
+        if check(config, arch):
+            yield config
 
 
 def route_sweep(arch: Arch) -> Iterator[RouteConfig]:

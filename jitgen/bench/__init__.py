@@ -24,6 +24,7 @@ SUITES = {
     "emulator": "The emulator: seconds and memory for one kernel.",
     "gemm": "Device time of GPU kernels; needs a GPU.",
     "silu": "SwiGLU and its quantisation beside a copy and torch's inductor.",
+    "glue": "What an MoE layer does around its GEMMs, beside a copy and torch.",
     "quantize": "MXFP8, MXFP4 and NVFP4 beside a copy and torch's operations.",
     "prepare": "Preparing MXFP4 weights for Hopper: seconds and memory.",
     "fc2": "FC2 of an MoE layer: one dense GEMM beside the grouped GEMM and a combine.",

@@ -22,8 +22,10 @@ from jitgen.config.config import canonical_json
 from jitgen.errors import RenderError
 from jitgen.targets.legality import rules, target
 from tests.strategies import (
+    combine_sweep,
     fc2_sweep,
     legal_sweep,
+    permute_sweep,
     prepared_sweep,
     quantize_sweep,
     route_sweep,
@@ -47,6 +49,8 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*silu_sweep(arch)],
         [*fc2_sweep(arch)],
         [*quantize_sweep(arch)],
+        [*permute_sweep(arch)],
+        [*combine_sweep(arch)],
         [*route_sweep(arch)],
     ]
     return [config for configs in sweeps for config in configs[:: max(1, len(configs) // many)]]

@@ -24,8 +24,7 @@ LAYERS = [
     {
         *("ops.protocol", "ops.grouped_gemm.config"),
         *("ops.moe_fc2_dense.config", "ops.silu_mul_quantize.config", "ops.quantize.config"),
-        *("ops.permute_quantize.config", "ops.combine.config"),
-        "ops.route.config",
+        *("ops.permute_quantize.config", "ops.combine.config", "ops.route.config"),
     },
     {"cache", "targets", "templates"},
     {"codegen"},

@@ -239,7 +239,7 @@ def test_types_that_a_target_lacks_are_an_error(tmp_path: Path) -> None:
         (
             "groups = 8",
             "op = 'gemm'\ngroups = 8",
-            r"op: must be one of grouped_gemm, moe_fc2_dense, quantize, route, silu",
+            r"op: must be one of .*grouped_gemm, moe_fc2_dense, .*quantize, .*silu",
         ),
         ("groups = 8", "op = ['x']\ngroups = 8", r"op: must be one of .* \(got \['x'\]"),
         ("groups = 8", "optional = 1\ngroups = 8", r"optional: must be true or false \(got 1\)"),

@@ -99,7 +99,5 @@ def combine(
         return launch.call(y, inverse, topk_weights, shared, out)  # type: ignore[no-any-return]
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
-    given = Arguments(
-        y=y, inverse=inverse, topk_weights=topk_weights, shared=shared, out=out
-    )
+    given = Arguments(y=y, inverse=inverse, topk_weights=topk_weights, shared=shared, out=out)
     return run(given, config, key)

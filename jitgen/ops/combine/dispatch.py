@@ -64,9 +64,7 @@ def run(given: Arguments, config: CombineConfig | None, key: Key) -> Tensor:
     with calling("combine"):
         session = current.get()
         launch = prepared(session, key, given.y, lambda: _prepare(given, config, session))
-        return launch.call(
-            given.y, given.inverse, given.topk_weights, given.shared, given.out
-        )
+        return launch.call(given.y, given.inverse, given.topk_weights, given.shared, given.out)
 
 
 def _prepare(

@@ -80,7 +80,9 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     common.require_dtype("y", y, [torch.bfloat16], arch)
     if y.dim() not in (2, 3):
         shape = tuple(y.shape)
-        raise InputError("y", f"must have 2 or 3 dimensions, (M, N) or (G, M, N) (got shape {shape})")
+        raise InputError(
+            "y", f"must have 2 or 3 dimensions, (M, N) or (G, M, N) (got shape {shape})"
+        )
     if y.dim() == 3 and y.shape[0] > 1 and y.stride(0) != y.shape[1] * y.stride(1):
         raise InputError(
             "y", f"must have matrices that follow each other (got strides {y.stride()})"
@@ -100,9 +102,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         tensor = getattr(given, name)
         common.require_device(name, tensor, ("y", y))
         common.require_unit_stride(name, tensor, -1)
-    facts = Facts(
-        device=device, arch=arch, rows=tokens, n=y.shape[-1], top_k=top_k
-    )
+    facts = Facts(device=device, arch=arch, rows=tokens, n=y.shape[-1], top_k=top_k)
     if reason := size_refusal(facts, arch):
         raise InputError("y", reason)
     _check_rows(given, facts, has_memory=has_memory)

@@ -47,7 +47,7 @@ class Launch(AnyLaunch):
     num_groups: int
     is_scatter: bool
 
-    def call(  # noqa: PLR0913, PLR0917  # the tensors
+    def call(  # the tensors
         self,
         x: Tensor,
         permutation: Tensor,

@@ -102,7 +102,9 @@ def format_of(scale_granularity: object, q_dtype: object) -> Format:
     form = _FORMATS.get(scale_granularity) if isinstance(scale_granularity, str) else None
     if form is None:
         allowed = ", ".join(GRANULARITIES)
-        raise InputError("scale_granularity", f"must be one of {allowed} (got {scale_granularity!r})")
+        raise InputError(
+            "scale_granularity", f"must be one of {allowed} (got {scale_granularity!r})"
+        )
     if form is Format.MXFP8 and q_dtype in _PAIRS:
         form = Format.MXFP4
     usual = TORCH[form.q_dtype]
@@ -135,7 +137,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         InputError: Something is wrong; the first rule that is broken, in the order of this
             function.
     """
-    x, permutation, top_k = given.x, given.permutation, given.top_k
+    x, top_k = given.x, given.top_k
     common.require_tensor("x", x)
     layout, groups = common.layout_of(given.offs, given.m_indices, given.masked_m)
     device = devices.find(x.device, session, "x")

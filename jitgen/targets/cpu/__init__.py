@@ -28,7 +28,7 @@ class Cpu:
     )
     operations = (
         *("grouped_gemm", "moe_fc2_dense", "silu_mul_quantize"),
-        *("permute_quantize", "combine", "route"),
+        *("combine", "permute_quantize", "route"),
     )
 
     def runs_on(self, major: int, minor: int) -> bool:  # noqa: ARG002  # whatever GPU it is
