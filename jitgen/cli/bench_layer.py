@@ -10,7 +10,7 @@ import click
 
 from jitgen.bench import OWN
 from jitgen.bench.layer import NAME, cases, inductor
-from jitgen.bench.layer.ours import OURS
+from jitgen.bench.layer.ours import OURS, kernel_names
 from jitgen.bench.layer.report import LayerReport, Table, left_out, tables, targets
 from jitgen.bench.layer.run import SIDES, Method, run
 from jitgen.bench.protocol import Row
@@ -55,6 +55,7 @@ def _numbers(_context: click.Context, option: click.Parameter, text: str | None)
 @click.option("--no-steps", is_flag=True, help="Leave out the launches of ours, each alone.")
 @click.option("--save", "save_at", type=_FILE, help="Write what was found after every case.")
 @click.option("--from", "read_at", type=_FILE, help="Show what was saved; needs no GPU.")
+@click.option("--kernels", is_flag=True, help="List the kernels that the cases need, and end.")
 @click.option("--report", "report_at", type=_FILE, help="Write the tables as Markdown.")
 @with_output
 def command(  # noqa: PLR0913  # each is an option
@@ -69,6 +70,7 @@ def command(  # noqa: PLR0913  # each is an option
     no_steps: bool,
     save_at: Path | None,
     read_at: Path | None,
+    kernels: bool,
     report_at: Path | None,
 ) -> int:
     """Measure or show the suite."""
@@ -81,6 +83,8 @@ def command(  # noqa: PLR0913  # each is an option
     if min(experts) < cases.TOP_K:
         raise click.UsageError(f"--experts must be at least {cases.TOP_K}: a token has so many")
     steps = list(cases.plan(experts, tokens))
+    if kernels:
+        return _list(output, steps)
     how = Method(
         sides=sides or (_QUICK_SIDES if quick else tuple(SIDES)),
         rounds=rounds,
@@ -98,6 +102,18 @@ def command(  # noqa: PLR0913  # each is an option
             progress.advance(str(case))
     save()
     return _tell(output, report, report_at)
+
+
+def _list(output: Output, steps: list[cases.Case]) -> int:
+    """Print the kernels of ours: what to prewarm for a machine without a compiler."""
+    names = sorted({name for case in steps for name in kernel_names(case)})
+
+    def human() -> None:
+        for name in names:
+            output.line(name)
+
+    output.result("bench", {"kernels": names}, human)
+    return ExitCode.OK
 
 
 def _tell(output: Output, report: LayerReport, report_at: Path | None) -> int:

@@ -28,10 +28,11 @@ from jitgen.formats.block128 import per_token_group
 from jitgen.frozen import frozen
 from jitgen.layer import plan as plans
 from jitgen.layer.call import run
-from jitgen.layer.chain import Chain, Rows, Sorted
+from jitgen.layer.chain import Chain, Rows
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import NONE, ExpertWeights
 from jitgen.layer.workspace import NEW, Buffers
+from jitgen.ops.route.results import Sorting
 from jitgen.plans import Plan
 from jitgen.runtime.prewarm import PrewarmReport
 from jitgen.runtime.prewarm import prewarm as prewarm_plan
@@ -89,19 +90,26 @@ def experts_forward(
     return run(chain, hidden_states.contiguous(), top_k_weights.float(), top_k_index)
 
 
-def plan(model: nn.Module, *, max_tokens: int | None = None, name: str = "model") -> Plan:
+def plan(
+    model: nn.Module,
+    *,
+    max_tokens: int | None = None,
+    arch: Arch | str | None = None,
+    name: str = "model",
+) -> Plan:
     """
     Return every kernel that the experts of `model` can ask for.
 
     Args:
         model: A model of transformers'.
         max_tokens: Most tokens at once: those of a whole batch; None: of a chunk.
+        arch: The target; None: the one that this process would use.
         name: What the plan is called.
 
     Raises:
         InputError: A module of experts is of a kind that jitgen does not serve, or there is none.
     """
-    found = [plans.of(chain, max_tokens, name=name) for chain in _all_chains(model)]
+    found = [plans.of(chain, max_tokens, arch, name=name) for chain in _all_chains(model)]
     if not found:
         raise InputError("model", f"{type(model).__name__} has no experts that jitgen knows")
     sweeps = dict.fromkeys(sweep for each in found for sweep in each.sweeps)
@@ -116,7 +124,7 @@ def prewarm(
     **options: Any,
 ) -> PrewarmReport:
     """Bring every kernel of `plan` into the store: `jitgen.prewarm`, with its options."""
-    return prewarm_plan(plan(model, max_tokens=max_tokens), arch=arch, **options)
+    return prewarm_plan(plan(model, max_tokens=max_tokens, arch=arch), arch=arch, **options)
 
 
 def chain_of(module: nn.Module, top_k: int) -> Chain:
@@ -146,7 +154,7 @@ class GatedChain(Chain):
 
     module: Any
 
-    def activate(self, h: Tensor, pairs: Sorted, into: Buffers = NEW) -> Rows:  # noqa: ARG002
+    def activate(self, h: Tensor, pairs: Sorting, into: Buffers = NEW) -> Rows:  # noqa: ARG002
         """Return what the module makes of gates and ups, quantised as the product reads it."""
         active = self.module._apply_gate(h).to(torch.bfloat16).contiguous()
         return (active, None) if self.weights.activations == NONE else per_token_group(active)

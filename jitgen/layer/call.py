@@ -135,8 +135,8 @@ def run(  # what a call and a module have in common
         if workspace is not None:
             workspace.require(chain.config, chain.weights)
         out = x.new_empty(x.shape) if out is None else out
-        ids = topk_ids.to(torch.int32)
-        return chain.run_in_chunks(x, topk_weights, ids, shared, out, workspace)
+        ids, counts = topk_ids.to(torch.int32).contiguous(), topk_weights.contiguous()
+        return chain.run_in_chunks(x, counts, ids, shared, out, workspace)
 
 
 def _check(

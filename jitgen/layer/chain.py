@@ -8,33 +8,22 @@ so that it runs inside the capture of a CUDA graph, once its kernels are loaded.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
 
 from torch import Tensor
 
 from jitgen.frozen import frozen
-from jitgen.layer import steps
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.layer.workspace import NEW, Buffers, Workspace
+from jitgen.ops.combine.call import combine
 from jitgen.ops.grouped_gemm.call import grouped_gemm
+from jitgen.ops.permute_quantize.call import permute_quantize
+from jitgen.ops.route.call import sort_pairs
+from jitgen.ops.route.results import Sorting
 from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
-
-
-class Sorted(NamedTuple):
-    """
-    Pairs of token and slot by expert.
-
-    Attributes:
-        offs: (G,) int32, the row behind the last of each expert.
-        permutation: (T * k,) int32, the pair in each row, -1 behind the last expert.
-        inverse: (T, k) int32, the row of each pair, -1 where its expert is elsewhere.
-    """
-
-    offs: Tensor
-    permutation: Tensor
-    inverse: Tensor
-
 
 Rows = tuple[Tensor, Tensor | None]
 """What a product reads, and its scales."""
@@ -48,40 +37,44 @@ class Chain:
     Attributes:
         config: The layer.
         weights: Its experts on this rank.
+        configs: Configs to use instead of the selector's, by operation, but for products.
     """
 
     config: MoEConfig
     weights: ExpertWeights
+    configs: Mapping[str, Any] = field(default_factory=dict)
 
-    def sort(self, topk_ids: Tensor) -> Sorted:
+    def sort(self, topk_ids: Tensor) -> Sorting:
         """Return which rows belong to which expert: `topk_ids` are (T, k) int32."""
         config = self.config
-        return Sorted(
-            *steps.sort_pairs(
-                topk_ids,
-                experts=config.experts,
-                first_expert=config.first_expert,
-                local_experts=config.local_experts,
-            )
+        return sort_pairs(
+            topk_ids,
+            experts=config.experts,
+            first_expert=config.first_expert,
+            local_experts=config.local_experts,
+            config=self.configs.get("route"),
         )
 
-    def gather(self, x: Tensor, pairs: Sorted) -> Rows:
+    def gather(self, x: Tensor, pairs: Sorting, into: Buffers = NEW) -> Rows:
         """Return the token of each row, (T * k, H), quantised as the first product reads it."""
-        return steps.permute_quantize(
+        return permute_quantize(
             x,
             pairs.permutation,
             top_k=self.config.top_k,
             offs=pairs.offs,
+            inverse=pairs.inverse,
             scale_granularity=str(self.weights.activations),
+            out=into.a,
+            config=self.configs.get("permute_quantize"),
         )
 
-    def gate_up(self, rows: Rows, pairs: Sorted, into: Buffers = NEW) -> Tensor:
+    def gate_up(self, rows: Rows, pairs: Sorting, into: Buffers = NEW) -> Tensor:
         """Return the first product: (T * k, 2 I) bfloat16."""
         weights = self.weights
         bias = weights.w13_bias
         return self._multiply(rows, (weights.w13, weights.w13_scale, bias), pairs, into.h)
 
-    def activate(self, h: Tensor, pairs: Sorted, into: Buffers = NEW) -> Rows:
+    def activate(self, h: Tensor, pairs: Sorting, into: Buffers = NEW) -> Rows:
         """Return gates times ups, (T * k, I), quantised as the second product reads them."""
         return silu_mul_quantize(
             h,
@@ -89,10 +82,11 @@ class Chain:
             scale_granularity=str(self.weights.activations),
             out=into.q,
             expected_m=self._expected(pairs),
+            config=self.configs.get("silu_mul_quantize"),
             **self.config.gate,
         )
 
-    def down(self, rows: Rows, pairs: Sorted, into: Buffers = NEW) -> Tensor:
+    def down(self, rows: Rows, pairs: Sorting, into: Buffers = NEW) -> Tensor:
         """Return the second product: (T * k, H) bfloat16."""
         weights = self.weights
         return self._multiply(rows, (weights.w2, weights.w2_scale, weights.w2_bias), pairs, into.y)
@@ -100,13 +94,20 @@ class Chain:
     def combine(
         self,
         y: Tensor,
-        pairs: Sorted,
+        pairs: Sorting,
         topk_weights: Tensor,
         shared: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
         """Return the weighted sum of each token's rows: (T, H) bfloat16."""
-        return steps.combine(y, pairs.inverse, topk_weights, shared=shared, out=out)
+        return combine(
+            y,
+            pairs.inverse,
+            topk_weights,
+            shared=shared,
+            out=out,
+            config=self.configs.get("combine"),
+        )
 
     def run(  # a token's way
         self,
@@ -119,7 +120,7 @@ class Chain:
     ) -> Tensor:
         """Run every launch for tokens that go through at once."""
         pairs = self.sort(topk_ids)
-        h = self.gate_up(self.gather(x, pairs), pairs, into)
+        h = self.gate_up(self.gather(x, pairs, into), pairs, into)
         y = self.down(self.activate(h, pairs, into), pairs, into)
         return self.combine(y, pairs, topk_weights, shared, out)
 
@@ -153,7 +154,7 @@ class Chain:
         self,
         rows: Rows,
         b: tuple[Matrices, Tensor | None, Tensor | None],
-        pairs: Sorted,
+        pairs: Sorting,
         out: Tensor | None,
     ) -> Tensor:
         """Multiply the rows of each expert with its matrix of `b`: weights, scales, bias."""
@@ -171,5 +172,5 @@ class Chain:
             **named,
         )
 
-    def _expected(self, pairs: Sorted) -> int | None:
+    def _expected(self, pairs: Sorting) -> int | None:
         return self.config.expected_rows(pairs.inverse.shape[0])

@@ -18,7 +18,7 @@ from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace
-from jitgen.plans import Plan
+from jitgen.plans import Plan, configs
 from jitgen.runtime.prewarm import PrewarmReport, prewarm
 
 
@@ -108,33 +108,40 @@ class MoELayer(nn.Module):
         """
         return run(self._chain, x, topk_weights, topk_ids, shared, out, self.workspace)
 
-    def plan(self, max_tokens: int | None = None, *, name: str = "moe-layer") -> Plan:
+    def plan(
+        self,
+        max_tokens: int | None = None,
+        arch: Arch | str | None = None,
+        *,
+        name: str = "moe-layer",
+    ) -> Plan:
         """
         Return every kernel that the layer can ask for, as a plan for `jitgen.prewarm`.
 
         Args:
             max_tokens: Most tokens of a call; None: those that memory is planned for, or a chunk.
+            arch: The target; None: the one that this process would use.
             name: What the plan is called.
         """
-        return plans.of(self._chain, max_tokens or self.max_tokens, name=name)
+        return plans.of(self._chain, max_tokens or self.max_tokens, arch, name=name)
 
     def problems(
         self, arch: Arch | str | None = None, max_tokens: int | None = None
     ) -> Iterator[Any]:
-        """Yield the problems of its plan for a target: one for each bucket of the selector."""
-        yield from plans.problems(self.plan(max_tokens), arch)
+        """Yield the problems of its plan: one for each bucket of the selector."""
+        yield from self.plan(max_tokens, arch).problems(plans.target(arch))
 
     def configs(
         self, arch: Arch | str | None = None, max_tokens: int | None = None
     ) -> tuple[Config, ...]:
-        """Return the configs of the kernels of its plan for a target."""
-        return plans.configs(self.plan(max_tokens), arch)
+        """Return the configs of the kernels of its plan."""
+        return configs(self.plan(max_tokens, arch), plans.target(arch))
 
     def prewarm(
         self, arch: Arch | str | None = None, max_tokens: int | None = None, **options: Any
     ) -> PrewarmReport:
         """Bring every kernel of its plan into the store: `jitgen.prewarm`, with its options."""
-        return prewarm(self.plan(max_tokens), arch=plans.target(arch), **options)
+        return prewarm(self.plan(max_tokens, arch), arch=plans.target(arch), **options)
 
     @classmethod
     def from_checkpoint(  # noqa: PLR0913  # each is one thing to say

@@ -6,53 +6,85 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from jitgen import plans
-from jitgen.config import Arch, BLayout, Config, DType, Layout, ScaleGranularity
+import torch
+
+from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import OF_TORCH
 from jitgen.layer.chain import Chain
 from jitgen.layer.weights import NONE, ExpertWeights, Matrices
+from jitgen.ops.combine.config import CombineProblem
 from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeProblem
+from jitgen.ops.permute_quantize.validate import walk_of
+from jitgen.ops.route.config import RouteProblem, Scoring
 from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeProblem
 from jitgen.plans import Plan
 from jitgen.plans.sweep import Sweep
 from jitgen.targets.devices import default_arch
 
 
-def of(chain: Chain, max_tokens: int | None, *, name: str) -> Plan:
-    """Return what `chain` can ask for with at most `max_tokens` tokens; None: with a chunk."""
+def of(chain: Chain, max_tokens: int | None, arch: Arch | str | None, *, name: str) -> Plan:
+    """
+    Return what `chain` can ask for on a target.
+
+    Args:
+        chain: The chain.
+        max_tokens: Most tokens of a call; None: those of a chunk.
+        arch: The target, which says who gathers by what; None: the one at hand.
+        name: What the plan is called.
+    """
     config, weights = chain.config, chain.weights
     tokens = min(max_tokens or config.chunk_tokens, config.chunk_tokens)
     most = max(1, -(-tokens * config.top_k // config.experts))
-    problems = (
-        _product(chain, weights.w13, 2 * weights.intermediate, weights.hidden, "w13"),
-        SiluMulQuantizeProblem(
-            layout=Layout.RAGGED,
-            groups=weights.groups,
-            m=weights.groups,
-            n=weights.intermediate,
-            scale_granularity=Scales(str(weights.activations)),
-            activation=Activation(config.activation),
-            interleaved=config.interleaved,
-        ),
-        _product(chain, weights.w2, weights.hidden, weights.intermediate, "w2"),
-    )
+    by_token = _of_tokens(chain, target(arch))
     return Plan(
         name=name,
         description=f"{weights.groups} of {config.experts} experts, {config.top_k} for each token, "
         f"hidden size {config.hidden}, expert size {config.intermediate}",
-        sweeps=tuple(Sweep(problem=problem, min_rows=1, max_rows=most) for problem in problems),
+        sweeps=(
+            *(Sweep(problem=each, min_rows=1, max_rows=tokens) for each in by_token),
+            *(Sweep(problem=each, min_rows=1, max_rows=most) for each in _of_rows(chain)),
+        ),
     )
 
 
-def problems(plan: Plan, arch: Arch | str | None) -> Iterator[Any]:
-    """Yield the problems of `plan` for a target."""
-    yield from plan.problems(target(arch))
+def _of_tokens(chain: Chain, arch: Arch) -> Iterator[Any]:
+    """Yield the problems whose rows are tokens, with one of them."""
+    config, form = chain.config, Format(str(chain.weights.activations))
+    yield RouteProblem(
+        m=1,
+        experts=config.experts,
+        top_k=config.top_k,
+        scoring=Scoring.GIVEN,
+        local_experts=config.local_experts,
+    )
+    yield PermuteQuantizeProblem(
+        layout=Layout.RAGGED,
+        m=1,
+        k=config.hidden,
+        top_k=config.top_k,
+        format=form,
+        walk=walk_of(form, Layout.RAGGED, torch.empty(0), arch),  # every call has an inverse
+    )
+    for has_shared in (False, True):
+        yield CombineProblem(m=1, n=config.hidden, top_k=config.top_k, has_shared=has_shared)
 
 
-def configs(plan: Plan, arch: Arch | str | None) -> tuple[Config, ...]:
-    """Return the configs of the kernels of `plan` for a target."""
-    return plans.configs(plan, target(arch))
+def _of_rows(chain: Chain) -> Iterator[Any]:
+    """Yield the problems whose rows belong to experts, with one for each of them."""
+    config, weights = chain.config, chain.weights
+    yield _product(chain, weights.w13, 2 * weights.intermediate, weights.hidden, "w13")
+    yield SiluMulQuantizeProblem(
+        layout=Layout.RAGGED,
+        groups=weights.groups,
+        m=weights.groups,
+        n=weights.intermediate,
+        scale_granularity=Scales(str(weights.activations)),
+        activation=Activation(config.activation),
+        interleaved=config.interleaved,
+    )
+    yield _product(chain, weights.w2, weights.hidden, weights.intermediate, "w2")
 
 
 def target(arch: Arch | str | None) -> Arch:

@@ -47,6 +47,22 @@ def test_mistakes(jitgen: Jitgen, options: str) -> None:
     assert jitgen("bench layer", *options.split()).code == 2
 
 
+def test_the_kernels(jitgen: Jitgen) -> None:
+    """With and without an early start, of every operation; without memory for the weights."""
+    done = jitgen("bench layer --kernels --json --experts 256 --tokens 1,16384")
+    names = done.document["kernels"]
+
+    assert done.code == 0
+    assert {name.split("_")[0] for name in names} == {
+        "route",
+        "permute",
+        "grouped",
+        "silu",
+        "combine",
+    }
+    assert {name.endswith("_pdl_sm_90a") for name in names} == {True, False}
+
+
 def test_a_saved_report_is_shown_and_written(jitgen: Jitgen, tmp_path: Path) -> None:
     saved, written = tmp_path / "layer.json", tmp_path / "layer.md"
     LayerReport(found=[found(1, 100.0)], conditions={"gpu": "NVIDIA H200"}).save(saved)

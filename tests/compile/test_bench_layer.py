@@ -16,9 +16,9 @@ from jitgen.bench.layer.cases import EXPERTS, TOKENS, Case, plan
 from jitgen.bench.layer.operands import Experts, Operands
 from jitgen.bench.layer.report import Found, LayerReport, tables, targets
 from jitgen.bench.peers import Unavailable
+from jitgen.config import Arch
 from jitgen.errors import ConfigError
 from jitgen.layer import reference
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.tuning.measure.errors import WrongResult
 from tests import needs
 
@@ -78,10 +78,16 @@ class TestSides:
         first = ready.result().clone()
         for call in ours.steps(operands).values():
             call()
-        again = ours.with_swiglu(operands, SiluMulQuantizeConfig(layout="ragged"))  # type: ignore[arg-type]
-        out = torch.empty_like(first)
-        again.run(operands.x, operands.topk_weights, operands.topk_ids, None, out)
-        assert torch.equal(out, first)
+        assert torch.equal(ready.result(), first)
+
+    def test_the_early_launches_are_legal_on_hopper(self, experts: Experts) -> None:
+        operands = Operands(small(8), experts, "cpu")
+        chain = ours.with_pdl(ours.chain(operands), 8, Arch.SM_90A)
+
+        assert set(chain.configs) == {"route", "permute_quantize", "silu_mul_quantize", "combine"}
+        for config in chain.configs.values():
+            assert config.tiling.use_pdl
+            assert jitgen.check(config, "sm_90a"), config
 
     def test_the_last_step_is_the_result(self, experts: Experts) -> None:
         operands = Operands(small(5), experts, "cpu")
@@ -149,9 +155,8 @@ def test_torch(experts: Experts, tokens: int) -> None:
     """What inductor compiles, as it is."""
     operands = Operands(small(tokens), experts, "cpu")
     weights = operands.by_row
-    found = inductor.layer(
-        operands.x, operands.topk_weights, operands.topk_ids, weights, multiplied
-    )
+    given = (operands.x, operands.topk_weights, operands.topk_ids)
+    found = inductor.layer(*given, *inductor.matrices(weights), multiplied)
 
     assert operands.check("torch", found, weights) < 0.07
 

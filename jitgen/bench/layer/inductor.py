@@ -38,12 +38,11 @@ def prepare(operands: Operands) -> Ready:
     torch._dynamo.reset()
     compiled = torch.compile(layer, dynamic=False, fullgraph=True)
     weights = operands.by_row
+    given = (operands.x, operands.topk_weights, operands.topk_ids, *matrices(weights))
     found: list[Tensor] = []
 
     def call() -> None:
-        found[:] = [
-            compiled(operands.x, operands.topk_weights, operands.topk_ids, weights, multiply)
-        ]
+        found[:] = [compiled(*given)]
 
     return Ready(call=call, result=lambda: found[0], weights=weights)
 
@@ -59,12 +58,14 @@ def layer(
     x: Tensor,
     topk_weights: Tensor,
     topk_ids: Tensor,
-    weights: ExpertWeights,
-    product: Multiply,
+    w13: Tensor,
+    w2: Tensor,
+    s13: Tensor,
+    s2: Tensor,
+    product: Multiply = multiply,
 ) -> Tensor:
     """Return (T, H) bfloat16: sort, gather, quantise, multiply, gate, multiply, add up."""
     tokens, top_k = topk_ids.shape
-    w13, w2, s13, s2 = _matrices(weights)
     experts, order = topk_ids.reshape(-1).sort(stable=True)
     numbers = torch.arange(w13.shape[0], device=x.device, dtype=torch.int32)
     offs = torch.searchsorted(experts, numbers, right=True).to(torch.int32)
@@ -84,5 +85,6 @@ def _quantised(values: Tensor) -> tuple[Tensor, Tensor]:
     return (values / scale.unsqueeze(-1)).clamp(-MAX, MAX).to(torch.float8_e4m3fn), scale
 
 
-def _matrices(weights: ExpertWeights) -> tuple[Any, Any, Any, Any]:
+def matrices(weights: ExpertWeights) -> tuple[Any, Any, Any, Any]:
+    """Return both matrices of every expert, and the scales of their rows."""
     return weights.w13, weights.w2, weights.w13_scale, weights.w2_scale

@@ -20,6 +20,16 @@ CHECKED_TOKENS = 128
 """Tokens whose results are compared, spread over all: float32 sums of more would take seconds."""
 
 
+def config_of(case: Case) -> MoEConfig:
+    """Return the layer of a case."""
+    return MoEConfig(
+        hidden=case.hidden,
+        intermediate=case.intermediate,
+        experts=case.experts,
+        top_k=case.top_k,
+    )
+
+
 class Experts:
     """
     Random FP8 weights of `count` experts, by blocks and, where somebody asks for them, by rows.
@@ -75,12 +85,7 @@ class Operands:
     def __init__(self, case: Case, experts: Experts, device: str) -> None:
         generator = torch.Generator(device).manual_seed(case.tokens)
         self.case, self._experts = case, experts
-        self.config = MoEConfig(
-            hidden=case.hidden,
-            intermediate=case.intermediate,
-            experts=case.experts,
-            top_k=case.top_k,
-        )
+        self.config = config_of(case)
         shape = (case.tokens, case.experts)
         drawn = torch.rand(shape, device=device, generator=generator)
         self.topk_ids = drawn.argsort(-1)[:, : case.top_k].to(torch.int32).contiguous()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What changes the source of a `combine` kernel (whether a shared expert is added, how work is shared),
-and the sizes of one call: what a config is chosen for, and never a part of it.
+What changes the source of a `combine` kernel (whether a shared expert is added, how work is
+shared), and the sizes of one call: what a config is chosen for, and never a part of it.
 """
 
 from __future__ import annotations
@@ -136,7 +136,6 @@ class CombineProblem(Part):
     One call of `combine`: `top_k` rows each to (m, n).
 
     Attributes:
-        groups: 1: whose rows are added, nobody asks.
         m: Tokens.
         n: Columns.
         top_k: Rows of a token.
@@ -144,11 +143,15 @@ class CombineProblem(Part):
     """
 
     op: ClassVar[str] = "combine"
-    groups: int = of(int, most=1, default=1)
     m: int = of(int, least=0, most=MAX_SIZE)
     n: int = of(int, most=MAX_SIZE)
     top_k: int = of(int, most=MOST_PLACES, default=8)
     has_shared: bool = of(bool, default=False)
+
+    @property
+    def groups(self) -> int:
+        """1: what is chosen hangs on the tokens, whoever they go to."""
+        return 1
 
     @property
     def rows_per_group(self) -> int:

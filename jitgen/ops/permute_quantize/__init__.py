@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of tokens to where their experts want them, quantised on the way: what a layer begins with."""
+"""Rows of tokens to where their experts want them, quantised: what a layer begins with."""
 
 from jitgen.ops.protocol import Operation
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What changes the source of a `permute_quantize` kernel (rows, format, which way it walks, how work is
-shared), and the sizes of one call: what a config is chosen for, and never a part of it.
+What changes the source of a `permute_quantize` kernel (rows, format, which way it walks, how work
+is shared), and the sizes of one call: what a config is chosen for, and never a part of it.
 """
 
 from __future__ import annotations
@@ -254,7 +254,6 @@ class PermuteQuantizeProblem(Part):
 
     Attributes:
         layout: How rows of the result belong to groups.
-        groups: 1: what is chosen hangs on the tokens, whoever they go to.
         m: Tokens.
         k: Columns.
         top_k: Places of a token.
@@ -266,7 +265,6 @@ class PermuteQuantizeProblem(Part):
 
     op: ClassVar[str] = "permute_quantize"
     layout: Layout = of(Layout)
-    groups: int = of(int, most=1, default=1)
     m: int = of(int, least=0, most=MAX_SIZE)
     k: int = of(int, most=MAX_SIZE)
     top_k: int = of(int, most=MOST_PLACES, default=8)
@@ -284,6 +282,11 @@ class PermuteQuantizeProblem(Part):
                 "walk must be gather for scales in atoms and for rows that are not ragged (got "
                 f"{self.format}, {self.layout})"
             )
+
+    @property
+    def groups(self) -> int:
+        """1: what is chosen hangs on the tokens, whoever they go to."""
+        return 1
 
     @property
     def rows_per_group(self) -> int:

@@ -143,9 +143,8 @@ class Solved:
         q, expected = _bytes(self.q), _bytes(self.expected_q)
         nan = _nans(self.q) & _nans(self.expected_q)
         found = [_result("q", q, expected, nan, self.owned.unsqueeze(-1).expand(q.shape), group)]
-        if self.scale is not None and self.expected_scale is not None:
-            has = self.has_scale
-            assert has is not None
+        has = self.has_scale
+        if has is not None and self.scale is not None and self.expected_scale is not None:
             every = torch.zeros(1, dtype=torch.int64)
             nan = _nans(self.scale) & _nans(self.expected_scale)
             scale, expected = _bytes(self.scale), _bytes(self.expected_scale)

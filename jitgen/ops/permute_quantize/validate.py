@@ -137,7 +137,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         InputError: Something is wrong; the first rule that is broken, in the order of this
             function.
     """
-    x, permutation, top_k = given.x, given.permutation, given.top_k
+    x, top_k = given.x, given.top_k
     common.require_tensor("x", x)
     layout, groups = common.layout_of(given.offs, given.m_indices, given.masked_m)
     device = devices.find(x.device, session, "x")

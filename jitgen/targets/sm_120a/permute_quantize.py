@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What sm_120a says of `permute_quantize`: what sm_90a says, for the kernels are the same, but for what an SM
-holds at once.
+What sm_120a says of `permute_quantize`: what sm_90a says, for the kernels are the same, but for
+what an SM holds at once.
 """
 
 from __future__ import annotations

@@ -83,23 +83,21 @@ _TILINGS = {
         Tiling(ctas_per_sm=4),
     ),
     Walk.SCATTER: (
+        Tiling(threads=64, ctas_per_sm=16, is_eager=True),
+        Tiling(vector=16, is_eager=True),
         Tiling(vector=16),
         Tiling(rows=2, vector=16, ctas_per_sm=7),
         Tiling(ctas_per_sm=9),
     ),
 }
-"""Gathering reads as much as it writes; where tokens are walked over most bytes are stored."""
-
-_TILINGS_OF_FEW = (
-    Tiling(threads=64, ctas_per_sm=16, is_eager=True),
-    Tiling(vector=16, is_eager=True),
-)
-"""For so few tokens that nothing matters but how long loads wait for each other."""
-
-FEW = 256
-"""Tokens."""
+"""
+Gathering reads as much as it writes; where tokens are walked over most bytes are stored. Few tokens
+are loaded before it is known who wants them, as nothing matters but how long loads wait for each
+other.
+"""
 
 _TILINGS_OF_ROWS = (
+    Tiling(threads=256, held=4, ctas_per_sm=4, is_eager=True),
     Tiling(threads=256, held=4, ctas_per_sm=4),
     Tiling(threads=256, vector=16, held=2, ctas_per_sm=3),
     Tiling(threads=256, held=1, ctas_per_sm=4),
@@ -112,6 +110,9 @@ _CALL_US, _LATENCY_US, _BYTES_PER_US = 3.0, 0.7, 4.0e6
 A launch, a load from memory, and the rate of memory: those of `silu_mul_quantize` on an H200, as
 nothing of this operation was measured yet.
 """
+
+_UNWANTED = 0.25
+"""Part of the tokens that nobody wants here, for which a kernel that loads all pays."""
 
 _PARAMETERS = frozenset(
     (
@@ -242,11 +243,12 @@ class PermuteQuantize:
         share = min(1.0, num_sms / device.num_sms) * device.dram_gbps / H200.dram_gbps
         # Who gathers reads each copy, though perhaps from L2.
         again = 2 * problem.k * problem.m * (problem.top_k - 1) if is_gather else 0
-        num_bytes = problem.traffic_bytes * passes + again
-        waiting_us = chain * _LATENCY_US * max(1.0, tiles / slots)
+        unwanted = int(_UNWANTED * 2 * problem.k * problem.m) if tiling.is_eager else 0
+        num_bytes = problem.traffic_bytes * passes + again + unwanted
+        waiting_us = chain * _LATENCY_US * min(2.0, max(1.0, tiles / slots))
         return Candidate(
             config=config,
-            cost=_CALL_US + max(num_bytes / (_BYTES_PER_US * share), waiting_us),
+            cost=_CALL_US + num_bytes / (_BYTES_PER_US * share) + waiting_us,
             padding_ratio=1.0,
             waves=-(-tiles // slots),
             traffic_bytes=problem.traffic_bytes,
@@ -291,10 +293,7 @@ def _needed(config: PermuteQuantizeConfig) -> int | None:
 
 def _listed(problem: PermuteQuantizeProblem) -> tuple[Tiling, ...]:
     """Return the tilings that may be chosen, as far as they are legal."""
-    few = problem.walk is Walk.SCATTER and problem.m <= FEW
-    if problem.format is Format.ROW:
-        return tuple(replace(each, is_eager=few) for each in _TILINGS_OF_ROWS)
-    return _TILINGS_OF_FEW if few else _TILINGS[problem.walk]
+    return _TILINGS_OF_ROWS if problem.format is Format.ROW else _TILINGS[problem.walk]
 
 
 def _registers(threads: int) -> int:
