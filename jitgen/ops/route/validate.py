@@ -46,7 +46,7 @@ class Arguments:
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor among them, by its name."""
         given = {"scores": self.scores, "topk_ids": self.topk_ids, "bias": self.bias}
-        if self.out is not None:
+        if isinstance(self.out, (Routing, Sorting)):  # else `validate` refuses it
             given |= {f"out.{name}": each for name, each in self.out._asdict().items()}
         return {name: value for name, value in given.items() if isinstance(value, Tensor)}
 
