@@ -160,7 +160,9 @@ def wgrad_sweep(arch: Arch) -> Iterator[GroupedGemmWgradConfig]:
     every = [config for config in rules(arch, op).configs() if check(config, arch)]
     yield from every
     for config in every[::10] if arch.is_gpu else ():
-        yield replace(config, num_ab_stage=4, raster=1, use_pdl=False)
+        other = replace(config, num_ab_stage=4, raster=1, use_pdl=False)
+        if check(other, arch):
+            yield other
 
 
 def quantize_sweep(arch: Arch) -> Iterator[QuantizeConfig]:
