@@ -17,7 +17,7 @@ from jitgen.bench.cases import DOWN, UP
 from jitgen.bench.hopper_fp4 import cases, run, sides, tables, targets
 from jitgen.bench.hopper_fp4.operands import LARGEST_ERROR, Ready, Tokens, Weights
 from jitgen.bench.hopper_fp4.report import Found, Fp4Report, Timed
-from jitgen.bench.hopper_fp4.sides import OURS, Fp8, Own, Side
+from jitgen.bench.hopper_fp4.sides import OURS, UNPACKED, Fp8, Own, Side
 from jitgen.config import Layout
 from jitgen.config.config import BLayout
 from jitgen.errors import ConfigError
@@ -261,7 +261,7 @@ def test_other_kernels_of_a_side(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not hung.found[0].candidates
 
 
-@pytest.mark.parametrize("side", OURS, ids=lambda side: side.name)
+@pytest.mark.parametrize("side", [*OURS, *UNPACKED], ids=lambda side: side.name)
 def test_sides_agree_with_their_references(side: Own, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     The public reference, handed what the kernels are, computes what the suite expects: two ways to
@@ -387,6 +387,17 @@ def test_kernels_for_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatc
     chosen = sides.kernels([DECODE])
     assert len(sides.OURS) == len(chosen)
     assert {*chosen} < {*sides.kernels([DECODE], all_of_them=True)}
+
+
+def test_many_rows_need_the_kernels_that_unpack_weights() -> None:
+    """Beside those for prepared weights, which few rows have alone."""
+    prefill = sides.kernels([replace(DECODE, rows_per_group=4096)])
+    unpack = [name for name in prefill if name.startswith("unpack_weights_")]
+
+    assert {name.split("_")[2] for name in unpack} == {"exact1", "folded1"}
+    assert any("_e4m3_e4m3_row_" in name for name in prefill)
+    assert not any("unpack" in name for name in sides.kernels([DECODE]))
+    assert len({side.name for side in (*OURS, *UNPACKED)}) == len(OURS) + len(UNPACKED)
 
 
 def test_sides_have_names_of_their_own() -> None:
