@@ -389,17 +389,6 @@ def test_kernels_for_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatc
     assert {*chosen} < {*sides.kernels([DECODE], all_of_them=True)}
 
 
-def test_many_rows_need_the_kernels_that_unpack_weights() -> None:
-    """Beside those for prepared weights, which few rows have alone."""
-    prefill = sides.kernels([replace(DECODE, rows_per_group=4096)])
-    unpack = [name for name in prefill if name.startswith("unpack_weights_")]
-
-    assert {name.split("_")[2] for name in unpack} == {"exact1", "folded1"}
-    assert any("_e4m3_e4m3_row_" in name for name in prefill)
-    assert not any("unpack" in name for name in sides.kernels([DECODE]))
-    assert len({side.name for side in (*OURS, *UNPACKED)}) == len(OURS) + len(UNPACKED)
-
-
 def test_sides_have_names_of_their_own() -> None:
     assert OURS[0].name == "fp8"
     assert len({side.name for side in OURS}) == len(OURS)

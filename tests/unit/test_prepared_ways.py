@@ -14,6 +14,8 @@ import torch
 import jitgen
 from jitgen import plans, quantize
 from jitgen.bench import unpack as bench
+from jitgen.bench.hopper_fp4 import sides
+from jitgen.bench.hopper_fp4.cases import load
 from jitgen.config import Arch, BLayout, Layout
 from jitgen.errors import CaptureMiss, KernelMiss, UnsupportedConfig
 from jitgen.ops.grouped_gemm import prepared_call, prepared_ways
@@ -218,3 +220,15 @@ def test_the_bench_runs_without_a_gpu() -> None:
 
     assert [row.what.split(":")[0] for row in rows] == ["copy", "torch"] * 2
     assert all(row.value > 0 for row in rows)
+
+
+def test_many_rows_need_the_kernels_that_unpack_weights() -> None:
+    """In `jitgen bench hopper-fp4`: beside those for prepared weights, which few rows have alone."""
+    case = replace(load()[0].case, rows_per_group=4096)
+    prefill = sides.kernels([case])
+    unpack = [name for name in prefill if name.startswith("unpack_weights_")]
+
+    assert {name.split("_")[2] for name in unpack} == {"exact1", "folded1"}
+    assert any("_e4m3_e4m3_row_" in name for name in prefill)
+    assert not any("unpack" in name for name in sides.kernels([load()[0].case]))
+    assert not {side.name for side in sides.UNPACKED} & {side.name for side in sides.OURS}
