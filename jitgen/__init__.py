@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from jitgen.ops.route.results import Routing, Sorting
     from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
     from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, SiluMulQuantizeProblem
+    from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
     from jitgen.runtime.prewarm import prewarm
     from jitgen.runtime.session import Session, freeze, get_kernel, select
     from jitgen.targets.legality import check
@@ -170,6 +171,8 @@ _HOME = {
     "SiluMulQuantizeConfig": f"{_SILU}.config",
     "SiluMulQuantizeProblem": f"{_SILU}.config",
     "silu_mul_quantize": f"{_SILU}.call",
+    "UnpackWeightsConfig": "jitgen.ops.unpack_weights.config",
+    "UnpackWeightsProblem": "jitgen.ops.unpack_weights.config",
     "check": "jitgen.targets.legality",
     "emulate": "jitgen.verify",
     "Event": "jitgen.events",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -215,3 +216,36 @@ def reference(a: Tensor, weights: PreparedWeights, scale: Tensor) -> Tensor:
     x, w = a.double() * scale.double().unsqueeze(-1), weights.weights(torch.float64)
     parts = [x[:13] @ w[0].T, x[13:] @ w[2].T]
     return torch.cat(parts).float()
+
+
+class TestUnpacking:
+    """`jitgen.quantize.unpack_mxfp4` beside torch's operations."""
+
+    def test_the_same_bits_everywhere(self, shared_cache: None) -> None:
+        weights = weights_of("exact1", 20)
+        expected, in_torch = unpacked(weights), quantize.unpack_mxfp4(weights)
+        mine = tuple(map(torch.empty_like, expected))
+        with device("sm_90a", num_sms=2):
+            found = quantize.unpack_mxfp4(weights)
+            config = config_of("exact1_k4")
+            assert quantize.unpack_mxfp4(weights, out=mine, config=config) is mine
+
+        for each in (in_torch, found, mine):
+            assert not any(differ(*pair).any() for pair in zip(each, expected, strict=True))
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"out": torch.empty(2)}, r"out: must be two tensors, b and b_scale \(got Tensor"),
+            ({"out": (torch.empty(3, N, K), torch.empty(3, N))}, r"out\[0\]: must"),
+            ({"config": config_of("folded1")}, "config: must be for exact1"),
+            ({"config": 3}, r"config: must be an UnpackWeightsConfig \(got int"),
+        ],
+    )
+    def test_refused(self, given: dict[str, Any], message: str) -> None:
+        with device("sm_90a", num_sms=2), pytest.raises(InputError, match=message):
+            quantize.unpack_mxfp4(weights_of("exact1"), **given)
+
+    def test_a_config_needs_a_kernel(self) -> None:
+        with pytest.raises(InputError, match=r"config: is for a GPU with a kernel \(got cpu"):
+            quantize.unpack_mxfp4(weights_of("exact1"), config=config_of("exact1_k4"))
