@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
     from jitgen.events import Event, on_event
     from jitgen.fleet.warm_up import warm_up
+    from jitgen.layer.call import moe
+    from jitgen.layer.config import MoEConfig
+    from jitgen.layer.module import MoELayer
+    from jitgen.layer.weights import ExpertWeights
+    from jitgen.layer.workspace import Workspace
     from jitgen.ops.combine.call import combine
     from jitgen.ops.combine.config import CombineConfig, CombineProblem
     from jitgen.ops.grouped_gemm.call import grouped_gemm
@@ -36,6 +41,11 @@ if TYPE_CHECKING:
         Schedule,
         Tile,
     )
+    from jitgen.ops.grouped_gemm_wgrad.call import grouped_gemm_wgrad
+    from jitgen.ops.grouped_gemm_wgrad.config import (
+        GroupedGemmWgradConfig,
+        GroupedGemmWgradProblem,
+    )
     from jitgen.ops.moe_fc2_dense.call import moe_fc2_dense
     from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
     from jitgen.ops.permute_quantize.call import permute_quantize
@@ -46,6 +56,7 @@ if TYPE_CHECKING:
     from jitgen.ops.route.results import Routing, Sorting
     from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
     from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, SiluMulQuantizeProblem
+    from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
     from jitgen.runtime.prewarm import prewarm
     from jitgen.runtime.session import Session, freeze, get_kernel, select
     from jitgen.targets.legality import check
@@ -60,8 +71,13 @@ __all__ = [
     "DType",
     "Epilogue",
     "Event",
+    "ExpertWeights",
+    "GroupedGemmWgradConfig",
+    "GroupedGemmWgradProblem",
     "KernelConfig",
     "Layout",
+    "MoEConfig",
+    "MoELayer",
     "MoeFc2DenseConfig",
     "MoeFc2DenseProblem",
     "Operands",
@@ -81,6 +97,9 @@ __all__ = [
     "SiluMulQuantizeProblem",
     "Sorting",
     "Tile",
+    "UnpackWeightsConfig",
+    "UnpackWeightsProblem",
+    "Workspace",
     "__version__",
     "check",
     "combine",
@@ -88,7 +107,9 @@ __all__ = [
     "freeze",
     "get_kernel",
     "grouped_gemm",
+    "grouped_gemm_wgrad",
     "metrics",
+    "moe",
     "moe_fc2_dense",
     "on_event",
     "permute_quantize",
@@ -104,11 +125,13 @@ __all__ = [
 ]
 
 _GEMM = "jitgen.ops.grouped_gemm"
+_WGRAD = "jitgen.ops.grouped_gemm_wgrad"
 _FC2 = "jitgen.ops.moe_fc2_dense"
 _PERMUTE = "jitgen.ops.permute_quantize"
 _COMBINE = "jitgen.ops.combine"
 _ROUTE = "jitgen.ops.route"
 _SILU = "jitgen.ops.silu_mul_quantize"
+_LAYER = "jitgen.layer"
 _HOME = {
     "metrics": "",
     "quantize": "",
@@ -127,6 +150,9 @@ _HOME = {
     "Tile": f"{_GEMM}.config",
     "Problem": f"{_GEMM}.config",
     "grouped_gemm": f"{_GEMM}.call",
+    "GroupedGemmWgradConfig": f"{_WGRAD}.config",
+    "GroupedGemmWgradProblem": f"{_WGRAD}.config",
+    "grouped_gemm_wgrad": f"{_WGRAD}.call",
     "MoeFc2DenseConfig": f"{_FC2}.config",
     "MoeFc2DenseProblem": f"{_FC2}.config",
     "moe_fc2_dense": f"{_FC2}.call",
@@ -147,6 +173,8 @@ _HOME = {
     "SiluMulQuantizeConfig": f"{_SILU}.config",
     "SiluMulQuantizeProblem": f"{_SILU}.config",
     "silu_mul_quantize": f"{_SILU}.call",
+    "UnpackWeightsConfig": "jitgen.ops.unpack_weights.config",
+    "UnpackWeightsProblem": "jitgen.ops.unpack_weights.config",
     "check": "jitgen.targets.legality",
     "emulate": "jitgen.verify",
     "Event": "jitgen.events",
@@ -157,6 +185,11 @@ _HOME = {
     "select": "jitgen.runtime.session",
     "Session": "jitgen.runtime.session",
     "warm_up": "jitgen.fleet.warm_up",
+    "moe": f"{_LAYER}.call",
+    "MoEConfig": f"{_LAYER}.config",
+    "MoELayer": f"{_LAYER}.module",
+    "ExpertWeights": f"{_LAYER}.weights",
+    "Workspace": f"{_LAYER}.workspace",
 }
 """Module of each public name that is loaded when it is first used; empty: it is a module itself."""
 
