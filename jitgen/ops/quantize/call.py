@@ -2,7 +2,9 @@
 """
 `jitgen.quantize.mxfp8`, `mxfp4` and `nvfp4`: a kernel on GPUs that have one, torch elsewhere.
 
-Both give the same bits for rows that somebody owns. What torch's tracers see is torch's operations.
+Both give the same bits for rows that somebody owns. torch's tracers see one operation,
+``torch.ops.jitgen.quantize``; see `jitgen.ops.tracing`. Where `x` needs a gradient they see torch's
+operations, which have one.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from jitgen.ops import calling as common
 from jitgen.ops.launch import similar
 from jitgen.ops.quantize.config import Format, QuantizeConfig, Rounding
 from jitgen.ops.quantize.dispatch import Call, Result, run, server
+from jitgen.ops.values import check_values
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
 
@@ -63,7 +66,7 @@ def mxfp8(
     A kernel that is missing where compiling is off (JITGEN_ON_MISS), or while a CUDA graph is
     captured, is named in a warning, once, and torch's operations serve.
     """
-    return _quantized(Format.MXFP8, x, offs, masked_m, rounding, config)
+    return quantized(Format.MXFP8, x, offs, masked_m, None, rounding, config)
 
 
 def mxfp4(
@@ -94,7 +97,7 @@ def mxfp4(
         InputError: As for `mxfp8`.
         CompileError: As for `mxfp8`.
     """
-    return _quantized(Format.MXFP4, x, offs, masked_m, rounding, config)
+    return quantized(Format.MXFP4, x, offs, masked_m, None, rounding, config)
 
 
 def nvfp4(
@@ -134,23 +137,28 @@ def nvfp4(
         CompileError: As for `mxfp8`.
     """
     overall = nv16.global_scale_of(x, offs, global_scale)
-    found = _launched(Format.NVFP4, x, offs, masked_m, overall, "up", config)
-    if found is None:
-        return nv16.nvfp4(x, offs=offs, global_scale=overall)
-    return *found, overall
+    return *quantized(Format.NVFP4, x, offs, masked_m, overall, "up", config), overall
 
 
-def _quantized(
+def quantized(
     form: Format,
     x: Tensor,
     offs: Tensor | None,
     masked_m: Tensor | None,
+    global_scale: Tensor | None,
     rounding: mx32.Rounding,
     config: QuantizeConfig | None,
 ) -> Result:
-    found = _launched(form, x, offs, masked_m, None, rounding, config)
+    """Return q and its scales for any format; NVFP4 has a `global_scale`, others none."""
+    if is_dynamo_compiling() and not (is_grad_enabled() and x.requires_grad):
+        from jitgen.ops.tracing import compiled
+
+        return compiled.quantize(form, x, offs, masked_m, global_scale, rounding, config)
+    found = _launched(form, x, offs, masked_m, global_scale, rounding, config)
     if found is not None:
         return found
+    if form is Format.NVFP4:
+        return nv16.nvfp4(x, offs=offs, global_scale=global_scale)[:2]
     of = mx32.mxfp8 if form is Format.MXFP8 else mx32.mxfp4
     return of(x, offs=offs, rounding=rounding)
 
@@ -200,9 +208,13 @@ def _launched(
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
     given = (x, offs, masked_m, global_scale)
-    _check(form, x, offs, masked_m, rounding)
-    if common.is_traced(given) or (is_grad_enabled() and x.requires_grad):
+    check(form, x, offs, masked_m, rounding)
+    if is_grad_enabled() and x.requires_grad:
         return None
+    if common.is_traced(given):
+        from jitgen.ops.tracing import quantize as traced
+
+        return traced.record(form, *given, rounding, config)
     call = Call(
         x=x,
         offs=offs,
@@ -217,6 +229,7 @@ def _launched(
 
 def _served(call: Call, config: QuantizeConfig | None, key: tuple[Any, ...]) -> Result | None:
     session = current.get()
+    check_values(call.layout, call.groups, call.x.shape[-2])
     device = server(call, session)
     if device is None:
         if config is not None:
@@ -235,10 +248,15 @@ def _served(call: Call, config: QuantizeConfig | None, key: tuple[Any, ...]) -> 
         return None
 
 
-def _check(
+def check(
     form: Format, x: Tensor, offs: Tensor | None, masked_m: Tensor | None, rounding: str
 ) -> None:
-    """Require what kernels and torch's operations take alike; raises InputError."""
+    """
+    Require what kernels and torch's operations take alike.
+
+    Raises:
+        InputError: An argument is wrong.
+    """
     mx32.check(x, offs, rounding)
     if form is not Format.MXFP8:
         e2m1.check_even(x, "x")

@@ -16,10 +16,12 @@ from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.moe_fc2_dense.validate import Arguments as Fc2Arguments
+from jitgen.ops.quantize.config import Format, QuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.validate import Arguments
 from jitgen.ops.tracing import moe_fc2_dense as fc2
 from jitgen.ops.tracing import prepared_gemm as prepared
+from jitgen.ops.tracing import quantize as quantizing
 from jitgen.ops.tracing import silu_mul_quantize as silu
 from jitgen.ops.tracing.grouped_gemm import name_of, operation, operation_out
 
@@ -50,6 +52,13 @@ def _fc2_name(config: MoeFc2DenseConfig, device: torch.device) -> str | None:
     """Return the same for the third."""
     _kept[id(config)] = config
     return fc2.name_of(config, device)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _quantize_name(config: QuantizeConfig, device: torch.device) -> str | None:
+    """Return the same for the fourth."""
+    _kept[id(config)] = config
+    return quantizing.name_of(config, device)
 
 
 def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
@@ -151,3 +160,20 @@ def moe_fc2_dense(  # as the public one
         out_dtype=out_dtype,
     )
     return fc2.call(given, None if config is None else _fc2_name(config, a.device))
+
+
+def quantize(  # as `jitgen.ops.quantize.call.quantized`
+    form: Format,
+    x: Tensor,
+    offs: Tensor | None,
+    masked_m: Tensor | None,
+    global_scale: Tensor | None,
+    rounding: str,
+    config: QuantizeConfig | None,
+) -> tuple[Tensor, Tensor]:
+    """Call the operation, which is all that the graph holds."""
+    name = None if config is None else _quantize_name(config, x.device)
+    found: tuple[Tensor, Tensor] = quantizing.operation(
+        x, form.value, offs, masked_m, global_scale, rounding, name
+    )
+    return found
