@@ -16,6 +16,7 @@ from jitgen.config import BLayout
 from jitgen.formats.prepared import PreparedWeights
 
 GROUPS, N, K = 3, 40, 160
+WHOLE_K = 256  # whole blocks of scales
 ROWS = 25
 """No multiple of 4, which pads it: a stride that equals a size would share its symbol."""
 OTHER_ROWS = (33, 45)
@@ -133,9 +134,9 @@ def _fc2_into(x: Tensor, b: Tensor, b_scale: Tensor, alpha: Tensor, out: Tensor)
 
 
 def _fc2_tensors(rows: int) -> tuple[Tensor, ...]:
-    b, b_scale = quantize.per_block(normal(0, GROUPS, N, K))
+    b, b_scale = quantize.per_block(normal(0, GROUPS, N, WHOLE_K))
     alpha = torch.rand(rows, GROUPS, generator=chance(rows))
-    return normal(rows, GROUPS, rows, K), b, b_scale, alpha
+    return normal(rows, GROUPS, rows, WHOLE_K), b, b_scale, alpha
 
 
 def _fc2_out_tensors(rows: int) -> tuple[Tensor, ...]:

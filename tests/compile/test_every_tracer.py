@@ -127,7 +127,14 @@ def test_export(traced: Traced, strict: bool) -> None:
         agree(program.module(), traced, rows, is_exported=True)
 
 
-@every
+_WHOLE = [each for each in EVERY if each.name not in {"per_token_group", "per_block"}]
+"""
+Without those that cut FP8 rows off behind what fits a vector: of such a graph, all of torch's own
+operations, inductor's C++ ahead of time writes wrong bytes there (torch 2.13).
+"""
+
+
+@pytest.mark.parametrize("traced", _WHOLE, ids=str)
 @needs_gxx
 @pytest.mark.nightly
 def test_ahead_of_time(traced: Traced, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from jitgen import formats
-from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.errors import InputError
 from jitgen.formats.protocol import OF_TORCH, TORCH, Rows, ScaleFormat
 from jitgen.layouts import ARGUMENT
@@ -149,6 +149,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     is_unscaled = space.is_unscaled(of_a, of_b)
     form = _format(given, is_unscaled=is_unscaled)
     out_dtype = _check_out(given, (*a.shape[:-1], n), arch)
+    b_layout = _b_layout(b, space, of_a)
     facts = Facts(
         device=device,
         arch=arch,
@@ -159,6 +160,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
             out_dtype=out_dtype,
             scale_granularity=ScaleGranularity.TENSOR if form is None else form.name,
             a_scale_granularity=ScaleGranularity.NONE if is_unscaled else None,
+            b_layout=b_layout,
         ),
         groups=num_groups,
         rows=a.shape[-2],
@@ -181,10 +183,21 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         ("out", given.out, alignment),
     ):
         if tensor is not None:
-            check_memory(name, tensor, ("a", a), bytes_, has_memory=has_memory)
+            across = b_layout is BLayout.N_MAJOR and tensor is b
+            check_memory(name, tensor, ("a", a), bytes_, has_memory=has_memory, across=across)
     check_the_rest(given, n, has_memory=has_memory)
     refuse_gradients(given.tensors, _OP)
     return facts
+
+
+def _b_layout(b: Tensor, space: Space, of_a: DType) -> BLayout:
+    """Return how b lies, which its strides tell; of one column or row K counts as contiguous."""
+    _, n, k = b.shape
+    if of_a not in space.n_major or b.stride(2) == 1 or k == 1:
+        return BLayout.PLAIN
+    if b.stride(1) != 1 and n != 1:
+        raise InputError("b", f"must have K or N contiguous (got strides {b.stride()})")
+    return BLayout.N_MAJOR
 
 
 def check_bias(bias: Tensor | None, groups: int, n: int) -> None:
