@@ -52,7 +52,9 @@ def exact(mat_a: Tensor, mat_b: Tensor, offs: Tensor | None) -> Tensor:
 
 
 @form
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.nightly)]
+)
 def test_as_torch_does(form: str, dtype: torch.dtype) -> None:
     """Every form, with values that bfloat16 and sums of them hold: the same bits."""
     mat_a, mat_b, offs = FORMS[form]

@@ -28,6 +28,11 @@ pytestmark = [
 
 needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 every = pytest.mark.parametrize("traced", EVERY, ids=str)
+operations_first = pytest.mark.parametrize(
+    "traced",
+    [pytest.param(each, marks=() if each in OPERATIONS else pytest.mark.nightly) for each in EVERY],
+    ids=str,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -67,8 +72,11 @@ def test_fake_tensors(traced: Traced) -> None:
         assert (mine.shape, mine.dtype, mine.stride()) == (other.shape, other.dtype, other.stride())
 
 
-@every
-@pytest.mark.parametrize("tracing_mode", ["real", "fake", "symbolic"])
+@operations_first
+@pytest.mark.parametrize(
+    "tracing_mode",
+    [*(pytest.param(mode, marks=pytest.mark.nightly) for mode in ("real", "fake")), "symbolic"],
+)
 def test_make_fx(traced: Traced, tracing_mode: str) -> None:
     graph = make_fx(traced.call, tracing_mode=tracing_mode)(*traced.tensors(ROWS))
 
@@ -77,7 +85,7 @@ def test_make_fx(traced: Traced, tracing_mode: str) -> None:
         agree(graph, traced, rows)
 
 
-@every
+@operations_first
 def test_one_graph_serves_every_number_of_rows(traced: Traced) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -117,7 +125,7 @@ def exported(traced: Traced, *, strict: bool) -> torch.export.ExportedProgram:
     )
 
 
-@every
+@operations_first
 @pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_export(traced: Traced, strict: bool) -> None:
     program = exported(traced, strict=strict)
