@@ -159,6 +159,16 @@ def _nvfp4(x: Tensor, offs: Tensor) -> tuple[Tensor, ...]:
     return _bytes(*quantize.nvfp4(x * 2, offs=offs))
 
 
+def _mxfp8_into(x: Tensor, offs: Tensor, out: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+    return _bytes(*quantize.mxfp8(x * 2, offs=offs, out=(out, scale)))
+
+
+def _mxfp8_out_tensors(rows: int) -> tuple[Tensor, ...]:
+    x, offs = _x_tensors(rows)
+    q, scale = quantize.mxfp8(torch.zeros_like(x), offs=offs)
+    return x, offs, q, scale
+
+
 def _quantised(name: str, x: Tensor, _offs: Tensor) -> tuple[Tensor, ...]:
     return _bytes(*getattr(quantize, name)(x * 2))
 
@@ -189,6 +199,14 @@ OPERATIONS = [
 _QUANTIZE = ("jitgen.quantize.default",)
 OPERATIONS += [
     Traced("mxfp8", _QUANTIZE, _mxfp8, _x_tensors, (0, None), (0, "x")),
+    Traced(
+        "mxfp8_out",
+        ("jitgen.quantize.out",),
+        _mxfp8_into,
+        _mxfp8_out_tensors,
+        (None, None, None, None),  # no dimension of the scales is a multiple of the rows
+        (0, "x"),
+    ),
     Traced("mxfp4", _QUANTIZE, _mxfp4, _x_tensors, (0, None), (0, "x")),
     Traced("nvfp4", _QUANTIZE, _nvfp4, _x_tensors, (0, None), (0, "x")),
 ]

@@ -136,9 +136,6 @@ class BLayout(StrEnum):
     PLAIN = "plain"
     """(G, N, K), as it was quantised, K contiguous."""
 
-    N_MAJOR = "nmajor"
-    """(G, N, K), N contiguous: the transpose of weights (G, K, N), of 16 bits or more."""
-
     EXACT1 = "exact1"
     """Decoded to e4m3 bit by bit; sums of 32 along K are multiplied by their scale in float32."""
 
@@ -147,6 +144,9 @@ class BLayout(StrEnum):
 
     WIDE1 = "wide1"
     """Decoded to bfloat16 times the scale."""
+
+    N_MAJOR = "nmajor"
+    """(G, N, K), N contiguous: the transpose of weights (G, K, N), of 16 bits or more."""
 
     @property
     def is_prepared(self) -> bool:

@@ -192,8 +192,9 @@ def test_torch_accepts_the_registration(traced: Traced) -> None:
     Schema, mutation, fake results, autograd and compiled ones agree, says torch's own check. Its
     look at what is written multiplies tensors, which torch cannot with FP8 ones.
     """
+    tensors = traced.tensors(ROWS)
     with _Caught() as caught:
-        traced.call(*traced.tensors(ROWS))
+        traced.call(*tensors)
     assert caught.call is not None
     operation, given, named = caught.call
 

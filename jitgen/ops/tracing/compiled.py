@@ -169,11 +169,9 @@ def quantize(  # as `jitgen.ops.quantize.call.quantized`
     masked_m: Tensor | None,
     global_scale: Tensor | None,
     rounding: str,
+    out: tuple[Tensor, Tensor] | None,
     config: QuantizeConfig | None,
 ) -> tuple[Tensor, Tensor]:
     """Call the operation, which is all that the graph holds."""
     name = None if config is None else _quantize_name(config, x.device)
-    found: tuple[Tensor, Tensor] = quantizing.operation(
-        x, form.value, offs, masked_m, global_scale, rounding, name
-    )
-    return found
+    return quantizing.call(out, x, form.value, offs, masked_m, global_scale, rounding, name)

@@ -9,17 +9,16 @@ on a CPU serves a GPU.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from jitgen import formats
 from jitgen.config import Arch
 from jitgen.errors import InputError
-from jitgen.formats.atoms import Atoms
-from jitgen.formats.protocol import Rows
 from jitgen.ops.quantize import call as eager
 from jitgen.ops.quantize.config import Format, QuantizeConfig
+from jitgen.ops.quantize.dispatch import shapes_of
 from jitgen.ops.tracing.library import Operation, register
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
@@ -39,6 +38,7 @@ def record(
     masked_m: Tensor | None,
     global_scale: Tensor | None,
     rounding: str,
+    out: _Result | None,
     config: QuantizeConfig | None,
 ) -> _Result:
     """
@@ -47,9 +47,17 @@ def record(
     Raises:
         InputError: `config` is none, or a tensor is batched by vmap.
     """
-    name = name_of(config, x.device)
-    found: _Result = operation(x, form.value, offs, masked_m, global_scale, rounding, name)
-    return found
+    rest = (offs, masked_m, global_scale, rounding, name_of(config, x.device))
+    return call(out, x, form.value, *rest)
+
+
+def call(out: _Result | None, *given: Any) -> _Result:
+    """Call the operation, with the names of a format and a config."""
+    if out is None:
+        found: _Result = operation(*given)
+        return found
+    operation_out(*out, *given)
+    return out
 
 
 def name_of(config: QuantizeConfig | None, device: torch.device) -> str | None:
@@ -85,7 +93,16 @@ def _format(name: str) -> Format:
     return Format(name)
 
 
-def _run(
+def _run(*given: Any) -> _Result:
+    return _quantized(None, *given)
+
+
+def _run_out(q: Tensor, scale: Tensor, *given: Any) -> None:
+    _quantized((q, scale), *given)
+
+
+def _quantized(
+    out: _Result | None,
     x: Tensor,
     form: str,
     offs: Tensor | None = None,
@@ -102,11 +119,23 @@ def _run(
         masked_m,
         global_scale,
         rounding,  # type: ignore[arg-type]
+        out,
         chosen,
     )
 
 
-def _fake(
+def _fake(*given: Any) -> _Result:
+    x, form, offs = _checked(*given)
+    (q_shape, q_dtype), (shape, dtype) = shapes_of(form, x, offs)
+    return x.new_empty(q_shape, dtype=q_dtype), x.new_empty(shape, dtype=dtype)
+
+
+def _fake_out(q: Tensor, scale: Tensor, *given: Any) -> None:
+    x, form, offs = _checked(*given)
+    eager.check_out((q, scale), form, x, offs)
+
+
+def _checked(
     x: Tensor,
     form: str,
     offs: Tensor | None = None,
@@ -114,24 +143,21 @@ def _fake(
     _global_scale: Tensor | None = None,
     rounding: str = "up",
     config: str | None = None,
-) -> _Result:
+) -> tuple[Tensor, Format, Tensor | None]:
     wanted = _format(form)
     eager.check(wanted, x, offs, masked_m, rounding)
     if config is not None:
         _config(config, _arch(x.device))
-    of_scales = formats.find(wanted.scales)
-    if not isinstance(of_scales, Atoms):
-        raise TypeError(f"the scales of {wanted} lie in no atoms")
-    *front, size_k = x.shape
-    rows = Rows(tuple(front), 0 if offs is None else offs.shape[0])
-    is_packed = wanted is not Format.MXFP8
-    q_shape = (*front, size_k // 2 if is_packed else size_k)
-    return (
-        x.new_empty(q_shape, dtype=torch.uint8 if is_packed else torch.float8_e4m3fn),
-        x.new_empty(of_scales.a_shape(rows, size_k), dtype=of_scales.dtype),
-    )
+    return x, wanted, offs
 
 
 operation = register(
     Operation(schema=f"quantize({_ARGUMENTS}) -> (Tensor, Tensor)", run=_run, fake=_fake)
+)
+operation_out = register(
+    Operation(
+        schema=f"quantize.out(Tensor(a!) out, Tensor(b!) scale, {_ARGUMENTS}) -> ()",
+        run=_run_out,
+        fake=_fake_out,
+    )
 )
