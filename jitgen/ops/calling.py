@@ -143,10 +143,21 @@ def require_unit_stride(name: str, tensor: Tensor, side: int) -> None:
 
 
 def check_memory(
-    name: str, tensor: Tensor, like: tuple[str, Tensor], alignment: int, *, has_memory: bool
+    name: str,
+    tensor: Tensor,
+    like: tuple[str, Tensor],
+    alignment: int,
+    *,
+    has_memory: bool,
+    across: bool = False,
 ) -> None:
-    """Require rows of neighbours beside `like`, whose addresses are multiples of `alignment`."""
+    """
+    Require rows of neighbours beside `like`, whose addresses are multiples of `alignment`.
+
+    With `across` it is columns: the tensor is a transposed view.
+    """
     require_device(name, tensor, like)
+    tensor = tensor.mT if across else tensor
     require_unit_stride(name, tensor, -1)
     size = tensor.element_size()
     if alignment <= size:  # torch sees to that

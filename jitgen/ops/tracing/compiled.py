@@ -18,11 +18,13 @@ from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments as WgradArguments
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.moe_fc2_dense.validate import Arguments as Fc2Arguments
+from jitgen.ops.quantize.config import Format, QuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.validate import Arguments
 from jitgen.ops.tracing import grouped_gemm_wgrad as wgrad
 from jitgen.ops.tracing import moe_fc2_dense as fc2
 from jitgen.ops.tracing import prepared_gemm as prepared
+from jitgen.ops.tracing import quantize as quantizing
 from jitgen.ops.tracing import silu_mul_quantize as silu
 from jitgen.ops.tracing.grouped_gemm import name_of, operation, operation_out
 
