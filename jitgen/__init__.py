@@ -19,7 +19,7 @@ from jitgen._version import __version__
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
-    from jitgen import metrics, quantize, reference
+    from jitgen import metrics, quantize, reference, torch
     from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
     from jitgen.events import Event, on_event
     from jitgen.fleet.warm_up import warm_up
@@ -89,6 +89,7 @@ __all__ = [
     "select",
     "settings",
     "silu_mul_quantize",
+    "torch",
     "warm_up",
 ]
 
@@ -100,6 +101,7 @@ _HOME = {
     "metrics": "",
     "quantize": "",
     "reference": "",
+    "torch": "",
     "Arch": "jitgen.config",
     "BLayout": "jitgen.config",
     "DType": "jitgen.config",

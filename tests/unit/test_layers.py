@@ -32,6 +32,7 @@ LAYERS = [
     {"runtime", "plans", "remote", "metrics"},
     {"fleet", "bundle"},
     {"ops", "quantize", "reference"},
+    {"torch"},
     {"verify"},
     {"tuning.measure"},
     {"tuning.search"},

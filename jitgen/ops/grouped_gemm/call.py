@@ -66,7 +66,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             or (M, K / 2) of e2m1 in pairs, the first in the low half of its byte: uint8 or
             float4_e2m1fn_x2. K contiguous. On sm_90a K values are a multiple of 16 bytes, and so
             are addresses and strides, as for b and out.
-        b: (G, N, K), type and device of `a`, K contiguous; with mx32 scales (G, N, K / 2) of e2m1
+        b: (G, N, K), type and device of `a`, K contiguous; of bfloat16, on a CPU also float32, K or
+            N, so that the transpose of (G, K, N) is no copy; with mx32 scales (G, N, K / 2) of e2m1
             beside float8_e4m3fn, too, and on sm_120a, sm_121a and cpu beside bfloat16, which has no
             scales and is multiplied as it is. On sm_90a N values of the output's type are a
             multiple of 16 bytes. Or MXFP4 weights for sm_90a and cpu that
@@ -167,7 +168,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             a.numel(),  # in its place: `launch.ROWS`
             b.shape,
             # a_scale without b_scale is a mistake too; with it, the entry ties one to the other.
-            a_scale if b_scale is None else b_scale.shape,
+            # Without scales both ways in which b may lie are to be warm: forward and backward.
+            (a_scale, b.is_contiguous()) if b_scale is None else b_scale.shape,
             out_dtype,
             a.get_device() if devices.has_several_gpus else None,
             alpha.__class__,
@@ -182,6 +184,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             b_scale.__class__,
             groups.__class__,
             out.__class__,
+            out is a,  # other overlaps are found where a call is new, or JITGEN_CHECK is on
             num_modes(),
             is_grad_enabled()
             and (

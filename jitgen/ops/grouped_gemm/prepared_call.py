@@ -24,6 +24,7 @@ from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.dispatch import problem_of, require_bias, require_fit
 from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared, similar
+from jitgen.ops.values import check_values
 from jitgen.runtime import devices
 from jitgen.runtime.session import Session, current
 
@@ -153,6 +154,7 @@ def _prepare(
 ) -> tuple[PreparedLaunch, Family, int]:
     """Validate `given`, choose a config unless one is forced, and get a kernel."""
     facts = validate(given, session)
+    check_values(facts.layout, given.groups, facts.rows, groups=facts.groups)
     family = Family()
     neighbours: tuple[Config, ...] = ()
     if config is None:

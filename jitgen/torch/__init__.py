@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+torch's grouped matrix products, by torch's names, with torch's arguments and torch's order of
+weights: drop-ins whose products jitgen's kernels compute.
+
+Weights are (G, K, N) here and (G, N, K) in `jitgen.grouped_gemm`. Which it is nobody guesses from
+shapes or strides: gpt-oss has K = N = 2880. The function that is called says it.
+
+Three of the four forms have kernels. The fourth, 2D x 2D with groups along K, is the gradient of
+weights, and is refused.
+"""
+
+from jitgen.torch.grouped import grouped_mm
+from jitgen.torch.scaled import scaled_grouped_mm
+
+__all__ = ["grouped_mm", "scaled_grouped_mm"]
