@@ -143,6 +143,14 @@ def _fc2_out_tensors(rows: int) -> tuple[Tensor, ...]:
     return *_fc2_tensors(rows), torch.zeros(rows, N, dtype=torch.bfloat16)
 
 
+def _wgrad(dy: Tensor, a: Tensor, offs: Tensor) -> Tensor:
+    return jitgen.grouped_gemm_wgrad(dy * 2, a, offs=offs) + 1
+
+
+def _wgrad_tensors(rows: int) -> tuple[Tensor, ...]:
+    return normal(rows, rows, N), normal(rows + 1, rows, K), ends(rows)
+
+
 def _bytes(*results: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.view(torch.uint8) if x.element_size() == 1 else x for x in results)
 
@@ -195,6 +203,10 @@ OPERATIONS = [
     Traced("silu_out", (f"{_SILU}.out",), _silu_into, _silu_out_tensors, (0, None, 0), (0, "x")),
     Traced("fc2", (f"{_FC2}.default",), _fc2, _fc2_tensors, (1, None, None, 0)),
     Traced("fc2_out", (f"{_FC2}.out",), _fc2_into, _fc2_out_tensors, (1, None, None, 0, 0)),
+]
+_WGRAD = "jitgen.grouped_gemm_wgrad"
+OPERATIONS += [
+    Traced("wgrad", (f"{_WGRAD}.default",), _wgrad, _wgrad_tensors, (0, 0, None), (0, "dy")),
 ]
 _QUANTIZE = ("jitgen.quantize.default",)
 OPERATIONS += [

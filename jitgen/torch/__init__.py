@@ -6,8 +6,8 @@ weights: drop-ins whose products jitgen's kernels compute.
 Weights are (G, K, N) here and (G, N, K) in `jitgen.grouped_gemm`. Which it is nobody guesses from
 shapes or strides: gpt-oss has K = N = 2880. The function that is called says it.
 
-Three of the four forms have kernels. The fourth, 2D x 2D with groups along K, is the gradient of
-weights, and is refused.
+All four forms have kernels; 2D x 2D with groups along K, the gradient of weights, for operands
+without scales.
 """
 
 from jitgen.torch.grouped import grouped_mm
