@@ -141,7 +141,8 @@ def unreachable(config: KernelConfig) -> tuple[Excuse, ...]:
     others = config.cluster.m if config.layout is Layout.CONTIGUOUS else config.cluster.size
     if config.tile.m != WAVE_ROWS or others > 1:
         return ()
-    return (Excuse("waves == 0", "a tile of 64 rows is one warpgroup's, and never without rows"),)
+    reason = "a tile of 64 rows is one warpgroup's, and never without rows"
+    return (Excuse("waves == 0", reason, function="skip_blocks"),)
 
 
 def tile(config: KernelConfig) -> tuple[int, int]:

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -313,3 +316,18 @@ def test_torch_compile_reads_recipes() -> None:
 
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(a, a_scale), layer(a, a_scale))
+
+
+def test_importing_the_package_registers_every_operation() -> None:
+    """Programs that load an exported graph import nothing else of jitgen's."""
+    registered = "torch._C._dispatch_get_registrations_for_dispatch_key('CPU')"
+    program = f"import torch, jitgen.torch; print(*{registered})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    found = {name for name in done.stdout.split() if name.startswith("jitgen::")}
+
+    names = {name.removeprefix("jitgen::").partition(".")[0] for name in found}
+    modules = Path(jitgen.ops.tracing.__file__).parent.glob("*.py")
+    wanted = {path.stem for path in modules} - {"__init__", "compiled", "gradients", "library"}
+    assert names == {{"prepared_gemm": "grouped_gemm_prepared"}.get(x, x) for x in wanted}

@@ -59,7 +59,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
     tensors' device, and nothing waits.
 
     Exactly one of `offs`, `m_indices` and `masked_m` says which rows belong to which group. Their
-    values are read on the device and not checked.
+    values are read on the device and not checked, unless JITGEN_CHECK is on: see docs/torch.md.
 
     Args:
         a: (M, K), or (G, M, K) with `masked_m`: float8_e4m3fn or bfloat16, on a CPU also float32,
@@ -113,8 +113,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
         bias: (G, N) float32, N contiguous: what is added to each row of a group before it is
             rounded. With prepared weights, and on sm_120a and sm_121a with any; on a CPU with e2m1
             beside bfloat16, too. Other kernels have none, and refuse it.
-        out: (M, N) or (G, M, N), N contiguous: where the result goes. Rows of no group are not
-            written.
+        out: (M, N) or (G, M, N), N contiguous, on no memory of `a`: where the result goes. Rows of
+            no group are not written.
         out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
         expected_m: How many rows a group is expected to have, for choosing a kernel; any value
             gives right results. Without it groups count as equally large, and masked ones as full.
@@ -169,7 +169,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             b.shape,
             # a_scale without b_scale is a mistake too; with it, the entry ties one to the other.
             # Without scales both ways in which b may lie are to be warm: forward and backward.
-            (a_scale, b.is_contiguous()) if b_scale is None else b_scale.shape,
+            (a_scale, b.stride(2)) if b_scale is None else b_scale.shape,
             out_dtype,
             a.get_device() if devices.has_several_gpus else None,
             alpha.__class__,

@@ -33,7 +33,7 @@ def of_grouped_gemm(op: Any) -> Callable[..., Any]:
         require_differentiable(named)
         if needs_gradient(given):
             with enable_single_level_autograd_function():  # torch.func unwrapped the operands
-                return _Product.apply(op, *named.values())
+                return _Product.apply(op, *named.values())  # type: ignore[attr-defined]
         with torch._C._AutoDispatchBelowAutograd():
             return op.redispatch(keys & behind, *given)
 
@@ -86,7 +86,7 @@ def _once(gradient: Tensor | None, *on: Tensor | None) -> Tensor | None:
     if gradient is None:
         return None
     with enable_single_level_autograd_function():
-        return _Once.apply(gradient, *on)  # type: ignore[no-any-return]
+        return _Once.apply(gradient, *on)  # type: ignore[attr-defined, no-any-return]
 
 
 class _Once(_SingleLevelFunction):

@@ -4,8 +4,8 @@ The cost model of `grouped_gemm_wgrad`: whole waves of tiles, each as deep as a 
 
 A k-block takes as long as the slower of two things, and a little of the other: its products, at
 three quarters of the peak, and what L2 gives all SMs at once, which is less where a cluster shares
-a tile. A tile ends with its store, a part of which nothing hides. Beside the waves stand the bytes that cross DRAM, most of
-which are the gradient where groups are small.
+a tile. A tile ends with its store, a part of which nothing hides. Beside the waves stand the bytes
+that cross DRAM, most of which are the gradient where groups are small.
 """
 
 from __future__ import annotations
