@@ -43,9 +43,21 @@ def solved(**options: Any) -> Solved:
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("layout", ["ragged", "masked"])
 @pytest.mark.parametrize(
-    ("a_dtype", "out_dtype"), [("bf16", "bf16"), ("bf16", "f32"), ("f32", "f32"), ("f32", "bf16")]
+    ("layout", "a_dtype", "out_dtype"),
+    [
+        ("ragged", "bf16", "bf16"),
+        ("masked", "f32", "f32"),
+        *(
+            pytest.param(*each, marks=pytest.mark.nightly)
+            for each in (
+                ("ragged", "bf16", "f32"),
+                ("ragged", "f32", "f32"),
+                ("masked", "bf16", "bf16"),
+                ("masked", "f32", "bf16"),
+            )
+        ),
+    ],
 )
 def test_right(sizes: Sizes, layout: str, a_dtype: str, out_dtype: str) -> None:
     """Bit for bit where sums are exact, else within their roundings; rows of nobody's are NaN."""
@@ -58,6 +70,7 @@ def test_right(sizes: Sizes, layout: str, a_dtype: str, out_dtype: str) -> None:
         assert case.wrong(CPU_BITS) == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("tile", [Tile(m=16, n=16, k=128), Tile(m=32, n=64, k=128)], ids=str)
 def test_every_tile_is_right(tile: Tile) -> None:
     case = solved()
