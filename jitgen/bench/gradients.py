@@ -134,8 +134,12 @@ def rows(*, candidates: bool = False, cases: Sequence[Case] = CASES) -> Iterator
 def measured(case: Case, arch: Arch, *, candidates: bool) -> Iterator[Row]:
     """Yield the rows of one case on a device of `arch`; raises as `rows`."""
     device = "cuda" if arch.is_gpu else "cpu"
-    operands = _operands(case, device)
-    for product in _products(case, *operands):
+    products = _products(case, *_operands(case, device))
+    if candidates:  # all cores compile, not one after the other
+        chosen = [jitgen.select(product.problem, arch) for product in products]
+        configs = dict.fromkeys(config for each in chosen for config in _considered(each, arch))
+        jitgen.prewarm(list(configs), arch=arch)
+    for product in products:
         yield from _sides(case, product, arch, candidates=candidates)
 
 

@@ -62,7 +62,7 @@ class _Product(_SingleLevelFunction):
         groups = {name: named[name] for name in ARGUMENT.values() if named[name] is not None}
         places = {name: place for place, name in enumerate(named, 1)}
         needs_a, needs_b = (ctx.needs_input_grad[places[name]] for name in "ab")
-        ctx.names, ctx.num_groups = list(named), b.shape[0]
+        ctx.names, ctx.num_groups, ctx.expected_m = list(named), b.shape[0], named["expected_m"]
         ctx.groups = tuple(groups)
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None, *groups.values())
 
@@ -73,8 +73,10 @@ class _Product(_SingleLevelFunction):
         a, b, *tensors = ctx.saved_tensors
         groups = dict(zip(ctx.groups, tensors, strict=True))
         with torch.no_grad():
-            da = None if b is None else gradients.of_rows(dy, b, groups)
-            db = None if a is None else gradients.of_weights(dy, a, ctx.num_groups, groups)
+            da = None if b is None else gradients.of_rows(dy, b, groups, ctx.expected_m)
+            db = None
+            if a is not None:
+                db = gradients.of_weights(dy, a, ctx.num_groups, groups, ctx.expected_m)
         if torch.is_grad_enabled():  # somebody may differentiate twice
             da, db = (_once(each, dy, a, b) for each in (da, db))
         of_names = {"a": da, "b": db}
