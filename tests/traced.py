@@ -167,13 +167,14 @@ def _nvfp4(x: Tensor, offs: Tensor) -> tuple[Tensor, ...]:
     return _bytes(*quantize.nvfp4(x * 2, offs=offs))
 
 
-def _mxfp8_into(x: Tensor, offs: Tensor, out: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
-    return _bytes(*quantize.mxfp8(x * 2, offs=offs, out=(out, scale)))
+def _nvfp4_into(x: Tensor, offs: Tensor, out: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+    return _bytes(*quantize.nvfp4(x * 2, offs=offs, out=(out, scale)))
 
 
-def _mxfp8_out_tensors(rows: int) -> tuple[Tensor, ...]:
+def _nvfp4_out_tensors(rows: int) -> tuple[Tensor, ...]:
+    """Not of mxfp8: torch 2.13's inductor cannot write to float8_e8m0fnu."""
     x, offs = _x_tensors(rows)
-    q, scale = quantize.mxfp8(torch.zeros_like(x), offs=offs)
+    q, scale, _ = quantize.nvfp4(torch.zeros_like(x), offs=offs)
     return x, offs, q, scale
 
 
@@ -199,23 +200,20 @@ OPERATIONS = [
         _prepared_out_tensors,
         (0, 0, *_NONE, 0),
     ),
+    Traced("wgrad", (f"{_GEMM}_wgrad.default",), _wgrad, _wgrad_tensors, (0, 0, None), (0, "dy")),
     Traced("silu", (f"{_SILU}.default",), _silu, _silu_tensors, (0, None), (0, "x")),
     Traced("silu_out", (f"{_SILU}.out",), _silu_into, _silu_out_tensors, (0, None, 0), (0, "x")),
     Traced("fc2", (f"{_FC2}.default",), _fc2, _fc2_tensors, (1, None, None, 0)),
     Traced("fc2_out", (f"{_FC2}.out",), _fc2_into, _fc2_out_tensors, (1, None, None, 0, 0)),
 ]
-_WGRAD = "jitgen.grouped_gemm_wgrad"
-OPERATIONS += [
-    Traced("wgrad", (f"{_WGRAD}.default",), _wgrad, _wgrad_tensors, (0, 0, None), (0, "dy")),
-]
 _QUANTIZE = ("jitgen.quantize.default",)
 OPERATIONS += [
     Traced("mxfp8", _QUANTIZE, _mxfp8, _x_tensors, (0, None), (0, "x")),
     Traced(
-        "mxfp8_out",
+        "nvfp4_out",
         ("jitgen.quantize.out",),
-        _mxfp8_into,
-        _mxfp8_out_tensors,
+        _nvfp4_into,
+        _nvfp4_out_tensors,
         (None, None, None, None),  # no dimension of the scales is a multiple of the rows
         (0, "x"),
     ),

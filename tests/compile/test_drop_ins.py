@@ -318,6 +318,7 @@ def test_torch_compile_reads_recipes() -> None:
     assert torch.equal(compiled(a, a_scale), layer(a, a_scale))
 
 
+@pytest.mark.nightly
 def test_importing_the_package_registers_every_operation() -> None:
     """Programs that load an exported graph import nothing else of jitgen's."""
     registered = "torch._C._dispatch_get_registrations_for_dispatch_key('CPU')"

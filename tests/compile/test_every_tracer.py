@@ -28,9 +28,12 @@ pytestmark = [
 
 needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 every = pytest.mark.parametrize("traced", EVERY, ids=str)
-operations_first = pytest.mark.parametrize(
+OFTEN = {"gemm", "gemm_out", "silu", "mxfp8"}
+"""An operation of each kind, for every push: with one result, an output, two results, a word."""
+
+some = pytest.mark.parametrize(
     "traced",
-    [pytest.param(each, marks=() if each in OPERATIONS else pytest.mark.nightly) for each in EVERY],
+    [pytest.param(each, marks=() if each.name in OFTEN else pytest.mark.nightly) for each in EVERY],
     ids=str,
 )
 
@@ -72,7 +75,7 @@ def test_fake_tensors(traced: Traced) -> None:
         assert (mine.shape, mine.dtype, mine.stride()) == (other.shape, other.dtype, other.stride())
 
 
-@operations_first
+@some
 @pytest.mark.parametrize(
     "tracing_mode",
     [*(pytest.param(mode, marks=pytest.mark.nightly) for mode in ("real", "fake")), "symbolic"],
@@ -85,7 +88,7 @@ def test_make_fx(traced: Traced, tracing_mode: str) -> None:
         agree(graph, traced, rows)
 
 
-@operations_first
+@some
 def test_one_graph_serves_every_number_of_rows(traced: Traced) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -125,7 +128,7 @@ def exported(traced: Traced, *, strict: bool) -> torch.export.ExportedProgram:
     )
 
 
-@operations_first
+@some
 @pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_export(traced: Traced, strict: bool) -> None:
     program = exported(traced, strict=strict)
