@@ -261,6 +261,14 @@ TABLE: tuple[Setting, ...] = (
         help="How long one compile in a process of its own may take.",
     ),
     Setting(
+        name="record",
+        default=None,
+        parse=values.absolute,
+        kind="path",
+        shown_default="none",
+        help="File that counts what is called, one beside it for each process; see docs/plans.md.",
+    ),
+    Setting(
         name="failure_ttl",
         default=86400.0,
         parse=values.seconds(values.MAX_TTL_S),

@@ -41,6 +41,9 @@ HOPPER_FP4 = {
 }
 """A suite with a room, a command and reports of its own: see `hopper_fp4`."""
 
+PLAN = {"plan": "The kernels of a plan, weighted by how often each is called."}
+"""A suite with an argument, and so with a command of its own: see `plan`."""
+
 
 def run(suite: str) -> Iterator[Row]:
     """
@@ -56,4 +59,4 @@ def run(suite: str) -> Iterator[Row]:
     yield from importlib.import_module(f"jitgen.bench.{suite}").rows()
 
 
-__all__ = ["HOPPER_FP4", "REPORTS", "SUITES", "Row", "run"]
+__all__ = ["HOPPER_FP4", "PLAN", "REPORTS", "SUITES", "Row", "run"]

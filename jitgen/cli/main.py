@@ -41,6 +41,7 @@ _HELP = frozenset({"-h", "--help"})
 _COMMANDS = {
     "demo": ("jitgen.cli.demo:demo", "Multiply a small MoE layer and show what was compiled."),
     "prewarm": ("jitgen.cli.prewarm:prewarm", "Compile every kernel that plans can ask for."),
+    "plan": ("jitgen.cli.plan:plan", "Look at plans, and make them of what programs called."),
     "show": ("jitgen.cli.show:show", "Show a kernel: source, PTX, SASS, resources, key."),
     "verify": ("jitgen.cli.verify:verify", "Run GPU kernels without a GPU and check them."),
     "configs": ("jitgen.cli.configs:configs", "List the configs that a target can run."),

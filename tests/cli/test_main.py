@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jitgen.bench import HOPPER_FP4, REPORTS, SUITES
+from jitgen.bench import HOPPER_FP4, PLAN, REPORTS, SUITES
 from jitgen.cli import main
 from jitgen.errors import CompileError, ConfigError, JitgenError, PlanError
 from tests.cli.conftest import Jitgen, process
@@ -60,9 +60,10 @@ def test_every_promised_command_is_there() -> None:
     ]
     bundle = ["export", "import", "inspect", "verify"]
     trust = ["init", "key", "add", "rotate", "revoke", "push", "show"]
-    bench = [*SUITES, *REPORTS, *HOPPER_FP4, "all"]
+    bench = [*SUITES, *REPORTS, *HOPPER_FP4, *PLAN, "all"]
+    plan = ["ls", "show", "from-recording"]
 
-    groups = {"cache": cache, "bench": bench, "bundle": bundle, "trust": trust}
+    groups = {"cache": cache, "plan": plan, "bench": bench, "bundle": bundle, "trust": trust}
     found = {(group, name) for group, names in groups.items() for name in names}
     assert {(name,) for name in promised} | found == set(ALL)
 

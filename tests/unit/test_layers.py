@@ -29,7 +29,7 @@ LAYERS = [
     {"codegen"},
     {"compile"},
     {"tuning"},
-    {"runtime", "plans", "remote", "metrics"},
+    {"runtime", "plans", "recording", "remote", "metrics"},
     {"fleet", "bundle"},
     {"ops", "quantize", "reference"},
     {"verify"},

@@ -153,7 +153,7 @@ def _prepare(
 ) -> tuple[PreparedLaunch, Family, int]:
     """Validate `given`, choose a config unless one is forced, and get a kernel."""
     facts = validate(given, session)
-    family = Family()
+    family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:
         problem = problem_of(facts, given, bias=given.bias is not None)

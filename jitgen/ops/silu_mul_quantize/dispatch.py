@@ -111,7 +111,7 @@ def _prepare(
         The launch, the family that it belongs to, and its rows; 0 where there is nothing to launch.
     """
     facts = validate(given, session)
-    family = Family()
+    family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:
         problem = problem_of(given, facts)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan to the text that `jitgen.plans.load` reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any
+
+from jitgen.errors import PlanError
+from jitgen.plans.plan import MAX_BYTES, Plan
+from jitgen.plans.read import CALLS, MAX_SWEEPS, OP, OPTIONAL, ROWS, USUAL_OP, Key, keys_of
+from jitgen.plans.sweep import Sweep
+
+
+def dumps(plan: Plan) -> str:
+    """
+    Return the TOML text of `plan`, an entry for each of its sweeps; what is as usual is left out.
+
+    Raises:
+        PlanError: It has more sweeps, or makes more text, than `load` takes.
+    """
+    if len(plan.sweeps) > MAX_SWEEPS:
+        raise PlanError(
+            f"the plan {plan.name} has {len(plan.sweeps):,} problems, and {MAX_SWEEPS:,} are the "
+            "most that a plan may have; leave out what is rarely called"
+        )
+    text = "\n".join(_lines(plan))
+    if len(text.encode()) > MAX_BYTES:
+        raise PlanError(
+            f"the plan {plan.name} has {len(text.encode()):,} bytes, and {MAX_BYTES:,} are the "
+            "most that a plan may have; leave out what is rarely called"
+        )
+    return text
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    yield f"description = {_text(plan.description)}"
+    for sweep in plan.sweeps:
+        yield "\n[[problems]]"
+        op = sweep.problem.op
+        if op != USUAL_OP:
+            yield f"{OP} = {_value(op)}"
+        for name, key in keys_of(op).items():
+            if (value := _of_key(name, key, sweep)) is not None:
+                yield f"{name} = {value}"
+        if sweep.is_optional:
+            yield f"{OPTIONAL} = true"
+        if sweep.calls:
+            yield f"{CALLS} = {sweep.calls}"
+    yield ""
+
+
+def _of_key(name: str, key: Key, sweep: Sweep) -> str | None:
+    """Return what stands behind a key; None where it may be left out."""
+    if name == ROWS:
+        if sweep.min_rows == sweep.max_rows:
+            return str(sweep.min_rows)
+        return f"{{ min = {sweep.min_rows}, max = {sweep.max_rows} }}"
+    values = tuple(getattr(sweep.problem, field) for field in key.fields)
+    if values == key.default:
+        return None
+    if len(values) == 1:
+        return _value(values[0])
+    pairs = zip(key.fields, values, strict=True)
+    return f"{{ {', '.join(f'{field} = {_value(value)}' for field, value in pairs)} }}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, (str, StrEnum)):
+        return _text(str(value))
+    return json.dumps(value)  # integers and flags are alike in both
+
+
+def _text(text: str) -> str:
+    """Return a text as TOML has it: as JSON does, with one more character that is escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
