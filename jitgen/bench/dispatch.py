@@ -85,8 +85,8 @@ def _recorded(workload: Workload, arch: Arch) -> Iterator[Row]:
     tensors = _of(workload, workload.a.shape[0])
     with tempfile.TemporaryDirectory(prefix="jitgen-bench-") as folder:
         path = Path(folder, "calls.json")
-        sides = [_in(Session(record=path), call, tensors), _in(Session(), call, tensors)]
-        times = _compete(*sides, 1)
+        full, bare = (_in(each, call, tensors) for each in (Session(record=path), Session()))
+        times = _compete(full, bare, 1)
         recorder.end(path)
     what = "grouped_gemm(..., out=out) recorded, above the same call that is not"
     yield _above(times, RECORDED_US, what, _CALLS, _CALLS)

@@ -79,6 +79,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._tallies: dict[tuple[Arch, Any], Tally] = {}
         self._room = MAX_CELLS
+        self._written = -1  # calls that are in the file; there is none yet
         if "multiprocessing.util" in sys.modules:  # its forked children run no atexit
             from multiprocessing import util
 
@@ -147,7 +148,6 @@ class Recorder:
     def _begin(self) -> None:
         self.path = part(self._asked)
         self._began = _now()
-        self._written = -1
         self._end = threading.Event()
         try:
             threading.Thread(target=self._run, name="jitgen-record", daemon=True).start()
