@@ -33,6 +33,7 @@ LAYERS = [
     {"fleet", "bundle"},
     {"ops", "quantize", "reference"},
     {"verify"},
+    {"inspect"},
     {"tuning.measure"},
     {"tuning.search"},
     {"server"},

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Source, PTX and SASS as lines, each with the line of the source that it comes from.
+
+The compiler notes it in PTX (``.loc``) and ptxas carries it on into the line table of the machine
+code, which nvdisasm prints. One line of source makes many of PTX, in several places: loops are
+unrolled, functions inlined. So a line here has one origin, and an origin many lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from jitgen.emulator.program.lines import source_lines
+from jitgen.frozen import frozen
+
+PYTHON, PTX, SASS, HOST = "python", "ptx", "sass", "host"
+
+_PLACE = re.compile(r'//## File ".*?kernel\.py", line (\d+)')
+_INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;?\s*$")
+_LABEL = re.compile(r"^(\.L[\w$]*):")
+_MNEMONIC = re.compile(r"(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
+_LONG = re.compile(r"\w{80,}")  # names that the compiler makes of types
+
+
+@frozen
+class Line:
+    """
+    One line of code.
+
+    Attributes:
+        text: The line.
+        origin: The line of the source that it comes from, counted from 1; None where it is not
+            known, and of lines that are no code.
+        number: Its number in the text that it is of, counted from 1; 0 of what has addresses.
+        operation: The first word of a machine instruction, such as ``FFMA``; else empty.
+    """
+
+    text: str
+    origin: int | None = None
+    number: int = 0
+    operation: str = ""
+
+
+@frozen
+class Listing:
+    """
+    A text of code.
+
+    Attributes:
+        language: ``python``, ``ptx``, ``sass`` or ``host``.
+        title: What a reader calls it.
+        lines: Its lines.
+    """
+
+    language: str
+    title: str
+    lines: tuple[Line, ...]
+
+    @property
+    def operations(self) -> Counter[str]:
+        """How often each machine instruction occurs."""
+        return Counter(line.operation for line in self.lines if line.operation)
+
+    @property
+    def origins(self) -> Counter[int]:
+        """How many instructions come from each line of the source."""
+        return Counter(
+            line.origin for line in self.lines if line.origin is not None and line.operation
+        )
+
+
+def source(text: str) -> Listing:
+    """Return the listing of a generated source."""
+    rows = text.rstrip("\n").split("\n")
+    lines = tuple(
+        Line(text=row, origin=number, number=number) for number, row in enumerate(rows, start=1)
+    )
+    return Listing(language=PYTHON, title="Source", lines=lines)
+
+
+def ptx(text: str) -> Listing:
+    """
+    Return the listing of PTX with line information, without what holds just that: lines are
+    numbered as findings of the emulator number them.
+    """
+    return Listing(language=PTX, title="PTX", lines=tuple(_ptx(text)))
+
+
+def _ptx(text: str) -> Iterator[Line]:
+    rows = text.rstrip("\n").split("\n")
+    for number, (row, origin) in enumerate(zip(rows, source_lines(text), strict=False), start=1):
+        words = row.split(None, 2)
+        if words[:1] == [".section"] and words[1].startswith(".debug"):
+            return  # and nothing but that follows
+        if words[:1] not in ([".loc"], [".file"]):
+            place = origin if _is_ptx(row) else None
+            yield Line(text=_LONG.sub("…", row.rstrip()), origin=place, number=number)
+
+
+def _is_ptx(row: str) -> bool:
+    """Say whether a line of PTX is an instruction."""
+    text = row.strip()
+    return bool(text) and not text.startswith((".", "//", "{", "}", "$", ")")) and text[-1] != ":"
+
+
+def sass(text: str) -> Listing:
+    """Return the listing of what nvdisasm printed with ``--print-line-info``."""
+    return Listing(language=SASS, title="SASS", lines=tuple(_sass(text)))
+
+
+def _sass(text: str) -> Iterator[Line]:
+    origin: int | None = None
+    for row in text.split("\n"):
+        if place := _PLACE.search(row):
+            origin = int(place[1])
+        elif found := _INSTRUCTION.match(row):
+            address, rest = found[1], _LONG.sub("…", found[2])
+            word = _MNEMONIC.match(rest)
+            yield Line(text=f"{address} {rest}", origin=origin, operation=word[1] if word else "?")
+        elif label := _LABEL.match(row.strip()):
+            yield Line(text=f"{label[1]}:")
+
+
+def host(text: str) -> Listing:
+    """Return the listing of the disassembly of a host function."""
+    rows = (row.rstrip() for row in text.split("\n"))
+    lines = tuple(Line(text=_LONG.sub("…", row)) for row in rows if row)
+    return Listing(language=HOST, title="Host code", lines=lines)
+
+
+CLASSES = {
+    "matrix": ("tensor cores", ("*GMMA", "*MMA", "UTC*", "LDTM", "STTM")),
+    "copy": ("bulk copies (TMA)", ("UTMA*", "UBLK*", "LDGSTS")),
+    "shared": ("shared memory", ("LDS", "STS", "LDSM", "STSM", "ATOMS", "LDSM*", "STSM*", "STAS")),
+    "global": ("global memory", ("LDG", "STG", "LD", "ST", "ATOM", "ATOMG", "RED", "REDG")),
+    "spill": ("local memory", ("LDL", "STL")),
+    "constant": ("constants", ("LDC", "ULDC", "LDCU")),
+    "order": (
+        "synchronisation",
+        (
+            *("SYNCS", "BAR", "MEMBAR", "FENCE", "WARPGROUP", "DEPBAR", "WARPSYNC", "BSSY"),
+            *("BSYNC", "BREAK", "ELECT", "UCGABAR*", "NANOSLEEP", "USETMAXREG", "ACQBULK"),
+            *("PREEXIT", "ERRBAR", "CCTL*", "UTCBAR", "LDGDEPBAR", "WARPGROUPSET", "YIELD"),
+        ),
+    ),
+    "float": ("float arithmetic", ("F*", "HFMA*", "HADD*", "HMUL*", "HSET*", "HMNMX*", "MUFU")),
+    "convert": ("conversions", ("F2*", "I2*", "FRND")),
+    "warp": ("between lanes", ("SHFL", "VOTE*", "MATCH", "REDUX", "CREDUX", "R2UR")),
+    "control": ("control", ("BRA", "BRX", "JMP*", "EXIT", "CALL", "RET", "NOP", "BPT", "KILL")),
+}
+"""
+Classes of machine instructions, with their names for a reader; what fits none is integer
+arithmetic. A star stands for any letters; the longest pattern that fits counts.
+"""
+
+INTEGER = "integer", "integers and moves"
+
+
+def class_of(operation: str) -> str:
+    """Return the class of a machine instruction, by its first word."""
+    best, found = 0, INTEGER[0]
+    for name, (_, patterns) in CLASSES.items():
+        for pattern in patterns:
+            if len(pattern) > best and _fits(operation, pattern):
+                best, found = len(pattern), name
+    return found
+
+
+def _fits(operation: str, pattern: str) -> bool:
+    if pattern.startswith("*"):
+        return operation.endswith(pattern[1:])
+    return operation.startswith(pattern[:-1]) if pattern.endswith("*") else operation == pattern
+
+
+def by_class(operations: Counter[str]) -> dict[str, Counter[str]]:
+    """Return the operations of each class that there is, most instructions first."""
+    found: dict[str, Counter[str]] = {}
+    for operation, count in operations.items():
+        found.setdefault(class_of(operation), Counter())[operation] = count
+    return dict(sorted(found.items(), key=lambda item: -item[1].total()))
+
+
+def class_title(name: str) -> str:
+    """Return what a reader calls a class."""
+    return INTEGER[1] if name == INTEGER[0] else CLASSES[name][0]
