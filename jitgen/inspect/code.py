@@ -2,23 +2,32 @@
 """
 Source, PTX and SASS as lines, each with the line of the source that it comes from.
 
-The compiler notes it in PTX (``.loc``) and ptxas carries it on into the line table of the machine
-code, which nvdisasm prints. One line of source makes many of PTX, in several places: loops are
+The compiler notes it in PTX (``.loc``), and ptxas notes which line of PTX each machine instruction
+comes from, which nvdisasm prints. So both go through the PTX, where `jitgen.emulator` undoes the
+habits of the compiler's notes. One line of source makes many of PTX, in several places: loops are
 unrolled, functions inlined. So a line here has one origin, and an origin many lines.
+
+ptxas notes nothing of warpgroup MMAs: each would count for whatever stands before it. They keep
+their order, so that the first of PTX is the first of the machine code, and so on.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from jitgen.emulator.program.lines import source_lines
 from jitgen.frozen import frozen
 
 PYTHON, PTX, SASS, HOST = "python", "ptx", "sass", "host"
 
-_PLACE = re.compile(r'//## File ".*?kernel\.py", line (\d+)')
+_PLACE = re.compile(r'//## File "\.nv_debug_ptx_txt[^"]*", line (\d+)')
+LINES = "--print-line-info-ptx"
+"""What nvdisasm is to print, for `sass`."""
+
+_WARPGROUP_MMA, _OF_MACHINE = "wgmma.mma_async", ("HGMMA", "QGMMA", "IGMMA", "BGMMA")
 _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;?\s*$")
 _LABEL = re.compile(r"^(\.L[\w$]*):")
 _MNEMONIC = re.compile(r"(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
@@ -106,22 +115,44 @@ def _is_ptx(row: str) -> bool:
     return bool(text) and not text.startswith((".", "//", "{", "}", "$", ")")) and text[-1] != ":"
 
 
-def sass(text: str) -> Listing:
-    """Return the listing of what nvdisasm printed with ``--print-line-info``."""
-    return Listing(language=SASS, title="SASS", lines=tuple(_sass(text)))
+def sass(text: str, ptx_text: str) -> Listing:
+    """
+    Return the listing of what nvdisasm printed with `LINES`, made of PTX with line information.
+    """
+    origins = source_lines(ptx_text)
+    lines = _placed(list(_sass(text, origins)), _matrix_origins(ptx_text, origins))
+    return Listing(language=SASS, title="SASS", lines=tuple(lines))
 
 
-def _sass(text: str) -> Iterator[Line]:
+def _sass(text: str, origins: Sequence[int | None]) -> Iterator[Line]:
     origin: int | None = None
     for row in text.split("\n"):
         if place := _PLACE.search(row):
-            origin = int(place[1])
+            number = int(place[1])
+            origin = origins[number - 1] if 0 < number <= len(origins) else None
         elif found := _INSTRUCTION.match(row):
             address, rest = found[1], _LONG.sub("…", found[2])
             word = _MNEMONIC.match(rest)
             yield Line(text=f"{address} {rest}", origin=origin, operation=word[1] if word else "?")
         elif label := _LABEL.match(row.strip()):
             yield Line(text=f"{label[1]}:")
+
+
+def _matrix_origins(text: str, origins: Sequence[int | None]) -> list[int | None]:
+    """Return where the warpgroup MMAs of PTX come from, in order."""
+    rows = zip(text.split("\n"), origins, strict=False)
+    return [origin for row, origin in rows if row.lstrip().startswith(_WARPGROUP_MMA)]
+
+
+def _placed(lines: list[Line], origins: list[int | None]) -> Iterator[Line]:
+    """Yield lines with the warpgroup MMAs in their places; nowhere, where these are not known."""
+    total = sum(line.operation in _OF_MACHINE for line in lines)
+    if total != len(origins):  # a loop was unrolled below PTX
+        only = origins[0] if len(set(origins)) == 1 else None
+        origins = [only] * total
+    rest = iter(origins)
+    for line in lines:
+        yield replace(line, origin=next(rest)) if line.operation in _OF_MACHINE else line
 
 
 def host(text: str) -> Listing:

@@ -152,7 +152,7 @@ def _gpu(source: Source, entry: Entry | None) -> _Code:
     listings = (
         code.source(source.text),
         code.ptx(made.ptx),
-        code.sass(inspect.sass(made.library, "--print-line-info")),
+        code.sass(inspect.sass(made.library, code.LINES), made.ptx),
     )
     notes = ["PTX and SASS are those of this source, compiled once more with line information."]
     if entry is not None:
@@ -186,7 +186,9 @@ def _host(source: Source, entry: Entry | None, *, emulates: bool) -> _Code:
 
 def numbers(derived: Any) -> list[Number]:
     """Return the numbers of a verdict, with what the docstring of their class says of each."""
-    meanings = _meanings(type(derived).__doc__ or "")
+    meanings: dict[str, str] = {}
+    for kind in reversed(type(derived).__mro__):  # those of parts are told where they are declared
+        meanings |= _meanings(kind.__doc__ or "")
     return [
         Number(
             name=spec.name, value=getattr(derived, spec.name), meaning=meanings.get(spec.name, "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from jitgen.targets import devices
 from jitgen.targets.legality import rules, target
 from jitgen.tuning import device as here
 from jitgen.tuning import known
-from jitgen.tuning.choice import Chooser
+from jitgen.tuning.choice import Chooser, buckets
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -216,22 +217,28 @@ def _may_serve(config: Config, problem: Any) -> bool:
 def _of_measured(
     found: Iterable[Measurement], config: Config, arch: Arch, chooser: Chooser
 ) -> Iterator[Reason]:
-    for each in found:
-        choice = chooser.select(each.problem, arch)
-        if choice.config == config:
-            yield Reason(problem=each.problem, source=str(choice.source), why=choice.why)
+    every = (_reason(each.problem, config, arch, chooser) for each in found)
+    yield from (reason for reason in every if reason is not None)
 
 
 def _of_plans(
     config: Config, arch: Arch, chooser: Chooser, names: Iterable[str]
 ) -> Iterator[Reason]:
     for name in names:
-        for problem in plans.load(name).problems(arch):
-            if not _may_serve(config, problem):
+        for sweep in plans.load(name).sweeps:
+            if not _may_serve(config, sweep.problem):
                 continue
-            try:
-                choice = chooser.select(problem, arch)
-            except JitgenError:  # a plan for other targets
-                continue
-            if choice.config == config:
-                yield Reason(problem=problem, source=str(choice.source), why=choice.why, plan=name)
+            for problem in buckets(sweep.problem, arch, (sweep.min_rows, sweep.max_rows)):
+                reason = _reason(problem, config, arch, chooser)
+                if reason is not None:
+                    yield replace(reason, plan=name)
+
+
+def _reason(problem: Any, config: Config, arch: Arch, chooser: Chooser) -> Reason | None:
+    try:
+        choice = chooser.select(problem, arch)
+    except JitgenError:  # sizes of other targets
+        return None
+    if choice.config != config:
+        return None
+    return Reason(problem=problem, source=str(choice.source), why=choice.why)

@@ -165,8 +165,8 @@ def speed(found: Speed, name: str) -> Markup:
         ]
         parts.append(table(("problem", "decided by", "reason", "plan"), rows))
     else:
-        words = "For no problem that was measured, and for none of the plans that come with jitgen."
-        parts.append(tag("p", words, class_="note"))
+        none = "For no problem that was measured, and for none of the plans that come with jitgen."
+        parts.append(tag("p", none, class_="note"))
     return joined(parts)
 
 
