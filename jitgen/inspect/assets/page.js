@@ -174,6 +174,6 @@ for (const input of $$("input.filter")) { // rows of a table
       row.hidden = !row.textContent.toLowerCase().includes(word);
       shown += row.hidden ? 0 : 1;
     }
-    input.parentElement.querySelector("output").textContent = `${shown} of ${rows.length}`;
+    input.closest(".tools").querySelector("output").textContent = `${shown} of ${rows.length}`;
   });
 }
