@@ -238,3 +238,31 @@ def test_rows_of_a_difference_are_lines_of_the_two(one: list[str], other: list[s
 )
 def test_places_of_findings(place: str, lines: tuple[int | None, int | None]) -> None:
     assert emulated._lines(place) == lines
+
+
+def _luminance(colour: str) -> float:
+    """Return the relative luminance of ``#rrggbb``, as WCAG 2 defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _contrast(one: str, other: str) -> float:
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_text_can_be_read(scheme: int) -> None:
+    """Every colour of text has a contrast of 4.5 with what it stands on: WCAG 2, level AA."""
+    blocks = re.findall(r":root \{(.*?)\}", document.asset("page.css"), re.DOTALL)
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", blocks[scheme]))
+    words = ("ink", "soft", "link", "bad", "good", "word", "number", "text", "name", "note")
+    pairs = [(word, under) for word in words for under in ("card", "page")]
+    pairs += [(word, under) for word in ("ink", "number", "note") for under in ("hot", "never")]
+    pairs += [("ink", "plus"), ("ink", "minus"), ("pin-ink", "pin")]
+    found = {pair: _contrast(*(colours[name] for name in pair)) for pair in pairs}
+
+    assert min(found.values()) >= 4.5, sorted(found.items(), key=lambda item: item[1])[:4]
+    for number in range(8):  # names on regions of memory
+        assert _contrast("#0c0e11", colours[f"c{number}"]) >= 4.5
