@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     help="Time this many problems, those with most calls first.",
 )
 @with_output
-def bench_plan(output: Output, name: str, arch: Arch | None, most: int) -> None:
+def command(output: Output, name: str, arch: Arch | None, most: int) -> None:
     """
     Time the kernels that are chosen for a plan, and weight them with the plan's calls.
 

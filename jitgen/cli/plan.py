@@ -141,7 +141,7 @@ def from_recording(output: Output, paths: Sequence[Path], to: Path | None, least
     found = _parts(paths)
     recording = files.added(files.read(path) for path in found)
     made = plans.from_recording(recording, to.stem if to else "recorded", least=least)
-    text = plans.dumps(made)
+    text = plans.text(made)
     if to is not None:
         try:
             to.write_text(text, encoding="utf-8")

@@ -31,6 +31,6 @@ docs/plans.md says it all.
 from jitgen.plans.plan import Plan, configs, load, names
 from jitgen.plans.recorded import from_recording
 from jitgen.plans.sweep import Sweep
-from jitgen.plans.write import dumps
+from jitgen.plans.write import text
 
-__all__ = ["Plan", "Sweep", "configs", "dumps", "from_recording", "load", "names"]
+__all__ = ["Plan", "Sweep", "configs", "from_recording", "load", "names", "text"]

@@ -11,6 +11,7 @@ from jitgen.config import Arch, Config
 from jitgen.documents import BadDocument, parse_toml, read_bounded
 from jitgen.errors import PlanError, UnsupportedConfig
 from jitgen.frozen import frozen
+from jitgen.ops.protocol import operation
 from jitgen.plans.read import read_sweeps
 from jitgen.plans.sweep import Sweep
 from jitgen.runtime.session import select
@@ -120,8 +121,9 @@ def load(name_or_path: str | Path) -> Plan:
 
 def configs(plan: Plan, arch: Arch | str, chooser: Chooser | None = None) -> tuple[Config, ...]:
     """
-    Return exactly the configs that `select` chooses for the plan's problems: by the number of their
-    calls, most first, and by their names.
+    Return exactly the configs that calls of the plan's problems may launch, those that `select`
+    chooses, and what its operation launches beside one of them: by the number of their calls, most
+    first, and by their names.
 
     Complete, because the selector's answer is the same for a whole bucket, and every bucket is
     asked; minimal, because each bucket holds a problem of the plan.
@@ -139,8 +141,9 @@ def configs(plan: Plan, arch: Arch | str, chooser: Chooser | None = None) -> tup
     choose = select if chooser is None else chooser.select
     chosen: dict[Config, float] = {}
     for problem, calls in plan.calls(target).items():
-        config = choose(problem, target).config
-        chosen[config] = chosen.get(config, 0.0) + calls
+        beside = operation(problem.op).launched_beside(problem, target, choose)
+        for config in (choose(problem, target).config, *beside):
+            chosen[config] = chosen.get(config, 0.0) + calls
     if not chosen:
         raise UnsupportedConfig(
             f"{target} has no kernel for anything in the plan {plan.name}: all of it is optional",

@@ -155,7 +155,7 @@ def _sweeps(entry: _Entry) -> Iterator[Sweep]:
     ranges = values.pop(ROWS)
     for (least, most), *found in itertools.product(ranges, *values.values()):
         fields = dict(zip(names, itertools.chain(*found), strict=True))
-        problem = kind(**fields, m=fields["groups"]).with_mean(least)
+        problem = kind(**fields, m=fields.get("groups", 1)).with_mean(least)
         yield Sweep(
             problem=problem,
             min_rows=least,

@@ -14,9 +14,10 @@ from jitgen.plans.read import CALLS, MAX_SWEEPS, OP, OPTIONAL, ROWS, USUAL_OP, K
 from jitgen.plans.sweep import Sweep
 
 
-def dumps(plan: Plan) -> str:
+def text(plan: Plan) -> str:
     """
-    Return the TOML text of `plan`, an entry for each of its sweeps; what is as usual is left out.
+    Return the text of a TOML file that holds `plan`, an entry for each of its sweeps; what is as
+    usual is left out. The name of the plan is the file's.
 
     Raises:
         PlanError: It has more sweeps, or makes more text, than `load` takes.
@@ -26,17 +27,17 @@ def dumps(plan: Plan) -> str:
             f"the plan {plan.name} has {len(plan.sweeps):,} problems, and {MAX_SWEEPS:,} are the "
             "most that a plan may have; leave out what is rarely called"
         )
-    text = "\n".join(_lines(plan))
-    if len(text.encode()) > MAX_BYTES:
+    whole = "\n".join(_lines(plan))
+    if len(whole.encode()) > MAX_BYTES:
         raise PlanError(
-            f"the plan {plan.name} has {len(text.encode()):,} bytes, and {MAX_BYTES:,} are the "
+            f"the plan {plan.name} has {len(whole.encode()):,} bytes, and {MAX_BYTES:,} are the "
             "most that a plan may have; leave out what is rarely called"
         )
-    return text
+    return whole
 
 
 def _lines(plan: Plan) -> Iterator[str]:
-    yield f"description = {_text(plan.description)}"
+    yield f"description = {_quoted(plan.description)}"
     for sweep in plan.sweeps:
         yield "\n[[problems]]"
         op = sweep.problem.op
@@ -59,7 +60,7 @@ def _of_key(name: str, key: Key, sweep: Sweep) -> str | None:
             return str(sweep.min_rows)
         return f"{{ min = {sweep.min_rows}, max = {sweep.max_rows} }}"
     values = tuple(getattr(sweep.problem, field) for field in key.fields)
-    if values == key.default:
+    if values in (key.default, (None,)):  # where it follows from others, and is no text
         return None
     if len(values) == 1:
         return _value(values[0])
@@ -69,10 +70,10 @@ def _of_key(name: str, key: Key, sweep: Sweep) -> str | None:
 
 def _value(value: Any) -> str:
     if isinstance(value, (str, StrEnum)):
-        return _text(str(value))
+        return _quoted(str(value))
     return json.dumps(value)  # integers and flags are alike in both
 
 
-def _text(text: str) -> str:
-    """Return a text as TOML has it: as JSON does, with one more character that is escaped."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _quoted(words: str) -> str:
+    """Return `words` as TOML has them: as JSON does, with one more character that is escaped."""
+    return json.dumps(words, ensure_ascii=False).replace("\x7f", "\\u007f")

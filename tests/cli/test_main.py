@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jitgen.bench import HOPPER_FP4, PLAN, REPORTS, SUITES
+from jitgen.bench import OWN, REPORTS, SUITES
 from jitgen.cli import main
 from jitgen.errors import CompileError, ConfigError, JitgenError, PlanError
 from tests.cli.conftest import Jitgen, process
@@ -61,7 +61,7 @@ def test_every_promised_command_is_there() -> None:
     ]
     bundle = ["export", "import", "inspect", "verify"]
     trust = ["init", "key", "add", "rotate", "revoke", "push", "show"]
-    bench = [*SUITES, *REPORTS, *HOPPER_FP4, *PLAN, "all"]
+    bench = [*SUITES, *REPORTS, *OWN, "all"]
     plan = ["ls", "show", "from-recording"]
 
     groups = {"cache": cache, "plan": plan, "bench": bench, "bundle": bundle, "trust": trust}

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +16,9 @@ from jitgen.errors import PlanError
 from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
 from jitgen.plans import Plan, Sweep
-from jitgen.recording.files import Calls, Recording, added
+from jitgen.recording.files import Calls, Recording, added, read
 from jitgen.runtime.session import select
+from jitgen.targets import legality
 from jitgen.tuning.search.tuner import buckets_of
 
 GEMM = Problem(layout=Layout.RAGGED, groups=8, m=8, n=4096, k=7168)
@@ -82,7 +85,7 @@ def test_recordings_add_up_and_rare_calls_can_be_left_out() -> None:
 @pytest.mark.parametrize("name", plans.names())
 def test_shipped_plans_survive_being_written(name: str, tmp_path: Path) -> None:
     plan, path = plans.load(name), tmp_path / f"{name}.toml"
-    path.write_text(plans.dumps(plan), encoding="utf-8")
+    path.write_text(plans.text(plan), encoding="utf-8")
 
     assert plans.load(path) == plan
 
@@ -91,7 +94,7 @@ def test_a_description_is_any_text(tmp_path: Path) -> None:
     sweep = Sweep(problem=GEMM, min_rows=1, max_rows=1, calls=3)
     plan = Plan(name="x", description='quo"te\\ \n\t \x7f \x1b \u202e ü', sweeps=(sweep,))
     path = tmp_path / "x.toml"
-    path.write_text(plans.dumps(plan), encoding="utf-8")
+    path.write_text(plans.text(plan), encoding="utf-8")
 
     assert plans.load(path) == plan
 
@@ -99,15 +102,52 @@ def test_a_description_is_any_text(tmp_path: Path) -> None:
 def test_a_plan_that_nobody_could_read_is_not_written() -> None:
     sweeps = tuple(Sweep(problem=GEMM, min_rows=n, max_rows=n) for n in range(1, 1002))
     with pytest.raises(PlanError, match="1,000 are the most"):
-        plans.dumps(Plan(name="x", description="", sweeps=sweeps))
+        plans.text(Plan(name="x", description="", sweeps=sweeps))
 
 
 @pytest.mark.parametrize("calls", ["0", "-1", "1.5", '"many"', "[1, 2]", "true"])
 def test_calls_are_a_whole_number(tmp_path: Path, calls: str) -> None:
     path = tmp_path / "x.toml"
     sweep = Sweep(problem=GEMM, min_rows=1, max_rows=1)
-    text = plans.dumps(Plan(name="x", description="", sweeps=(sweep,)))
+    text = plans.text(Plan(name="x", description="", sweeps=(sweep,)))
     path.write_text(f"{text}calls = {calls}\n", encoding="utf-8")
 
     with pytest.raises(PlanError, match="problem 1: calls: must be an integer of at least 1"):
         plans.load(path)
+
+
+@pytest.mark.parametrize("name", plans.names())
+@pytest.mark.parametrize("arch", ["cpu", "sm_90a", "sm_100a"])
+def test_recordings_of_every_operation_survive_the_disk(
+    name: str, arch: str, tmp_path: Path
+) -> None:
+    """What was called of a shipped plan comes back, and makes a plan of the same buckets."""
+    target, path = Arch.parse(arch), tmp_path / "calls.json"
+    sweeps = [each for each in plans.load(name).sweeps if _is_served(each.problem, target)][::7]
+    if not sweeps:
+        pytest.skip(f"{arch} has nothing of {name}")
+    found = Recording(
+        calls=tuple(
+            Calls(arch=target, problem=each.problem.with_mean(1), rows={1: 3, 700: 2})
+            for each in dict.fromkeys(replace(each, is_optional=False) for each in sweeps)
+        ),
+        kernels={},
+        began="2026-11-20T09:00:00+00:00",
+        written="2026-11-20T09:31:10+00:00",
+        jitgen="0.1.0",
+    )
+    found.save(path)
+    assert read(path) == found
+
+    plan = plans.from_recording(added([found]))
+    to = tmp_path / "mine.toml"
+    to.write_text(plans.text(plan), encoding="utf-8")
+    loaded = plans.load(to)
+    assert loaded.sweeps == plan.sweeps
+    assert sum(loaded.calls(arch).values()) == pytest.approx(found.total)
+
+
+def _is_served(problem: Any, arch: Arch) -> bool:
+    return problem.op in legality.target(arch).operations and not legality.size_refusal(
+        problem, arch
+    )
