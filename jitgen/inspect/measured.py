@@ -175,9 +175,10 @@ def _records(arch: Arch, store: Store) -> Iterator[tuple[str, str, TuningRecord]
     for record in own:
         yield known.Source.TUNED, here.device_name(arch), record
     for device in target(arch).devices:
-        table = known.shipped_table(arch, device.name)
-        for record in table.records if table else ():
-            yield known.Source.SHIPPED, device.name, record
+        shipped = known.shipped(arch, device.name)
+        for record in map(shipped.get, shipped):
+            if record is not None:  # one that is damaged is as if it were not there
+                yield known.Source.SHIPPED, device.name, record
 
 
 def _exclusions(store: Store, arch: Arch) -> dict[str, str]:
