@@ -97,6 +97,8 @@ __all__ = [
     "SiluMulQuantizeProblem",
     "Sorting",
     "Tile",
+    "UnpackWeightsConfig",
+    "UnpackWeightsProblem",
     "Workspace",
     "__version__",
     "check",
