@@ -13,6 +13,7 @@ from jitgen.cli.options import with_output
 from jitgen.cli.output import Output, counted, human_size
 from jitgen.cli.pages import write
 from jitgen.errors import ConfigError
+from jitgen.settings import settings
 from jitgen.targets.legality import require
 
 if TYPE_CHECKING:
@@ -79,6 +80,12 @@ def _inspected(named: Named, store: Store, *, emulates: bool) -> Inspected:
     from jitgen.inspect.kernel import inspected
 
     entry = store.read(named.key)
+    if entry is None and not named.arch.is_gpu and settings.on_miss != "error":
+        from jitgen.runtime.entries import build
+        from jitgen.runtime.spec import spec_of
+        from jitgen.runtime.tiers import Tiers
+
+        entry = build(Tiers(store), spec_of(named.config, named.arch))[0]
     if entry is not None and named.is_key:
         source = Source(
             config=named.config,

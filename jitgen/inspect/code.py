@@ -31,6 +31,7 @@ _WARPGROUP_MMA, _OF_MACHINE = "wgmma.mma_async", ("HGMMA", "QGMMA", "IGMMA", "BG
 _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;?\s*$")
 _LABEL = re.compile(r"^(\.L[\w$]*):")
 _MNEMONIC = re.compile(r"(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
+_FILE_FORMAT = ":     file format "  # behind the name of a file that was there for a moment
 _LONG = re.compile(r"\w{80,}")  # names that the compiler makes of types
 
 
@@ -158,7 +159,7 @@ def _placed(lines: list[Line], origins: list[int | None]) -> Iterator[Line]:
 def host(text: str) -> Listing:
     """Return the listing of the disassembly of a host function."""
     rows = (row.rstrip() for row in text.split("\n"))
-    lines = tuple(Line(text=_LONG.sub("…", row)) for row in rows if row)
+    lines = tuple(Line(text=_LONG.sub("…", row)) for row in rows if row and _FILE_FORMAT not in row)
     return Listing(language=HOST, title="Host code", lines=lines)
 
 

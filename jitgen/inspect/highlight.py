@@ -40,7 +40,8 @@ def lines(listing: Listing) -> Iterator[Markup]:
     if listing.language in (code.PYTHON, code.PTX):
         yield from _lexed(texts, listing.language)
     else:
-        yield from map(_machine, texts)
+        is_sass = listing.language == code.SASS
+        yield from (Markup("".join(_parts(text, has_operation=not is_sass))) for text in texts)
 
 
 def plain(listing: Listing) -> Iterator[Markup]:
@@ -85,13 +86,9 @@ def _in(name: str, text: str) -> str:
     return f"<{name}>{safe}</{name}>" if name and not text.isspace() else safe
 
 
-def _machine(text: str) -> Markup:
-    """Return a line of machine code: its address, its operation, and numbers in colours."""
-    return Markup("".join(_parts(text)))
-
-
-def _parts(text: str) -> Iterable[str]:
-    done, has_operation = 0, False
+def _parts(text: str, *, has_operation: bool) -> Iterable[str]:
+    """Yield a line of machine code: its address, its operation unless that was seen, numbers."""
+    done = 0
     for found in _SASS.finditer(text):
         kind = str(found.lastgroup)
         if kind == KEYWORD and has_operation:
