@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 @click.option(
     "--against", metavar="CONFIG-or-KEY", help="Another kernel, beside it, and the difference."
 )
+@click.option(
+    "--plan",
+    "plan_names",
+    metavar="PLAN",
+    multiple=True,
+    help="Plans to look for problems in that it is chosen for; all that come with jitgen, if none.",
+)
 @click.option("--emulate", is_flag=True, help="Run it without a GPU, and mark what was executed.")
 @click.option(
     "-o",
@@ -36,7 +43,13 @@ if TYPE_CHECKING:
 )
 @with_output
 def inspect_command(
-    output: Output, config_or_key: str, against: str | None, emulate: bool, file: Path | None
+    output: Output,
+    config_or_key: str,
+    *,
+    against: str | None,
+    plan_names: tuple[str, ...],
+    emulate: bool,
+    file: Path | None,
 ) -> None:
     """
     Make a page about a kernel: source, PTX and SASS side by side, linked by line; instructions,
@@ -61,7 +74,7 @@ def inspect_command(
     found = []
     for named in every:
         output.note(f"looking at {named.name}" + ", and emulating it" * emulate)
-        found.append(_inspected(named, store, emulates=emulate))
+        found.append(_inspected(named, store, plan_names, emulates=emulate))
     text = page(*found)
     path = file or Path(f"{every[0].name}.html")
     write(path, text)
@@ -75,7 +88,9 @@ def inspect_command(
     output.note(f"{human_size(size)}, {counted(len(found), 'kernel')}: open it in a browser")
 
 
-def _inspected(named: Named, store: Store, *, emulates: bool) -> Inspected:
+def _inspected(
+    named: Named, store: Store, plan_names: tuple[str, ...], *, emulates: bool
+) -> Inspected:
     from jitgen.codegen.render import Source, render
     from jitgen.inspect.kernel import inspected
 
@@ -96,7 +111,9 @@ def _inspected(named: Named, store: Store, *, emulates: bool) -> Inspected:
         )
     else:
         source = render(named.config, named.arch)
-    return inspected(source, named.key, store, entry, emulates=emulates)
+    return inspected(
+        source, named.key, store, entry, emulates=emulates, plan_names=plan_names or None
+    )
 
 
 def _json(kernel: Inspected) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +83,13 @@ class Inspected:
 
 
 def inspected(
-    source: Source, key: str, store: Store, entry: Entry | None, *, emulates: bool = False
+    source: Source,
+    key: str,
+    store: Store,
+    entry: Entry | None,
+    *,
+    emulates: bool = False,
+    plan_names: Sequence[str] | None = None,
 ) -> Inspected:
     """
     Gather what there is to say of a kernel. Compiles its source with line information, unless that
@@ -95,8 +101,11 @@ def inspected(
         store: Where measurements are.
         entry: Its entry in the cache; None where there is none.
         emulates: Whether to run it in the emulator, which takes from seconds to a minute.
+        plan_names: Plans, shipped or files, to look for problems in that it is chosen for; None for
+            all shipped ones.
 
     Raises:
+        PlanError: There is no such plan.
         UnsupportedConfig: The target cannot run the config.
         ToolchainError: Compiler, linker or nvdisasm is not installed.
         CompileError: The compiler refused the source.
@@ -134,7 +143,7 @@ def inspected(
         shared=memory.shared(source.text, dynamic, sm.cta_shared_bytes) if sm else None,
         tensor=tensor,
         occupancy=occupancy,
-        speed=measured.speed_of(config, arch, store),
+        speed=measured.speed_of(config, arch, store, plan_names),
         emulation=_emulation(config, arch, source) if emulates and arch.is_gpu else None,
         entry=_facts(entry, store),
         notes=notes,

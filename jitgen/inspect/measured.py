@@ -176,9 +176,9 @@ def _records(arch: Arch, store: Store) -> Iterator[tuple[str, str, TuningRecord]
         yield known.Source.TUNED, here.device_name(arch), record
     for device in target(arch).devices:
         shipped = known.shipped(arch, device.name)
-        for record in map(shipped.get, shipped):
-            if record is not None:  # one that is damaged is as if it were not there
-                yield known.Source.SHIPPED, device.name, record
+        for found in map(shipped.get, shipped):
+            if found is not None:  # one that is damaged is as if it were not there
+                yield known.Source.SHIPPED, device.name, found
 
 
 def _exclusions(store: Store, arch: Arch) -> dict[str, str]:

@@ -91,6 +91,7 @@ def test_the_report_of_a_cache(
     [
         (["inspect", HOST, "--emulate"], "is not emulated: leave out --emulate"),
         (["inspect", "nobody"], "is no kernel name"),
+        (["inspect", HOST, "--plan", "nobody"], "no plan 'nobody'"),
         (["inspect", HOST, "--against", "ffff"], "no entry in"),
         (["inspect", HOST, "-o", "/nowhere/at/all.html"], "No such file or directory"),
     ],

@@ -21,7 +21,8 @@ from jitgen import plans, quantize
 from jitgen.config import Arch
 from jitgen.errors import PlanError
 from jitgen.ops.grouped_gemm.call import grouped_gemm
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem, Tile
+from jitgen.ops.launch import AnyLaunch, Family, prepared
 from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
 from jitgen.recording import files, recorder
 from jitgen.runtime.registry import Registry
@@ -121,6 +122,22 @@ def test_operations_are_counted_apart(path: Path) -> None:
         "grouped_gemm": 1,
         "silu_mul_quantize": 3,
     }
+
+
+def test_a_neighbour_that_serves_counts_for_the_problem(path: Path) -> None:
+    """What is wanted is what is recorded, before and after its kernel arrived."""
+    near, wanted = config(), config(tile=Tile(m=64, n=16, k=128))
+    problem = Problem(layout="ragged", groups=3, m=6, n=N, k=K)
+    family = Family(edges=(8,), groups=3, arch=Arch.CPU, problem=problem)
+    session, key, like = current.get(), ("awaited", 6), torch.empty(6, 1)
+    for awaited in (wanted, None):
+        bare = AnyLaunch(function=lambda: None, tail=(), config=near, awaited=awaited)
+        prepared(session, key, like, lambda bare=bare: (bare, family, 6)).function()
+        session.memo[key].function()
+        session._arrived(wanted)
+
+    assert counts(path) == {2: 4}
+    assert not recorded(path).kernels
 
 
 def test_nothing_is_wrapped_where_nothing_is_recorded(kernels: list[Any]) -> None:
