@@ -28,6 +28,8 @@ With five stages its scales of a end within 1024 bytes, and those of b begin at 
 bytes, twice, that the rules do not count. 9 KB are free behind them.
 """
 
+UNCOUNTED = pytest.mark.xfail(reason="the rules leave out padding between two rings of scales")
+
 GRAIN = 1024
 """What rules round shared memory up to."""
 
@@ -35,7 +37,7 @@ GRAIN = 1024
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=[pytest.mark.xfail] if path.stem == PADDED else [], id=path.stem)
+        pytest.param(path, marks=[UNCOUNTED] if path.stem == PADDED else [], id=path.stem)
         for path in WITH_MAPS
     ],
 )
