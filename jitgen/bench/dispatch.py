@@ -22,6 +22,7 @@ import jitgen
 from jitgen.bench.protocol import Row
 from jitgen.config import Arch, Layout
 from jitgen.formats.block128 import FORMAT as BLOCK128
+from jitgen.formats.protocol import Rows
 from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.silu_mul_quantize import samples
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
@@ -98,7 +99,7 @@ def _silu(arch: Arch, device: str) -> Iterator[Row]:
     none = torch.zeros(_GROUPS, dtype=torch.int32, device=device)
 
     def bare() -> None:
-        function(x, none, q, new_scale(x, x.shape[:-1], problem.n), *tail)
+        function(x, none, q, new_scale(x, Rows(x.shape[:-1]), problem.n), *tail)
 
     def full() -> None:
         silu(x, offs=none, out=q, expected_m=_EXPECTED)

@@ -124,7 +124,7 @@ def _check_settings() -> None:
     Raise for a variable with a bad value, also one that this command does not read: SettingError,
     or the ConfigError that says what is wrong with a distribution in JITGEN_PLUGINS.
     """
-    settings.check()
+    settings.check_environment()
     if settings.plugins:
         from jitgen.config.rooms import OPERATIONS, TARGETS
 

@@ -24,6 +24,7 @@ from jitgen.config import Arch, Config, Layout
 from jitgen.errors import InputError, UnsupportedConfig
 from jitgen.frozen import frozen
 from jitgen.runtime.session import Session
+from jitgen.settings import settings
 from jitgen.tuning.choice import edges_of
 
 MEMO_SIZE = 8192
@@ -135,8 +136,9 @@ def prepared(
     # the next call prepares again.
     is_capturing = like.is_cuda and torch.cuda.is_current_stream_capturing()
     is_waiting = is_capturing and (launch.awaited is not None or launch.is_of_capture)
-    # Nor is one remembered that a dispatch mode was told not to see: the next it is to see.
-    if not (is_waiting or torch._C._len_torch_dispatch_stack()):
+    # Nor is one remembered that a dispatch mode was told not to see: the next it is to see. Nor any
+    # while values are looked at, which warm calls do not.
+    if not (is_waiting or torch._C._len_torch_dispatch_stack() or settings.check):
         _remember(session, key, family, rows, launch)
         if launch.awaited is not None and epoch is not session.epoch:
             session.memo.pop(key, None)  # it may have arrived after we looked, before we remembered
