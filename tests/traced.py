@@ -143,6 +143,14 @@ def _fc2_out_tensors(rows: int) -> tuple[Tensor, ...]:
     return *_fc2_tensors(rows), torch.zeros(rows, N, dtype=torch.bfloat16)
 
 
+def _wgrad(dy: Tensor, a: Tensor, offs: Tensor) -> Tensor:
+    return jitgen.grouped_gemm_wgrad(dy * 2, a, offs=offs) + 1
+
+
+def _wgrad_tensors(rows: int) -> tuple[Tensor, ...]:
+    return normal(rows, rows, N), normal(rows + 1, rows, K), ends(rows)
+
+
 def _bytes(*results: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.view(torch.uint8) if x.element_size() == 1 else x for x in results)
 
@@ -192,6 +200,7 @@ OPERATIONS = [
         _prepared_out_tensors,
         (0, 0, *_NONE, 0),
     ),
+    Traced("wgrad", (f"{_GEMM}_wgrad.default",), _wgrad, _wgrad_tensors, (0, 0, None), (0, "dy")),
     Traced("silu", (f"{_SILU}.default",), _silu, _silu_tensors, (0, None), (0, "x")),
     Traced("silu_out", (f"{_SILU}.out",), _silu_into, _silu_out_tensors, (0, None, 0), (0, "x")),
     Traced("fc2", (f"{_FC2}.default",), _fc2, _fc2_tensors, (1, None, None, 0)),

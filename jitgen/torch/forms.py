@@ -15,6 +15,7 @@ from torch import Tensor
 
 from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm.call import grouped_gemm
+from jitgen.ops.grouped_gemm_wgrad.call import grouped_gemm_wgrad
 
 
 class Scales(NamedTuple):
@@ -136,17 +137,21 @@ def _columns(
 def _along_k(
     mat_a: Tensor,
     mat_b: Tensor,
-    _scales: Scales,
-    _offs: Tensor | None,
-    _bias: Tensor | None,
-    _out_dtype: torch.dtype,
+    scales: Scales,
+    offs: Tensor | None,
+    bias: Tensor | None,
+    out_dtype: torch.dtype,
 ) -> Tensor:
-    """Groups along K: the gradient of weights."""
-    raise InputError(
-        "mat_b",
-        f"must have 3 dimensions beside a 2D mat_a: there is no kernel for groups along K (got "
-        f"{_shapes(mat_a, mat_b)}); call torch's own function",
-    )
+    """Groups along K: the gradient of weights, which reads mat_a by columns."""
+    _require_k(mat_a, mat_b)
+    if scales.of_a is not None or bias is not None:
+        name, what = ("bias", "a bias") if bias is not None else ("mat_a", "quantised operands")
+        raise InputError(
+            name, f"groups along K ({_shapes(mat_a, mat_b)}) have no kernel for {what}"
+        )
+    columns = mat_a.t()
+    columns = columns if columns.stride(1) == 1 else columns.contiguous()
+    return grouped_gemm_wgrad(columns, mat_b, offs=offs, out_dtype=out_dtype)
 
 
 _FORMS: dict[tuple[int, int], _Form] = {

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ FORMS: dict[str, tuple[Tensor, Tensor, Tensor | None]] = {
     "2D x 3D": (normal(M, K), normal(G, N, K).mT, OFFS),
     "3D x 3D": (normal(G, M, K), normal(G, N, K).mT, None),
     "3D x 2D": (normal(G, 16, K), normal(M, K).t(), ENDS_OF_N),
+    "2D x 2D": (normal(M, 16).t(), normal(M, N), OFFS),
+    "2D x 2D, K contiguous": (normal(16, M), normal(M, N), OFFS),
     "square": (normal(M, K), normal(G, K, K).mT, OFFS),
 }
 form = pytest.mark.parametrize("form", FORMS)
@@ -48,6 +51,8 @@ def exact(mat_a: Tensor, mat_b: Tensor, offs: Tensor | None) -> Tensor:
     if offs is None:
         return a @ b
     ends = [0, *offs.tolist()]
+    if a.dim() == b.dim() == 2:
+        return torch.stack([a[:, start:end] @ b[start:end] for start, end in pairwise(ends)])
     if a.dim() == 2:
         parts = [a[s:e] @ w for s, e, w in zip(ends, ends[1:], b, strict=False)]
         return torch.cat(parts)
@@ -107,9 +112,14 @@ def test_the_private_signature_is_torchs() -> None:
 
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     (
-        "2D x 2D",
-        {"mat_a": torch.ones(16, M), "mat_b": torch.ones(M, 32), "offs": OFFS},
-        "mat_b: must have 3 dimensions .* groups along K .* call torch's own function",
+        "2D x 2D with a bias",
+        {"mat_a": torch.ones(16, M), "mat_b": torch.ones(M, 32), "bias": torch.ones(32)},
+        r"bias: groups along K \(mat_a \(16, 24\) and mat_b \(24, 32\)\) have no kernel for a bias",
+    ),
+    (
+        "2D x 2D of another K",
+        {"mat_a": torch.ones(16, M), "mat_b": torch.ones(M + 1, 32)},
+        "mat_b: must have K = 24",
     ),
     ("no offs", {"offs": None}, r"offs: is required with a 2D operand \(got mat_a \(24, 64\)"),
     (
@@ -291,7 +301,8 @@ def test_torch_compile_sees_one_operation(form: str) -> None:
     compiled = torch.compile(jitgen.torch.grouped_mm, fullgraph=True, backend=counter)
 
     assert torch.equal(compiled(mat_a, mat_b, offs), grouped_mm(mat_a, mat_b, offs))
-    assert "jitgen.grouped_gemm.default" in str(counter.graphs[0].graph)
+    op = "grouped_gemm_wgrad" if form.startswith("2D x 2D") else "grouped_gemm"
+    assert f"jitgen.{op}.default" in str(counter.graphs[0].graph)
 
 
 def test_torch_compile_reads_recipes() -> None:
@@ -319,5 +330,5 @@ def test_importing_the_package_registers_every_operation() -> None:
 
     names = {name.removeprefix("jitgen::").partition(".")[0] for name in found}
     modules = Path(jitgen.ops.tracing.__file__).parent.glob("*.py")
-    wanted = {path.stem for path in modules} - {"__init__", "compiled", "library"}
+    wanted = {path.stem for path in modules} - {"__init__", "compiled", "gradients", "library"}
     assert names == {{"prepared_gemm": "grouped_gemm_prepared"}.get(x, x) for x in wanted}

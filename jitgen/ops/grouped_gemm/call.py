@@ -58,6 +58,9 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
     unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on the current stream of the
     tensors' device, and nothing waits.
 
+    Autograd gets gradients of a and b where both are bfloat16, on a CPU also float32, without
+    scales, `out`, or a gradient of the gradient: see docs/gradients.md.
+
     Exactly one of `offs`, `m_indices` and `masked_m` says which rows belong to which group. Their
     values are read on the device and not checked, unless JITGEN_CHECK is on: see docs/torch.md.
 
@@ -127,8 +130,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
-            A tensor that requires a gradient is wrong while autograd is on, because there is none:
-            call it under torch.no_grad(), or in the forward of an autograd.Function of your own.
+            A tensor that requires a gradient is wrong while autograd is on where there is none.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.

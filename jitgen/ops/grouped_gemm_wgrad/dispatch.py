@@ -16,6 +16,7 @@ from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, Facts, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, prepared
+from jitgen.ops.values import check_values
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
 
@@ -78,6 +79,7 @@ def _prepare(
         The launch, the family that it belongs to, and its rows; 0 where there are none.
     """
     facts = validate(given, session)
+    check_values(facts.layout, given.groups, facts.rows)
     family = Family()
     neighbours: tuple[Config, ...] = ()
     if config is None:

@@ -64,6 +64,7 @@ def _wgrad_name(config: GroupedGemmWgradConfig, device: torch.device) -> str | N
     return wgrad.name_of(config, device)
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _quantize_name(config: QuantizeConfig, device: torch.device) -> str | None:
     """Return the same for the fourth."""
     _kept[id(config)] = config
