@@ -271,6 +271,14 @@ TABLE: tuple[Setting, ...] = (
         help="How long one compile in a process of its own may take.",
     ),
     Setting(
+        name="record",
+        default=None,
+        parse=values.absolute,
+        kind="path",
+        shown_default="none",
+        help="File that counts what is called, one beside it for each process; see docs/plans.md.",
+    ),
+    Setting(
         name="max_workspace",
         default=2 * 2**30,
         parse=values.parse_size,

@@ -204,7 +204,7 @@ def _prepare(
     """Return the launch, the family that it belongs to, and its rows."""
     problem = problem_of(call)
     facts = Facts(arch=device.arch, layout=call.layout, groups=problem.groups)
-    family, wanted = Family(), config
+    family, wanted = Family(arch=device.arch), config
     neighbours: tuple[Config, ...] = ()
     if wanted is None:
         wanted, neighbours = _chosen(session, problem, device)
