@@ -121,6 +121,7 @@ __all__ = [
     "settings",
     "silu_mul_quantize",
     "sort_pairs",
+    "torch",
     "warm_up",
 ]
 

@@ -171,7 +171,7 @@ def prepared(
     # Nor is one remembered that a dispatch mode was told not to see: the next it is to see. Nor any
     # while values are looked at, which warm calls do not.
     if not (is_waiting or torch._C._len_torch_dispatch_stack() or settings.check):
-        _remember(session, key, family, rows, launch)
+        _remember(session, key, family, rows, bare, launch)
         if launch.awaited is not None and epoch is not session.epoch:
             session.memo.pop(key, None)  # it may have arrived after we looked, before we remembered
     return launch

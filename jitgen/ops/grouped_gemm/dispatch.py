@@ -168,7 +168,7 @@ def _prepare(
     """
     facts = validate(given, session)
     check_values(facts.layout, given.groups, facts.rows, groups=facts.groups)
-    family = Family()
+    family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:
         problem = problem_of(facts, given, bias=given.bias is not None)

@@ -210,7 +210,7 @@ def _prepare(
     """Validate `given`, choose a config unless one is forced, and get a kernel, or two."""
     facts = validate(given, session)
     check_values(facts.layout, given.groups, facts.rows, groups=facts.groups)
-    family = Family()
+    family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     rows = 0 if 0 in facts.shape else facts.rows
     if config is None:

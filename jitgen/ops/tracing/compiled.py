@@ -64,6 +64,13 @@ def _wgrad_name(config: GroupedGemmWgradConfig, device: torch.device) -> str | N
     return wgrad.name_of(config, device)
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _quantize_name(config: QuantizeConfig, device: torch.device) -> str | None:
+    """Return the same for the fourth."""
+    _kept[id(config)] = config
+    return quantizing.name_of(config, device)
+
+
 def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
     a: Tensor,
     b: Tensor | PreparedWeights,
@@ -186,3 +193,18 @@ def grouped_gemm_wgrad(  # as the public one
         expected_m=expected_m,
     )
     return wgrad.call(given, None if config is None else _wgrad_name(config, a.device))
+
+
+def quantize(  # as `jitgen.ops.quantize.call.quantized`
+    form: Format,
+    x: Tensor,
+    offs: Tensor | None,
+    masked_m: Tensor | None,
+    global_scale: Tensor | None,
+    rounding: str,
+    out: tuple[Tensor, Tensor] | None,
+    config: QuantizeConfig | None,
+) -> tuple[Tensor, Tensor]:
+    """Call the operation, which is all that the graph holds."""
+    name = None if config is None else _quantize_name(config, x.device)
+    return quantizing.call(out, x, form.value, offs, masked_m, global_scale, rounding, name)
