@@ -18,6 +18,7 @@ from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace
+from jitgen.ops.route.results import Routing, Sorting
 from jitgen.plans import Plan, configs
 from jitgen.runtime.prewarm import PrewarmReport, prewarm
 
@@ -93,6 +94,7 @@ class MoELayer(nn.Module):
         topk_weights: Tensor,
         topk_ids: Tensor,
         *,
+        sorting: Routing | Sorting | None = None,
         shared: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
@@ -103,10 +105,11 @@ class MoELayer(nn.Module):
             x: (T, H) bfloat16.
             topk_weights: (T, k) float32.
             topk_ids: (T, k) int32 or int64.
+            sorting: What `jitgen.route` gave for them, which saves the launch that sorts.
             shared: (T, H) bfloat16, added at the end.
             out: (T, H) bfloat16: where the result goes.
         """
-        return run(self._chain, x, topk_weights, topk_ids, shared, out, self.workspace)
+        return run(self._chain, x, topk_weights, topk_ids, shared, out, self.workspace, sorting)
 
     def plan(
         self,

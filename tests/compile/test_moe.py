@@ -11,6 +11,7 @@ import torch
 import jitgen
 from jitgen.errors import InputError
 from jitgen.layer import reference
+from jitgen.ops.route.results import Sorting
 from tests import needs
 from tests.moe_cases import EXPERTS, FORMATS, HIDDEN, INTERMEDIATE, TOP_K, make
 
@@ -96,6 +97,25 @@ class TestACall:
         x = case.x.clone()
         layer(x, *case.given[1:], shared=shared, out=x)
         assert torch.equal(x, out)
+
+    def test_a_routing_saves_the_sorting(self) -> None:
+        """What `route` sorted gives the same bits, also where chunks have to sort anew."""
+        case = make("block128")
+        logits = torch.randn(len(case.x), EXPERTS)
+        routing = jitgen.route(logits, top_k=TOP_K, scoring="sigmoid", scale=2.5)
+        given = (case.x, routing.topk_weights, routing.topk_ids)
+        layer = jitgen.MoELayer(case.config, case.weights)
+        expected = layer(*given)
+        chunks = jitgen.MoELayer(case.config, case.weights, max_tokens=8)
+
+        assert torch.equal(layer(*given, sorting=routing), expected)
+        assert torch.equal(layer(*given, sorting=Sorting(*routing[2:])), expected)
+        assert torch.equal(chunks(*given, sorting=routing), expected)
+        with pytest.raises(InputError, match=r"sorting\.inverse"):
+            layer(
+                *(each[:3] for each in given),
+                sorting=routing._replace(permutation=routing.permutation[:6]),
+            )
 
     def test_no_tokens(self) -> None:
         case = make("bf16", tokens=0)
