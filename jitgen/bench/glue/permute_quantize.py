@@ -13,7 +13,7 @@ from torch import Tensor
 
 import jitgen
 from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands
-from jitgen.config import Arch
+from jitgen.config import Arch, Layout
 from jitgen.formats.e4m3 import MAX
 from jitgen.frozen import frozen
 from jitgen.ops.permute_quantize import reference
@@ -98,7 +98,7 @@ def cases(arch: Arch) -> Iterator[Case]:
         tokens = (_TOKENS if is_first else _FEW_TOKENS) if arch.is_gpu else (_CPU_TOKENS,)
         for count in tokens:
             problem = PermuteQuantizeProblem(
-                layout="ragged", m=count, k=k, top_k=TOP_K, format=form, walk=walk
+                layout=Layout.RAGGED, m=count, k=k, top_k=TOP_K, format=form, walk=walk
             )
             has_budget = is_first and count == _TOKENS[-1]
             if has(problem):

@@ -13,7 +13,7 @@ from torch import Tensor
 import jitgen
 from jitgen.bench.glue.permute_quantize import EXPERTS, TOP_K, check, quantized
 from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands
-from jitgen.config import Arch
+from jitgen.config import Arch, Layout
 from jitgen.frozen import frozen
 from jitgen.ops.silu_mul_quantize import reference
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
@@ -45,7 +45,7 @@ class Case:
     def problem(self) -> SiluMulQuantizeProblem:
         """What a kernel is chosen for."""
         rows = self.tokens * TOP_K
-        return SiluMulQuantizeProblem(layout="ragged", groups=EXPERTS, m=rows, n=self.n)
+        return SiluMulQuantizeProblem(layout=Layout.RAGGED, groups=EXPERTS, m=rows, n=self.n)
 
     @property
     def num_bytes(self) -> int:

@@ -18,11 +18,11 @@ import jitgen
 from jitgen.bench.glue import combine, permute_quantize, route, silu_mul_quantize
 from jitgen.bench.glue.permute_quantize import EXPERTS, TOP_K
 from jitgen.bench.glue.sides import INDUCTOR, Operands
-from jitgen.config import Arch
+from jitgen.config import Arch, DType, Layout
 from jitgen.frozen import frozen
 from jitgen.ops.combine.config import CombineProblem
 from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeProblem, Walk
-from jitgen.ops.route.config import RouteProblem
+from jitgen.ops.route.config import RouteProblem, Scoring
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
 
 _OF_INDUCTOR = 1.3
@@ -66,19 +66,19 @@ class Case:
                 m=self.tokens,
                 experts=EXPERTS,
                 top_k=TOP_K,
-                scoring="sigmoid",
-                scores_dtype="f32",
+                scoring=Scoring.SIGMOID,
+                scores_dtype=DType.F32,
                 bias=True,
                 expert_groups=8,
             ),
             PermuteQuantizeProblem(
-                layout="ragged",
+                layout=Layout.RAGGED,
                 m=self.tokens,
                 k=self.k,
                 top_k=TOP_K,
                 walk=Walk.SCATTER if arch.is_gpu else Walk.GATHER,
             ),
-            SiluMulQuantizeProblem(layout="ragged", groups=EXPERTS, m=rows, n=self.n),
+            SiluMulQuantizeProblem(layout=Layout.RAGGED, groups=EXPERTS, m=rows, n=self.n),
             CombineProblem(m=self.tokens, n=self.k, top_k=TOP_K, has_shared=True),
         )
 

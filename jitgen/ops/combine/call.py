@@ -63,7 +63,7 @@ def combine(
     see `jitgen.ops.tracing`.
     """
     if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
-        from jitgen.ops.tracing import compiled
+        from jitgen.ops.tracing import compiled_rows as compiled
 
         return compiled.combine(y, inverse, topk_weights, shared, out, config)
     key: tuple[Any, ...] = ()

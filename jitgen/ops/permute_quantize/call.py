@@ -101,7 +101,7 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
     ``torch.ops.jitgen.permute_quantize``; see `jitgen.ops.tracing`.
     """
     if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
-        from jitgen.ops.tracing import compiled
+        from jitgen.ops.tracing import compiled_rows as compiled
 
         return compiled.permute_quantize(
             *(x, permutation, top_k, offs, m_indices, masked_m, inverse, scale_granularity),
@@ -145,7 +145,7 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
             x.__class__,
             permutation.__class__,
             groups.__class__,
-            inverse.__class__,
+            None if inverse is None else (inverse.shape[-1], inverse.__class__),
             scale.__class__,
             out.__class__,
             num_modes(),

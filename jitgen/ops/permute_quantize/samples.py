@@ -250,7 +250,7 @@ def solved(
         "power_of_two": config.power_of_two,
         "rounding": str(config.rounding),
     }
-    rows = {name: named.get(name) for name in ARGUMENT.values()}
+    rows: dict[str, Any] = {name: named.get(name) for name in ARGUMENT.values()}
     expected_q, expected_scale = reference.permute_quantize(
         *(x, permutation),
         top_k=sizes.top_k,
@@ -260,7 +260,7 @@ def solved(
         power_of_two=config.power_of_two,
         rounding=str(config.rounding),  # type: ignore[arg-type]
     )
-    call = Arguments(x=x, out=None, **(dict.fromkeys(ARGUMENT.values()) | named))
+    call = Arguments(x=x, out=None, **(rows | named))
     q, scale = new_q(call, form), new_scale(call, form, len(groups))
     for each in (q, scale):
         if each is not None:
@@ -284,7 +284,7 @@ def solved(
 
 def _fill(tensor: Tensor) -> None:
     """Let every byte of the memory of a tensor be `UNTOUCHED`, those between its rows too."""
-    tensor.untyped_storage().fill_(UNTOUCHED)
+    tensor.untyped_storage().fill_(UNTOUCHED)  # type: ignore[attr-defined]
 
 
 def _given(config: PermuteQuantizeConfig, x: Tensor, groups: int) -> Tensor | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from jitgen import templates
 from jitgen.frozen import frozen
@@ -192,4 +193,5 @@ def _registers(threads: int) -> int:
 def _tilings(like: Tiling) -> Iterator[Tiling]:
     """Yield the tilings of every size, legal or not, with the flags of `like`."""
     for sides in itertools.product(*_SIDES.values()):
-        yield replace(like, **dict(zip(_SIDES, sides, strict=True)))
+        found: dict[str, Any] = dict(zip(_SIDES, sides, strict=True))
+        yield replace(like, **found)
