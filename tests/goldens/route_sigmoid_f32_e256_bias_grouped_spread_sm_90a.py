@@ -41,7 +41,7 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Uint32
+from cutlass import Boolean, Float32, Int32, Uint32, Uint64
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 # The config.
@@ -54,6 +54,7 @@ USE_PDL = False  # start while the kernel before on the stream drains
 # What follows from it.
 WARPS = THREADS // 32
 PER_LANE = EXPERTS // 32  # experts that a lane has of each token
+ORDER = Uint64 if PER_LANE > 8 else Uint32  # holds 4 bits for each of them
 SCORES_DTYPE = cutlass.Float32
 
 
@@ -66,12 +67,6 @@ def key_of(value):
     bits = (value + Float32(0.0)).bitcast(Uint32)
     key = bits ^ Uint32(0xFFFFFFFF) if bits >= 0x80000000 else bits | Uint32(0x80000000)
     return key if (bits & 0x7FFFFFFF) <= 0x7F800000 else Uint32(1)
-
-
-@cute.jit
-def larger(a, b):
-    """Return the larger of two keys; `cutlass.max` takes a constant for a signed number."""
-    return a if a > b else b
 
 
 def of_warp(key):
@@ -89,6 +84,12 @@ def value_of(key):
     """Return the float32 that a key is of; of `ABSENT` NaN."""
     bits = key ^ Uint32(0x80000000) if key >= 0x80000000 else key ^ Uint32(0xFFFFFFFF)
     return bits.bitcast(Float32)
+
+
+@cute.jit
+def larger(a, b):
+    """Return the larger of two keys; `cutlass.max` takes a constant for a signed number."""
+    return a if a > b else b
 
 
 VECTOR = min(PER_LANE, 128 // SCORES_DTYPE.width)  # logits of one load: at most 16 bytes
@@ -225,6 +226,43 @@ def keep_best_groups(keys, mine, expert_groups, top_groups):
         keys[i] = keys[i] if is_kept else Uint32(ABSENT)
 
 
+def network(count):
+    """
+    Return the places that are compared to sort `count` values, a power of two, one after the other.
+
+    K. E. Batcher, "Sorting networks and their applications", 1968: merges of odd and even places.
+    """
+    if count == 1:
+        return []
+    half = [(a + side, b + side) for side in (0, count // 2) for a, b in network(count // 2)]
+    step, merge = count // 2, [(i, i + count // 2) for i in range(count // 2)]
+    while step > 1:
+        step //= 2
+        merge += [(i, i + step) for i in range(step, count - step) if i // step % 2]
+    return half + merge
+
+
+@cute.jit
+def sort_lane(keys):
+    """
+    Sort the keys of a lane, the largest first, of equal ones the one that came first.
+
+    Return where each came from: 4 bits each, the first in the lowest. A pair is a key and, below
+    it, what is larger the sooner it came.
+    """
+    pairs = [(keys[i].to(Uint64) << 32) | Uint64(15 - i) for i in range(PER_LANE)]
+    for a, b in network(PER_LANE):
+        is_less = pairs[a] < pairs[b]
+        larger_one = pairs[b] if is_less else pairs[a]
+        smaller_one = pairs[a] if is_less else pairs[b]
+        pairs[a], pairs[b] = larger_one, smaller_one
+    order = ORDER(0)
+    for i in cutlass.range_constexpr(PER_LANE):
+        keys[i] = (pairs[i] >> 32).to(Uint32)
+        order = order | ((15 - (pairs[i] & 15)).to(ORDER) << (4 * i))
+    return order
+
+
 class Choice(NamedTuple):
     """What is chosen by, beside the scores."""
 
@@ -251,22 +289,20 @@ def take_best(keys, mine, top_k):
     Lanes and the experts in them are in ascending order: the first lane that has the best key, and
     its first expert, is the lowest number.
     """
-    chosen, most = Int32(0), Uint32(ABSENT)
+    order = sort_lane(keys)
+    chosen, most, before = Int32(0), Uint32(ABSENT), cute.arch.lanemask_lt()
     for slot in cutlass.range(top_k, unroll=1):
-        best = keys[0]
-        for i in cutlass.range_constexpr(1, PER_LANE):
-            best = larger(best, keys[i])
-        of_all = of_warp(best)
-        winner = lowest_lane(cute.arch.vote_ballot_sync(best == of_all))
-        at = Int32(0)
-        for i in cutlass.range_constexpr(PER_LANE - 1, -1, -1):
-            at = Int32(i) if keys[i] == of_all else at
-        expert = cute.arch.shuffle_sync(mine.first + at, winner)
-        at = at if mine.lane == winner else Int32(-1)
+        best = of_warp(keys[0])
+        has_best = Uint32(cute.arch.vote_ballot_sync(keys[0] == best))
+        first = mine.first + (order & 15).to(Int32)
+        expert = cute.arch.shuffle_sync(first, lowest_lane(has_best))
+        is_taken = (keys[0] == best) & ((has_best & before) == 0)
         for i in cutlass.range_constexpr(PER_LANE):
-            keys[i] = Uint32(ABSENT) if at == i else keys[i]
+            behind = keys[i + 1] if cutlass.const_expr(i + 1 < PER_LANE) else Uint32(ABSENT)
+            keys[i] = behind if is_taken else keys[i]
+        order = order >> 4 if is_taken else order
         chosen = expert if mine.lane == slot else chosen
-        most = of_all if slot == 0 else most
+        most = best if slot == 0 else most
     return chosen, most
 
 
@@ -505,6 +541,9 @@ def place_pairs(shared, results, chunk, first_expert, num_rows):
         permutation[row] = -1
 
 
+LEAST_TOKENS = 8  # of a CTA, before there is another cluster
+
+
 @cute.kernel
 def choose_kernel(choice, scores, results, workspace, first_expert):
     """Each CTA has a part of the tokens; the first of a cluster stores how many pairs it has."""
@@ -555,9 +594,13 @@ def sort_kernel(results, workspace, first_expert):
 
 
 def launch(choice, scores, results, workspace, first_expert, num_sms, stream):
-    """Launch both kernels on `stream`, for a GPU with `num_sms` SMs: a token or more for a warp."""
+    """
+    Launch both kernels on `stream`, for a GPU with `num_sms` SMs.
+
+    An SM is bound by the instructions of its warps: few tokens are spread thinly.
+    """
     num_tokens, _ = results.topk_ids.shape
-    num_clusters = cute.ceil_div(num_tokens, CLUSTER * WARPS)
+    num_clusters = cute.ceil_div(num_tokens, CLUSTER * LEAST_TOKENS)
     num_clusters = cutlass.min(num_clusters, num_sms // CLUSTER)
     num_clusters = cutlass.max(cutlass.min(num_clusters, workspace.shape[0]), 1)
     choose_kernel(choice, scores, results, workspace, first_expert).launch(

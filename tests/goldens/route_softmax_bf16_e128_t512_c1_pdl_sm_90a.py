@@ -39,7 +39,7 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Uint32
+from cutlass import Boolean, Float32, Int32, Uint32, Uint64
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 # The config.
@@ -52,6 +52,7 @@ USE_PDL = True  # start while the kernel before on the stream drains
 # What follows from it.
 WARPS = THREADS // 32
 PER_LANE = EXPERTS // 32  # experts that a lane has of each token
+ORDER = Uint64 if PER_LANE > 8 else Uint32  # holds 4 bits for each of them
 SCORES_DTYPE = cutlass.BFloat16
 
 
@@ -64,12 +65,6 @@ def key_of(value):
     bits = (value + Float32(0.0)).bitcast(Uint32)
     key = bits ^ Uint32(0xFFFFFFFF) if bits >= 0x80000000 else bits | Uint32(0x80000000)
     return key if (bits & 0x7FFFFFFF) <= 0x7F800000 else Uint32(1)
-
-
-@cute.jit
-def larger(a, b):
-    """Return the larger of two keys; `cutlass.max` takes a constant for a signed number."""
-    return a if a > b else b
 
 
 def of_warp(key):
@@ -192,6 +187,43 @@ def scores_of(chosen_logit, logits, mine, best, made_with, renormalize):  # noqa
     return score
 
 
+def network(count):
+    """
+    Return the places that are compared to sort `count` values, a power of two, one after the other.
+
+    K. E. Batcher, "Sorting networks and their applications", 1968: merges of odd and even places.
+    """
+    if count == 1:
+        return []
+    half = [(a + side, b + side) for side in (0, count // 2) for a, b in network(count // 2)]
+    step, merge = count // 2, [(i, i + count // 2) for i in range(count // 2)]
+    while step > 1:
+        step //= 2
+        merge += [(i, i + step) for i in range(step, count - step) if i // step % 2]
+    return half + merge
+
+
+@cute.jit
+def sort_lane(keys):
+    """
+    Sort the keys of a lane, the largest first, of equal ones the one that came first.
+
+    Return where each came from: 4 bits each, the first in the lowest. A pair is a key and, below
+    it, what is larger the sooner it came.
+    """
+    pairs = [(keys[i].to(Uint64) << 32) | Uint64(15 - i) for i in range(PER_LANE)]
+    for a, b in network(PER_LANE):
+        is_less = pairs[a] < pairs[b]
+        larger_one = pairs[b] if is_less else pairs[a]
+        smaller_one = pairs[a] if is_less else pairs[b]
+        pairs[a], pairs[b] = larger_one, smaller_one
+    order = ORDER(0)
+    for i in cutlass.range_constexpr(PER_LANE):
+        keys[i] = (pairs[i] >> 32).to(Uint32)
+        order = order | ((15 - (pairs[i] & 15)).to(ORDER) << (4 * i))
+    return order
+
+
 class Choice(NamedTuple):
     """What is chosen by, beside the scores."""
 
@@ -218,22 +250,20 @@ def take_best(keys, mine, top_k):
     Lanes and the experts in them are in ascending order: the first lane that has the best key, and
     its first expert, is the lowest number.
     """
-    chosen, most = Int32(0), Uint32(ABSENT)
+    order = sort_lane(keys)
+    chosen, most, before = Int32(0), Uint32(ABSENT), cute.arch.lanemask_lt()
     for slot in cutlass.range(top_k, unroll=1):
-        best = keys[0]
-        for i in cutlass.range_constexpr(1, PER_LANE):
-            best = larger(best, keys[i])
-        of_all = of_warp(best)
-        winner = lowest_lane(cute.arch.vote_ballot_sync(best == of_all))
-        at = Int32(0)
-        for i in cutlass.range_constexpr(PER_LANE - 1, -1, -1):
-            at = Int32(i) if keys[i] == of_all else at
-        expert = cute.arch.shuffle_sync(mine.first + at, winner)
-        at = at if mine.lane == winner else Int32(-1)
+        best = of_warp(keys[0])
+        has_best = Uint32(cute.arch.vote_ballot_sync(keys[0] == best))
+        first = mine.first + (order & 15).to(Int32)
+        expert = cute.arch.shuffle_sync(first, lowest_lane(has_best))
+        is_taken = (keys[0] == best) & ((has_best & before) == 0)
         for i in cutlass.range_constexpr(PER_LANE):
-            keys[i] = Uint32(ABSENT) if at == i else keys[i]
+            behind = keys[i + 1] if cutlass.const_expr(i + 1 < PER_LANE) else Uint32(ABSENT)
+            keys[i] = behind if is_taken else keys[i]
+        order = order >> 4 if is_taken else order
         chosen = expert if mine.lane == slot else chosen
-        most = of_all if slot == 0 else most
+        most = best if slot == 0 else most
     return chosen, most
 
 

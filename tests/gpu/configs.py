@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
+from jitgen import plans
 from jitgen.bench.kernels import KINDS
 from jitgen.config import Arch, DType, Layout
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.ops.quantize.config import Format, QuantizeConfig, QuantizeProblem
+from jitgen.ops.route.config import RouteConfig
 from jitgen.targets.legality import rules, target
 from tests.candidates import candidates
 
@@ -102,10 +104,18 @@ def depth(config: KernelConfig, k: int) -> int:
     return k * 2 if types.a_dtype.bits == 4 else k
 
 
+def routed(arch: Arch) -> list[RouteConfig]:
+    """Return every kernel of `route` that its plan may choose, and one of each with PDL."""
+    every = plans.configs(plans.load("route"), arch)
+    chosen = [config for config in every if isinstance(config, RouteConfig)]
+    of_tiling = {config.tiling: config for config in chosen}
+    early = (replace(each, tiling=replace(key, use_pdl=True)) for key, each in of_tiling.items())
+    return [*chosen, *early]
+
+
 def main() -> None:
     """Prewarm what the tests and the suites of `jitgen bench` run on a target."""
     import jitgen
-    from jitgen import plans
 
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--arch", default=str(ARCH), help="a GPU target")
@@ -118,6 +128,7 @@ def main() -> None:
         *prepared(arch),
         *fc2(arch),
         *quantized(arch),
+        *routed(arch),
     ]
     every = dict.fromkeys([*wanted, *(config for configs in named for config in configs)])
     report = jitgen.prewarm(list(every), arch=arch)

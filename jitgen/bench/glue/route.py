@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from functools import partial
 from typing import Any
@@ -66,8 +66,10 @@ class Case:
         local: dict[str, Any] = {"local_experts": problem.sorted_experts}
         if problem.scoring is Scoring.GIVEN:
             ids = logits.topk(problem.top_k).indices.to(torch.int32)
+            sort = partial(jitgen.sort_pairs, ids, experts=problem.experts, **local)
             return Operands(
-                ours=partial(jitgen.sort_pairs, ids, experts=problem.experts, **local),
+                ours=sort,
+                others=self._others(sort),
                 plain=partial(_sorted, experts=problem.experts),
                 arguments=(ids,),
                 check=lambda found: _check_sorting(found, ids),
@@ -82,12 +84,19 @@ class Case:
             "scale": self.scale,
         }
         expected = jitgen.reference.route(scores, bias=bias, **choice, **local)
+        ours = partial(jitgen.route, scores, bias=bias, **choice, **local)
         return Operands(
-            ours=partial(jitgen.route, scores, bias=bias, **choice, **local),
+            ours=ours,
+            others=self._others(ours),
             plain=partial(_routed, **choice),
             arguments=(scores,) if bias is None else (scores, bias),
             check=lambda found: _check(found, expected),
         )
+
+    def _others(self, ours: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
+        """Return the same call by what else the selector may choose."""
+        others = jitgen.select(self.problem).candidates[1:]
+        return {each.config.short: partial(ours, config=each.config) for each in others}
 
 
 def cases(arch: Arch) -> Iterator[Case]:
@@ -124,7 +133,7 @@ def _models() -> Iterator[Case]:
     yield Case(model="Qwen3", problem=RouteProblem(m=1, experts=128, top_k=8))
     yield Case(model="Mixtral", problem=RouteProblem(m=1, experts=8, top_k=2))
     yield Case(model="gpt-oss", problem=RouteProblem(m=1, experts=128, top_k=4))
-    given = RouteProblem(m=1, experts=256, top_k=8, scoring="given")
+    given = RouteProblem(m=1, experts=256, top_k=8, scoring=Scoring.GIVEN)
     yield Case(model="8 of 256", problem=given)
 
 

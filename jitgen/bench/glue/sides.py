@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
 from functools import partial
 from typing import Any, Protocol
 
@@ -41,12 +42,14 @@ class Operands:
             it. No operation in it waits for the device.
         arguments: See there.
         check: Takes results of one or the other and raises a WrongResult.
+        others: The same as `ours` by kernels that were not chosen, by what tells them apart.
     """
 
     ours: Callable[[], Any]
     plain: Callable[..., Any]
     arguments: tuple[Tensor, ...]
     check: Callable[[Any], None]
+    others: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
 
 
 class Case(Protocol):
@@ -83,26 +86,16 @@ def measured(case: Case, arch: Arch) -> Iterator[Row]:
     every = [case.operands(device, seed) for seed in range(count)]
     for each in every:
         each.check(each.ours())
-    calls: dict[str, list[Call]] = {
-        COPY: [_copy(case.num_bytes, device) for _ in every],
-        OURS: [each.ours for each in every],
-    }
     missing: dict[str, str] = {}
-
-    def add(name: str, plain: Callable[..., Any]) -> None:
-        for each in every:
-            each.check(plain(*each.arguments))
-        calls[name] = [partial(plain, *each.arguments) for each in every]
-
-    attempt(EAGER, partial(add, EAGER, every[0].plain), missing)
-    attempt(INDUCTOR, lambda: add(INDUCTOR, compiled(every[0].plain)), missing)
+    calls = _sides(every, missing)
+    calls[COPY] = [_copy(case.num_bytes, device) for _ in every]
     times = _timed(calls, arch, missing)
     if OURS not in times:
         raise WrongResult(f"jitgen's calls of {case} cannot be captured: {missing[OURS]}")
     notes = [f"without {name}: {reason}" for name, reason in missing.items()]
-    for name, each in times.items():
+    for name, found in times.items():
         more = [case.kernel(arch), *notes] if name == OURS else []
-        yield _rate(case, name, each, more)
+        yield _rate(case, name, found, more)
     for name, budget in case.budgets.items():
         if name in times:
             yield Row(
@@ -113,6 +106,28 @@ def measured(case: Case, arch: Arch) -> Iterator[Row]:
                 budget=budget,
                 is_rate=True,
             )
+
+
+def _sides(every: Sequence[Operands], missing: dict[str, str]) -> dict[str, list[Call]]:
+    """Return the calls of each side, all of which gave right results."""
+    calls: dict[str, list[Call]] = {OURS: [each.ours for each in every]}
+
+    def add(name: str, found: list[Call]) -> None:
+        for each, call in zip(every, found, strict=True):
+            each.check(call())
+        calls[name] = found
+
+    for other in every[0].others:
+        name = f"{OURS} {other}"
+        attempt(name, partial(add, name, [each.others[other] for each in every]), missing)
+    plain = every[0].plain
+    for name, function in ((EAGER, plain), (INDUCTOR, compiled(plain))):
+        attempt(
+            name,
+            partial(add, name, [partial(function, *each.arguments) for each in every]),
+            missing,
+        )
+    return calls
 
 
 def compiled(plain: Callable[..., Any]) -> Callable[..., Any]:

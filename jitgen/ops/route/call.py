@@ -41,8 +41,9 @@ def route(  # noqa: PLR0913  # each is one thing to say
     launch for few tokens and in two for many, and nothing waits.
 
     Of equal scores the lower expert comes first. A NaN is below every number: such an expert is
-    chosen after all others, and its weight is NaN. Nothing of a call depends on which thread was
-    first: the same input gives the same bits.
+    chosen after all others, and its weight is NaN; so are, for a softmax, those of the sum that it
+    is part of (of all experts, or, renormalised without bias and groups, of the chosen). Nothing of a
+    call depends on which thread was first: the same input gives the same bits.
 
     Args:
         scores: (T, E) bfloat16 or float32, the router's logits; columns are neighbours. E is at
@@ -78,9 +79,9 @@ def route(  # noqa: PLR0913  # each is one thing to say
     `jitgen.ops.tracing`.
     """
     if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
-        from jitgen.ops.tracing import routes
+        from jitgen.ops.tracing import compiled_route
 
-        return routes.route(
+        return compiled_route.route(
             *(scores, top_k, scoring, bias, expert_groups, top_groups, renormalize, scale),
             *(first_expert, local_experts, out, config),
         )
@@ -162,9 +163,11 @@ def sort_pairs(
         CompileError: The kernel cannot be compiled.
     """
     if is_dynamo_compiling():
-        from jitgen.ops.tracing import routes
+        from jitgen.ops.tracing import compiled_route
 
-        return routes.sort_pairs(topk_ids, experts, first_expert, local_experts, out, config)
+        return compiled_route.sort_pairs(
+            topk_ids, experts, first_expert, local_experts, out, config
+        )
     key: tuple[Any, ...] = ()
     try:
         shape = topk_ids.shape

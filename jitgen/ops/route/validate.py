@@ -46,7 +46,7 @@ class Arguments:
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor among them, by its name."""
         given = {"scores": self.scores, "topk_ids": self.topk_ids, "bias": self.bias}
-        if self.out is not None:
+        if isinstance(self.out, (Routing, Sorting)):  # else `validate` refuses it
             given |= {f"out.{name}": each for name, each in self.out._asdict().items()}
         return {name: value for name, value in given.items() if isinstance(value, Tensor)}
 
@@ -131,16 +131,16 @@ def validate(given: Arguments, session: Session) -> Facts:
     device = devices.find(like.device, session, name)
     of = "(T, k)" if given.scores is None else "(T, E)"
     common.require_rank(name, like, 2, of)
-    if like.shape[1] == 0:
+    experts = int(like.shape[1])  # a model's; tracers take it for a constant
+    if experts == 0:
         raise InputError(name, f"must have at least one column (got shape {tuple(like.shape)})")
     common.require_unit_stride(name, like, 1)
-    experts = like.shape[1]
     if given.scores is None:
         common.require_dtype(name, like, [torch.int32], None)
         if not like.is_contiguous():
             raise InputError(name, f"must be contiguous (got strides {like.stride()})")
+        top_k, scoring = experts, Scoring.GIVEN
         experts = _number("experts", given.experts, 1)
-        top_k, scoring = like.shape[1], Scoring.GIVEN
     else:
         common.require_dtype(name, like, [*_SCORES], device.arch)
         scoring = _scoring(given.scoring)

@@ -24,7 +24,7 @@ class Sm100a:
     devices = (B200, GB200)
     operations = (
         *("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize"),
-        *("permute_quantize", "combine"),
+        *("permute_quantize", "combine", "route"),
     )
 
     def runs_on(self, major: int, minor: int) -> bool:
@@ -38,6 +38,10 @@ class Sm100a:
             from jitgen.targets.sm_100a.silu_mul_quantize import SiluMulQuantize
 
             return SiluMulQuantize(self.name)
+        if op == "route":
+            from jitgen.targets.sm_100a.route import Route
+
+            return Route(self.name)
         if op == "quantize":
             from jitgen.targets.sm_100a.quantize import Quantize
 

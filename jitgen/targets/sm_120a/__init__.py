@@ -24,7 +24,7 @@ class Sm120a:
     devices: tuple[Device, ...] = DEVICES
     operations = (
         *("grouped_gemm", "silu_mul_quantize", "quantize"),
-        *("permute_quantize", "combine"),
+        *("permute_quantize", "combine", "route"),
     )
 
     def runs_on(self, major: int, minor: int) -> bool:
@@ -38,6 +38,10 @@ class Sm120a:
             from jitgen.targets.sm_120a.silu_mul_quantize import SiluMulQuantize
 
             return SiluMulQuantize(self.name)
+        if op == "route":
+            from jitgen.targets.sm_120a.route import Route
+
+            return Route(self.name)
         if op == "quantize":
             from jitgen.targets.sm_120a.quantize import Quantize
 
