@@ -200,6 +200,16 @@ class TestAModule:
             wrong(*other.given)
 
 
+@pytest.mark.parametrize("form", ["block128", "wide1"])
+def test_torch_compile_sees_one_graph(form: str) -> None:
+    """A layer is a row of operations in torch's hands, without a break."""
+    case = make(form)
+    layer = jitgen.MoELayer(case.config, case.weights)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+
+    assert torch.equal(compiled(*case.given), layer(*case.given))
+
+
 class TestMistakes:
     def test_gradients(self) -> None:
         case = make("bf16")
