@@ -75,6 +75,7 @@ class MoELayer(nn.Module):
         for name, tensor in weights.tensors.items():
             self.register_buffer(name, tensor)
         self._chain = self._bind()
+        self.register_load_state_dict_post_hook(_rebind)
 
     @property
     def weights(self) -> ExpertWeights:
@@ -217,11 +218,16 @@ class MoELayer(nn.Module):
                 )
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._workspace = None
-        self._chain = self._bind()
-        self._like = self._chain.weights
+        _rebind(self)
         return self
 
     def _bind(self) -> Chain:
         """Return the chain over the buffers as they are now."""
         tensors = {name: getattr(self, name) for name in self._like.tensors}
         return Chain(config=self.config, weights=self._like.of(tensors))
+
+
+def _rebind(layer: MoELayer, *_: object) -> None:
+    """Let the chain of a layer have its buffers, where others took their place."""
+    layer._chain = layer._bind()
+    layer._like = layer._chain.weights

@@ -67,7 +67,7 @@ def test_the_plan() -> None:
 @needs.compiler
 @pytest.mark.usefixtures("shared_cache")
 class TestSides:
-    @pytest.mark.parametrize("tokens", [1, 7])
+    @pytest.mark.parametrize("tokens", [7, pytest.param(1, marks=pytest.mark.nightly)])
     def test_ours(self, experts: Experts, tokens: int) -> None:
         operands = Operands(small(tokens), experts, "cpu")
         ready = ours.prepare(operands)

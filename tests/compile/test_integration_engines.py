@@ -166,7 +166,7 @@ class TestSglang:
 
         assert pool == usual
 
-    @pytest.mark.parametrize("form", ["bf16", "block128"])
+    @pytest.mark.parametrize("form", ["block128", pytest.param("bf16", marks=pytest.mark.nightly)])
     def test_a_layer(
         self, form: str, pool: dict[tuple[str, str], Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:

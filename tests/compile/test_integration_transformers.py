@@ -94,6 +94,7 @@ def generated(made: Any, implementation: str, ids: Tensor) -> tuple[Tensor, Tens
 
 @pytest.mark.parametrize("name", NAMES)
 class TestAModel:
+    @pytest.mark.nightly
     def test_prefill(self, name: str) -> None:
         """Within what the other implementation of transformers differs from eager."""
         made = model(name)
@@ -131,6 +132,7 @@ class TestAModel:
 
         assert compared > NEW
 
+    @pytest.mark.nightly
     def test_one_token(self, name: str) -> None:
         made = model(name)
         with torch.no_grad():
@@ -198,6 +200,7 @@ def with_fp8(made: Any, name: str) -> tuple[str, Any]:
 
 
 class TestAModule:
+    @pytest.mark.nightly
     def test_another_activation(self) -> None:
         """Where no kernel computes it, the model's own code does."""
         made = transformers.AutoModelForCausalLM.from_config(
@@ -227,6 +230,7 @@ class TestAModule:
         assert reference.relative_error(found, expected) < 0.01
         assert not found[2].any()
 
+    @pytest.mark.nightly
     def test_new_weights_are_seen(self) -> None:
         experts = model("mixtral").get_submodule("model.layers.0.mlp.experts")
         given = torch.randn(3, HIDDEN).bfloat16(), torch.tensor([[0, 1]] * 3), torch.rand(3, 2)
@@ -259,6 +263,7 @@ class TestAModule:
 
 
 class TestWarmUp:
+    @pytest.mark.nightly
     def test_prewarmed_and_frozen(self) -> None:
         """What `prewarm` brought is what the model asks for, whatever the batch."""
         made = model("deepseek_v3")
