@@ -95,8 +95,7 @@ class Lane(NamedTuple):
     """
 
     lane: Int32
-    group: Int32
-    part: Int32  # which of the group's lanes it is
+    part: Int32  # which of its group's lanes it is
     lanes: Int32  # of a group
     first: Int32  # expert
     count: Int32  # of experts that exist
@@ -104,16 +103,16 @@ class Lane(NamedTuple):
 
 
 @cute.jit
-def lane_of(scores, expert_groups):
-    """Return what this lane has of the experts, in equal groups."""
-    size, lane = scores.shape[1] // expert_groups, cute.arch.lane_idx()
-    lanes = cute.ceil_div(size, PER_LANE)
-    group, part = lane // lanes, lane % lanes
-    count = cutlass.min(size - part * PER_LANE, PER_LANE) if group < expert_groups else Int32(0)
+def lane_of(scores, group_size):
+    """Return what this lane has of the experts, `group_size` in each group."""
+    lane, num_experts = cute.arch.lane_idx(), scores.shape[1]
+    lanes, part, start = Int32(32), lane, Int32(0)
+    first, end = start + part * PER_LANE, cutlass.min(start + group_size, num_experts)
+    count = cutlass.max(cutlass.min(end - first, PER_LANE), 0)
     span = VECTOR * SCORES_DTYPE.width // 8
     rows = scores.stride[0] * (SCORES_DTYPE.width // 8) | scores.iterator.toint()
-    is_whole = (size % PER_LANE == 0) & (rows % span == 0)
-    return Lane(lane, group, part, lanes, group * size + part * PER_LANE, count, is_whole)
+    is_whole = (group_size % PER_LANE == 0) & (rows % span == 0)
+    return Lane(lane, part, lanes, first, count, is_whole)
 
 
 @cute.jit
@@ -162,11 +161,10 @@ def exponential(value):
 @cute.jit
 def keys_of(logits, bias, mine):  # noqa: ARG001
     """Return the keys that experts are chosen by, and what scores are made with: nothing yet."""
-    keys = cute.make_rmem_tensor(PER_LANE, cutlass.Uint32)
-    keys.fill(0)
+    keys = cute.make_rmem_tensor(PER_LANE, Uint32)
     for i in cutlass.range_constexpr(PER_LANE):
-        if i < mine.count:
-            keys[i] = key_of(logits[i])
+        key = key_of(logits[i])
+        keys[i] = key if i < mine.count else Uint32(ABSENT)
     return keys, None
 
 
@@ -181,8 +179,8 @@ def scores_of(chosen_logit, logits, mine, best, made_with, renormalize):  # noqa
     if renormalize == 0:
         total = Float32(0.0)
         for i in cutlass.range_constexpr(PER_LANE):
-            if i < mine.count:
-                total += exponential(logits[i] - most)
+            power = exponential(logits[i] - most)
+            total += power if i < mine.count else Float32(0.0)
         score = score / sum_of_warp(total)
     return score
 
@@ -228,7 +226,7 @@ class Choice(NamedTuple):
     """What is chosen by, beside the scores."""
 
     bias: cute.Tensor
-    expert_groups: Int32
+    group_size: Int32  # experts of a group
     top_groups: Int32
     renormalize: Int32
     scale: Float32
@@ -268,7 +266,7 @@ def take_best(keys, mine, top_k):
 
 
 @cute.jit
-def choose(choice, scores, bias, mine, results, token):
+def choose(choice, scores, bias, mine, shared, results, chunk, token):
     """Choose the experts of a token, and store them and their weights: slot j by lane j."""
     topk_weights, topk_ids = results.topk_weights, results.topk_ids
     top_k = topk_ids.shape[1]
@@ -283,17 +281,18 @@ def choose(choice, scores, bias, mine, results, token):
         weight = weight / total
     if is_mine:
         topk_ids[token, mine.lane] = chosen
+        keep_id(shared, (token - chunk.first) * top_k + mine.lane, chosen)
         topk_weights[token, mine.lane] = weight * choice.scale
 
 
 @cute.jit
-def choose_tokens(choice, scores, results, chunk):
+def choose_tokens(choice, scores, shared, results, chunk):
     """Choose for the tokens of a CTA: its warps take turns."""
     warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    mine = lane_of(scores, choice.expert_groups)
+    mine = lane_of(scores, choice.group_size)
     bias = load_bias(choice.bias, mine)
     for token in cutlass.range(chunk.first + warp, chunk.end, WARPS, unroll=1):
-        choose(choice, scores, bias, mine, results, token)
+        choose(choice, scores, bias, mine, shared, results, chunk, token)
 
 
 class Results(NamedTuple):
@@ -314,59 +313,98 @@ class Chunk(NamedTuple):
     first_pair: Int32
     end_pair: Int32
     per_warp: Int32
+    warps: Int32  # that have pairs
 
 
 @cute.struct
 class SharedStorage:
-    """Shared memory of a CTA: pairs of each expert."""
+    """Shared memory of a CTA."""
 
     of_warps: cute.struct.MemRange[Int32, WARPS * EXPERTS]
     of_ctas: cute.struct.MemRange[Int32, CLUSTER * EXPERTS]
     starts: cute.struct.MemRange[Int32, EXPERTS]
     sums: cute.struct.MemRange[Int32, 32]
+    ids: cute.struct.MemRange[Int32, THREADS]
+    full: cute.struct.MemRange[cutlass.Int64, 1]
 
 
 class Shared(NamedTuple):
-    """The same as tensors."""
+    """The same as tensors: pairs of each expert, most of them."""
 
     of_warps: cute.Tensor  # (expert, warp): of a warp, then of those before it in the CTA
     of_ctas: cute.Tensor  # (expert, rank): of each CTA of the cluster
     starts: cute.Tensor  # (expert): first row of this CTA's pairs
     sums: cute.Tensor  # pairs of 32 experts
+    ids: cute.Tensor  # experts of the CTA's first pairs
+    full: cute.Pointer  # barrier: what all CTAs of the cluster have is here
 
 
-def open_shared():
-    """Return the shared memory of a CTA."""
+@cute.jit
+def open_shared(num_groups):
+    """Return the shared memory of a CTA; for `exchange` its barrier is ready."""
     storage = cutlass.memory.SmemAllocator().allocate(SharedStorage)
-    return Shared(
+    shared = Shared(
         storage.of_warps.get_tensor(cute.make_layout((EXPERTS, WARPS))),
         storage.of_ctas.get_tensor(cute.make_layout((EXPERTS, CLUSTER))),
         storage.starts.get_tensor(cute.make_layout(EXPERTS)),
         storage.sums.get_tensor(cute.make_layout(32)),
+        storage.ids.get_tensor(cute.make_layout(THREADS)),
+        storage.full.data_ptr(),
     )
+    if cutlass.const_expr(CLUSTER > 1):
+        thread, _, _ = cute.arch.thread_idx()
+        if thread == 0:
+            cute.arch.mbarrier_init(shared.full, 1)
+            cute.arch.mbarrier_init_fence()
+            cute.arch.mbarrier_arrive_and_expect_tx(shared.full, CLUSTER * 4 * num_groups)
+        cute.arch.cluster_arrive_relaxed()
+    return shared
 
 
 @cute.jit
-def chunk_of(topk_ids):
-    """Return the tokens of this CTA: as many for each, the last ones have what is left."""
+def chunk_of(results, each):
+    """Return the tokens of this CTA: `each` for all of them, the last ones have what is left."""
     block, _, _ = cute.arch.block_idx()
-    num_blocks, _, _ = cute.arch.grid_dim()
-    num_tokens, top_k = topk_ids.shape
-    each = cute.ceil_div(num_tokens, num_blocks)
+    num_tokens, top_k = results.topk_ids.shape
     first = cutlass.min(block * each, num_tokens)
     end = cutlass.min(first + each, num_tokens)
-    per_warp = cute.ceil_div(each * top_k, 32 * WARPS) * 32
-    return Chunk(first, end, first * top_k, end * top_k, per_warp)
+    num_pairs = (end - first) * top_k
+    per_warp = cute.ceil_div(num_pairs, 32 * WARPS) * 32
+    warps = Int32(0)
+    if num_pairs > 0:
+        warps = WARPS if num_pairs > 32 * WARPS else cute.ceil_div(num_pairs, 32)
+    return Chunk(first, end, first * top_k, end * top_k, per_warp, warps)
 
 
 @cute.jit
-def group_of(topk_ids, pair, chunk, first_expert, num_groups):
-    """Return the local expert of a pair; -1 for another's, and where there is no pair."""
-    group = Int32(-1)
+def keep_id(shared, place, expert):
+    """Keep the expert of a pair of the CTA, if there is room for so many."""
+    if place < THREADS:
+        shared.ids[place] = expert
+
+
+@cute.jit
+def id_of(shared, results, pair, chunk, is_kept):
+    """Return the expert of a pair; -1 where there is no pair. The first ones may have been kept."""
+    expert, place = Int32(-1), pair - chunk.first_pair
     if pair < chunk.end_pair:
-        ids = cute.make_tensor(topk_ids.iterator, cute.make_layout(cute.size(topk_ids)))
-        group = ids[pair] - first_expert
-    return group if (group >= 0) & (group < num_groups) else Int32(-1)
+        ids = results.topk_ids
+        ids = cute.make_tensor(ids.iterator, cute.make_layout(cute.size(ids)))
+        if cutlass.const_expr(is_kept):
+            if place < THREADS:
+                expert = shared.ids[place]
+            else:
+                expert = ids[pair]
+        else:
+            expert = ids[pair]
+    return expert
+
+
+@cute.jit
+def group_of(expert, first_expert, num_groups):
+    """Return the number of an expert among the local ones; -1 for another."""
+    group = expert - first_expert
+    return group if (expert >= first_expert) & (group < num_groups) else Int32(-1)
 
 
 @cute.jit
@@ -378,22 +416,26 @@ def peers_of(group):
 
 
 @cute.jit
-def count_pairs(shared, topk_ids, chunk, first_expert, num_groups):
+def count_pairs(shared, results, chunk, first_expert, is_kept):
     """
     Count the pairs of each warp, and set `of_warps` to how many those before it in the CTA have.
 
-    Return how many the CTA has of expert `thread`.
+    Where experts were not kept yet, keep them. Return how many the CTA has of expert `thread`.
     """
     thread, _, _ = cute.arch.thread_idx()
-    warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    for w in cutlass.range_constexpr(WARPS):
-        if thread < num_groups:
+    warp, num_groups = cute.arch.make_warp_uniform(cute.arch.warp_idx()), cute.size(results.offs)
+    if thread < num_groups:
+        for w in cutlass.range(chunk.warps, unroll=4):
             shared.of_warps[thread, w] = 0
     cute.arch.sync_threads()  # what was chosen is there, too
     start = chunk.first_pair + warp * chunk.per_warp
     end = cutlass.min(start + chunk.per_warp, chunk.end_pair)
-    for pair in cutlass.range(start, end, 32, unroll=1):
-        group = group_of(topk_ids, pair + cute.arch.lane_idx(), chunk, first_expert, num_groups)
+    for first in cutlass.range(start, end, 32, unroll=1):
+        pair = first + cute.arch.lane_idx()
+        expert = id_of(shared, results, pair, chunk, is_kept)
+        if cutlass.const_expr(not is_kept):
+            keep_id(shared, pair - chunk.first_pair, expert)
+        group = group_of(expert, first_expert, num_groups)
         count, before = peers_of(group)
         if (group >= 0) & (before == 0):
             shared.of_warps[group, warp] += count
@@ -401,7 +443,7 @@ def count_pairs(shared, topk_ids, chunk, first_expert, num_groups):
     cute.arch.sync_threads()
     total = Int32(0)
     if thread < num_groups:
-        for w in cutlass.range_constexpr(WARPS):
+        for w in cutlass.range(chunk.warps, unroll=4):
             count = shared.of_warps[thread, w]
             shared.of_warps[thread, w] = total
             total += count
@@ -413,22 +455,19 @@ def exchange(shared, count, num_groups):
     """
     Tell every CTA of the cluster how many pairs this one has of expert `thread`.
 
-    Return how many those before it have, and all of them. A thread reads what the threads of its
-    number wrote.
+    Return how many those before it have, and all of them. Nobody leaves before he was told
+    everything, so that the memory that others write to is there.
     """
-    thread, _, _ = cute.arch.thread_idx()
     before, total = Int32(0), count
     if cutlass.const_expr(CLUSTER > 1):
+        thread, _, _ = cute.arch.thread_idx()
         rank = cute.arch.block_idx_in_cluster()
-        cute.arch.cluster_wait()  # every CTA has begun: its memory may be written
+        cute.arch.cluster_wait()  # every CTA has begun, and its barrier is ready
         if thread < num_groups:
             place = shared.of_ctas[None, rank].iterator + thread
             for peer in cutlass.range_constexpr(CLUSTER):
-                address = cute.arch.map_dsmem_ptr(place, peer).toint()
-                target = cute.make_ptr(Int32, address, cute.AddressSpace.smem, assumed_align=4)
-                cute.arch.store(target, count, ss="cluster")
-        cute.arch.cluster_arrive()
-        cute.arch.cluster_wait()
+                cute.arch.store_async_dsmem(place, count, shared.full, peer)
+        cute.arch.mbarrier_wait(shared.full, 0)
         total = Int32(0)
         if thread < num_groups:
             for peer in cutlass.range_constexpr(CLUSTER):
@@ -481,7 +520,8 @@ def place_pairs(shared, results, chunk, first_expert, num_rows):
     end = cutlass.min(start + chunk.per_warp, chunk.end_pair)
     for first in cutlass.range(start, end, 32, unroll=1):
         pair = first + cute.arch.lane_idx()
-        group = group_of(results.topk_ids, pair, chunk, first_expert, num_groups)
+        expert = id_of(shared, results, pair, chunk, True)
+        group = group_of(expert, first_expert, num_groups)
         count, before = peers_of(group)
         row = Int32(-1)
         if group >= 0:
@@ -502,24 +542,22 @@ def place_pairs(shared, results, chunk, first_expert, num_rows):
 
 
 @cute.kernel
-def route_kernel(choice, scores, results, first_expert):
+def route_kernel(choice, scores, results, first_expert, each):
     """Each CTA of the cluster has a part of the tokens: choose, count, and sort."""
-    shared = open_shared()
-    if cutlass.const_expr(CLUSTER > 1):
-        cute.arch.cluster_arrive_relaxed()  # for whom `exchange` waits
+    shared, chunk = open_shared(cute.size(results.offs)), chunk_of(results, each)
     if cutlass.const_expr(USE_PDL):
         cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-    chunk, num_groups = chunk_of(results.topk_ids), cute.size(results.offs)
-    choose_tokens(choice, scores, results, chunk)
-    count = count_pairs(shared, results.topk_ids, chunk, first_expert, num_groups)
-    before, total = exchange(shared, count, num_groups)
+    choose_tokens(choice, scores, shared, results, chunk)
+    count = count_pairs(shared, results, chunk, first_expert, is_kept=True)
+    before, total = exchange(shared, count, cute.size(results.offs))
     num_rows = sum_up(shared, results.offs, before, total)
     place_pairs(shared, results, chunk, first_expert, num_rows)
 
 
 def launch(choice, scores, results, workspace, first_expert, num_sms, stream):  # noqa: ARG001
     """Launch the kernel on `stream`: it is one cluster, whatever the GPU."""
-    route_kernel(choice, scores, results, first_expert).launch(
+    each = cute.ceil_div(results.topk_ids.shape[0], CLUSTER)
+    route_kernel(choice, scores, results, first_expert, each).launch(
         grid=[CLUSTER, 1, 1],
         block=[THREADS, 1, 1],
         cluster=[CLUSTER, 1, 1],
@@ -587,6 +625,7 @@ def route(
     topk_weights: (T, k) float32. topk_ids, inverse: (T, k) int32. offs: (G,) int32. permutation:
     (T k,) int32. All but scores are dense.
     """
-    choice = Choice(None, expert_groups, top_groups, renormalize, scale)
+    group_size = scores.shape[1] // expert_groups
+    choice = Choice(None, group_size, top_groups, renormalize, scale)
     results = Results(topk_weights, topk_ids, offs, permutation, inverse)
     launch(choice, scores, results, None, first_expert, num_sms, stream)

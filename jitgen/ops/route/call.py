@@ -42,7 +42,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
 
     Of equal scores the lower expert comes first. A NaN is below every number: such an expert is
     chosen after all others, and its weight is NaN; so are, for a softmax, those of the sum that it
-    is part of (of all experts, or, renormalised without bias and groups, of the chosen). Nothing of a
+    is part of: of all experts or, renormalised without bias and groups, of the chosen. Nothing of a
     call depends on which thread was first: the same input gives the same bits.
 
     Args:
