@@ -75,7 +75,7 @@ class MoELayer(nn.Module):
         for name, tensor in weights.tensors.items():
             self.register_buffer(name, tensor)
         self._chain = self._bind()
-        self.register_load_state_dict_post_hook(_rebind)
+        self.register_load_state_dict_post_hook(_rebind)  # type: ignore[no-untyped-call]
 
     @property
     def weights(self) -> ExpertWeights:

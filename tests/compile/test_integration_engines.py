@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from jitgen.integrations import sglang, sizes, vllm
+from jitgen.integrations import sglang, sglang_experts, sizes, vllm
 from jitgen.layer import reference
 from tests import needs
 from tests.moe_cases import EXPERTS, HIDDEN, INTERMEDIATE, TOP_K, Case, make
@@ -111,7 +111,7 @@ def of_sglang(case: Case, **changes: Any) -> tuple[Any, Any, Any]:
         topk_output=SimpleNamespace(topk_weights=case.topk_weights, topk_ids=case.topk_ids),
     )
     given = {
-        **dict.fromkeys(sglang._OTHER_FORMATS, False),
+        **dict.fromkeys(sglang_experts._OTHER_FORMATS, False),
         "w13_weight": weights.w13,
         "w2_weight": weights.w2,
         "w13_scale": weights.w13_scale,
@@ -122,7 +122,7 @@ def of_sglang(case: Case, **changes: Any) -> tuple[Any, Any, Any]:
         "block_shape": [128, 128] if is_fp8 else None,
     }
     layer = {
-        **dict.fromkeys(sglang._OTHER_LAYERS),
+        **dict.fromkeys(sglang_experts._OTHER_LAYERS),
         "activation": "silu",
         "is_gated": True,
         "no_combine": False,
