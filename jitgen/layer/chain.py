@@ -142,18 +142,20 @@ class Chain:
         tokens, most = x.shape[0], self.config.chunk_tokens
         if workspace is not None:
             most = min(most, workspace.tokens)
-        sorting = sorting if tokens <= most else None
+        if not tokens:
+            return out
+        if tokens <= most:  # without five views
+            into = NEW if workspace is None else workspace.buffers(tokens)
+            return self.run(x, topk_weights, topk_ids, shared, out, into, sorting)
         for first in range(0, tokens, most):
             part = slice(first, min(first + most, tokens))
-            size = part.stop - part.start
             self.run(
                 x[part],
                 topk_weights[part],
                 topk_ids[part],
                 None if shared is None else shared[part],
                 out[part],
-                NEW if workspace is None else workspace.buffers(size),
-                sorting,
+                NEW if workspace is None else workspace.buffers(part.stop - part.start),
             )
         return out
 
