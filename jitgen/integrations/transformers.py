@@ -8,8 +8,9 @@ transformers: jitgen as an implementation of experts, for bfloat16 and FP8 model
     model = AutoModelForCausalLM.from_pretrained(name, experts_implementation="jitgen")
 
 It serves every model whose experts go through transformers' interface with weights (E, N, K):
-Mixtral, Qwen3-MoE, DeepSeek-V3 and most others; and gpt-oss, whose weights are MXFP4's. SwiGLU is a kernel; another activation is computed
-by the model's own code between the two products. There are no gradients.
+Mixtral, Qwen3-MoE, DeepSeek-V3 and most others; and gpt-oss, whose weights are MXFP4's. SwiGLU is a
+kernel; another activation is computed by the model's own code between the two products. There are
+no gradients.
 """
 
 from __future__ import annotations
