@@ -41,6 +41,11 @@ if TYPE_CHECKING:
         Schedule,
         Tile,
     )
+    from jitgen.ops.grouped_gemm_wgrad.call import grouped_gemm_wgrad
+    from jitgen.ops.grouped_gemm_wgrad.config import (
+        GroupedGemmWgradConfig,
+        GroupedGemmWgradProblem,
+    )
     from jitgen.ops.moe_fc2_dense.call import moe_fc2_dense
     from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
     from jitgen.ops.permute_quantize.call import permute_quantize
@@ -51,6 +56,7 @@ if TYPE_CHECKING:
     from jitgen.ops.route.results import Routing, Sorting
     from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
     from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, SiluMulQuantizeProblem
+    from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
     from jitgen.runtime.prewarm import prewarm
     from jitgen.runtime.session import Session, freeze, get_kernel, select
     from jitgen.targets.legality import check
@@ -66,6 +72,8 @@ __all__ = [
     "Epilogue",
     "Event",
     "ExpertWeights",
+    "GroupedGemmWgradConfig",
+    "GroupedGemmWgradProblem",
     "KernelConfig",
     "Layout",
     "MoEConfig",
@@ -89,6 +97,8 @@ __all__ = [
     "SiluMulQuantizeProblem",
     "Sorting",
     "Tile",
+    "UnpackWeightsConfig",
+    "UnpackWeightsProblem",
     "Workspace",
     "__version__",
     "check",
@@ -97,6 +107,7 @@ __all__ = [
     "freeze",
     "get_kernel",
     "grouped_gemm",
+    "grouped_gemm_wgrad",
     "metrics",
     "moe",
     "moe_fc2_dense",
@@ -114,6 +125,7 @@ __all__ = [
 ]
 
 _GEMM = "jitgen.ops.grouped_gemm"
+_WGRAD = "jitgen.ops.grouped_gemm_wgrad"
 _FC2 = "jitgen.ops.moe_fc2_dense"
 _PERMUTE = "jitgen.ops.permute_quantize"
 _COMBINE = "jitgen.ops.combine"
@@ -138,6 +150,9 @@ _HOME = {
     "Tile": f"{_GEMM}.config",
     "Problem": f"{_GEMM}.config",
     "grouped_gemm": f"{_GEMM}.call",
+    "GroupedGemmWgradConfig": f"{_WGRAD}.config",
+    "GroupedGemmWgradProblem": f"{_WGRAD}.config",
+    "grouped_gemm_wgrad": f"{_WGRAD}.call",
     "MoeFc2DenseConfig": f"{_FC2}.config",
     "MoeFc2DenseProblem": f"{_FC2}.config",
     "moe_fc2_dense": f"{_FC2}.call",
@@ -158,6 +173,8 @@ _HOME = {
     "SiluMulQuantizeConfig": f"{_SILU}.config",
     "SiluMulQuantizeProblem": f"{_SILU}.config",
     "silu_mul_quantize": f"{_SILU}.call",
+    "UnpackWeightsConfig": "jitgen.ops.unpack_weights.config",
+    "UnpackWeightsProblem": "jitgen.ops.unpack_weights.config",
     "check": "jitgen.targets.legality",
     "emulate": "jitgen.verify",
     "Event": "jitgen.events",

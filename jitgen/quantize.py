@@ -14,7 +14,7 @@ back: see `jitgen.formats.convert`.
 
 `prepare_mxfp4` reorders MXFP4 weights for Hopper, which has no tensor cores for them, and
 `split_bf16` turns bfloat16 activations into what its kernels multiply with them: see
-`jitgen.formats.prepared`.
+`jitgen.formats.prepared`. `unpack_mxfp4` turns prepared weights into FP8 ones.
 
 Everything runs on the device of its input and does not wait for it. On GPUs that have a kernel for
 them, `mxfp8`, `mxfp4` and `nvfp4` launch it: one pass over bfloat16. What each function does, and
@@ -43,6 +43,7 @@ from jitgen.formats.row import per_row
 from jitgen.formats.split import split_bf16
 from jitgen.formats.tensor import per_matrix, per_tensor
 from jitgen.ops.quantize.call import mxfp4, mxfp8, nvfp4
+from jitgen.ops.unpack_weights.call import unpack_mxfp4
 
 __all__ = [
     "PreparedWeights",
@@ -70,4 +71,5 @@ __all__ = [
     "to_torch",
     "to_trtllm",
     "to_words",
+    "unpack_mxfp4",
 ]

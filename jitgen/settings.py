@@ -261,6 +261,15 @@ TABLE: tuple[Setting, ...] = (
         help="How long one compile in a process of its own may take.",
     ),
     Setting(
+        name="max_workspace",
+        default=2 * 2**30,
+        parse=values.parse_size,
+        kind="size",
+        shown_default="`2GiB`",
+        help="Most memory that a `grouped_gemm` with prepared weights may take for unpacked ones "
+        "while it runs; 0: none, so that they never are.",
+    ),
+    Setting(
         name="failure_ttl",
         default=86400.0,
         parse=values.seconds(values.MAX_TTL_S),

@@ -23,6 +23,7 @@ from jitgen.ops.grouped_gemm.config import (
     Schedule,
     Tile,
 )
+from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
 from jitgen.ops.permute_quantize.config import Tiling as PermuteTiling
@@ -30,6 +31,7 @@ from jitgen.ops.quantize.config import QuantizeConfig
 from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import Tiling as SiluTiling
+from jitgen.ops.unpack_weights.config import UnpackWeightsConfig
 from jitgen.targets import gemm, permute_space, silu_space
 from jitgen.targets.gemm import spanned
 from jitgen.targets.legality import check, rules, target
@@ -150,6 +152,19 @@ def fc2_sweep(arch: Arch) -> Iterator[MoeFc2DenseConfig]:
             yield replace(config, schedule=replace(schedule, split_k=config.schedule.split_k))
 
 
+def wgrad_sweep(arch: Arch) -> Iterator[GroupedGemmWgradConfig]:
+    """Yield legal configs of `grouped_gemm_wgrad`: every size, and other stages and orders."""
+    if "grouped_gemm_wgrad" not in target(arch).operations:
+        return
+    op = "grouped_gemm_wgrad"
+    every = [config for config in rules(arch, op).configs() if check(config, arch)]
+    yield from every
+    for config in every[::10] if arch.is_gpu else ():
+        other = replace(config, num_ab_stage=4, raster=1, use_pdl=False)
+        if check(other, arch):
+            yield other
+
+
 def quantize_sweep(arch: Arch) -> Iterator[QuantizeConfig]:
     """Yield legal configs of `quantize`: all words, with a few tilings of each kind."""
     if "quantize" not in target(arch).operations:
@@ -159,6 +174,17 @@ def quantize_sweep(arch: Arch) -> Iterator[QuantizeConfig]:
             yield config
             once = replace(config.tiling, is_persistent=False, use_pdl=True)
             yield replace(config, tiling=once)
+
+
+def route_sweep(arch: Arch) -> Iterator[RouteConfig]:
+    """Yield legal configs of `route`: all words, with one size and the next in turn."""
+    if "route" not in target(arch).operations:
+        return
+    legal = (config for config in rules(arch, "route").configs() if check(config, arch))
+    for number, config in enumerate(itertools.islice(legal, 0, None, 11 if arch.is_gpu else 1)):
+        yield config
+        if arch.is_gpu and number % 2:
+            yield replace(config, tiling=replace(config.tiling, use_pdl=True))
 
 
 _PERMUTE_TILINGS = (
@@ -184,12 +210,11 @@ def combine_sweep(arch: Arch) -> Iterator[CombineConfig]:
             yield config
 
 
-def route_sweep(arch: Arch) -> Iterator[RouteConfig]:
-    """Yield legal configs of `route`: all words, with one size and the next in turn."""
-    if "route" not in target(arch).operations:
+def unpack_sweep(arch: Arch) -> Iterator[UnpackWeightsConfig]:
+    """Yield legal configs of `unpack_weights`: all words, with a few tilings of each layout."""
+    if "unpack_weights" not in target(arch).operations:
         return
-    legal = (config for config in rules(arch, "route").configs() if check(config, arch))
-    for number, config in enumerate(itertools.islice(legal, 0, None, 11 if arch.is_gpu else 1)):
-        yield config
-        if arch.is_gpu and number % 2:
+    for config in itertools.islice(rules(arch, "unpack_weights").configs(), 0, None, 11):
+        if check(config, arch):
+            yield config
             yield replace(config, tiling=replace(config.tiling, use_pdl=True))

@@ -27,6 +27,7 @@ SUITES = {
     "glue": "What an MoE layer does around its GEMMs, beside a copy and torch.",
     "quantize": "MXFP8, MXFP4 and NVFP4 beside a copy and torch's operations.",
     "prepare": "Preparing MXFP4 weights for Hopper: seconds and memory.",
+    "unpack": "Unpacking prepared MXFP4 weights to FP8 ones beside a copy.",
     "fc2": "FC2 of an MoE layer: one dense GEMM beside the grouped GEMM and a combine.",
 }
 """Every suite and what it measures, in the order in which `all` runs them."""
@@ -37,16 +38,15 @@ REPORTS = {
 }
 """Suites with a command and reports of their own, which `all` leaves out: see `suite`."""
 
-HOPPER_FP4 = {
+OWN = {
     "hopper-fp4": "MXFP4 weights on Hopper beside FP8 ones and peers; needs such a GPU.",
-}
-"""A suite with a room, a command and reports of its own: see `hopper_fp4`."""
-
-
-LAYER = {
+    "gradients": "A grouped GEMM of bfloat16 and its gradients beside torch's; needs a GPU.",
     "layer": "A whole layer of experts, decode to prefill, beside torch and DeepGEMM; needs a GPU.",
 }
-"""Likewise: see `jitgen.bench.layer`."""
+"""
+Suites with options of their own, which `all` leaves out too: each has a command called ``command``
+in the module ``jitgen.cli.bench_NAME``.
+"""
 
 
 def run(suite: str) -> Iterator[Row]:
@@ -63,4 +63,4 @@ def run(suite: str) -> Iterator[Row]:
     yield from importlib.import_module(f"jitgen.bench.{suite}").rows()
 
 
-__all__ = ["HOPPER_FP4", "LAYER", "REPORTS", "SUITES", "Row", "run"]
+__all__ = ["OWN", "REPORTS", "SUITES", "Row", "run"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from jitgen.bench import LAYER
+from jitgen.bench import OWN
 from jitgen.bench.layer import NAME, cases, inductor
 from jitgen.bench.layer.ours import OURS, kernel_names
 from jitgen.bench.layer.report import LayerReport, Table, left_out, tables, targets
@@ -23,7 +23,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 _QUICK_SIDES = tuple(side for side in SIDES if side != inductor.NAME)
 _QUICK_S = 45.0
 _HELP = f"""
-{LAYER[NAME]}
+{OWN[NAME]}
 
 Every side is checked against float32 before it is timed, captured in a CUDA graph; L2 is cold; all
 sides of a case take turns. Behind a time stands what it is of jitgen's, behind jitgen's what it is
@@ -58,7 +58,7 @@ def _numbers(_context: click.Context, option: click.Parameter, text: str | None)
 @click.option("--kernels", is_flag=True, help="List the kernels that the cases need, and end.")
 @click.option("--report", "report_at", type=_FILE, help="Write the tables as Markdown.")
 @with_output
-def layer(  # noqa: PLR0913  # each is an option
+def command(  # noqa: PLR0913  # each is an option
     output: Output,
     *,
     experts: tuple[int, ...],

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -18,6 +19,8 @@ from jitgen.cli.options import (
 )
 from jitgen.cli.output import Column, Output
 from jitgen.config import Arch
+from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.ops.grouped_gemm.prepared_ways import Ways, ways
 from jitgen.runtime.session import select as choose
 from jitgen.targets import devices
 from jitgen.targets.devices import default_arch
@@ -56,11 +59,14 @@ def select(
     Say which config serves a problem, why, and what else was considered.
 
     COST is what the model predicts, TIME what `jitgen tune` measured, here or before jitgen was
-    shipped; where there are times, they decide. What failed when it was measured is EXCLUDED.
+    shipped; where there are times, they decide. What failed when it was measured is EXCLUDED. For
+    prepared weights that may be unpacked first it says what either way takes.
     """
     if arch is None:
         arch = default_arch() if device is None else devices.arch_of(device)
-    choice = choose(problem_of(op, sizes, fields), arch, device=device, mode=mode)
+    problem = problem_of(op, sizes, fields)
+    choice = choose(problem, arch, device=device, mode=mode)
+    other = _other_way(problem, arch, device, mode)
     document = {
         "arch": str(choice.arch),
         "name": choice.config.name(choice.arch),
@@ -81,12 +87,31 @@ def select(
         ],
         "excluded": {config.name(choice.arch): why for config, why in choice.excluded.items()},
     }
-    output.result("select", document, lambda: _print(output, choice))
+    if other is not None:
+        document["unpacked"] = {
+            "is_chosen": other.is_unpacked,
+            "why": other.why,
+            "kernels": [config.name(choice.arch) for config in other.kernels],
+            "workspace_bytes": other.workspace_bytes,
+        }
+    output.result("select", document, lambda: _print(output, choice, other))
 
 
-def _print(output: Output, choice: Choice) -> None:
+def _other_way(problem: Any, arch: Arch, device: str | None, mode: Mode | None) -> Ways | None:
+    """Return what two ways take where prepared weights may be unpacked first, else None."""
+    if not isinstance(problem, Problem):
+        return None
+    return ways(problem, arch, device=device, choose=partial(choose, mode=mode))
+
+
+def _print(output: Output, choice: Choice, other: Ways | None) -> None:
     output.line(choice.config.name(choice.arch), style="bold")
     output.line(choice.why)
+    if other is not None:
+        output.line()
+        for config in other.kernels if other.is_unpacked else ():
+            output.line(config.name(choice.arch), style="bold")
+        output.line(other.why)
     output.line()
     times = {config: f"{time:.1f}" for config, time in choice.times_us.items()}
     columns = [

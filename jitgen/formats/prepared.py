@@ -24,7 +24,7 @@ below the largest one, and what becomes of a NaN, says `jitgen.formats.prepared_
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Literal
 
 import torch
@@ -59,7 +59,11 @@ class PreparedWeights:
         n: N, rows of each matrix; a multiple of 8.
         k: K; a multiple of 32.
         layout: What they were prepared for, with its version.
-        kind: G, N, K and layout as one text: what calls with such weights have in common.
+        row_spread: How far exponents differ within a row, in all of K, at most; None where nobody
+            looked (`spread_of_rows` does). Up to `jitgen.formats.unpacked.REACH` whole rows of
+            exact1 and folded1 are e4m3 times one scale.
+        kind: G, N, K, layout and whether rows are such, as one text: what calls with such weights
+            have in common.
 
     Raises:
         InputError: The parts do not fit each other, or the layout is none that this jitgen reads.
@@ -70,6 +74,7 @@ class PreparedWeights:
     n: int
     k: int
     layout: BLayout
+    row_spread: int | None = None
     kind: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -93,7 +98,19 @@ class PreparedWeights:
                 "factor",
                 f"must be on {self.values.device}, as values are (got {self.factor.device})",
             )
-        object.__setattr__(self, "kind", f"{groups} {self.n} {self.k} {self.layout}")
+        if self.row_spread is not None and self.row_spread not in range(scales.NAN):
+            raise InputError(
+                "row_spread",
+                f"must be None or from 0 to {scales.NAN - 1} (got {self.row_spread!r})",
+            )
+        kind = f"{groups} {self.n} {self.k} {self.layout}" + " rows" * self.has_near_rows
+        object.__setattr__(self, "kind", kind)
+
+    @property
+    def has_near_rows(self) -> bool:
+        """Whether each row is known to be e4m3 times one scale, exactly."""
+        is_near = self.row_spread is not None and self.row_spread <= scales.ROW_REACH
+        return is_near and self.layout is not BLayout.WIDE1
 
     @property
     def groups(self) -> int:
@@ -119,7 +136,20 @@ class PreparedWeights:
         return self._like(self.values[groups], self.factor[groups])
 
     def _like(self, values: Tensor, factor: Tensor) -> PreparedWeights:
-        return PreparedWeights(values=values, factor=factor, n=self.n, k=self.k, layout=self.layout)
+        return PreparedWeights(
+            values=values,
+            factor=factor,
+            n=self.n,
+            k=self.k,
+            layout=self.layout,
+            row_spread=self.row_spread,
+        )
+
+    def with_row_spread(self) -> PreparedWeights:
+        """Return the same weights with `row_spread`; where it lacks, `spread_of_rows` finds it."""
+        if self.row_spread is not None:
+            return self
+        return replace(self, row_spread=spread_of_rows(self.values, self.layout))
 
     def unprepare(self) -> tuple[Tensor, Tensor]:
         """
@@ -223,13 +253,34 @@ def _prepared(
     shape = blocks.shape_of(*sizes)
     values = torch.empty(shape, dtype=torch.int32, device=device)
     factor = torch.empty(groups, device=device)
+    spread_here = torch.zeros((), dtype=torch.int32, device=device)
     spare_n, spare_k = shape[1] * blocks.ROWS - n, shape[2] * blocks.DEPTH - k
     for group, (packed, scale) in enumerate(parts):
         codes = pad(e2m1.single(packed), (0, spare_k, 0, spare_n))
         kept = scales.kept(codes, pad(scale, (0, spare_k // VALUES, 0, spare_n)), layout)
         blocks.blocked(blocks.joined(kept.codes, layout), kept.words, values[group])
         factor[group] = kept.factor
-    return PreparedWeights(values=values, factor=factor, n=n, k=k, layout=layout)
+        spread_here = spread_here.maximum(scales.row_spread(kept.codes, kept.words, layout))
+    return PreparedWeights(
+        values=values, factor=factor, n=n, k=k, layout=layout, row_spread=int(spread_here)
+    )
+
+
+def spread_of_rows(values: Tensor, layout: BLayout) -> int:
+    """
+    Return how far the exponents of a row differ in all of K, of all rows of all groups the most.
+
+    It waits for the device.
+
+    Args:
+        values: As `PreparedWeights` has them.
+        layout: What they were prepared for.
+    """
+    found = values.new_zeros(())
+    for each in values:
+        codes = blocks.separated(each[..., : blocks.VALUE_WORDS], layout)
+        found = found.maximum(scales.row_spread(codes, blocks.scale_words(each), layout))
+    return int(found)
 
 
 def _spread(packed: Tensor, scale: Tensor, group: int) -> Tensor:
@@ -291,4 +342,5 @@ __all__ = [
     "prepare_mxfp4",
     "prepare_mxfp4_from",
     "spread",
+    "spread_of_rows",
 ]

@@ -3,8 +3,9 @@
 Prepared weights in files, so that a service need not prepare them at each start.
 
 A file is one of safetensors: of each weight two tensors, ``NAME.values`` and ``NAME.factor``, and
-in its metadata, under ``jitgen.prepared``, a JSON object with N, K and the layout of each name. A
-file whose layout is of another version is refused: prepare the weights again.
+in its metadata, under ``jitgen.prepared``, a JSON object with N, K, the layout and `row_spread` of
+each name. A file whose layout is of another version is refused: prepare the weights again. One that
+an earlier jitgen wrote lacks `row_spread`, which then is found when it is loaded.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from jitgen.text import shown
 
 _METADATA = "jitgen.prepared"
 _PARTS = ("values", "factor")
+_SPREAD = "row_spread"
 
 
 def save_prepared(weights: Mapping[str, PreparedWeights], path: str | Path) -> None:
@@ -43,7 +45,7 @@ def save_prepared(weights: Mapping[str, PreparedWeights], path: str | Path) -> N
     if not weights:
         raise InputError("weights", "must have at least one name (got none)")
     tensors: dict[str, Tensor] = {}
-    facts = {}
+    facts: dict[str, dict[str, Any]] = {}
     for name, each in weights.items():
         if not isinstance(each, PreparedWeights):
             raise InputError(
@@ -51,6 +53,8 @@ def save_prepared(weights: Mapping[str, PreparedWeights], path: str | Path) -> N
             )
         tensors |= {f"{name}.{part}": _alone(getattr(each, part)) for part in _PARTS}
         facts[name] = {"n": each.n, "k": each.k, "layout": str(each.layout)}
+        if each.row_spread is not None:
+            facts[name][_SPREAD] = each.row_spread
     files.save_file(tensors, str(path), metadata={_METADATA: canonical_json(facts)})
 
 
@@ -76,7 +80,7 @@ def load_prepared(
             return {
                 name: PreparedWeights(
                     **{part: file.get_tensor(f"{name}.{part}") for part in _PARTS}, **fact
-                )
+                ).with_row_spread()
                 for name, fact in facts.items()
             }
     except files.SafetensorError as error:
@@ -98,7 +102,7 @@ def _facts(path: str | Path, text: str | None) -> dict[str, dict[str, Any]]:
         facts = None
     wanted = {"n", "k", "layout"}
     if not isinstance(facts, dict) or not all(
-        isinstance(fact, dict) and fact.keys() == wanted for fact in facts.values()
+        isinstance(fact, dict) and fact.keys() - {_SPREAD} == wanted for fact in facts.values()
     ):
         raise InputError("path", f"{path} says of its weights {shown(text)}, and not n, k, layout")
     return facts

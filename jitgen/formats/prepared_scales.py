@@ -30,13 +30,17 @@ from jitgen.formats.mx32 import VALUES
 from jitgen.formats.prepared_blocks import runs
 
 NAN = 255
+BIAS = 127
+"""What the exponent of a float32 is kept with."""
+
 REACH = 11
 """Distance within 128 of K that folding keeps exactly: e4m3 has 6 * 2**6 and 0.5 * 2**-5."""
 
+ROW_REACH = 14
+"""Distance within a row that unpacking keeps exactly: e4m3's subnormal numbers have 0.5 * 2**-8."""
+
 _REST = 100
 """Distance to the largest exponent of a group within which all products stay normal numbers."""
-
-_BIAS = 127
 
 
 class Range(NamedTuple):
@@ -100,7 +104,7 @@ def kept(codes: Tensor, scale: Tensor, layout: BLayout) -> Kept:
     else:
         parts = parts.masked_fill(is_lost.unsqueeze(-1), 0)
         words = _words(runs(stored.masked_fill(is_nan, NAN), 4))
-    return Kept(codes=parts.flatten(-2), words=words, factor=_power(base + area.factor))
+    return Kept(codes=parts.flatten(-2), words=words, factor=power(base + area.factor))
 
 
 def _folded(parts: Tensor, stored: Tensor, is_nan: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,15 +135,48 @@ def restored(words: Tensor, factor: Tensor, layout: BLayout) -> Tensor:
     Returns:
         (R, K / 32) uint8, UE8M0; any but NaN for what is all zeros.
     """
-    area, found = RANGES[layout], words.unsqueeze(-1).contiguous().view(torch.uint8).int()
+    area, kept_as = RANGES[layout], exponents(words, layout)
     base = torch.frexp(factor).exponent - 1 - area.factor
-    top = found
+    found = (kept_as - area.top + base).clamp_min(0).masked_fill(kept_as == 0, 0)
+    return found.masked_fill(kept_as == NAN, NAN).to(torch.uint8)
+
+
+def exponents(words: Tensor, layout: BLayout) -> Tensor:
+    """
+    Return the exponents of a group as they are kept, relative to its largest.
+
+    Args:
+        words: (R, K / 128) int32.
+        layout: What they were kept for.
+
+    Returns:
+        (R, K / 32) int32; 255 for a NaN, 0 or any other for what is all zeros.
+    """
+    found = words.unsqueeze(-1).contiguous().view(torch.uint8).int()
     if layout is BLayout.FOLDED1:
-        steps = torch.stack([found[..., :2] & 15, found[..., :2] >> 4], -1).flatten(-2)
         top = found[..., 3:]
-        found = top - REACH + steps
-    exponents = (found - area.top + base).clamp_min(0).masked_fill(top == 0, 0)
-    return exponents.masked_fill(top == NAN, NAN).flatten(-2).to(torch.uint8)
+        steps = torch.stack([found[..., :2] & 15, found[..., :2] >> 4], -1).flatten(-2)
+        found = (top - REACH + steps).masked_fill(top == 0, 0).masked_fill(top == NAN, NAN)
+    return found.flatten(-2)
+
+
+def row_spread(codes: Tensor, words: Tensor, layout: BLayout) -> Tensor:
+    """
+    Return how far the exponents of a row differ, as they are kept, in all of K; of all rows the
+    most.
+
+    Args:
+        codes: (R, K) uint8.
+        words: (R, K / 128) int32.
+        layout: What they were kept for.
+
+    Returns:
+        () int32. Blocks of 32 that are all zeros, or NaN, do not count.
+    """
+    found, is_counted = exponents(words, layout), (runs(codes, VALUES) & 7).amax(-1) != 0
+    most = found.masked_fill(~is_counted, 0).amax(-1)
+    least = found.masked_fill(~is_counted, NAN).amin(-1)
+    return (most - least).clamp_min(0).amax()
 
 
 def _words(found: Tensor) -> Tensor:
@@ -147,9 +184,9 @@ def _words(found: Tensor) -> Tensor:
     return found.to(torch.uint8).view(torch.int32).squeeze(-1)
 
 
-def _power(exponent: Tensor) -> Tensor:
+def power(exponent: Tensor) -> Tensor:
     """Return ``2**exponent`` for integers from -126 to 127, exact on every device."""
-    return ((exponent + _BIAS) << 23).view(torch.float32)
+    return ((exponent + BIAS) << 23).view(torch.float32)
 
 
 def spread(packed: Tensor, scale: Tensor) -> Tensor:

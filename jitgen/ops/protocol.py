@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jitgen.config.rooms import OPERATIONS
 
 if TYPE_CHECKING:
-    from jitgen.config import Config
+    from collections.abc import Callable
+
+    from jitgen.config import Arch, Config
 
 
 class Result(NamedTuple):
@@ -56,6 +58,8 @@ class Operation(NamedTuple):
             has others; further ones go by their numbers.
         results: Which of these the function writes and never reads: what they hold before means
             nothing.
+        beside: ``MODULE:FUNCTION`` of a problem, a target and what chooses: configs of kernels that
+            calls may launch besides the one that is chosen for the problem. Empty: none.
     """
 
     name: str
@@ -64,6 +68,7 @@ class Operation(NamedTuple):
     samples: str = ""
     arguments: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
+    beside: str = ""
 
     @property
     def config_type(self) -> type[Config]:
@@ -74,6 +79,15 @@ class Operation(NamedTuple):
     def problem_type(self) -> type[Any]:
         """The class of its problems."""
         return loaded(self.problem)  # type: ignore[no-any-return]
+
+    def launched_beside(
+        self, problem: Any, arch: Arch, choose: Callable[..., Any]
+    ) -> tuple[Config, ...]:
+        """
+        Return what calls of `problem` may launch besides the kernel that `choose`, which takes a
+        problem and a target, chooses for it.
+        """
+        return loaded(self.beside)(problem, arch, choose) if self.beside else ()
 
 
 def loaded(place: str) -> Any:

@@ -11,6 +11,7 @@ from jitgen.config import Arch, Config
 from jitgen.documents import BadDocument, parse_toml, read_bounded
 from jitgen.errors import PlanError, UnsupportedConfig
 from jitgen.frozen import frozen
+from jitgen.ops.protocol import operation
 from jitgen.plans.read import read_sweeps
 from jitgen.plans.sweep import Sweep
 from jitgen.runtime.session import select
@@ -108,8 +109,8 @@ def load(name_or_path: str | Path) -> Plan:
 
 def configs(plan: Plan, arch: Arch | str, chooser: Chooser | None = None) -> tuple[Config, ...]:
     """
-    Return exactly the configs that `select` chooses for the plan's problems, in the order of their
-    names.
+    Return exactly the configs that calls of the plan's problems may launch, in the order of their
+    names: those that `select` chooses, and what its operation launches beside one of them.
 
     Complete, because the selector's answer is the same for a whole bucket, and every bucket is
     asked; minimal, because each bucket holds a problem of the plan.
@@ -125,7 +126,10 @@ def configs(plan: Plan, arch: Arch | str, chooser: Chooser | None = None) -> tup
     """
     target = Arch.parse(arch)
     choose = select if chooser is None else chooser.select
-    chosen = {choose(problem, target).config for problem in plan.problems(target)}
+    chosen: set[Config] = set()
+    for problem in plan.problems(target):
+        chosen.add(choose(problem, target).config)
+        chosen.update(operation(problem.op).launched_beside(problem, target, choose))
     if not chosen:
         raise UnsupportedConfig(
             f"{target} has no kernel for anything in the plan {plan.name}: all of it is optional",

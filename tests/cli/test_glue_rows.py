@@ -28,9 +28,8 @@ def no_compiler(*_: Any) -> Any:
 
 
 @needs.compiler
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.nightly) for name in MODULES[1:]] + [MODULES[0]]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MODULES)
 def test_bench(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Every case once on this machine's CPU, without torch's compiler: its time is not ours."""
     monkeypatch.setattr(glue, "has_gpu", lambda: False)

@@ -138,7 +138,13 @@ def test_the_gemm_takes_the_result_without_a_copy(granularity: str) -> None:
     assert (out[:end].float() - expected).norm() < 0.06 * expected.norm()
 
 
-@pytest.mark.parametrize("granularity", ["block128", "mx32", "nv16", "none"])
+@pytest.mark.parametrize(
+    "granularity",
+    [
+        *("block128", "mx32"),
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("nv16", "none")),
+    ],
+)
 def test_an_emulated_gpu_gives_the_bits_of_the_reference(granularity: str) -> None:
     """With the inverse and without; the kernel that the selector takes for so few tokens."""
     given = ragged()

@@ -61,10 +61,10 @@ ABSENT = 0  # what no expert has: it is taken, or there is none
 
 @cute.jit
 def key_of(value):
-    """Return a float32 as an integer of the same order: 1 for NaN, below all; -0 is as 0."""
-    bits = (value + Float32(0.0)).bitcast(Uint32)
-    key = bits ^ Uint32(0xFFFFFFFF) if bits >= 0x80000000 else bits | Uint32(0x80000000)
-    return key if (bits & 0x7FFFFFFF) <= 0x7F800000 else Uint32(1)
+    """Return a float32 as an integer of the same order; 1 for NaN, below all. -0 is below 0."""
+    sign = (value.bitcast(Int32) >> 31).to(Uint32)
+    key = value.bitcast(Uint32) ^ (sign | Uint32(0x80000000))
+    return key if value == value else Uint32(1)  # noqa: PLR0124
 
 
 def of_warp(key):
@@ -72,16 +72,18 @@ def of_warp(key):
     return cute.arch.warp_redux_sync(key, "umax")
 
 
-def lowest_lane(mask):
-    """Return the first lane of a mask that is not empty."""
-    return cute.arch.clz(cute.arch.brev(Uint32(mask))).to(cutlass.Int32)
+@cute.jit
+def first_of_warp(number, has_best):
+    """Return the smallest of the numbers of those lanes that have the best key."""
+    last = Uint32(0xFFFFFFFF)
+    return cute.arch.warp_redux_sync(Uint32(number) if has_best else last, "umin").to(Int32)
 
 
 @cute.jit
 def value_of(key):
     """Return the float32 that a key is of; of `ABSENT` NaN."""
-    bits = key ^ Uint32(0x80000000) if key >= 0x80000000 else key ^ Uint32(0xFFFFFFFF)
-    return bits.bitcast(Float32)
+    sign = (key.bitcast(Int32) >> 31).to(Uint32)
+    return (key ^ ((sign ^ Uint32(0xFFFFFFFF)) | Uint32(0x80000000))).bitcast(Float32)
 
 
 VECTOR = min(PER_LANE, 128 // SCORES_DTYPE.width)  # logits of one load: at most 16 bytes
@@ -163,7 +165,7 @@ def keys_of(logits, bias, mine):  # noqa: ARG001
     """Return the keys that experts are chosen by, and what scores are made with: nothing yet."""
     keys = cute.make_rmem_tensor(PER_LANE, Uint32)
     for i in cutlass.range_constexpr(PER_LANE):
-        key = key_of(logits[i])
+        key = key_of(logits[i] + Float32(0.0))  # -0 is as 0
         keys[i] = key if i < mine.count else Uint32(ABSENT)
     return keys, None
 
@@ -183,6 +185,9 @@ def scores_of(chosen_logit, logits, mine, best, made_with, renormalize):  # noqa
             total += power if i < mine.count else Float32(0.0)
         score = score / sum_of_warp(total)
     return score
+
+
+LAST = 15  # place that 4 bits hold
 
 
 def network(count):
@@ -206,19 +211,19 @@ def sort_lane(keys):
     """
     Sort the keys of a lane, the largest first, of equal ones the one that came first.
 
-    Return where each came from: 4 bits each, the first in the lowest. A pair is a key and, below
-    it, what is larger the sooner it came.
+    A pair is a key and, below it, LAST minus its place. Return these lower halves: 4 bits each, the
+    first in the lowest.
     """
-    pairs = [(keys[i].to(Uint64) << 32) | Uint64(15 - i) for i in range(PER_LANE)]
+    pairs = [(keys[i].to(Uint64) << 32) | Uint64(LAST - i) for i in range(PER_LANE)]
     for a, b in network(PER_LANE):
         is_less = pairs[a] < pairs[b]
         larger_one = pairs[b] if is_less else pairs[a]
         smaller_one = pairs[a] if is_less else pairs[b]
         pairs[a], pairs[b] = larger_one, smaller_one
     order = ORDER(0)
-    for i in cutlass.range_constexpr(PER_LANE):
+    for i in cutlass.range_constexpr(PER_LANE - 1, -1, -1):
         keys[i] = (pairs[i] >> 32).to(Uint32)
-        order = order | ((15 - (pairs[i] & 15)).to(ORDER) << (4 * i))
+        order = order * 16 + pairs[i].to(Uint32).to(ORDER)
     return order
 
 
@@ -245,17 +250,15 @@ def take_best(keys, mine, top_k):
     """
     Return the expert in slot `lane` of a token, and the key of the best; empties `keys`.
 
-    Lanes and the experts in them are in ascending order: the first lane that has the best key, and
-    its first expert, is the lowest number.
+    Of the lanes that have the best key, the one with the lowest expert goes on to its next.
     """
     order = sort_lane(keys)
-    chosen, most, before = Int32(0), Uint32(ABSENT), cute.arch.lanemask_lt()
+    chosen, most, last = Int32(0), Uint32(ABSENT), mine.first + LAST
     for slot in cutlass.range(top_k, unroll=1):
         best = of_warp(keys[0])
-        has_best = Uint32(cute.arch.vote_ballot_sync(keys[0] == best))
-        first = mine.first + (order & 15).to(Int32)
-        expert = cute.arch.shuffle_sync(first, lowest_lane(has_best))
-        is_taken = (keys[0] == best) & ((has_best & before) == 0)
+        first = last - (order & 15).to(Int32)
+        expert = first_of_warp(first, keys[0] == best)
+        is_taken = (first == expert) & (keys[0] == best)
         for i in cutlass.range_constexpr(PER_LANE):
             behind = keys[i + 1] if cutlass.const_expr(i + 1 < PER_LANE) else Uint32(ABSENT)
             keys[i] = behind if is_taken else keys[i]

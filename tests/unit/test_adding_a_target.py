@@ -17,6 +17,8 @@ NAMED = {
     "jitgen/config/config.py": "a kernel's name as an example, in an error",
     "jitgen/ops/grouped_gemm/config.py": "docstrings: an example, and what a field is for",
     "jitgen/ops/grouped_gemm/call.py": "docstrings: which sizes a GPU takes",
+    "jitgen/ops/grouped_gemm_wgrad/config.py": "a docstring: an example",
+    "jitgen/ops/grouped_gemm_wgrad/call.py": "a docstring: which sizes a GPU takes",
     "jitgen/ops/moe_fc2_dense/config.py": "a docstring: an example",
     "jitgen/ops/quantize/config.py": "a docstring: an example",
     "jitgen/ops/quantize/call.py": "a docstring: what GPUs have a kernel for",

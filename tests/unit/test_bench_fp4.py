@@ -17,7 +17,7 @@ from jitgen.bench.cases import DOWN, UP
 from jitgen.bench.hopper_fp4 import cases, run, sides, tables, targets
 from jitgen.bench.hopper_fp4.operands import LARGEST_ERROR, Ready, Tokens, Weights
 from jitgen.bench.hopper_fp4.report import Found, Fp4Report, Timed
-from jitgen.bench.hopper_fp4.sides import OURS, Fp8, Own, Side
+from jitgen.bench.hopper_fp4.sides import OURS, UNPACKED, Fp8, Own, Side
 from jitgen.config import Layout
 from jitgen.config.config import BLayout
 from jitgen.errors import ConfigError
@@ -261,7 +261,7 @@ def test_other_kernels_of_a_side(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not hung.found[0].candidates
 
 
-@pytest.mark.parametrize("side", OURS, ids=lambda side: side.name)
+@pytest.mark.parametrize("side", [*OURS, *UNPACKED], ids=lambda side: side.name)
 def test_sides_agree_with_their_references(side: Own, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     The public reference, handed what the kernels are, computes what the suite expects: two ways to

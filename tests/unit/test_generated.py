@@ -30,7 +30,9 @@ from tests.strategies import (
     quantize_sweep,
     route_sweep,
     silu_sweep,
+    unpack_sweep,
     unscaled_sweep,
+    wgrad_sweep,
 )
 from tests.targets import EACH
 
@@ -48,10 +50,12 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*prepared_sweep(arch)],
         [*silu_sweep(arch)],
         [*fc2_sweep(arch)],
+        [*wgrad_sweep(arch)],
         [*quantize_sweep(arch)],
+        [*route_sweep(arch)],
         [*permute_sweep(arch)],
         [*combine_sweep(arch)],
-        [*route_sweep(arch)],
+        [*unpack_sweep(arch)],
     ]
     return [config for configs in sweeps for config in configs[:: max(1, len(configs) // many)]]
 

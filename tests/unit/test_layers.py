@@ -22,9 +22,11 @@ LAYERS = [
     {"signing"},
     {"formats"},
     {
-        *("ops.protocol", "ops.grouped_gemm.config"),
+        *("ops.protocol", "ops.grouped_gemm.config", "ops.grouped_gemm_wgrad.config"),
         *("ops.moe_fc2_dense.config", "ops.silu_mul_quantize.config", "ops.quantize.config"),
-        *("ops.permute_quantize.config", "ops.combine.config", "ops.route.config"),
+        *("ops.permute_quantize.config", "ops.combine.config"),
+        "ops.route.config",
+        "ops.unpack_weights.config",
     },
     {"cache", "targets", "templates"},
     {"codegen"},

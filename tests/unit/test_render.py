@@ -27,6 +27,8 @@ from tests.strategies import (
     quantize_sweep,
     route_sweep,
     silu_sweep,
+    unpack_sweep,
+    wgrad_sweep,
 )
 from tests.targets import EACH
 from tests.templates import TEMPLATES
@@ -71,10 +73,12 @@ def test_generated_sources_are_formatted(arch: Arch, tmp_path: Path) -> None:
     others = (
         *itertools.islice(silu_sweep(arch), 0, None, 5),
         *itertools.islice(quantize_sweep(arch), 0, None, 5),
+        *itertools.islice(unpack_sweep(arch), 0, None, 5),
         *itertools.islice(fc2_sweep(arch), 0, None, 5),
+        *itertools.islice(route_sweep(arch), 0, None, 5),
         *itertools.islice(permute_sweep(arch), 0, None, 7),
         *itertools.islice(combine_sweep(arch), 0, None, 5),
-        *itertools.islice(route_sweep(arch), 0, None, 5),
+        *itertools.islice(wgrad_sweep(arch), 0, None, 10),
     )
     for config in (*configs[:: len(configs) // 24], *others):
         source = render(config, arch)

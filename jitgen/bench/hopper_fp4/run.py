@@ -25,7 +25,7 @@ from jitgen.bench.hopper_fp4 import NAME
 from jitgen.bench.hopper_fp4.cases import Step
 from jitgen.bench.hopper_fp4.operands import Ready, Tokens, Weights
 from jitgen.bench.hopper_fp4.report import FP8, Found, Fp4Report, Timed
-from jitgen.bench.hopper_fp4.sides import OURS, Own, Side
+from jitgen.bench.hopper_fp4.sides import OURS, UNPACKED, UNPACKED_ROWS, Own, Side
 from jitgen.bench.peers import versions
 from jitgen.bench.peers.mxfp4 import DISTRIBUTIONS
 from jitgen.bench.protocol import conditions
@@ -115,7 +115,8 @@ def run(
     if report.launching:
         reason = f"its first launch took {LAUNCH_S:.0f} s, or broke the device"
         report.absent[report.launching] = reason
-    sides = [side for side in (*OURS, *peers) if side.name not in report.absent]
+    every = (*OURS, *UNPACKED, *peers)
+    sides = [side for side in every if side.name not in report.absent]
     report.notes.update({side.name: side.note for side in sides if side.note})
     report.conditions.update(
         {**conditions(), **versions(DISTRIBUTIONS), **gpu.conditions()}, rounds=str(how.rounds)
@@ -134,8 +135,10 @@ def run(
             weights = None  # those of the last size go before others come
             torch.cuda.empty_cache()
             weights = Weights.random(*sizes, _DEVICE)
-        names = {peer.name for peer in peers}
-        here = [side for side in sides if step.has_peers or side.name not in names]
+        others = () if step.has_peers else peers
+        few = UNPACKED if step.case.rows_per_group < UNPACKED_ROWS else ()
+        not_here = {side.name for side in (*others, *few)}
+        here = [side for side in sides if side.name not in not_here]
         contest = _Contest(report=report, save=save)
         report.found.append(_measured(contest, step.case, weights, here, how))
         yield step

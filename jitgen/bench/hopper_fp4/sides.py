@@ -15,13 +15,15 @@ import jitgen
 from jitgen.bench.cases import Case
 from jitgen.bench.hopper_fp4.operands import SETS, Ready, Tokens, Weights, copies
 from jitgen.bench.hopper_fp4.report import FP8
-from jitgen.config import Arch, DType, ScaleGranularity
+from jitgen.config import Arch, Config, DType, ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK, BLayout
-from jitgen.formats.prepared import prepare_mxfp4
+from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
 from jitgen.formats.protocol import ceil_div
 from jitgen.formats.split import split_bf16
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.prepared_ways import unpacked_problem
+from jitgen.ops.unpack_weights.config import UnpackWeightsProblem
 from jitgen.targets.devices import default_arch
 
 _NAN_BITS = 127
@@ -95,6 +97,10 @@ class Own(Side):
         choice = jitgen.select(problem, arch or default_arch())
         return [candidate.config for candidate in choice.candidates]
 
+    def beside(self, case: Case, arch: Arch) -> list[Config]:  # noqa: ARG002  # most have none
+        """Return what the chosen kernel is launched together with."""
+        return []
+
 
 class Fp8(Own):
     """jitgen's FP8 kernel with block128 scales, on random weights of its own."""
@@ -151,6 +157,43 @@ class Mxfp4(Own):
             expected=tokens.product(kind.product, exact, weights.values),
             num_bytes=weights.num_bytes + sum(x.nbytes for x in (a, *scales)),
         )
+
+
+class Unpacked(Mxfp4):
+    """
+    Prepared weights that each call unpacks before it multiplies them as FP8 ones.
+
+    What `grouped_gemm` does by itself where that is predicted to pay, it does here always.
+    """
+
+    note = "what is timed unpacks the weights, too"
+
+    def parts(self, weights: Weights, tokens: Tokens) -> Parts:
+        """Return prepared weights and e4m3 activations with scales of rows."""
+        parts = super().parts(weights, tokens)
+        calls = tuple(partial(_unpacked_gemm, *call.args) for call in parts.calls)  # type: ignore[attr-defined]
+        return replace(parts, calls=calls)
+
+    def kernels(self, case: Case, arch: Arch | None = None) -> list[KernelConfig]:
+        """Return what may be chosen for weights that are unpacked."""
+        problem = replace(case.problem, m=sum(case.row_counts), **self.types)
+        choice = jitgen.select(unpacked_problem(problem), arch or default_arch())
+        return [candidate.config for candidate in choice.candidates]
+
+    def beside(self, case: Case, arch: Arch) -> list[Config]:
+        """Return the kernel that unpacks them."""
+        weights = UnpackWeightsProblem(
+            groups=case.groups,
+            m=case.groups * case.n,
+            k=case.k,
+            b_layout=self._layout,
+        )
+        return [jitgen.select(weights, arch).config]
+
+
+def _unpacked_gemm(a: Tensor, weights: PreparedWeights, a_scale: Tensor, **others: Any) -> Tensor:
+    b, b_scale = jitgen.quantize.unpack_mxfp4(weights)
+    return jitgen.grouped_gemm(a, b, a_scale, b_scale, **others)
 
 
 @frozen
@@ -222,6 +265,20 @@ OURS: tuple[Own, ...] = (
 )
 """FP8 first: the ratios are to it."""
 
+UNPACKED: tuple[Own, ...] = (
+    Unpacked("e4m3 unpacked", BLayout.EXACT1, ROW),
+    Unpacked("e4m3 folded unpacked", BLayout.FOLDED1, ROW),
+)
+"""Who takes part where a group has many rows."""
+
+UNPACKED_ROWS = 256
+"""Rows of a group from which on they do: with fewer, unpacking takes longer than multiplying."""
+
+
+def ours(case: Case) -> tuple[Own, ...]:
+    """Return jitgen's own sides of a case."""
+    return (*OURS, *(UNPACKED if case.rows_per_group >= UNPACKED_ROWS else ()))
+
 
 def kernels(found: Sequence[Case], *, all_of_them: bool = False) -> list[str]:
     """Return the names of the kernels for our sides of some cases: chosen ones, or candidates."""
@@ -229,8 +286,11 @@ def kernels(found: Sequence[Case], *, all_of_them: bool = False) -> list[str]:
     configs = (
         config
         for case in found
-        for side in OURS
-        for config in side.kernels(case, arch)[: None if all_of_them and side.name != FP8 else 1]
+        for side in ours(case)
+        for config in (
+            *side.kernels(case, arch)[: None if all_of_them and side.name != FP8 else 1],
+            *side.beside(case, arch),
+        )
     )
     return list(dict.fromkeys(str(config.name(arch)) for config in configs))
 

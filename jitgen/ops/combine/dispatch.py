@@ -29,9 +29,14 @@ class Launch(AnyLaunch):
         shared: Tensor | None,
         out: Tensor | None,
     ) -> Tensor:
-        """Launch the kernel, into `out` if it is given; return the sums."""
+        """
+        Launch the kernel, into `out` if it is given; return the sums.
+
+        Raises:
+            RuntimeError: Matrices of y do not follow each other, which the entry does not see.
+        """
         if y.dim() == 3:
-            y = y.flatten(0, 1)
+            y = y.view(-1, y.shape[-1])
         if out is None:
             out = y.new_empty((inverse.shape[0], y.shape[1]))
         if shared is None:

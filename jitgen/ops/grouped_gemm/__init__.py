@@ -10,4 +10,5 @@ OPERATION = Operation(
     samples="jitgen.verify.problem",
     arguments=("a", "b", "a_scale", "b_scale", "groups", "out"),
     results=("out",),
+    beside="jitgen.ops.grouped_gemm.prepared_ways:kernels",
 )

@@ -8,6 +8,7 @@ entry does not check: it sees blocks of weights, and not the N and K that these 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 
 from jitgen.config import Config
+from jitgen.errors import CaptureMiss, KernelMiss
+from jitgen.events import warn_once
 from jitgen.formats.block128 import is_kernel_layout, kernel_layout
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import TORCH
@@ -23,9 +26,12 @@ from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.dispatch import problem_of, require_bias, require_fit
 from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments, validate
+from jitgen.ops.grouped_gemm.prepared_ways import Ways, ways
+from jitgen.ops.grouped_gemm.validate import Facts
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared, similar
 from jitgen.runtime import devices
 from jitgen.runtime.session import Session, current
+from jitgen.tuning.choice import Choice
 
 
 @frozen
@@ -72,6 +78,55 @@ class PreparedLaunch(AnyLaunch):
             self.function(a, b.values, b.factor, *more, groups, out, *self.tail)
         else:
             self.function(a, b.values, a_scale, b.factor, *more, groups, out, *self.tail)
+        return out
+
+
+@frozen
+class UnpackedLaunch(AnyLaunch):
+    """
+    What a call needs that unpacks the weights first; `function` multiplies them.
+
+    Attributes:
+        unpack: The compiled entry that unpacks weights.
+        unpack_config: Its config.
+        front: As of `PreparedLaunch`, as are the others.
+        columns: See there.
+        out_dtype: See there.
+    """
+
+    unpack: Callable[..., Any]
+    unpack_config: Config
+    front: int
+    columns: int
+    out_dtype: torch.dtype
+
+    def run(
+        self,
+        a: Tensor,
+        b: PreparedWeights,
+        a_scale: Tensor | None,
+        bias: Tensor | None,
+        groups: Tensor | None,
+        out: Tensor | None,
+    ) -> Tensor:
+        """
+        Launch both kernels, and return the result.
+
+        Unpacked weights are memory of torch's allocator, which a later use of the same stream may
+        have as soon as this returns.
+
+        Raises:
+            ValueError: There is a bias.
+        """
+        if bias is not None:
+            raise ValueError("there is a bias")
+        if out is None:
+            shape = (*a.shape[: self.front], self.columns)
+            out = a.new_empty(shape, dtype=self.out_dtype)
+        values = b.values.new_empty((b.groups, b.n, b.k), dtype=torch.float8_e4m3fn)
+        scale = b.factor.new_empty((b.groups, b.n))
+        self.unpack(b.values, b.factor, values, scale, *self.tail)
+        self.function(a, values, a_scale, scale, groups, out, *self.tail)
         return out
 
 
@@ -150,32 +205,93 @@ def run(given: PreparedArguments, config: KernelConfig | None, key: Key) -> Tens
 
 def _prepare(
     given: PreparedArguments, config: KernelConfig | None, session: Session
-) -> tuple[PreparedLaunch, Family, int]:
-    """Validate `given`, choose a config unless one is forced, and get a kernel."""
+) -> tuple[PreparedLaunch | UnpackedLaunch, Family, int]:
+    """Validate `given`, choose a config unless one is forced, and get a kernel, or two."""
     facts = validate(given, session)
     family = Family()
     neighbours: tuple[Config, ...] = ()
+    rows = 0 if 0 in facts.shape else facts.rows
     if config is None:
         problem = problem_of(facts, given, bias=given.bias is not None)
         wanted, neighbours = chosen(session, problem, facts.arch, "a")
         family = Family.of(problem, facts, given.expected_m)
+        if rows and given.b.has_near_rows:
+            found = ways(problem, facts.arch, choose=session.select)
+            if found is not None and found.is_unpacked:
+                return _unpacked(facts, found, session), family, rows
     else:
         require_fit(config, facts)
         require_bias(config, given.bias)
         wanted = config
     function, served = nothing, wanted
-    if 0 not in facts.shape:
+    if rows:
         function, served = facts.device.entry(session, wanted, neighbours)
     scale = given.a_scale
     is_blocked = facts.operands.a_scale_granularity == "block128"
-    launch = PreparedLaunch(
+    copies_scales = is_blocked and scale is not None and not is_kernel_layout(scale)
+    launch = _prepared(facts, function, served, wanted, copies_scales=copies_scales)
+    return launch, family, rows
+
+
+def _prepared(
+    facts: Facts,
+    function: Callable[..., Any],
+    served: Config,
+    wanted: Config,
+    *,
+    copies_scales: bool,
+) -> PreparedLaunch:
+    """Return a launch of a kernel for prepared weights."""
+    return PreparedLaunch(
         function=function,
         tail=facts.device.tail,
-        copies_scales=is_blocked and scale is not None and not is_kernel_layout(scale),
+        copies_scales=copies_scales,
         front=len(facts.shape) - 1,
         columns=facts.n,
         out_dtype=TORCH[facts.operands.out_dtype],
         config=served,
         awaited=None if served == wanted else wanted,
     )
-    return launch, family, 0 if 0 in facts.shape else facts.rows
+
+
+def _unpacked(facts: Facts, found: Ways, session: Session) -> PreparedLaunch | UnpackedLaunch:
+    """
+    Return a launch of two kernels.
+
+    Where one of them is not compiled, it is one of the kernel for prepared weights, which computes
+    the same: until it is, with JITGEN_ON_MISS=fallback, else for good.
+    """
+    device, prepared_configs = facts.device, _in_order(found.prepared)
+    entries: list[Callable[..., Any]] = []
+    configs: list[Config] = []
+    for choice in (found.unpack, found.gemm):
+        wanted, *others = _in_order(choice)
+        try:
+            function, served = device.entry(session, wanted, (*others, *prepared_configs))
+        except CaptureMiss:
+            raise
+        except KernelMiss as miss:
+            warn_once(f"unpacked {miss.kernel}", "weights are not unpacked first: %s", miss)
+            wanted, *others = prepared_configs
+            function, served = device.entry(session, wanted, others)
+        if served in prepared_configs:
+            return _prepared(facts, function, served, wanted, copies_scales=False)
+        entries.append(function)
+        configs.append(served)
+    awaited = (each for each, served in zip(found.kernels, configs, strict=True) if each != served)
+    return UnpackedLaunch(
+        unpack=entries[0],
+        unpack_config=configs[0],
+        function=entries[1],
+        tail=device.tail,
+        front=len(facts.shape) - 1,
+        columns=facts.n,
+        out_dtype=TORCH[facts.operands.out_dtype],
+        config=configs[1],
+        awaited=next(awaited, None),
+    )
+
+
+def _in_order(choice: Choice) -> list[Config]:
+    """Return the candidates of a choice, best first."""
+    return [candidate.config for candidate in choice.candidates]

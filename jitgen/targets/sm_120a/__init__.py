@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from jitgen.targets.protocol import HostLevel
+from jitgen.targets.protocol import HostLevel, rules_in
 from jitgen.targets.sm_120a.devices import DEVICES
 
 if TYPE_CHECKING:
@@ -34,29 +34,7 @@ class Sm120a:
     @cache  # noqa: B019  # each target is one object
     def rules(self, op: str) -> Rules:
         """Return what it says of an operation of `operations`."""
-        if op == "silu_mul_quantize":
-            from jitgen.targets.sm_120a.silu_mul_quantize import SiluMulQuantize
-
-            return SiluMulQuantize(self.name)
-        if op == "route":
-            from jitgen.targets.sm_120a.route import Route
-
-            return Route(self.name)
-        if op == "quantize":
-            from jitgen.targets.sm_120a.quantize import Quantize
-
-            return Quantize(self.name)
-        if op == "permute_quantize":
-            from jitgen.targets.sm_120a.permute_quantize import PermuteQuantize
-
-            return PermuteQuantize(self.name)
-        if op == "combine":
-            from jitgen.targets.sm_120a.combine import Combine
-
-            return Combine(self.name)
-        from jitgen.targets.sm_120a.grouped_gemm import GroupedGemm
-
-        return GroupedGemm(self.name)
+        return rules_in("jitgen.targets.sm_120a", op, self.name)
 
 
 TARGET = Sm120a()

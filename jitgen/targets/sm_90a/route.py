@@ -36,7 +36,7 @@ _CLUSTER_US = 0.5
 _LEAST_TOKENS = 8
 """Of a CTA before there is another cluster: as in the template."""
 
-_INSTRUCTIONS = (430, 28)
+_INSTRUCTIONS = (500, 24)
 """Of a warp for a token: whatever k is, and for each of the chosen; 256 experts in SASS."""
 
 _INSTRUCTIONS_OF_PAIR = 4

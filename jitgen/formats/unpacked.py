@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Prepared MXFP4 weights as plain FP8 ones: e4m3 values, and one float32 scale for each row.
+
+Calls of many rows would decode each weight once for every tile of rows. Unpacked once, weights are
+what the FP8 kernels read. With the largest exponent of its row, t, and its own, e, a code of value
+v becomes ``v * 2**(6 - (t - e))``, whose largest is 384 of e4m3's 448; the scale brings it back.
+
+e4m3 has all of these down to ``0.5 * 2**-8``, its smallest subnormal number: a row whose exponents
+differ by at most 14 loses nothing. Beyond that values are rounded to nearest, ties to even, as
+torch does. A NaN among the scales makes its 32 values NaN.
+
+This is the arithmetic of `jitgen.ops.unpack_weights`, in torch's operations.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jitgen.config import BLayout
+from jitgen.errors import InputError
+from jitgen.formats import e2m1
+from jitgen.formats import prepared_blocks as blocks
+from jitgen.formats import prepared_scales as scales
+from jitgen.formats.mx32 import VALUES
+from jitgen.formats.prepared import PreparedWeights
+
+REACH = scales.ROW_REACH
+"""How far the exponents of a row may differ, where nothing is to be lost."""
+
+LAYOUTS = (BLayout.EXACT1, BLayout.FOLDED1)
+"""What is unpacked to e4m3: wide1 is for bfloat16 activations, beside which that is of no use."""
+
+TOP = 6
+"""Exponent of two that values of the largest exponent are multiplied by."""
+
+
+def shift(layout: BLayout) -> int:
+    """
+    Return what is taken from the largest kept exponent of a row: the group's factor times two to
+    the power of what is left is the scale.
+    """
+    area = scales.RANGES[layout]
+    return TOP + area.top + scales.BIAS + area.factor
+
+
+def least(layout: BLayout) -> int:
+    """Return the least exponent of a row whose scale is made of it: all zeros have none."""
+    return shift(layout) - scales.BIAS + 1
+
+
+def unpacked(weights: PreparedWeights) -> tuple[Tensor, Tensor]:
+    """
+    Return weights as FP8 kernels with scales of rows read them.
+
+    Works group by group on the device of `weights`.
+
+    Args:
+        weights: Prepared as exact1 or folded1.
+
+    Returns:
+        b: (G, N, K) float8_e4m3fn.
+        b_scale: (G, N) float32.
+
+    Raises:
+        InputError: They were prepared otherwise.
+    """
+    check(weights)
+    shape = (weights.groups, weights.n, weights.k)
+    b = torch.empty(shape, dtype=torch.float8_e4m3fn, device=weights.device)
+    b_scale = torch.empty(shape[:2], device=weights.device)
+    for group in range(weights.groups):
+        each = weights.values[group]
+        codes = blocks.separated(each[..., : blocks.VALUE_WORDS], weights.layout)
+        found = scales.exponents(blocks.scale_words(each), weights.layout)
+        is_nan = found == scales.NAN
+        top = found.masked_fill(is_nan, 0).amax(-1)
+        power = scales.power((TOP - top.unsqueeze(-1) + found).clamp_min(1 - scales.BIAS))
+        power = power.masked_fill(is_nan, torch.nan).repeat_interleave(VALUES, -1)
+        values = e2m1.unpack(e2m1.paired(codes)) * power
+        b[group] = values[: weights.n, : weights.k].to(torch.float8_e4m3fn)
+        exponent = top.clamp_min(least(weights.layout)) - shift(weights.layout)
+        b_scale[group] = (scales.power(exponent) * weights.factor[group])[: weights.n]
+    return b, b_scale
+
+
+def check(weights: PreparedWeights) -> None:
+    """
+    Require weights that can be unpacked to e4m3.
+
+    Raises:
+        InputError: They are none.
+    """
+    if not isinstance(weights, PreparedWeights):
+        raise InputError("weights", f"must be PreparedWeights (got {type(weights).__name__})")
+    if weights.layout not in LAYOUTS:
+        raise InputError(
+            "weights",
+            f"must be prepared as {' or '.join(LAYOUTS)} (got {weights.layout}, which is for "
+            "bfloat16 activations)",
+        )

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Two ways to a grouped GEMM with prepared MXFP4 weights, and what each is predicted to take.
+
+The kernels for prepared weights decode each of them once for every tile of rows: little for few
+rows, most of the time for many. The other way unpacks all weights first (`unpack_weights`: e4m3
+with a scale for each row, into memory that it gives back) and multiplies those with the kernels for
+FP8 weights. It is taken by itself only where that loses nothing (`PreparedWeights.has_near_rows`).
+Both kernels promote sums, that of FP8 weights and of folded1 once per 128 of K, that of exact1 once
+per 32.
+
+All of the weights are unpacked at once: which rows belong to which group is known on the device
+alone, so that no call could multiply a part of the groups with a part of a. Where that takes more
+memory than JITGEN_MAX_WORKSPACE allows, weights are not unpacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from jitgen.config import Arch, BLayout, Config, DType, ScaleGranularity
+from jitgen.errors import UnsupportedConfig
+from jitgen.frozen import frozen
+from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.ops.unpack_weights.config import UnpackWeightsProblem
+from jitgen.runtime.session import select
+from jitgen.settings import settings
+from jitgen.targets import devices
+from jitgen.targets.devices import default_arch
+from jitgen.targets.legality import rules, target
+from jitgen.tuning.choice import Choice
+
+_OP = UnpackWeightsProblem.op
+_LAYOUTS = (BLayout.EXACT1, BLayout.FOLDED1)
+
+Choose = Callable[..., Choice]
+"""`jitgen.select`, or that of a session."""
+
+
+@frozen
+class Ways:
+    """
+    What either way takes; choices say which kernels.
+
+    Attributes:
+        prepared: The kernel for prepared weights.
+        unpack: The kernel that unpacks them.
+        gemm: The kernel for what is unpacked.
+        unpack_us: Predicted microseconds of unpacking.
+        workspace_bytes: What unpacked weights take while a call runs: G N (K + 4).
+        max_bytes: What they may take.
+    """
+
+    prepared: Choice
+    unpack: Choice
+    gemm: Choice
+    unpack_us: float
+    workspace_bytes: int
+    max_bytes: int
+
+    @property
+    def times_us(self) -> tuple[float, float]:
+        """
+        Microseconds of the kernel for prepared weights, and of that for unpacked ones: measured
+        where both were, else predicted.
+        """
+        choices = (self.prepared, self.gemm)
+        measured = [choice.times_us.get(choice.config) for choice in choices]
+        if None not in measured:
+            return tuple(measured)  # type: ignore[return-value]
+        first, second = (choice.candidates[0].cost for choice in choices)
+        return first, second
+
+    @property
+    def has_room(self) -> bool:
+        """Whether unpacked weights may take as much memory as they need."""
+        return self.workspace_bytes <= self.max_bytes
+
+    @property
+    def is_unpacked_faster(self) -> bool:
+        """Whether the way over unpacked weights is predicted to be the faster one."""
+        prepared_us, gemm_us = self.times_us
+        return self.unpack_us + gemm_us < prepared_us
+
+    @property
+    def is_unpacked(self) -> bool:
+        """Whether calls take it, with weights whose rows allow it."""
+        return self.has_room and self.is_unpacked_faster
+
+    @property
+    def kernels(self) -> tuple[Config, Config]:
+        """The two kernels of that way."""
+        return self.unpack.config, self.gemm.config
+
+    @property
+    def why(self) -> str:
+        """The reason in one sentence."""
+        prepared_us, gemm_us = self.times_us
+        text = (
+            f"unpacking the weights ({self.unpack_us:.1f} us) and multiplying them as FP8 ones "
+            f"({gemm_us:.1f} us) takes {self.unpack_us + gemm_us:.1f} us where the kernel for "
+            f"prepared weights takes {prepared_us:.1f}"
+        )
+        if not self.is_unpacked_faster:
+            return f"not unpacked first: {text}"
+        memory = f"{self.workspace_bytes / 2**20:,.0f} MiB"
+        if not self.has_room:
+            most = f"{self.max_bytes / 2**20:,.0f} MiB"
+            return f"not unpacked first: {text}, but needs {memory}, and {most} are allowed"
+        return (
+            f"unpacked first where exponents of a row differ by at most 14: {text}, with {memory}"
+        )
+
+
+def ways(
+    problem: Problem,
+    arch: Arch | str | None = None,
+    *,
+    device: str | None = None,
+    choose: Choose = select,
+) -> Ways | None:
+    """
+    Return what both ways take for `problem`; None where there is only one.
+
+    Weights are unpacked for e4m3 activations with scales of rows, without a bias, which kernels for
+    FP8 weights do not have.
+
+    Args:
+        problem: The sizes, with prepared weights.
+        arch: The target; None for JITGEN_ARCH, else the GPU's, else ``cpu``.
+        device: Name of the device; None for JITGEN_DEVICE, else the target's first.
+        choose: Who chooses kernels.
+
+    Raises:
+        UnsupportedConfig: The target has no kernel for `problem`.
+    """
+    found = default_arch() if arch is None else Arch.parse(arch)
+    if not _can_be_unpacked(problem) or _OP not in target(found).operations:
+        return None
+    rows = problem.n * problem.groups
+    weights = UnpackWeightsProblem(
+        groups=problem.groups, m=rows, k=problem.k, b_layout=problem.b_layout
+    )
+    try:
+        unpack = choose(weights, found, device=device)
+        gemm = choose(unpacked_problem(problem), found, device=device)
+    except UnsupportedConfig:  # each of its kernels failed when it was measured here
+        return None
+    at = devices.find(found, device)
+    predicted = rules(found, _OP).predict(weights, unpack.config, at, at.num_sms)
+    return Ways(
+        prepared=choose(problem, found, device=device),
+        unpack=unpack,
+        gemm=gemm,
+        unpack_us=predicted.cost,
+        workspace_bytes=weights.result_bytes,
+        max_bytes=settings.max_workspace,
+    )
+
+
+def unpacked_problem(problem: Problem) -> Problem:
+    """Return the same sizes with weights as they are unpacked."""
+    return replace(
+        problem,
+        b_dtype=DType.E4M3,
+        scale_granularity=ScaleGranularity.ROW,
+        a_scale_granularity=None,
+        b_layout=BLayout.PLAIN,
+    )
+
+
+def kernels(problem: Any, arch: Arch, choose: Choose) -> tuple[Config, ...]:
+    """Return what calls of `problem` may launch besides the kernel that is chosen for it."""
+    if not problem.b_layout.is_prepared:
+        return ()
+    found = ways(problem, arch, choose=choose)
+    return found.kernels if found is not None and found.is_unpacked else ()
+
+
+def _can_be_unpacked(problem: Problem) -> bool:
+    """Say whether kernels for FP8 weights take activations and epilogue of `problem`."""
+    return (
+        problem.b_layout in _LAYOUTS
+        and problem.a_dtype is DType.E4M3
+        and problem.a_scale_granularity is ScaleGranularity.ROW
+        and not problem.bias
+    )

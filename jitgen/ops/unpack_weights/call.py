@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+`jitgen.quantize.unpack_mxfp4`: a kernel on GPUs that have one, torch elsewhere.
+
+Both give the same bits. `jitgen.grouped_gemm` launches the kernel itself: see
+`jitgen.ops.grouped_gemm.prepared_ways`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Config
+from jitgen.errors import InputError, KernelMiss
+from jitgen.events import warn_once
+from jitgen.formats import unpacked as in_torch
+from jitgen.formats.prepared import PreparedWeights
+from jitgen.ops import calling as common
+from jitgen.ops.launch import chosen
+from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
+from jitgen.runtime import devices
+from jitgen.runtime.devices import Device
+from jitgen.runtime.session import Session, current
+from jitgen.targets.legality import require, rules, target
+
+Result = tuple[Tensor, Tensor]
+_OP = UnpackWeightsProblem.op
+
+
+def unpack_mxfp4(
+    weights: PreparedWeights,
+    *,
+    out: Result | None = None,
+    config: UnpackWeightsConfig | None = None,
+) -> Result:
+    """
+    Turn prepared MXFP4 weights into FP8 ones with scales of rows, as `grouped_gemm` takes them.
+
+    `grouped_gemm` does this itself for many rows, where it loses nothing and is predicted to pay.
+    Who has the memory to keep the result, or a workspace of his own, does it here. On sm_90a it is
+    one kernel that reads weights once; everywhere else torch's operations. Nothing waits for the
+    device.
+
+    Args:
+        weights: Prepared as exact1 or folded1. Where `weights.row_spread` is above 14, small values
+            of a row are rounded to e4m3's subnormal numbers.
+        out: Where the result goes: contiguous tensors as described below. None: new ones.
+        config: The kernel to use, instead of the selector's; where one serves.
+
+    Returns:
+        b: (G, N, K) float8_e4m3fn.
+        b_scale: (G, N) float32.
+
+    Raises:
+        InputError: An argument is not of this kind.
+        CompileError: The kernel cannot be compiled.
+
+    A kernel that is missing where compiling is off (JITGEN_ON_MISS), or while a CUDA graph is
+    captured, is named in a warning, once, and torch's operations serve.
+    """
+    in_torch.check(weights)
+    result = _new(weights) if out is None else _checked(out, weights)
+    if not common.is_traced((weights.values, weights.factor, *result)):
+        with common.calling(_OP):
+            session = current.get()
+            device = _server(weights, session)
+            if device is not None and _is_done(weights, result, device, config, session):
+                return result
+    if config is not None:
+        raise InputError("config", f"is for a GPU with a kernel (got {weights.device})")
+    for mine, found in zip(result, in_torch.unpacked(weights), strict=True):
+        mine.copy_(found)
+    return result
+
+
+def _new(weights: PreparedWeights) -> Result:
+    """Return tensors for a result."""
+    shape = (weights.groups, weights.n, weights.k)
+    b = weights.values.new_empty(shape, dtype=torch.float8_e4m3fn)
+    return b, weights.factor.new_empty(shape[:2])
+
+
+def _checked(out: Any, weights: PreparedWeights) -> Result:
+    """Require tensors that a result fits into."""
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise InputError("out", f"must be two tensors, b and b_scale (got {type(out).__name__})")
+    shape = (weights.groups, weights.n, weights.k)
+    for name, tensor, dtype, wanted in (
+        ("out[0]", out[0], torch.float8_e4m3fn, shape),
+        ("out[1]", out[1], torch.float32, shape[:2]),
+    ):
+        common.require_tensor(name, tensor)
+        common.require_dtype(name, tensor, [dtype], None)
+        common.require_shape(name, tensor, wanted, "for these weights")
+        common.require_device(name, tensor, ("weights", weights.values))
+        if not tensor.is_contiguous():
+            raise InputError(name, f"must be contiguous (got strides {tensor.stride()})")
+    return out
+
+
+def _server(weights: PreparedWeights, session: Session) -> Device | None:
+    """Return the GPU that has a kernel for weights; None where torch's operations do."""
+    try:
+        device = devices.find(weights.device, session, "weights")
+    except InputError:  # nothing of jitgen's runs there, but torch does
+        return None
+    has_kernel = device.arch.is_gpu and _OP in target(device.arch).operations
+    return device if has_kernel else None
+
+
+def _is_done(
+    weights: PreparedWeights,
+    result: Result,
+    device: Device,
+    config: UnpackWeightsConfig | None,
+    session: Session,
+) -> bool:
+    """Launch a kernel; say whether there was one."""
+    wanted: Config
+    neighbours: tuple[Config, ...] = ()
+    if config is None:
+        problem = UnpackWeightsProblem(
+            groups=weights.groups,
+            m=weights.groups * weights.n,
+            k=weights.k,
+            b_layout=weights.layout,
+        )
+        wanted, neighbours = chosen(session, problem, device.arch, "weights")
+    else:
+        _require_fit(config, weights)
+        require(config, device.arch)
+        wanted = config
+    alignment = rules(device.arch, _OP).alignment
+    for name, tensor in (("weights", weights.values), ("out[0]", result[0])):
+        common.check_memory(name, tensor, ("weights", weights.values), alignment, has_memory=True)
+    try:
+        function, _ = device.entry(session, wanted, neighbours)
+    except KernelMiss as miss:
+        if config is not None:
+            raise
+        warn_once(f"{_OP} {weights.layout}", "torch unpacks instead: %s", miss)
+        return False
+    function(weights.values, weights.factor, *result, *device.tail)
+    return True
+
+
+def _require_fit(config: Any, weights: PreparedWeights) -> None:
+    if not isinstance(config, UnpackWeightsConfig):
+        raise InputError("config", f"must be an UnpackWeightsConfig (got {type(config).__name__})")
+    if config.b_layout is not weights.layout:
+        raise InputError(
+            "config",
+            f"must be for {weights.layout}, as weights are (got one for {config.b_layout})",
+        )

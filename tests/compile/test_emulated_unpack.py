@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prepared weights unpacked by kernels on an emulated GPU, and multiplied as FP8 ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import jitgen
+from jitgen import quantize
+from jitgen.codegen.render import render
+from jitgen.config import Arch
+from jitgen.emulator.artifact import Artifact
+from jitgen.errors import InputError
+from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.unpacked import unpacked
+from jitgen.ops.grouped_gemm import prepared_ways
+from jitgen.ops.grouped_gemm.prepared_call import PreparedLaunch, UnpackedLaunch
+from jitgen.ops.unpack_weights.config import UnpackWeightsConfig
+from jitgen.ops.unpack_weights.samples import Sizes, differ, make, solved
+from jitgen.runtime.session import current
+from jitgen.verify import device, verify
+from jitgen.verify.artifacts import compiled
+from tests import needs
+
+pytestmark = [needs.compiler, needs.linker]
+
+KERNELS = ["exact1_k4", "folded1_k4", "exact1_k64_c2_pdl", "folded1"]
+OFTEN = KERNELS[:2]
+"""Every layout, for every push."""
+
+
+NIGHTLY = pytest.mark.nightly
+
+
+def config_of(words: str) -> UnpackWeightsConfig:
+    config = UnpackWeightsConfig.of_words(words)
+    assert config is not None, words
+    return config
+
+
+PARTS = [
+    pytest.param(config_of(words), marks=() if words in OFTEN else NIGHTLY, id=words)
+    for words in KERNELS
+]
+
+
+@cache
+def on_gpu(config: UnpackWeightsConfig) -> Artifact:
+    return compiled(render(config, Arch.SM_90A))
+
+
+@pytest.mark.parametrize("config", PARTS)
+class TestEveryKernel:
+    def test_verified(self, config: UnpackWeightsConfig) -> None:
+        """In every quick mode, bit for bit; all of the code is reached."""
+        found = verify(config, Arch.SM_90A, artifact=on_gpu(config))
+
+        assert found.is_right, found.to_json()
+
+    @pytest.mark.parametrize(("groups", "n", "k"), [(3, 8, 32), (2, 136, 416), (1, 64, 1152)])
+    def test_tails(self, config: UnpackWeightsConfig, groups: int, n: int, k: int) -> None:
+        """One row of blocks or three, K of a quarter of a block, with a tail, of an odd number."""
+        sizes = Sizes(groups=groups, n=n, k=k)
+        for is_exact in (True, False):
+            case = make(config, sizes, is_exact=is_exact, seed=sizes.n)
+            report = jitgen.emulate(
+                on_gpu(config), *case.tensors, 1, modes="eager", num_sms=sizes.num_sms
+            )
+
+            assert case.wrong() == 0
+            assert report.is_clean, report.findings
+
+    def test_every_distance(self, config: UnpackWeightsConfig) -> None:
+        """All codes at all exponents below the largest, up to where nothing is left of them."""
+        codes = torch.arange(16, dtype=torch.uint8).repeat(1, 8, 2 * 24)
+        packed = codes[..., 0::2] | codes[..., 1::2] << 4
+        scale = (100 + torch.arange(24, dtype=torch.uint8)).repeat(1, 8, 1)
+        weights = quantize.prepare_mxfp4(packed, scale, layout=config.b_layout)
+        case = solved(weights)
+        jitgen.emulate(on_gpu(config), *case.tensors, 1, modes="eager", num_sms=1)
+
+        assert not differ(case.b, case.expected_b).any()
+        assert weights.row_spread == 23
+
+
+ROWS = (13, 0, 27)
+OFFS = torch.tensor([13, 13, 40], dtype=torch.int32)
+N, K = 72, 416
+
+
+def weights_of(layout: str, spread: int = 12) -> PreparedWeights:
+    chance = torch.Generator().manual_seed(0)
+    packed = torch.randint(256, (3, N, K // 2), dtype=torch.uint8, generator=chance)
+    scale = torch.randint(112, 113 + spread, (3, N, K // 32), dtype=torch.uint8, generator=chance)
+    scale[2, 5, 3] = 255  # which makes a column of group 2 NaN
+    return quantize.prepare_mxfp4(packed, scale, layout=layout)  # type: ignore[arg-type]
+
+
+def tokens() -> tuple[Tensor, Tensor]:
+    x = torch.randn(sum(ROWS), K, generator=torch.Generator().manual_seed(1))
+    return quantize.per_row(x.bfloat16())
+
+
+def padded(x: Tensor, starts: tuple[int, int], rows: int) -> Tensor:
+    """Return (rows, ...) with the rows of both groups that have some from `starts` on."""
+    out = torch.zeros((rows, *x.shape[1:]), dtype=x.dtype)
+    for start, each in zip(starts, (slice(0, 13), slice(13, 40)), strict=True):
+        out.view(torch.uint8)[start : start + each.stop - each.start] = x.view(torch.uint8)[each]
+    return out
+
+
+def launches() -> set[type]:
+    return {type(launch) for launch in current.get().memo.values()}
+
+
+@pytest.fixture
+def unpacks(monkeypatch: pytest.MonkeyPatch, shared_cache: None) -> Iterator[None]:
+    """An emulated GPU, where few rows are taken for many."""
+    monkeypatch.setattr(prepared_ways.Ways, "is_unpacked_faster", True)
+    with device("sm_90a", num_sms=2):
+        yield
+
+
+@pytest.mark.usefixtures("unpacks")
+class TestCalls:
+    """What `jitgen.grouped_gemm` does where unpacking pays: the bits of a call with FP8 weights."""
+
+    @pytest.mark.parametrize("layout", ["exact1", pytest.param("folded1", marks=NIGHTLY)])
+    def test_ragged(self, layout: str) -> None:
+        """Twice, for the second call is warm; and with results of the caller's."""
+        weights, (a, scale) = weights_of(layout), tokens()
+        expected = jitgen.grouped_gemm(a, *pair(weights, scale), offs=OFFS)
+        for out in (None, None, torch.empty(40, N, dtype=torch.bfloat16)):
+            found = jitgen.grouped_gemm(a, weights, scale, offs=OFFS, out=out)
+            assert same(found, expected)
+        exact = reference(a, weights, scale)
+        close = torch.allclose(found.float(), exact, rtol=2.0**-8, atol=1e-4, equal_nan=True)
+
+        assert close
+        assert UnpackedLaunch in launches()
+        assert exact.isnan().any()
+
+    @NIGHTLY
+    def test_masked(self) -> None:
+        weights, (a, scale) = weights_of("exact1"), tokens()
+        a, scale = (padded(x, (0, 54), 81).view(3, 27, *x.shape[1:]) for x in (a, scale))
+        counts = torch.tensor(ROWS, dtype=torch.int32)
+        found = jitgen.grouped_gemm(a, weights, scale, masked_m=counts)
+        expected = jitgen.grouped_gemm(a, *pair(weights, scale), masked_m=counts)
+
+        assert same(found[0, :13], expected[0, :13])
+        assert same(found[2], expected[2])
+        assert UnpackedLaunch in launches()
+
+    @NIGHTLY
+    def test_contiguous(self) -> None:
+        weights, (a, scale) = weights_of("folded1"), tokens()
+        a, scale = (padded(x, (0, 128), 256) for x in (a, scale))
+        group = torch.full((256,), -1, dtype=torch.int32)
+        group[:13], group[128:155] = 0, 2
+        found = jitgen.grouped_gemm(a, weights, scale, m_indices=group)
+        expected = jitgen.grouped_gemm(a, *pair(weights, scale), m_indices=group)
+
+        assert same(found[group >= 0], expected[group >= 0])
+        assert UnpackedLaunch in launches()
+
+    @pytest.mark.parametrize(
+        ("spread", "bias"), [(15, False), pytest.param(12, True, marks=NIGHTLY)]
+    )
+    def test_what_is_not_unpacked(self, spread: int, bias: bool) -> None:
+        """Rows that would be rounded, and a bias, which kernels for FP8 weights do not have."""
+        weights, (a, scale) = weights_of("exact1", spread), tokens()
+        given = torch.ones(3, N) if bias else None
+        found = jitgen.grouped_gemm(a, weights, scale, offs=OFFS, bias=given)
+        expected = reference(a, weights, scale) + float(bias)
+
+        assert torch.allclose(found.float(), expected, rtol=2.0**-8, atol=1e-4, equal_nan=True)
+        assert launches() == {PreparedLaunch}
+
+    def test_no_workspace_no_unpacking(self) -> None:
+        weights, (a, scale) = weights_of("exact1"), tokens()
+        with jitgen.settings.scope(max_workspace=3 * N * (K + 4) - 1):
+            jitgen.grouped_gemm(a, weights, scale, offs=OFFS)
+        assert launches() == {PreparedLaunch}
+
+    def test_mistakes_are_told(self) -> None:
+        """By the checks of every other call, warm or not."""
+        weights, (a, scale) = weights_of("exact1"), tokens()
+        jitgen.grouped_gemm(a, weights, scale, offs=OFFS)
+        with pytest.raises(InputError, match="as b was prepared with K = 416"):
+            jitgen.grouped_gemm(a.view(80, 208), weights, torch.ones(80), offs=OFFS)
+        with pytest.raises(InputError, match="out: must have shape"):
+            jitgen.grouped_gemm(a, weights, scale, offs=OFFS, out=torch.empty(40, 64).bfloat16())
+
+
+def pair(weights: PreparedWeights, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what stands for the weights in a call with FP8 ones: b, a_scale, b_scale."""
+    b, b_scale = unpacked(weights)
+    return b, scale, b_scale
+
+
+def same(found: Tensor, expected: Tensor) -> bool:
+    return torch.equal(found.isnan(), expected.isnan()) and torch.equal(
+        found.nan_to_num(), expected.nan_to_num()
+    )
+
+
+def reference(a: Tensor, weights: PreparedWeights, scale: Tensor) -> Tensor:
+    """Return the product in float64, of ragged rows."""
+    x, w = a.double() * scale.double().unsqueeze(-1), weights.weights(torch.float64)
+    parts = [x[:13] @ w[0].T, x[13:] @ w[2].T]
+    return torch.cat(parts).float()
+
+
+class TestUnpacking:
+    """`jitgen.quantize.unpack_mxfp4` beside torch's operations."""
+
+    def test_the_same_bits_everywhere(self, shared_cache: None) -> None:
+        weights = weights_of("exact1", 20)
+        expected, in_torch = unpacked(weights), quantize.unpack_mxfp4(weights)
+        mine = tuple(map(torch.empty_like, expected))
+        with device("sm_90a", num_sms=2):
+            found = quantize.unpack_mxfp4(weights)
+            config = config_of("exact1_k4")
+            assert quantize.unpack_mxfp4(weights, out=mine, config=config) is mine
+
+        for each in (in_torch, found, mine):
+            assert not any(differ(*pair).any() for pair in zip(each, expected, strict=True))
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"out": torch.empty(2)}, r"out: must be two tensors, b and b_scale \(got Tensor"),
+            ({"out": (torch.empty(3, N, K), torch.empty(3, N))}, r"out\[0\]: must"),
+            ({"config": config_of("folded1")}, "config: must be for exact1"),
+            ({"config": 3}, r"config: must be an UnpackWeightsConfig \(got int"),
+        ],
+    )
+    def test_refused(self, given: dict[str, Any], message: str) -> None:
+        with device("sm_90a", num_sms=2), pytest.raises(InputError, match=message):
+            quantize.unpack_mxfp4(weights_of("exact1"), **given)
+
+    def test_a_config_needs_a_kernel(self) -> None:
+        with pytest.raises(InputError, match=r"config: is for a GPU with a kernel \(got cpu"):
+            quantize.unpack_mxfp4(weights_of("exact1"), config=config_of("exact1_k4"))
