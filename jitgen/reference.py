@@ -1,8 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the kernels compute, in plain float32 torch: under the names of the operations."""
 
+from jitgen.ops.combine.reference import combine
 from jitgen.ops.grouped_gemm.reference import grouped_gemm
+from jitgen.ops.grouped_gemm_wgrad.reference import grouped_gemm_wgrad
 from jitgen.ops.moe_fc2_dense.reference import moe_fc2_dense
+from jitgen.ops.permute_quantize.reference import permute_quantize
+from jitgen.ops.route.reference import route, sort_pairs
 from jitgen.ops.silu_mul_quantize.reference import silu_mul_quantize
 
-__all__ = ["grouped_gemm", "moe_fc2_dense", "silu_mul_quantize"]
+__all__ = [
+    "combine",
+    "grouped_gemm",
+    "grouped_gemm_wgrad",
+    "moe_fc2_dense",
+    "permute_quantize",
+    "route",
+    "silu_mul_quantize",
+    "sort_pairs",
+]

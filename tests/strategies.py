@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.config import SCALES
+from jitgen.ops.combine.config import CombineConfig
 from jitgen.ops.grouped_gemm.config import (
     MAX_RASTER,
     Cluster,
@@ -22,12 +23,16 @@ from jitgen.ops.grouped_gemm.config import (
     Schedule,
     Tile,
 )
+from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
+from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
+from jitgen.ops.permute_quantize.config import Tiling as PermuteTiling
 from jitgen.ops.quantize.config import QuantizeConfig
+from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import Tiling as SiluTiling
 from jitgen.ops.unpack_weights.config import UnpackWeightsConfig
-from jitgen.targets import gemm, silu_space
+from jitgen.targets import gemm, permute_space, silu_space
 from jitgen.targets.gemm import spanned
 from jitgen.targets.legality import check, rules, target
 
@@ -147,6 +152,19 @@ def fc2_sweep(arch: Arch) -> Iterator[MoeFc2DenseConfig]:
             yield replace(config, schedule=replace(schedule, split_k=config.schedule.split_k))
 
 
+def wgrad_sweep(arch: Arch) -> Iterator[GroupedGemmWgradConfig]:
+    """Yield legal configs of `grouped_gemm_wgrad`: every size, and other stages and orders."""
+    if "grouped_gemm_wgrad" not in target(arch).operations:
+        return
+    op = "grouped_gemm_wgrad"
+    every = [config for config in rules(arch, op).configs() if check(config, arch)]
+    yield from every
+    for config in every[::10] if arch.is_gpu else ():
+        other = replace(config, num_ab_stage=4, raster=1, use_pdl=False)
+        if check(other, arch):
+            yield other
+
+
 def quantize_sweep(arch: Arch) -> Iterator[QuantizeConfig]:
     """Yield legal configs of `quantize`: all words, with a few tilings of each kind."""
     if "quantize" not in target(arch).operations:
@@ -156,6 +174,40 @@ def quantize_sweep(arch: Arch) -> Iterator[QuantizeConfig]:
             yield config
             once = replace(config.tiling, is_persistent=False, use_pdl=True)
             yield replace(config, tiling=once)
+
+
+def route_sweep(arch: Arch) -> Iterator[RouteConfig]:
+    """Yield legal configs of `route`: all words, with one size and the next in turn."""
+    if "route" not in target(arch).operations:
+        return
+    legal = (config for config in rules(arch, "route").configs() if check(config, arch))
+    for number, config in enumerate(itertools.islice(legal, 0, None, 11 if arch.is_gpu else 1)):
+        yield config
+        if arch.is_gpu and number % 2:
+            yield replace(config, tiling=replace(config.tiling, use_pdl=True))
+
+
+_PERMUTE_TILINGS = (
+    PermuteTiling(),
+    PermuteTiling(rows=2, ctas_per_sm=4, vector=16, is_persistent=True, use_pdl=False),
+    PermuteTiling(threads=64, ctas_per_sm=8, held=2, is_eager=True),
+    PermuteTiling(threads=64, ctas_per_sm=8, is_eager=True),
+)
+
+
+def permute_sweep(arch: Arch) -> Iterator[PermuteQuantizeConfig]:
+    """Yield legal configs of `permute_quantize`: all words, with a few tilings of each kind."""
+    for kind, tiling in itertools.product(permute_space.kinds(), _PERMUTE_TILINGS):
+        config = replace(kind, tiling=tiling)
+        if check(config, arch):
+            yield config
+
+
+def combine_sweep(arch: Arch) -> Iterator[CombineConfig]:
+    """Yield legal configs of `combine`, a thin sample of tilings among them."""
+    for config in itertools.islice(rules(arch, "combine").configs(), 0, None, 17):
+        if check(config, arch):
+            yield config
 
 
 def unpack_sweep(arch: Arch) -> Iterator[UnpackWeightsConfig]:

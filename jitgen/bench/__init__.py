@@ -24,6 +24,7 @@ SUITES = {
     "emulator": "The emulator: seconds and memory for one kernel.",
     "gemm": "Device time of GPU kernels; needs a GPU.",
     "silu": "SwiGLU and its quantisation beside a copy and torch's inductor.",
+    "glue": "What an MoE layer does around its GEMMs, beside a copy and torch.",
     "quantize": "MXFP8, MXFP4 and NVFP4 beside a copy and torch's operations.",
     "prepare": "Preparing MXFP4 weights for Hopper: seconds and memory.",
     "unpack": "Unpacking prepared MXFP4 weights to FP8 ones beside a copy.",
@@ -37,10 +38,15 @@ REPORTS = {
 }
 """Suites with a command and reports of their own, which `all` leaves out: see `suite`."""
 
-HOPPER_FP4 = {
+OWN = {
     "hopper-fp4": "MXFP4 weights on Hopper beside FP8 ones and peers; needs such a GPU.",
+    "gradients": "A grouped GEMM of bfloat16 and its gradients beside torch's; needs a GPU.",
+    "layer": "A whole layer of experts, decode to prefill, beside torch and DeepGEMM; needs a GPU.",
 }
-"""A suite with a room, a command and reports of its own: see `hopper_fp4`."""
+"""
+Suites with options of their own, which `all` leaves out too: each has a command called ``command``
+in the module ``jitgen.cli.bench_NAME``.
+"""
 
 
 def run(suite: str) -> Iterator[Row]:
@@ -57,4 +63,4 @@ def run(suite: str) -> Iterator[Row]:
     yield from importlib.import_module(f"jitgen.bench.{suite}").rows()
 
 
-__all__ = ["HOPPER_FP4", "REPORTS", "SUITES", "Row", "run"]
+__all__ = ["OWN", "REPORTS", "SUITES", "Row", "run"]

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import importlib
+
 import click
 
-from jitgen.bench import HOPPER_FP4, REPORTS, SUITES, run
+from jitgen.bench import OWN, REPORTS, SUITES, run
 from jitgen.bench.protocol import Row, conditions
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output
 from jitgen.tuning.measure.errors import NoDevice
 
 _ALL = "all"
-_APART = {**REPORTS, **HOPPER_FP4}
+_APART = {**REPORTS, **OWN}
 _LINES = {_ALL: f"Every suite but {', '.join(_APART)}, one after the other."}
 
 
@@ -32,10 +34,10 @@ class _BenchGroup(click.Group):
             from jitgen.cli.bench_suite import command
 
             return command(cmd_name)
-        if cmd_name in HOPPER_FP4:
-            from jitgen.cli.bench_fp4 import hopper_fp4
-
-            return hopper_fp4
+        if cmd_name in OWN:
+            module = importlib.import_module(f"jitgen.cli.bench_{cmd_name.replace('-', '_')}")
+            found: click.Command = module.command
+            return found
         return _command(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

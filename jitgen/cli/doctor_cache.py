@@ -95,12 +95,11 @@ def _tuned(count: int) -> str:
     text = f"{counted(count, 'problem')} measured here"
     try:
         arch = default_arch()
-        table = tuned.shipped_table(arch, tuned.shipped_device(arch))
+        name = tuned.shipped_device(arch)
+        shipped = tuned.shipped(arch, name)
     except JitgenError:
         return text  # the target's own line says what is wrong with it
-    if table is None:
-        return text
-    return f"{text}, {len(table.records)} in the shipped table of {table.device}"
+    return f"{text}, {len(shipped)} in the shipped table of {name}" if shipped else text
 
 
 def _access(root: Path) -> str:

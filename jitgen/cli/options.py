@@ -206,7 +206,8 @@ def _read_fields(
 def problem_of(op: str, sizes: dict[str, Any], fields: dict[str, str]) -> Any:
     """
     Return the problem of operation `op` that the options of a command spell: those that have an
-    option of their own, and those of ``--set``. Options that were not given count where they fit.
+    option of their own, and those of ``--set``. Options that were not given count where the
+    operation has such a field without a default of its own.
 
     Raises:
         ConfigError: `op` has no such field, or a value is not allowed.
@@ -214,11 +215,12 @@ def problem_of(op: str, sizes: dict[str, Any], fields: dict[str, str]) -> Any:
     """
     kind, specs = operation(op).problem_type, _fields(op)
     source = click.get_current_context().get_parameter_source
+    needed = {name for name, spec in specs.items() if spec.default is dataclasses.MISSING}
     given = {
         name: value
         for name, value in sizes.items()
         if value is not None
-        and (name in specs or source(name) is not click.core.ParameterSource.DEFAULT)
+        and (name in needed or source(name) is not click.core.ParameterSource.DEFAULT)
     }
     given |= {name: _value(text) for name, text in fields.items()}
     if unknown := sorted(given.keys() - specs.keys()):
@@ -226,11 +228,7 @@ def problem_of(op: str, sizes: dict[str, Any], fields: dict[str, str]) -> Any:
         owners = [other for other in OPERATIONS.names() if name in _fields(other)]
         whose = f": it belongs to {' and '.join(owners)}" if owners else ""
         raise ConfigError(f"{op} has no field {shown(name)}{whose}; {op} has {', '.join(specs)}")
-    missing = [
-        name
-        for name, spec in specs.items()
-        if name not in given and spec.default is dataclasses.MISSING
-    ]
+    missing = [name for name in specs if name in needed - given.keys()]
     if missing:
         raise click.UsageError(
             f"{op} needs {', '.join(missing)}; give it as an option, or with --set {missing[0]}=..."

@@ -165,22 +165,35 @@ def check_memory(
             )
 
 
-def refuse_gradients(tensors: Mapping[str, object], op: str) -> None:
+def needs_gradient(tensors: Iterable[object]) -> bool:
+    """Return whether autograd is on and asks for a gradient of one of `tensors`."""
+    return torch.is_grad_enabled() and any(
+        isinstance(each, Tensor) and each.requires_grad for each in tensors
+    )
+
+
+def refuse_gradients(
+    tensors: Mapping[str, object], op: str, why: str = "there is none", advice: str = ""
+) -> None:
     """
     Do nothing where autograd is off or asks for no gradient of `tensors`, which have these names
     in a call of `op`.
+
+    Args:
+        tensors: Values by their names; those that are no tensors do not count.
+        op: The operation.
+        why: Why there is no gradient.
+        advice: What else to do about it, and a comma.
 
     Raises:
         InputError: A result would be one that autograd knows nothing of, and a layer would train
             wrongly without a word.
     """
-    if not torch.is_grad_enabled():
-        return
     for name, value in tensors.items():
-        if isinstance(value, Tensor) and value.requires_grad:
+        if needs_gradient([value]):
             raise InputError(
                 name,
-                f"must not require a gradient, because there is none: call {op} under "
+                f"must not require a gradient, because {why}: {advice}call {op} under "
                 f"torch.no_grad(), or give {name}.detach()",
             )
 

@@ -27,5 +27,6 @@ stands for each of its values with each of the others'::
 
 from jitgen.plans.plan import Plan, configs, load, names
 from jitgen.plans.sweep import Sweep
+from jitgen.plans.write import text
 
-__all__ = ["Plan", "Sweep", "configs", "load", "names"]
+__all__ = ["Plan", "Sweep", "configs", "load", "names", "text"]

@@ -151,7 +151,7 @@ def _sweeps(entry: _Entry) -> Iterator[Sweep]:
     ranges = values.pop(_ROWS)
     for (least, most), *found in itertools.product(ranges, *values.values()):
         fields = dict(zip(names, itertools.chain(*found), strict=True))
-        problem = kind(**fields, m=fields["groups"]).with_mean(least)
+        problem = kind(**fields, m=fields.get("groups", 1)).with_mean(least)
         yield Sweep(problem=problem, min_rows=least, max_rows=most, is_optional=entry.is_optional)
 
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from jitgen.config import BLayout, DType, Layout, ScaleGranularity
+from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.config import (
     Cluster,
     Epilogue,
@@ -118,6 +119,9 @@ def refuse_scales(config: KernelConfig, space: Space, arch: str) -> None:
 _SPREAD = tuple((2 * i + 9) / 16 for i in range(8))
 """Where the rows of a group may lie, in parts of their mean: from one half to three halves."""
 
+_BLOCKS = 16
+"""Contiguous groups that stand for all of them: as many of these have a block more than others."""
+
 
 def sizes(problem: Problem) -> tuple[float, ...]:
     """
@@ -125,18 +129,31 @@ def sizes(problem: Problem) -> tuple[float, ...]:
 
     Routing is never even, so each of many ragged or masked groups has from half the mean to one and
     a half; a single one has all rows. The rows of a contiguous problem are counted with their
-    padding: each group has whole blocks already.
+    padding: each group has whole blocks, some one more than others, and with fewer rows than groups
+    have blocks some have none.
     """
     mean = problem.rows_per_group
-    if problem.layout is Layout.CONTIGUOUS or problem.groups == 1:
+    if problem.layout is Layout.CONTIGUOUS:
+        blocks, part = divmod(problem.m / GROUP_ALIGNMENT / problem.groups, 1)
+        more = max(round(part * _BLOCKS), 0 if blocks else 1)
+        counts = (blocks,) * (_BLOCKS - more) + (blocks + 1,) * more
+        return tuple(count * GROUP_ALIGNMENT for count in counts)
+    if problem.groups == 1:
         return (float(mean),)
     width = 1 - 1 / problem.groups
     return tuple(mean * (1 + width * (part - 1)) for part in _SPREAD)
 
 
+def used_groups(problem: Problem) -> int:
+    """Return how many groups have rows: no more contiguous ones than there are blocks."""
+    if problem.layout is not Layout.CONTIGUOUS:
+        return problem.groups
+    return min(problem.groups, -(-problem.m // GROUP_ALIGNMENT))
+
+
 def traffic(problem: Problem) -> int:
-    """Return the bytes of a, b and out, each once: what L2 cannot spare DRAM."""
-    types, columns = problem.operands, problem.groups * problem.n
+    """Return the bytes of a, used b and out, each once: what L2 cannot spare DRAM."""
+    types, columns = problem.operands, used_groups(problem) * problem.n
     bits = problem.k * (problem.m * types.a_dtype.bits + columns * types.b_dtype.bits)
     return bits // 8 + problem.m * problem.n * types.out_dtype.bits // 8
 

@@ -9,6 +9,7 @@ the others, which few may be chosen, how long each would take, and which sizes i
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from enum import StrEnum
@@ -158,6 +159,16 @@ class Rules(Protocol):
     def templates(self) -> tuple[Template, ...]:
         """Return the templates of this operation, one of which takes each config."""
         ...
+
+
+def rules_in(package: str, op: str, *arguments: Any) -> Rules:
+    """
+    Return what the target in `package` says of operation `op`: an object of the class of that name
+    in the module of that name, imported when it is asked for.
+    """
+    module = importlib.import_module(f"{package}.{op}")
+    rules: Rules = getattr(module, op.title().replace("_", ""))(*arguments)
+    return rules
 
 
 @runtime_checkable

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgen.config import Arch
 from jitgen.config.config import canonical_json
-from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ToolchainError
 from jitgen.events import warn_once
 from jitgen.targets.legality import target
@@ -28,7 +27,8 @@ from jitgen.tuning import device
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
-    from jitgen.tuning.record import Table, TuningRecord
+    from jitgen.tuning.packed import Packed
+    from jitgen.tuning.record import TuningRecord
 
 TARGETS = Path(__file__).resolve().parents[1] / "targets"
 """Folder of the targets; each has a folder of shipped tables, ``tables/DEVICE.json``."""
@@ -227,37 +227,38 @@ def shipped_device(arch: Arch, asked: str = "") -> str:
 @cache
 def _shipped_devices(arch: Arch) -> tuple[str, ...]:
     names = (each.name for each in target(arch).devices)
-    return tuple(name for name in names if _file(arch, name).exists())
+    return tuple(name for name in names if file_of(arch, name).exists())
 
 
-def _file(arch: Arch, name: str) -> Path:
+def file_of(arch: Arch, name: str) -> Path:
+    """Return where the shipped table of device `name` is, if there is one."""
     return TARGETS / arch / "tables" / f"{device.slug(name)}.json"
 
 
 @cache
-def shipped_table(arch: Arch, name: str) -> Table | None:
-    """Return the shipped table of device `name`; None where there is none."""
-    path = _file(arch, name)
+def _packed(arch: Arch, name: str) -> Packed | None:
+    path = file_of(arch, name)
     if not path.exists():
         return None
-    from jitgen.tuning.record import Table
+    from jitgen.tuning import packed
 
     try:
-        table = Table.from_json(parse_json(read_bounded(path)))
+        found = packed.read(path)
     except (OSError, ValueError) as error:
         warn_once(f"table {arch}", "ignoring the shipped measurements in %s: %s", path, error)
         return None
-    if table.arch is not arch:
+    if found.shell.arch is not arch:
         return None
     own = canonical_json(device.generations(arch))
-    if table.conditions.get("kernels", own) != own:
+    if found.shell.conditions.get("kernels", own) != own:
         warn_once(f"table {arch}", "ignoring %s: it is of another generation of kernels", path)
         return None
-    return table
+    return found
 
 
-@cache
 def shipped(arch: Arch, name: str) -> Mapping[str, TuningRecord]:
-    """Return the records of the shipped table of device `name`, by the slugs of their problems."""
-    table = shipped_table(arch, name)
-    return {record.problem.slug: record for record in table.records} if table else {}
+    """
+    Return the records of the shipped table of device `name`, by the slugs of their problems; none
+    where there is no table.
+    """
+    return _packed(arch, name) or {}

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jitgen.bench import HOPPER_FP4, REPORTS, SUITES
+from jitgen.bench import OWN, REPORTS, SUITES
 from jitgen.cli import main
 from jitgen.errors import CompileError, ConfigError, JitgenError, PlanError
 from tests.cli.conftest import Jitgen, process
@@ -60,7 +60,7 @@ def test_every_promised_command_is_there() -> None:
     ]
     bundle = ["export", "import", "inspect", "verify"]
     trust = ["init", "key", "add", "rotate", "revoke", "push", "show"]
-    bench = [*SUITES, *REPORTS, *HOPPER_FP4, "all"]
+    bench = [*SUITES, *REPORTS, *OWN, "all"]
 
     groups = {"cache": cache, "bench": bench, "bundle": bundle, "trust": trust}
     found = {(group, name) for group, names in groups.items() for name in names}

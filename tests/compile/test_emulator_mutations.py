@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jitgen.ops.grouped_gemm_wgrad.samples import Sizes as WgradSizes
 from jitgen.ops.moe_fc2_dense.samples import Sizes as Fc2Sizes
 from jitgen.verify.problem import Sizes
 from tests import needs
@@ -16,11 +17,22 @@ from tests.compile.mutations_order import FENCES, WAITS
 from tests.compile.mutations_resources import RESOURCES
 from tests.compile.mutations_split_k import EXCHANGE
 from tests.compile.mutations_values import ADDRESSES, ROWS, TRANSACTIONS
+from tests.compile.mutations_wgrad import GRADIENTS
 from tests.compile.programs import HAS_TWO_PLACES, Programs, assert_found
 
 pytestmark = [needs.compiler, needs.linker]
 
-MUTATIONS = (*TRANSACTIONS, *ADDRESSES, *WAITS, *FENCES, *EXCHANGE, *RESOURCES, *EXPERTS, *ROWS)
+MUTATIONS = (
+    *TRANSACTIONS,
+    *ADDRESSES,
+    *WAITS,
+    *FENCES,
+    *EXCHANGE,
+    *RESOURCES,
+    *EXPERTS,
+    *ROWS,
+    *GRADIENTS,
+)
 
 _FC2 = "moe_fc2_dense_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_sm_90a"
 _RAGGED = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
@@ -56,6 +68,10 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
     "FC2, many experts": (
         _FC2,
         Fc2Sizes(tokens=48, experts=90, n=64, k=16, top_k=8, num_sms=1),
+    ),
+    "wgrad": (
+        "grouped_gemm_wgrad_ragged_bf16_bf16_t128x128x64_c1x1_sm_90a",
+        WgradSizes(rows=(70, 0, 3, 330), n=136, k=136, num_sms=1),
     ),
 }
 """Kernels, and problems that wrap every ring and give each CTA several tiles."""

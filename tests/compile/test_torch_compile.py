@@ -143,12 +143,15 @@ class Experts(torch.nn.Module):
         self.config = CONFIG
 
     def forward(self, a: Tensor, offs: Tensor) -> Tensor:
-        return jitgen.grouped_gemm(a, self.weight, offs=offs, config=self.config) * 2
+        y = jitgen.grouped_gemm(
+            a, self.weight, torch.ones(1), torch.ones(3), offs=offs, config=self.config
+        )
+        return y * 2
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_gradients_are_refused(backend: str) -> None:
-    """Weights of a module ask for gradients; inference says that it needs none."""
+    """Weights of a module ask for gradients, and products with scales have none."""
     from torch._dynamo.exc import TorchRuntimeError
 
     experts = Experts()

@@ -202,10 +202,16 @@ def test_gradients_are_refused(name: str) -> None:
 def test_gradients_are_refused_of_what_was_computed() -> None:
     """An activation has a gradient to pass on, though it is no parameter."""
     a, b, offs = operands()
-    grouped_gemm(a, b, offs=offs)
+    scales = {"a_scale": torch.ones(1), "b_scale": torch.ones(3)}
+    grouped_gemm(a, b, **scales, offs=offs)
 
     with pytest.raises(InputError, match="a: must not require a gradient"):
-        grouped_gemm(a.clone().requires_grad_() * 2, b, offs=offs)
+        grouped_gemm(a.clone().requires_grad_() * 2, b, **scales, offs=offs)
+
+
+def scaled(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
+    """A product that has no gradient."""
+    return grouped_gemm(a * 2, b, torch.ones(1), torch.ones(3), offs=offs) + 1
 
 
 @pytest.mark.parametrize(
@@ -214,17 +220,18 @@ def test_gradients_are_refused_of_what_was_computed() -> None:
         lambda f, x: make_fx(f)(*x),
         torch.jit.trace,
         lambda f, x: torch.func.grad(lambda a: f(a, *x[1:]).float().sum())(x[0]),
-        lambda _, x: operation(x[0], x[1], None, None, x[2]),
+        lambda _, x: operation(x[0], x[1], torch.ones(1), torch.ones(3), x[2]),
         lambda _, x: operation_out(empty(), x[0], x[1], offs=x[2]),
     ],
     ids=["make_fx", "jit", "grad", "operation", "operation_out"],
 )
 def test_tracers_refuse_gradients(trace: Callable[..., object]) -> None:
+    """Where there are none; test_gradients.py has those that there are."""
     a, b, offs = operands()
-    layer(a, b, offs)
+    scaled(a, b, offs)
 
     with pytest.raises(InputError, match="a: must not require a gradient"):
-        trace(layer, (a.requires_grad_(), b, offs))
+        trace(scaled, (a.requires_grad_(), b, offs))
 
 
 class Watch(TorchDispatchMode):

@@ -19,6 +19,7 @@ from jitgen.config import Arch, Config, DType, Layout
 from jitgen.formats.unpacked import LAYOUTS
 from jitgen.ops.grouped_gemm import prepared_ways
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
+from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.ops.quantize.config import Format, QuantizeConfig, QuantizeProblem
 from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
@@ -71,6 +72,20 @@ def fc2(arch: Arch) -> tuple[MoeFc2DenseConfig, ...]:
     problem = MoeFc2DenseProblem(groups=256, m=64, n=7168, k=256)
     kinds = [replace(problem, a_dtype=dtype, scale_granularity=scales) for dtype, scales in KINDS]
     return tuple(config for kind in kinds for config in rules(arch, problem.op).candidates(kind))
+
+
+def wgrad(arch: Arch) -> tuple[GroupedGemmWgradConfig, ...]:
+    """Return what may be chosen for `grouped_gemm_wgrad`; nothing where there is no kernel."""
+    if "grouped_gemm_wgrad" not in target(arch).operations:
+        return ()
+    problems = (
+        GroupedGemmWgradProblem(
+            layout=layout, groups=8, m=8192, n=4096, k=2048, out_dtype=out_dtype
+        )
+        for layout in (Layout.RAGGED, Layout.MASKED)
+        for out_dtype in (DType.BF16, DType.F32)
+    )
+    return tuple(config for each in problems for config in rules(arch, each.op).candidates(each))
 
 
 def quantized(arch: Arch) -> list[QuantizeConfig]:
@@ -161,6 +176,7 @@ def main() -> None:
         *choices(arch),
         *prepared(arch),
         *fc2(arch),
+        *wgrad(arch),
         *quantized(arch),
         *unpacking(arch),
         *of_many_rows(arch),

@@ -22,13 +22,17 @@ from jitgen.config.config import canonical_json
 from jitgen.errors import RenderError
 from jitgen.targets.legality import rules, target
 from tests.strategies import (
+    combine_sweep,
     fc2_sweep,
     legal_sweep,
+    permute_sweep,
     prepared_sweep,
     quantize_sweep,
+    route_sweep,
     silu_sweep,
     unpack_sweep,
     unscaled_sweep,
+    wgrad_sweep,
 )
 from tests.targets import EACH
 
@@ -46,7 +50,11 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*prepared_sweep(arch)],
         [*silu_sweep(arch)],
         [*fc2_sweep(arch)],
+        [*wgrad_sweep(arch)],
         [*quantize_sweep(arch)],
+        [*route_sweep(arch)],
+        [*permute_sweep(arch)],
+        [*combine_sweep(arch)],
         [*unpack_sweep(arch)],
     ]
     return [config for configs in sweeps for config in configs[:: max(1, len(configs) // many)]]

@@ -248,7 +248,7 @@ def test_the_bench_runs_without_a_gpu() -> None:
 
 
 def test_many_rows_need_the_kernels_that_unpack_weights() -> None:
-    """In `jitgen bench hopper-fp4`, beside those for prepared weights, which few rows have too."""
+    """In `jitgen bench hopper-fp4`, beside those for prepared weights; few rows need none."""
     case = replace(load()[0].case, rows_per_group=4096)
     prefill = sides.kernels([case])
     unpack = [name for name in prefill if name.startswith("unpack_weights_")]

@@ -19,7 +19,17 @@ from jitgen.config import Arch
 from jitgen.errors import RenderError, UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.targets.legality import rules
-from tests.strategies import fc2_sweep, legal_sweep, quantize_sweep, silu_sweep, unpack_sweep
+from tests.strategies import (
+    combine_sweep,
+    fc2_sweep,
+    legal_sweep,
+    permute_sweep,
+    quantize_sweep,
+    route_sweep,
+    silu_sweep,
+    unpack_sweep,
+    wgrad_sweep,
+)
 from tests.targets import EACH
 from tests.templates import TEMPLATES
 
@@ -65,6 +75,10 @@ def test_generated_sources_are_formatted(arch: Arch, tmp_path: Path) -> None:
         *itertools.islice(quantize_sweep(arch), 0, None, 5),
         *itertools.islice(unpack_sweep(arch), 0, None, 5),
         *itertools.islice(fc2_sweep(arch), 0, None, 5),
+        *itertools.islice(route_sweep(arch), 0, None, 5),
+        *itertools.islice(permute_sweep(arch), 0, None, 7),
+        *itertools.islice(combine_sweep(arch), 0, None, 5),
+        *itertools.islice(wgrad_sweep(arch), 0, None, 10),
     )
     for config in (*configs[:: len(configs) // 24], *others):
         source = render(config, arch)

@@ -3,20 +3,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.session import select
 from jitgen.targets.legality import target
-from jitgen.tuning import device
+from jitgen.tuning import device, packed
 from jitgen.tuning import known as tuned
 from jitgen.tuning.choice import bucket
-from jitgen.tuning.record import Table
-from tests.candidates import candidates
 
 SHIPPED = sorted(tuned.TARGETS.glob("*/tables/*.json"))
 
@@ -24,22 +21,20 @@ SHIPPED = sorted(tuned.TARGETS.glob("*/tables/*.json"))
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_entry_counts(path: Path) -> None:
     """Its problem stands for a bucket, and its winner is in the menu."""
-    table = Table.from_json(json.loads(path.read_text(encoding="utf-8")))
+    found = packed.read(path)
+    table = found.shell
 
     assert path.parts[-3:] == (table.arch, "tables", f"{device.slug(table.device)}.json")
-    assert len({record.problem.slug for record in table.records}) == len(table.records) > 0
-    for record in table.records:
+    assert len(found) > 0
+    for slug, record in found.items():  # which raises where one is damaged
         problem = record.problem
+        assert problem.slug == slug
         assert bucket(problem, table.arch) == problem
         config, arch = KernelConfig.parse(record.winner)
-        operands = Operands(
-            a_dtype=problem.a_dtype,
-            b_dtype=problem.a_dtype,
-            out_dtype=problem.out_dtype,
-            scale_granularity=problem.scale_granularity,
-        )
         assert arch is table.arch
-        assert config in candidates(arch, problem.layout, operands)
+        assert config in [
+            each.config for each in select(problem, arch, use_measured=False).candidates
+        ]
         assert record.times_us[record.winner] == min(record.times_us.values())
 
 
@@ -50,6 +45,6 @@ def test_reference_gpus_decide_where_nothing_was_measured() -> None:
         path = tuned.TARGETS / arch / "tables" / f"{device.slug(name)}.json"
         if not path.exists():
             continue
-        for record in Table.from_json(json.loads(path.read_text(encoding="utf-8"))).records:
+        for record in packed.read(path).values():
             choice = select(record.problem, arch)
             assert (choice.source, choice.config.name(arch)) == ("shipped", record.winner)

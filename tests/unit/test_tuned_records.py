@@ -10,6 +10,7 @@ import pytest
 
 from jitgen.config import Layout
 from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.tuning.packed import Packed, pack
 from jitgen.tuning.record import SCHEMA, BadRecord, Table, TuningRecord
 from tests.unit.tuned_fakes import GPU, NAMES, PROBLEM, record
 
@@ -91,3 +92,50 @@ class TestRecords:
 
         assert len(names) == 9
         assert all(name.replace("_", "").isalnum() for name in names)
+
+
+class TestPacked:
+    """The form in which tables come with jitgen."""
+
+    def packed(self, **changes: Any) -> Any:
+        table = Table(device="X", arch=GPU, conditions={"driver": "1"}, records=(record(),))
+        return {**json.loads(json.dumps(pack(table))), **changes}
+
+    def test_round_trip(self) -> None:
+        whole = record(excluded={"a": "hung"})
+        table = Table(device="X", arch=GPU, conditions={"driver": "1"}, records=(whole,))
+        found = Packed(json.loads(json.dumps(pack(table))))
+
+        assert dict(found) == {PROBLEM.slug: whole}
+        assert (found.shell.device, found.shell.conditions) == ("X", {"driver": "1"})
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"schema": SCHEMA}, {"records": []}, {"kernels": {}}, {"device": ""}, {"arch": "sm_1"}],
+        ids=str,
+    )
+    def test_other_documents_are_refused(self, changes: Any) -> None:
+        with pytest.raises(BadRecord):
+            Packed(self.packed(**changes))
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"winner": 99},
+            {"winner": -1},
+            {"winner": "fast"},
+            {"times_us": {"-1": 1.0}},
+            {"times_us": []},
+            {"problem": {**record().to_json()["problem"], "groups": 9}},
+        ],
+        ids=str,
+    )
+    def test_a_damaged_record_is_none(
+        self, changes: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("jitgen.events._warned", set())
+        document = self.packed()
+        document["records"][PROBLEM.slug] |= changes
+
+        assert Packed(document).get(PROBLEM.slug) is None
+        assert f"ignoring the shipped record {PROBLEM.slug}" in caplog.text

@@ -16,6 +16,7 @@ from jitgen.runtime.session import current, select
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.choice import bucket
+from jitgen.tuning.packed import pack
 from jitgen.tuning.record import Table, TuningRecord
 
 GPU = Arch.SM_90A
@@ -56,8 +57,7 @@ def forget() -> None:
     for cached in (
         tuned.shipped_device,
         tuned._shipped_devices,
-        tuned.shipped_table,
-        tuned.shipped,
+        tuned._packed,
     ):
         cached.cache_clear()
     current.get().reset()
@@ -70,7 +70,7 @@ def ship(
     table = Table(device=name, arch=GPU, conditions=conditions or {}, records=records)
     path = folder / "sm_90a" / "tables" / f"{device.slug(name)}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(table.to_json()))
+    path.write_text(json.dumps(pack(table)))
     forget()
 
 

@@ -15,7 +15,7 @@ from jitgen.errors import InputError
 from jitgen.formats import atoms
 from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.frozen import frozen
-from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.calling import calling, is_traced, needs_gradient
 from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem
 from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
@@ -126,7 +126,8 @@ def run(given: Arguments, config: KernelConfig | None, key: Key) -> Tensor:
     """
     Do what `grouped_gemm` says, with every check, and remember the launch under `key`.
 
-    A call that torch traces becomes an operation in torch's hands instead, and is not remembered.
+    A call that torch traces becomes an operation in torch's hands instead, and is not remembered;
+    so does one that autograd asks a gradient of.
 
     Raises:
         InputError: An argument is wrong, or does not fit the forced config.
@@ -137,6 +138,10 @@ def run(given: Arguments, config: KernelConfig | None, key: Key) -> Tensor:
         from jitgen.ops.tracing import grouped_gemm as traced
 
         return traced.record(given, config)
+    if needs_gradient(given.tensors.values()):
+        from jitgen.ops.tracing import grouped_gemm as traced
+
+        return traced.differentiable(given, config)
     with calling("grouped_gemm"):
         return _run(given, config, key, current.get())
 

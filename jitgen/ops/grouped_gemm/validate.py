@@ -9,7 +9,7 @@ the entry refuses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +24,7 @@ from jitgen.ops.calling import (
     check_groups,
     check_memory,
     layout_of,
+    needs_gradient,
     refuse_gradients,
     require_device,
     require_dtype,
@@ -41,6 +42,8 @@ from jitgen.targets.gemm import Space
 from jitgen.targets.legality import rules, size_refusal
 
 _OP = "grouped_gemm"
+_TRAINED = (torch.bfloat16, torch.float32)
+_WITH_GRADIENTS = ("a", "b")
 
 
 class Arguments(NamedTuple):
@@ -181,8 +184,37 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         if tensor is not None:
             check_memory(name, tensor, ("a", a), bytes_, has_memory=has_memory)
     check_the_rest(given, n)
-    refuse_gradients(given.tensors, _OP)
+    require_differentiable(given._asdict())
     return facts
+
+
+def require_differentiable(given: Mapping[str, Any]) -> None:
+    """
+    Do nothing where autograd asks for no gradient, or for one that there is.
+
+    Args:
+        given: Arguments of `grouped_gemm` by their names; those that are missing count as None.
+
+    Raises:
+        InputError: It asks for one of what has none; the message says what to do.
+    """
+    if not needs_gradient(given.values()):
+        return
+    a, b = given["a"], given["b"]
+    why = advice = ""
+    if not isinstance(b, Tensor) or {a.dtype, b.dtype} - {*_TRAINED}:
+        why = "quantised operands have none"
+        advice = "train with bfloat16 operands and quantise them for inference, "
+    elif given.get("a_scale") is not None or given.get("b_scale") is not None:
+        why = "products with scales have none"
+        advice = "multiply a and b by them before, "
+    elif given.get("out") is not None:
+        why = "what is written to out has none"
+        advice = "leave out `out`, "
+    if why:
+        refuse_gradients(given, _OP, why, advice)
+    others = {name: value for name, value in given.items() if name not in _WITH_GRADIENTS}
+    refuse_gradients(others, _OP)
 
 
 def check_bias(bias: Tensor | None, groups: int, n: int) -> None:

@@ -14,10 +14,13 @@ from jitgen.config import Config
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments
+from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
+from jitgen.ops.grouped_gemm_wgrad.validate import Arguments as WgradArguments
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.moe_fc2_dense.validate import Arguments as Fc2Arguments
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.validate import Arguments
+from jitgen.ops.tracing import grouped_gemm_wgrad as wgrad
 from jitgen.ops.tracing import moe_fc2_dense as fc2
 from jitgen.ops.tracing import prepared_gemm as prepared
 from jitgen.ops.tracing import silu_mul_quantize as silu
@@ -50,6 +53,13 @@ def _fc2_name(config: MoeFc2DenseConfig, device: torch.device) -> str | None:
     """Return the same for the third."""
     _kept[id(config)] = config
     return fc2.name_of(config, device)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _wgrad_name(config: GroupedGemmWgradConfig, device: torch.device) -> str | None:
+    """Return the same for the gradient of weights."""
+    _kept[id(config)] = config
+    return wgrad.name_of(config, device)
 
 
 def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
@@ -151,3 +161,26 @@ def moe_fc2_dense(  # as the public one
         out_dtype=out_dtype,
     )
     return fc2.call(given, None if config is None else _fc2_name(config, a.device))
+
+
+def grouped_gemm_wgrad(  # as the public one
+    dy: Tensor,
+    a: Tensor,
+    offs: Tensor | None,
+    masked_m: Tensor | None,
+    out: Tensor | None,
+    out_dtype: torch.dtype | None,
+    expected_m: int | None,
+    config: GroupedGemmWgradConfig | None,
+) -> Tensor:
+    """Call the operation, which is all that the graph holds."""
+    given = WgradArguments(
+        dy=dy,
+        a=a,
+        offs=offs,
+        masked_m=masked_m,
+        out=out,
+        out_dtype=out_dtype,
+        expected_m=expected_m,
+    )
+    return wgrad.call(given, None if config is None else _wgrad_name(config, a.device))

@@ -19,6 +19,7 @@ from jitgen.ops.grouped_gemm import call as eager
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.dispatch import require_bias, require_config, require_fit
 from jitgen.ops.grouped_gemm.validate import Arguments, validate
+from jitgen.ops.tracing.gradients import of_grouped_gemm
 from jitgen.ops.tracing.library import Operation, register
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
@@ -41,6 +42,11 @@ def record(given: Arguments, config: KernelConfig | None) -> Tensor:
     """
     if not torch._C._is_tracing():  # its sizes are tensors; the operation itself sees numbers
         _check(given, config)
+    return differentiable(given, config)
+
+
+def differentiable(given: Arguments, config: KernelConfig | None) -> Tensor:
+    """Do the same for tensors that have values: the operation checks them, and autograd sees it."""
     name = name_of(config, given.a.device)
     rest = (given.out_dtype, given.expected_m, given.min_latency, name, given.bias)
     tensors = (given.a, given.b, given.a_scale, given.b_scale)
@@ -169,12 +175,18 @@ def _fake_out(out: Tensor, *given: Any) -> None:
 
 
 operation = register(
-    Operation(schema=f"grouped_gemm({_ARGUMENTS}) -> Tensor", run=_run, fake=_fake)
+    Operation(
+        schema=f"grouped_gemm({_ARGUMENTS}) -> Tensor",
+        run=_run,
+        fake=_fake,
+        autograd=of_grouped_gemm,
+    )
 )
 operation_out = register(
     Operation(
         schema=f"grouped_gemm.out(Tensor(a!) out, {_ARGUMENTS}) -> ()",
         run=_run_out,
         fake=_fake_out,
+        autograd=of_grouped_gemm,
     )
 )

@@ -3,8 +3,8 @@
 Operations of ours in torch's dispatcher: ``torch.ops.jitgen.*``.
 
 A `Library` and not `custom_op`, which costs a call four times as much. What is the same for all
-operations is registered here: on a CPU and on a GPU they run, none has a gradient or a rule for
-vmap, and each says so before it runs.
+operations is registered here: on a CPU and on a GPU they run, none has a rule for vmap, few have a
+gradient, and each says so before it runs.
 """
 
 from __future__ import annotations
@@ -36,11 +36,14 @@ class Operation:
             real ones.
         fake: Takes the same, checks it and returns results of the right shape and type without
             values. Sizes may be symbols.
+        autograd: Takes what calls the operation, and returns what autograd calls in its place; None
+            where there is no gradient.
     """
 
     schema: str
     run: Callable[..., Any]
     fake: Callable[..., Any]
+    autograd: Callable[[Any], Callable[..., Any]] | None = None
 
     @property
     def name(self) -> str:
@@ -55,7 +58,8 @@ def register(operation: Operation) -> Any:
     op = getattr(getattr(getattr(torch.ops, NAMESPACE), name), overload or "default")
     for device in _DEVICES:
         _library.impl(operation.name, operation.run, device)
-    _library.impl(operation.name, _without_gradients(op), "Autograd", with_keyset=True)
+    autograd = (operation.autograd or _without_gradients)(op)
+    _library.impl(operation.name, autograd, "Autograd", with_keyset=True)
     full_name = f"{NAMESPACE}::{operation.name}"
     torch.library.register_fake(full_name, operation.fake, lib=_library)
     torch.library.register_vmap(full_name, _refuse_batches(op), lib=_library)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from jitgen.targets.protocol import Device, HostLevel
+from jitgen.targets.protocol import Device, HostLevel, rules_in
 
 if TYPE_CHECKING:
     from jitgen.targets.protocol import Rules
@@ -26,7 +26,10 @@ class Cpu:
             name="x86-64 server", num_sms=1, clock_mhz=2600, dram_gbps=10.0, l2_bytes=32 * 2**20
         ),
     )
-    operations = ("grouped_gemm", "moe_fc2_dense", "silu_mul_quantize")
+    operations = (
+        *("grouped_gemm", "grouped_gemm_wgrad", "moe_fc2_dense", "silu_mul_quantize"),
+        *("permute_quantize", "combine", "route"),
+    )
 
     def runs_on(self, major: int, minor: int) -> bool:  # noqa: ARG002  # whatever GPU it is
         """Return whether a GPU runs its kernels: none does."""
@@ -35,17 +38,7 @@ class Cpu:
     @cache  # noqa: B019  # there is one target
     def rules(self, op: str) -> Rules:
         """Return what it says of an operation of `operations`."""
-        if op == "silu_mul_quantize":
-            from jitgen.targets.cpu.silu_mul_quantize import SiluMulQuantize
-
-            return SiluMulQuantize()
-        if op == "moe_fc2_dense":
-            from jitgen.targets.cpu.moe_fc2_dense import MoeFc2Dense
-
-            return MoeFc2Dense()
-        from jitgen.targets.cpu.grouped_gemm import GroupedGemm
-
-        return GroupedGemm()
+        return rules_in("jitgen.targets.cpu", op)
 
 
 TARGET = Cpu()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jitgen import templates
+from jitgen.config import Layout
 from jitgen.config.config import SCALE_BLOCK, SCALES, DType
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem, Tile
@@ -241,6 +242,7 @@ def _is_plain(config: KernelConfig) -> bool:
 
 
 def _whole(problem: Problem, height: int) -> float:
-    """Return how many blocks of `height` rows all groups have."""
-    each = sizes(problem)
+    """Return how many blocks of `height` rows all groups have; blocks of padding cost nothing."""
+    is_padded = problem.layout is Layout.CONTIGUOUS
+    each = (float(problem.rows_per_group),) if is_padded else sizes(problem)
     return problem.groups / len(each) * sum(-(-rows // height) for rows in each)

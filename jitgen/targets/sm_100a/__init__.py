@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from jitgen.targets.protocol import HostLevel
+from jitgen.targets.protocol import HostLevel, rules_in
 from jitgen.targets.sm_100a.devices import B200, GB200
 
 if TYPE_CHECKING:
@@ -22,7 +22,10 @@ class Sm100a:
     compiler_options: tuple[str, ...] = ("--gpu-arch", "sm_100a")
     host_level = HostLevel.BASE
     devices = (B200, GB200)
-    operations = ("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize")
+    operations = (
+        *("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize"),
+        *("permute_quantize", "combine"),
+    )
 
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a GPU of this compute capability runs its kernels."""
@@ -31,21 +34,7 @@ class Sm100a:
     @cache  # noqa: B019  # each target is one object
     def rules(self, op: str) -> Rules:
         """Return what it says of an operation of `operations`."""
-        if op == "silu_mul_quantize":
-            from jitgen.targets.sm_100a.silu_mul_quantize import SiluMulQuantize
-
-            return SiluMulQuantize(self.name)
-        if op == "quantize":
-            from jitgen.targets.sm_100a.quantize import Quantize
-
-            return Quantize(self.name)
-        if op == "moe_fc2_dense":
-            from jitgen.targets.sm_100a.moe_fc2_dense import MoeFc2Dense
-
-            return MoeFc2Dense(self.name)
-        from jitgen.targets.sm_100a.grouped_gemm import GroupedGemm
-
-        return GroupedGemm(self.name)
+        return rules_in("jitgen.targets.sm_100a", op, self.name)
 
 
 TARGET = Sm100a()

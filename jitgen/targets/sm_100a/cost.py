@@ -24,7 +24,6 @@ import math
 from typing import NamedTuple
 
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.targets.gemm import sizes, traffic
 from jitgen.targets.protocol import Candidate, Device
@@ -150,8 +149,7 @@ def predict(problem: Problem, config: KernelConfig, device: Device, num_sms: int
 
 def _clusters_of_rows(problem: Problem, height: int) -> tuple[float, float]:
     """Return how many blocks of `height` rows all groups have, and the mean rows in one."""
-    unit = GROUP_ALIGNMENT if problem.layout is Layout.CONTIGUOUS else 1
-    each = [max(rows, unit) for rows in sizes(problem)]
+    each = sizes(problem)
     count = sum(math.ceil(rows / height) for rows in each)
     return count * problem.groups / len(each), sum(each) / count
 

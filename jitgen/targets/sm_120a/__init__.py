@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from jitgen.targets.protocol import HostLevel
+from jitgen.targets.protocol import HostLevel, rules_in
 from jitgen.targets.sm_120a.devices import DEVICES
 
 if TYPE_CHECKING:
@@ -22,7 +22,10 @@ class Sm120a:
     compiler_options: tuple[str, ...] = ("--gpu-arch", "sm_120a")
     host_level = HostLevel.BASE
     devices: tuple[Device, ...] = DEVICES
-    operations = ("grouped_gemm", "silu_mul_quantize", "quantize")
+    operations = (
+        *("grouped_gemm", "silu_mul_quantize", "quantize"),
+        *("permute_quantize", "combine"),
+    )
 
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a GPU of this compute capability runs its kernels."""
@@ -31,17 +34,7 @@ class Sm120a:
     @cache  # noqa: B019  # each target is one object
     def rules(self, op: str) -> Rules:
         """Return what it says of an operation of `operations`."""
-        if op == "silu_mul_quantize":
-            from jitgen.targets.sm_120a.silu_mul_quantize import SiluMulQuantize
-
-            return SiluMulQuantize(self.name)
-        if op == "quantize":
-            from jitgen.targets.sm_120a.quantize import Quantize
-
-            return Quantize(self.name)
-        from jitgen.targets.sm_120a.grouped_gemm import GroupedGemm
-
-        return GroupedGemm(self.name)
+        return rules_in("jitgen.targets.sm_120a", op, self.name)
 
 
 TARGET = Sm120a()

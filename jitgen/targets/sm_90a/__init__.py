@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from jitgen.targets.protocol import HostLevel
+from jitgen.targets.protocol import HostLevel, rules_in
 from jitgen.targets.sm_90a.devices import DEVICES
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ class Sm90a:
     host_level = HostLevel.BASE
     devices = DEVICES
     operations = (
-        *("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize"),
-        "unpack_weights",
+        *("grouped_gemm", "grouped_gemm_wgrad", "unpack_weights"),
+        *("moe_fc2_dense", "quantize", "silu_mul_quantize"),
+        *("permute_quantize", "combine", "route"),
     )
 
     def runs_on(self, major: int, minor: int) -> bool:
@@ -34,25 +35,7 @@ class Sm90a:
     @cache  # noqa: B019  # there is one target
     def rules(self, op: str) -> Rules:
         """Return what it says of an operation of `operations`."""
-        if op == "silu_mul_quantize":
-            from jitgen.targets.sm_90a.silu_mul_quantize import SiluMulQuantize
-
-            return SiluMulQuantize()
-        if op == "quantize":
-            from jitgen.targets.sm_90a.quantize import Quantize
-
-            return Quantize()
-        if op == "moe_fc2_dense":
-            from jitgen.targets.sm_90a.moe_fc2_dense import MoeFc2Dense
-
-            return MoeFc2Dense()
-        if op == "unpack_weights":
-            from jitgen.targets.sm_90a.unpack_weights import UnpackWeights
-
-            return UnpackWeights()
-        from jitgen.targets.sm_90a.grouped_gemm import GroupedGemm
-
-        return GroupedGemm()
+        return rules_in("jitgen.targets.sm_90a", op)
 
 
 TARGET = Sm90a()

@@ -21,7 +21,7 @@ import math
 from jitgen.config import Layout
 from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
-from jitgen.targets.gemm import sizes, traffic
+from jitgen.targets.gemm import sizes, traffic, used_groups
 from jitgen.targets.protocol import Candidate
 from jitgen.targets.sm_90a.devices import Fit, Speed
 
@@ -31,15 +31,15 @@ _K_BYTES = 128
 
 def _tiles(problem: Problem, height: int) -> tuple[float, float]:
     """Return how many tiles of `height` rows all groups have, and the part of them with rows."""
-    # A contiguous group begins at any block of 128 rows and its tiles at any, too.
-    unit = GROUP_ALIGNMENT if problem.layout is Layout.CONTIGUOUS else 1
-    count = blocks = 0.0
+    if problem.layout is Layout.CONTIGUOUS and height > GROUP_ALIGNMENT:
+        # Such a tile begins at any block and not where a group does: of two groups it is two.
+        rows = max(problem.m, GROUP_ALIGNMENT)
+        count = (rows / GROUP_ALIGNMENT + used_groups(problem)) / 2
+        return count, rows / (count * height)
     each = sizes(problem)
-    for rows in each:
-        count += max(1, -(-max(rows, unit) // height))
-        blocks += -(-max(rows, unit) // 64)
-    groups = problem.groups / len(each)
-    return count * groups, min(1.0, blocks * 64 / (count * height))
+    count = sum(-(-rows // height) for rows in each)
+    blocks = sum(-(-rows // 64) for rows in each)
+    return count * problem.groups / len(each), min(1.0, blocks * 64 / (count * height))
 
 
 def predict(problem: Problem, config: KernelConfig, fit: Fit, num_sms: int) -> Candidate:
@@ -55,8 +55,9 @@ def predict(problem: Problem, config: KernelConfig, fit: Fit, num_sms: int) -> C
     ctas = cluster.size * config.schedule.split_k
     slots = max(1, num_sms // ctas)
     k_blocks = -(-problem.k // tile.k) / config.schedule.split_k
+    apart = _apart(problem, cluster.m, fit)
     tile_us = k_blocks * (
-        speed.k_block_us * (1 - speed.skipped * (1 - filled))
+        speed.k_block_us * (1 - speed.skipped * (1 - filled)) * apart
         + fit.beyond_us * _beyond(problem, tile.m)
     )
     tile_us += speed.tile_us
@@ -64,7 +65,7 @@ def predict(problem: Problem, config: KernelConfig, fit: Fit, num_sms: int) -> C
     tile_us *= 1 + fit.throttle * min(1.0, doublings / fit.doublings)
 
     crossing = traffic(problem)
-    stream_us = crossing / clusters / fit.dram_bytes_per_us / speed.stream
+    stream_us = crossing / clusters / fit.dram_bytes_per_us / speed.stream * apart
     full, rest = divmod(clusters, slots)
     cost = fit.call_us + full * _overlapped(tile_us, slots * stream_us, fit.overlap)
     if rest:
@@ -79,6 +80,14 @@ def predict(problem: Problem, config: KernelConfig, fit: Fit, num_sms: int) -> C
         traffic_bytes=crossing,
         limiter="multiply" if waves * tile_us > clusters * stream_us else "stream",
     )
+
+
+def _apart(problem: Problem, pair: int, fit: Fit) -> float:
+    """Return how many times as long pairs along M take whose tiles are of different groups."""
+    if problem.layout is not Layout.CONTIGUOUS or pair == 1:
+        return 1.0
+    blocks = max(1.0, problem.m / GROUP_ALIGNMENT)
+    return 1 + fit.unshared * min(1.0, used_groups(problem) / blocks)
 
 
 def _speed_of(config: KernelConfig, fit: Fit) -> Speed:

@@ -43,6 +43,8 @@ class Fit:
         overlap: Exponent of the mean of multiply and stream: at 1 they would add up, without bound
             the slower of them would be all. At 4.8 two equal ones take 16 % longer than each.
         beyond_us: What the TMA unit takes for a row beyond the end of the tensor, each k-block.
+        unshared: Part that a pair of tiles takes longer that cannot share b, since its contiguous
+            rows are of two groups.
         throttle: The more a call multiplies, the lower the clock that the power limit allows:
             multiplying takes this part longer at `doublings` times twice `cold_us`, and less the
             shorter it is.
@@ -57,6 +59,7 @@ class Fit:
     dram_bytes_per_us: float
     overlap: float
     beyond_us: float
+    unshared: float
     throttle: float
     cold_us: float
     doublings: int
@@ -121,6 +124,7 @@ H200 = Device(
             dram_bytes_per_us=4.60e6,
             overlap=4.81,
             beyond_us=0.0023,
+            unshared=0.1,
             throttle=0.146,
             cold_us=200.0,
             doublings=3,

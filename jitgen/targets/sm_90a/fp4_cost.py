@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 
-from jitgen.config.config import BLayout, DType, Layout, ScaleGranularity
-from jitgen.layouts import GROUP_ALIGNMENT
+from jitgen.config.config import BLayout, DType, ScaleGranularity
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
-from jitgen.targets.gemm import sizes
+from jitgen.targets.gemm import sizes, used_groups
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.fp4 import BLOCK_BYTES, DEPTH, narrowest
@@ -96,11 +95,10 @@ def predict(problem: Problem, config: KernelConfig, device: Device, num_sms: int
 
 def _tiles(problem: Problem, config: KernelConfig) -> tuple[float, float]:
     """Return how many tiles along M all groups have, and the mean time of a k-block of them."""
-    unit = GROUP_ALIGNMENT if problem.layout is Layout.CONTIGUOUS else 1
     each, tokens = sizes(problem), config.tile.m
     count, us = 0.0, 0.0
     for rows in each:
-        whole, rest = divmod(max(rows, unit), tokens)
+        whole, rest = divmod(rows, tokens)
         count += whole + (rest > 0)
         us += whole * _k_block_us(config, tokens) + (rest > 0) * _k_block_us(config, rest)
     return count * problem.groups / len(each), us / count
@@ -120,9 +118,9 @@ def _k_block_us(config: KernelConfig, tokens: float) -> float:
 
 
 def _traffic(problem: Problem) -> int:
-    """Return the bytes of a, b and out, each once: what L2 cannot spare DRAM."""
+    """Return the bytes of a, used b and out, each once: what L2 cannot spare DRAM."""
     types = problem.operands
-    blocks = problem.groups * -(-problem.n // 64) * -(-problem.k // DEPTH)
+    blocks = used_groups(problem) * -(-problem.n // 64) * -(-problem.k // DEPTH)
     of_row = problem.k * types.a_dtype.bits + problem.n * types.out_dtype.bits
     return blocks * BLOCK_BYTES + problem.m * of_row // 8
 

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,21 @@ MEAN_ERROR = 2.0**-8
 
 _CHUNK_ROWS = 4096
 """Rows of a that are compared at a time."""
+
+
+class Expected(NamedTuple):
+    """
+    What some rows of one group should be.
+
+    Attributes:
+        where: The index of the group's rows in a and out.
+        rows: Which of them.
+        values: (rows, N) in the reference's type.
+    """
+
+    where: Any
+    rows: slice
+    values: Tensor
 
 
 @frozen
@@ -112,21 +127,26 @@ class Workload(Call):
             if count:
                 yield group, rows
 
-    def errors(self, dtype: torch.dtype = torch.float32) -> tuple[float, float]:
+    def errors(
+        self, dtype: torch.dtype = torch.float32, expected: Iterable[Expected] | None = None
+    ) -> tuple[float, float]:
         """
         Return how far valid rows of `out` are from the reference: in the Frobenius norm, as a part
         of the reference's, and at most, as a part of its largest value.
 
         Args:
             dtype: What the reference computes in: float32, or float64 to see errors of float32.
+            expected: What `reference` gave earlier, for who compares several results; None: ask it.
         """
-        return distance(self._compared(dtype))
+        found = self.reference(dtype) if expected is None else expected
+        return distance((self.out[x.where][x.rows].to(dtype), x.values) for x in found)
 
-    def _compared(self, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+    def reference(self, dtype: torch.dtype = torch.float32) -> Iterator[Expected]:
+        """Yield what valid rows of `out` should be, a few thousand of one group at a time."""
         for group, where in self.valid_rows():
             for first in range(0, self.row_counts[group], _CHUNK_ROWS):
                 rows = slice(first, first + _CHUNK_ROWS)
-                yield self.out[where][rows].to(dtype), self._expected(group, where, rows, dtype)
+                yield Expected(where, rows, self._expected(group, where, rows, dtype))
 
     def _expected(self, group: int, where: Any, rows: slice, dtype: torch.dtype) -> Tensor:
         """Return the reference for `rows` of a group, counted from its first: (rows, N) `dtype`."""
@@ -152,18 +172,21 @@ class Workload(Call):
         )
         return reference.sums(given, dtype)
 
-    def check(self, what: str, *, allowance: float = 1.0) -> None:
+    def check(
+        self, what: str, *, allowance: float = 1.0, expected: Iterable[Expected] | None = None
+    ) -> None:
         """
         Compare the valid rows of `out` with the reference. Waits for the device.
 
         Args:
             what: What is checked, for the message.
             allowance: How many times the usual limits the errors may be.
+            expected: As for `errors`.
 
         Raises:
             WrongResult: They differ by more than rounding; the message begins with `what`.
         """
-        mean, largest = (error / allowance for error in self.errors())
+        mean, largest = (error / allowance for error in self.errors(expected=expected))
         if not (mean <= MEAN_ERROR and largest <= LARGEST_ERROR):  # a NaN is wrong
             raise WrongResult(
                 f"{what} is wrong by {largest * allowance:.2e} of the largest value, "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from jitgen.bench import HOPPER_FP4
+from jitgen.bench import OWN
 from jitgen.bench.hopper_fp4 import NAME, cases, run, sides, targets
 from jitgen.bench.hopper_fp4.report import Fp4Report
 from jitgen.bench.hopper_fp4.tables import Table, errors, left_out, tables
@@ -23,7 +23,7 @@ from jitgen.errors import ConfigError
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _HELP = f"""
-{HOPPER_FP4[NAME]}
+{OWN[NAME]}
 
 Every result is checked against float32 before it is timed; L2 is cold; all sides of a case take
 turns. Exits 1 if a target is missed. Cases are called for example "ragged 32 x 8 N4096 K7168".
@@ -51,7 +51,7 @@ turns. Exits 1 if a target is missed. Cases are called for example "ragged 32 x 
 @click.option("--kernels", is_flag=True, help="List the kernels that the cases need, and end.")
 @click.option("--report", "report_at", type=_FILE, help="Write the tables as Markdown.")
 @with_output
-def hopper_fp4(  # noqa: PLR0913  # each is an option
+def command(  # noqa: PLR0913  # each is an option
     output: Output,
     *,
     use_peers: bool,

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`combine`: the weighted sum of each token's rows, with and without a shared expert."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+import jitgen
+from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands
+from jitgen.config import Arch
+from jitgen.frozen import frozen
+from jitgen.ops.combine import reference
+from jitgen.ops.combine.config import CombineProblem
+from jitgen.tuning.measure.errors import WrongResult
+
+_TOKENS, _FEW_TOKENS, _CPU_TOKENS = (1, 16, 64, 512, 4096), (64, 4096), 16
+_GPU_N, _CPU_N = 7168, 256
+_ERROR = 2.0**-6
+"""Of the largest sum: two steps of bfloat16."""
+
+
+@frozen
+class Case:
+    """
+    One measurement: every place has a row, in no order.
+
+    Attributes:
+        problem: What is computed.
+        budgets: See `jitgen.bench.glue.sides.Case`.
+    """
+
+    problem: CombineProblem
+    budgets: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Return the case as tables show it: ``combine top 8, 64 tokens N7168``."""
+        problem = self.problem
+        shared = ", shared" * problem.has_shared
+        return f"combine top {problem.top_k}{shared}, {problem.m} tokens N{problem.n}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Rows in, sums out."""
+        return self.problem.traffic_bytes
+
+    def kernel(self, arch: Arch) -> str:
+        """Return the name of the kernel that serves it."""
+        return str(jitgen.select(self.problem, arch).config.name(arch))
+
+    def operands(self, device: str, seed: int) -> Operands:
+        """Return a call with random rows and weights."""
+        problem, chance = self.problem, torch.Generator(device).manual_seed(seed)
+        shape = (problem.m, problem.top_k)
+        pairs = problem.m * problem.top_k
+        y = torch.randn((pairs, problem.n), generator=chance, device=device).bfloat16()
+        inverse = torch.randperm(pairs, generator=chance, device=device).view(shape).int()
+        weights = torch.rand(shape, generator=chance, device=device)
+        shared = None
+        if problem.has_shared:
+            shared = torch.randn((problem.m, problem.n), generator=chance, device=device).bfloat16()
+        expected = reference.combine(y, inverse, weights, shared=shared)
+        return Operands(
+            ours=partial(jitgen.combine, y, inverse, weights, shared=shared),
+            plain=summed,
+            arguments=(y, inverse, weights, *([] if shared is None else [shared])),
+            check=partial(check, expected=expected),
+        )
+
+
+def cases(arch: Arch) -> Iterator[Case]:
+    """Yield what is measured on a device of `arch`: on a CPU both kinds once, and small."""
+    n = _GPU_N if arch.is_gpu else _CPU_N
+    for top_k, has_shared in ((8, True), (8, False), (2, False)):
+        is_first = (top_k, has_shared) == (8, True)
+        tokens = (_TOKENS if is_first else _FEW_TOKENS) if arch.is_gpu else (_CPU_TOKENS,)
+        for count in tokens:
+            problem = CombineProblem(m=count, n=n, top_k=top_k, has_shared=has_shared)
+            has_budget = is_first and count == _TOKENS[-1]
+            yield Case(problem=problem, budgets={COPY: 0.85, INDUCTOR: 1.0} if has_budget else {})
+
+
+def summed(y: Tensor, inverse: Tensor, weights: Tensor, shared: Tensor | None = None) -> Tensor:
+    """Return what models compute in torch where every place has a row."""
+    total = (y[inverse].float() * weights.unsqueeze(-1)).sum(1)
+    return (total if shared is None else total + shared.float()).bfloat16()
+
+
+def check(found: Tensor, *, expected: Tensor) -> None:
+    """
+    Require sums that are near.
+
+    Raises:
+        WrongResult: They are not.
+    """
+    off = (found.float() - expected.float()).abs().max()
+    if not off <= _ERROR * expected.float().abs().max():
+        raise WrongResult(f"sums differ by {float(off):.3g}")

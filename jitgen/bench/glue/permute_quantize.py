@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`permute_quantize`: rows of tokens to their experts, quantised, with and without the inverse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import jitgen
+from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands
+from jitgen.config import Arch, Layout
+from jitgen.formats.e4m3 import MAX
+from jitgen.frozen import frozen
+from jitgen.ops.permute_quantize import reference
+from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeProblem, Walk
+from jitgen.targets.legality import rules
+from jitgen.tuning.measure.errors import WrongResult
+
+EXPERTS, TOP_K = 256, 8
+"""DeepSeek-V3's, all of them on this device."""
+
+_STEP = 2.0**-3
+"""How far inductor's results may be off, relative: to the next e4m3."""
+
+_TOKENS, _FEW_TOKENS, _CPU_TOKENS = (1, 16, 64, 512, 4096), (64, 4096), 16
+_GPU_K, _CPU_K = 7168, 256
+_WORDS = {Format.MXFP8: "mx32", Format.MXFP4: "mx32", Format.NVFP4: "nv16"}
+
+
+@frozen
+class Case:
+    """
+    One measurement: random experts of as many tokens, all of them on this device.
+
+    Attributes:
+        problem: What is computed.
+        budgets: See `jitgen.bench.glue.sides.Case`.
+    """
+
+    problem: PermuteQuantizeProblem
+    budgets: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Return the case as tables show it: ``permute_quantize block128, 64 tokens``."""
+        problem = self.problem
+        way = "" if problem.walk is Walk.SCATTER else ", without inverse"
+        return f"permute_quantize {problem.format}{way}, {problem.m} tokens K{problem.k}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Tokens in once, their copies out."""
+        return self.problem.traffic_bytes
+
+    def kernel(self, arch: Arch) -> str:
+        """Return the name of the kernel that serves it."""
+        return str(jitgen.select(self.problem, arch).config.name(arch))
+
+    def operands(self, device: str, seed: int) -> Operands:
+        """Return a call with random tokens."""
+        problem, chance = self.problem, torch.Generator(device).manual_seed(seed)
+        x = torch.randn((problem.m, problem.k), generator=chance, device=device).bfloat16()
+        logits = torch.randn((problem.m, EXPERTS), generator=chance, device=device)
+        ids = logits.topk(problem.top_k).indices.to(torch.int32)
+        offs, permutation, inverse = jitgen.reference.sort_pairs(ids, experts=EXPERTS)
+        is_given = problem.format is Format.TENSOR
+        scale = torch.tensor([0.01], device=device) if is_given else None
+        expected = reference.permute_quantize(
+            x, permutation, top_k=problem.top_k, offs=offs, form=problem.format, scale=scale
+        )
+        ours = partial(
+            jitgen.permute_quantize,
+            *(x, permutation),
+            top_k=problem.top_k,
+            offs=offs,
+            inverse=inverse if problem.walk is Walk.SCATTER else None,
+            scale_granularity=_WORDS.get(problem.format, str(problem.format)),
+            scale=scale,
+        )
+        return Operands(
+            ours=ours,
+            plain=partial(permuted, top_k=problem.top_k, form=problem.format),
+            arguments=(x, permutation, *([] if scale is None else [scale])),
+            check=partial(check, expected=expected),
+        )
+
+
+def cases(arch: Arch) -> Iterator[Case]:
+    """Yield what is measured on a device of `arch`: on a CPU every format once, and small."""
+    has = rules(arch, "permute_quantize").candidates
+    k = _GPU_K if arch.is_gpu else _CPU_K
+    for form, walk in _kinds():
+        is_first = (form, walk) == (Format.BLOCK128, Walk.SCATTER)
+        tokens = (_TOKENS if is_first else _FEW_TOKENS) if arch.is_gpu else (_CPU_TOKENS,)
+        for count in tokens:
+            problem = PermuteQuantizeProblem(
+                layout=Layout.RAGGED, m=count, k=k, top_k=TOP_K, format=form, walk=walk
+            )
+            has_budget = is_first and count == _TOKENS[-1]
+            if has(problem):
+                budgets = {COPY: 0.85, INDUCTOR: 1.0} if has_budget else {}
+                yield Case(problem=problem, budgets=budgets)
+
+
+def _kinds() -> Iterator[tuple[Format, Walk]]:
+    """Yield formats with and without the inverse, first what models have on Hopper."""
+    for form in (Format.BLOCK128, Format.ROW, Format.TENSOR, Format.NONE):
+        yield form, Walk.SCATTER
+        yield form, Walk.GATHER
+    yield Format.MXFP8, Walk.GATHER
+
+
+def permuted(
+    x: Tensor, permutation: Tensor, scale: Tensor | None = None, *, top_k: int, form: Format
+) -> tuple[Tensor, Tensor | None]:
+    """Return what models compute in torch; rows of no group count as the last token's."""
+    if form is Format.MXFP8:
+        raise WrongResult("torch has no operation for scales in atoms")
+    rows = x[permutation // top_k]
+    if form is Format.NONE:
+        return rows, None
+    if scale is not None:
+        return (rows.float() / scale).clamp(-MAX, MAX).to(torch.float8_e4m3fn), scale
+    return quantized(rows.float(), 128 if form is Format.BLOCK128 else rows.shape[-1])
+
+
+def quantized(values: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """Return float32 rows as e4m3, with a scale for each `group` columns, rows contiguous."""
+    padded = torch.nn.functional.pad(values, (0, -values.shape[-1] % group))
+    blocks = padded.view(len(values), -1, group)
+    found = (blocks.abs().amax(-1) / MAX).clamp_min(2.0**-126)
+    q = (blocks / found.unsqueeze(-1)).clamp(-MAX, MAX).to(torch.float8_e4m3fn)
+    return q.view(padded.shape)[..., : values.shape[-1]], found.t().contiguous().t()
+
+
+def check(found: Any, *, expected: tuple[Tensor, Tensor | None]) -> None:
+    """
+    Require results no more than a step away.
+
+    Raises:
+        WrongResult: They are.
+    """
+    for name, mine, right in zip(("q", "scale"), found, expected, strict=True):
+        if mine is None or right is None or mine.dim() != right.dim():
+            continue
+        is_code = right.dtype.itemsize == 1 and right.dtype is not torch.float8_e4m3fn
+        if is_code:  # of rows of no group there are none, but of padding in atoms
+            continue
+        off = (mine.float() - right.float()).abs()
+        if not bool((off <= _STEP * right.float().abs() + 2.0**-9).all()):
+            raise WrongResult(f"{name} differs")

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`route` and `sort_pairs`: from the router's logits to sorted pairs, as models have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import jitgen
+from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands
+from jitgen.config import Arch, DType
+from jitgen.frozen import frozen
+from jitgen.ops.route.config import RouteProblem, Scoring
+from jitgen.ops.route.results import Routing
+from jitgen.tuning.measure.errors import WrongResult
+
+LARGEST_ERROR = 2.0**-10
+"""Of weights, relative: inductor's exponential is another."""
+
+_TOKENS, _FEW_TOKENS, _CPU_TOKENS = (1, 16, 64, 512, 4096, 16_384), (64, 4096), 16
+
+
+@frozen
+class Case:
+    """
+    One measurement.
+
+    Attributes:
+        model: Whose router it is.
+        problem: What is computed.
+        top_groups: Groups of experts that are kept.
+        scale: What weights are multiplied with.
+        budgets: See `jitgen.bench.glue.sides.Case`.
+    """
+
+    model: str
+    problem: RouteProblem
+    top_groups: int = 1
+    scale: float = 1.0
+    budgets: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Return the case as tables show it: ``route DeepSeek-V3, 64 tokens``."""
+        op = "sort_pairs" if self.problem.scoring is Scoring.GIVEN else "route"
+        return f"{op} {self.model}, {self.problem.m} tokens"
+
+    @property
+    def num_bytes(self) -> int:
+        """Logits in, results out."""
+        return self.problem.traffic_bytes
+
+    def kernel(self, arch: Arch) -> str:
+        """Return the name of the kernel that serves it."""
+        return str(jitgen.select(self.problem, arch).config.name(arch))
+
+    def operands(self, device: str, seed: int) -> Operands:
+        """Return a call with random logits, or random experts."""
+        problem, chance = self.problem, torch.Generator(device).manual_seed(seed)
+        shape = (problem.m, problem.experts)
+        logits = torch.randn(shape, generator=chance, device=device) * 2
+        local: dict[str, Any] = {"local_experts": problem.sorted_experts}
+        if problem.scoring is Scoring.GIVEN:
+            ids = logits.topk(problem.top_k).indices.to(torch.int32)
+            sort = partial(jitgen.sort_pairs, ids, experts=problem.experts, **local)
+            return Operands(
+                ours=sort,
+                others=self._others(sort),
+                plain=partial(_sorted, experts=problem.experts),
+                arguments=(ids,),
+                check=lambda found: _check_sorting(found, ids),
+            )
+        scores = logits.to(torch.bfloat16 if problem.scores_dtype is DType.BF16 else torch.float32)
+        bias = torch.randn(shape[1], generator=chance, device=device) / 8 if problem.bias else None
+        choice: dict[str, Any] = {
+            "top_k": problem.top_k,
+            "scoring": str(problem.scoring),
+            "expert_groups": problem.expert_groups,
+            "top_groups": self.top_groups,
+            "scale": self.scale,
+        }
+        expected = jitgen.reference.route(scores, bias=bias, **choice, **local)
+        ours = partial(jitgen.route, scores, bias=bias, **choice, **local)
+        return Operands(
+            ours=ours,
+            others=self._others(ours),
+            plain=partial(_routed, **choice),
+            arguments=(scores,) if bias is None else (scores, bias),
+            check=lambda found: _check(found, expected),
+        )
+
+    def _others(self, ours: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
+        """Return the same call by what else the selector may choose."""
+        others = jitgen.select(self.problem).candidates[1:]
+        return {each.config.short: partial(ours, config=each.config) for each in others}
+
+
+def cases(arch: Arch) -> Iterator[Case]:
+    """Yield what is measured on a device of `arch`: on a CPU every model once, with few tokens."""
+    for case in _models():
+        is_first = case.model == "DeepSeek-V3"
+        tokens = (_TOKENS if is_first else _FEW_TOKENS) if arch.is_gpu else (_CPU_TOKENS,)
+        for count in tokens:
+            has_budget = is_first and count == 4096
+            yield Case(
+                model=case.model,
+                problem=case.problem.with_mean(count),
+                top_groups=case.top_groups,
+                scale=case.scale,
+                budgets={COPY: 0.85, INDUCTOR: 1.0} if has_budget else {},
+            )
+
+
+def _models() -> Iterator[Case]:
+    """Yield the routers of models, for one token."""
+    deepseek: dict[str, Any] = {
+        "m": 1,
+        "experts": 256,
+        "top_k": 8,
+        "scoring": "sigmoid",
+        "scores_dtype": "f32",
+        "bias": True,
+        "expert_groups": 8,
+    }
+    kept: dict[str, Any] = {"top_groups": 4, "scale": 2.5}
+    yield Case(model="DeepSeek-V3", problem=RouteProblem(**deepseek), **kept)
+    one_of_eight = RouteProblem(**deepseek, local_experts=32)
+    yield Case(model="DeepSeek-V3 with 32 of its experts", problem=one_of_eight, **kept)
+    yield Case(model="Qwen3", problem=RouteProblem(m=1, experts=128, top_k=8))
+    yield Case(model="Mixtral", problem=RouteProblem(m=1, experts=8, top_k=2))
+    yield Case(model="gpt-oss", problem=RouteProblem(m=1, experts=128, top_k=4))
+    given = RouteProblem(m=1, experts=256, top_k=8, scoring=Scoring.GIVEN)
+    yield Case(model="8 of 256", problem=given)
+
+
+def _routed(
+    scores: Tensor,
+    bias: Tensor | None = None,
+    *,
+    top_k: int,
+    scoring: str,
+    expert_groups: int,
+    top_groups: int,
+    scale: float,
+) -> tuple[Tensor, ...]:
+    """Return what models compute in torch; which of equal scores is chosen, torch leaves open."""
+    values = scores.float().softmax(-1) if scoring == "softmax" else scores.float().sigmoid()
+    ranks = values if bias is None else values + bias
+    if expert_groups > 1:
+        groups = ranks.view(len(ranks), expert_groups, -1)
+        kept = groups.topk(2, dim=-1).values.sum(-1).topk(top_groups, dim=-1, sorted=False).indices
+        mask = torch.zeros(groups.shape[:2], dtype=torch.bool, device=ranks.device)
+        mask = mask.scatter(1, kept, True).unsqueeze(-1)
+        ranks = groups.masked_fill(~mask, float("-inf")).view(ranks.shape)
+    ids = ranks.topk(top_k, dim=-1).indices
+    weights = values.gather(1, ids)
+    weights = weights / weights.sum(-1, keepdim=True) * scale
+    ids = ids.to(torch.int32)
+    return weights, ids, *_sorted(ids, experts=scores.shape[1])
+
+
+def _sorted(ids: Tensor, *, experts: int) -> tuple[Tensor, ...]:
+    """Return the same of pairs in torch, as if all experts were local; nothing waits."""
+    flat = ids.flatten()
+    permutation = flat.argsort(stable=True, dim=0)
+    places = torch.arange(len(flat), device=ids.device, dtype=torch.int32)
+    inverse = torch.empty_like(places).scatter(0, permutation, places)
+    counts = torch.zeros(experts, dtype=torch.int32, device=ids.device)
+    counts = counts.scatter_add(0, flat.long(), torch.ones_like(places))
+    offs = counts.cumsum(0, dtype=torch.int32)
+    return offs, permutation.to(torch.int32), inverse.view(ids.shape)
+
+
+def _check(found: Any, expected: Routing) -> None:
+    """Require the weights of equally good experts, and their pairs in order."""
+    weights, ids = found[0], found[1]
+    error = (weights - expected.topk_weights).abs().max()
+    if not error <= LARGEST_ERROR * expected.topk_weights.abs().max():
+        raise WrongResult(f"weights differ by {float(error):.3g}")
+    _check_sorting(found[2:], ids)
+
+
+def _check_sorting(found: Any, ids: Tensor) -> None:
+    """Require pairs of `ids` in order; torch sorts by all experts."""
+    local = len(found[0])
+    expected = jitgen.reference.sort_pairs(ids, experts=local, local_experts=local)
+    for name, mine, right in zip(expected._fields, found, expected, strict=True):
+        if not torch.equal(mine, right):
+            raise WrongResult(f"{name} differs")

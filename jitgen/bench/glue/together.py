@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+All four steps of a layer one after the other, without the GEMMs between them: what a decoding model
+adds to its GEMMs. In a graph as all sides are, so launches count and no host does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import jitgen
+from jitgen.bench.glue import combine, permute_quantize, route, silu_mul_quantize
+from jitgen.bench.glue.permute_quantize import EXPERTS, TOP_K
+from jitgen.bench.glue.sides import INDUCTOR, Operands
+from jitgen.config import Arch, DType, Layout
+from jitgen.frozen import frozen
+from jitgen.ops.combine.config import CombineProblem
+from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeProblem, Walk
+from jitgen.ops.route.config import RouteProblem, Scoring
+from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
+
+_OF_INDUCTOR = 1.3
+"""Budget at 64 tokens."""
+
+_CHOICE: dict[str, Any] = {
+    "top_k": TOP_K,
+    "scoring": "sigmoid",
+    "expert_groups": 8,
+    "top_groups": 4,
+    "scale": 2.5,
+}
+"""DeepSeek-V3's router."""
+
+
+@frozen
+class Case:
+    """
+    One measurement: DeepSeek-V3's layer.
+
+    Attributes:
+        tokens: Tokens.
+        k: Columns of a token.
+        n: Columns between the GEMMs.
+        budgets: See `jitgen.bench.glue.sides.Case`.
+    """
+
+    tokens: int
+    k: int
+    n: int
+    budgets: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Return the case as tables show it: ``all four, 64 tokens K7168 I2048``."""
+        return f"all four, {self.tokens} tokens K{self.k} I{self.n}"
+
+    def _problems(self, arch: Arch) -> tuple[Any, ...]:
+        rows = self.tokens * TOP_K
+        return (
+            RouteProblem(
+                m=self.tokens,
+                experts=EXPERTS,
+                top_k=TOP_K,
+                scoring=Scoring.SIGMOID,
+                scores_dtype=DType.F32,
+                bias=True,
+                expert_groups=8,
+            ),
+            PermuteQuantizeProblem(
+                layout=Layout.RAGGED,
+                m=self.tokens,
+                k=self.k,
+                top_k=TOP_K,
+                walk=Walk.SCATTER if arch.is_gpu else Walk.GATHER,
+            ),
+            SiluMulQuantizeProblem(layout=Layout.RAGGED, groups=EXPERTS, m=rows, n=self.n),
+            CombineProblem(m=self.tokens, n=self.k, top_k=TOP_K, has_shared=True),
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """What the four move."""
+        return sum(int(problem.traffic_bytes) for problem in self._problems(Arch.CPU))
+
+    def kernel(self, arch: Arch) -> str:
+        """Return the names of the kernels that serve it."""
+        every = (jitgen.select(problem, arch) for problem in self._problems(arch))
+        return ", ".join(choice.config.name(arch) for choice in every)
+
+    def operands(self, device: str, seed: int) -> Operands:
+        """Return the calls, with random values for what GEMMs would give."""
+        chance, rows = torch.Generator(device).manual_seed(seed), self.tokens * TOP_K
+
+        def values(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=chance, device=device)
+
+        scores, bias = values(self.tokens, EXPERTS) * 2, values(EXPERTS) / 8
+        x, between = values(self.tokens, self.k).bfloat16(), values(rows, 2 * self.n).bfloat16()
+        y, shared = values(rows, self.k).bfloat16(), values(self.tokens, self.k).bfloat16()
+        arguments = (scores, bias, x, between, y, shared)
+        return Operands(
+            ours=partial(_ours, *arguments),
+            plain=_plain,
+            arguments=arguments,
+            check=partial(_check, arguments=arguments),
+        )
+
+
+def cases(arch: Arch) -> Iterator[Case]:
+    """Yield what is measured on a device of `arch`."""
+    if not arch.is_gpu:
+        yield Case(tokens=16, k=256, n=128)
+        return
+    for tokens in (1, 16, 64, 512):
+        budgets = {INDUCTOR: _OF_INDUCTOR} if tokens == 64 else {}
+        yield Case(tokens=tokens, k=7168, n=2048, budgets=budgets)
+
+
+def _ours(
+    scores: Tensor, bias: Tensor, x: Tensor, between: Tensor, y: Tensor, shared: Tensor
+) -> tuple[Any, ...]:
+    """Return what the four give, with the routing that they hang on."""
+    routing = jitgen.route(scores, bias=bias, **_CHOICE)
+    weights, _, offs, permutation, inverse = routing
+    return (
+        *(weights, offs, permutation, inverse),
+        jitgen.permute_quantize(x, permutation, top_k=TOP_K, offs=offs, inverse=inverse),
+        jitgen.silu_mul_quantize(between, offs=offs),
+        jitgen.combine(y, inverse, weights, shared=shared),
+    )
+
+
+def _plain(
+    scores: Tensor, bias: Tensor, x: Tensor, between: Tensor, y: Tensor, shared: Tensor
+) -> tuple[Any, ...]:
+    """Return the same in torch."""
+    weights, _, offs, permutation, inverse = route._routed(scores, bias, **_CHOICE)
+    return (
+        *(weights, offs, permutation, inverse),
+        permute_quantize.permuted(x, permutation, top_k=TOP_K, form=Format.BLOCK128),
+        silu_mul_quantize.activated(between),
+        combine.summed(y, inverse, weights, shared),
+    )
+
+
+def _check(found: tuple[Any, ...], *, arguments: tuple[Tensor, ...]) -> None:
+    """
+    Require what follows from the routing found, which `route` checks by itself.
+
+    Raises:
+        WrongResult: Something else was found.
+    """
+    _, _, x, between, y, shared = arguments
+    weights, offs, permutation, inverse, sent, activated, summed = found
+    reference = jitgen.reference
+    expected = reference.permute_quantize(x, permutation, top_k=TOP_K, offs=offs)
+    permute_quantize.check(sent, expected=expected)
+    permute_quantize.check(activated, expected=reference.silu_mul_quantize(between, offs=offs))
+    combine.check(summed, expected=reference.combine(y, inverse, weights, shared=shared))

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Device time of a grouped GEMM of bfloat16 operands and of its two gradients, beside torch's.
+
+    forward   y = a . b[g] transposed                     jitgen.grouped_gemm
+    dgrad     da = dy . b[g]                              the same, with b turned
+    wgrad     db[g] = (dy of g) transposed . (a of g)     jitgen.grouped_gemm_wgrad
+
+Every side is checked against float64 before it is timed; all sides of a product take turns in one
+process, and each launch finds nothing in L2. What turns b has a row of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import jitgen
+from jitgen.bench.protocol import Row
+from jitgen.bench.sides import attempt
+from jitgen.config import Arch, Config, DType, Layout, ScaleGranularity
+from jitgen.frozen import frozen
+from jitgen.ops.grouped_gemm.config import Cluster, Problem
+from jitgen.ops.grouped_gemm.gradients import turned
+from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
+from jitgen.targets.devices import default_arch
+from jitgen.targets.legality import check
+from jitgen.tuning.measure.clock import compete, require_gpu
+from jitgen.tuning.measure.errors import WrongResult
+from jitgen.tuning.measure.times import Times
+
+OURS, TORCH = "jitgen", "torch._grouped_mm"
+PRODUCTS = FORWARD, DGRAD, WGRAD = "forward", "dgrad", "wgrad"
+
+SUM_BITS = 16
+"""Bits that a tensor core keeps of sums of bf16 products over thousands of steps, at least."""
+
+_ROUNDS, _REPETITIONS = 5, 9
+_SEED = 0
+
+
+@frozen
+class Case:
+    """
+    Sizes of one measurement.
+
+    Attributes:
+        groups: Number of groups.
+        rows: Rows of each group, or their mean.
+        n: Columns of the result.
+        k: Columns of a.
+        spread: How unequal groups are: each has from 1 - spread to 1 + spread times the mean.
+    """
+
+    groups: int
+    rows: int
+    n: int = 4096
+    k: int = 2048
+    spread: float = 0.0
+
+    def __str__(self) -> str:
+        """Return the case as tables show it: ``8 x 4096 N4096 K2048``."""
+        uneven = " uneven" if self.spread else ""
+        return f"{self.groups} x {self.rows}{uneven} N{self.n} K{self.k}"
+
+    @property
+    def row_counts(self) -> tuple[int, ...]:
+        """Rows of each group, always the same: drawn uniformly where there is a spread."""
+        if not self.spread:
+            return (self.rows,) * self.groups
+        chance = random.Random(_SEED)  # noqa: S311  # sizes, not secrets
+        low, high = ((1 + sign * self.spread) * self.rows for sign in (-1, 1))
+        return tuple(round(chance.uniform(low, high)) for _ in range(self.groups))
+
+
+CASES = (
+    Case(groups=8, rows=4096),
+    Case(groups=32, rows=256),
+    Case(groups=32, rows=256, spread=0.5),
+)
+
+_SHAPES = ((128, 128), (128, 192), (128, 256), (256, 128), (256, 192))
+_CLUSTERS = (Cluster(), Cluster(m=2), Cluster(n=2))
+_STAGES = (None, 3)
+
+
+@frozen
+class Product:
+    """
+    One of the three products of a case.
+
+    Attributes:
+        name: Which.
+        problem: What a kernel is chosen for.
+        ours: Computes it; takes a config, or None for the one that is chosen.
+        theirs: Computes it in torch.
+        parts: For each group where its part of a result is, and the two factors of that.
+        flop: Operations.
+    """
+
+    name: str
+    problem: Any
+    ours: Callable[[Config | None], Tensor]
+    theirs: Callable[[], Tensor]
+    parts: tuple[tuple[Any, Tensor, Tensor], ...]
+    flop: float
+
+
+def rows(*, candidates: bool = False, cases: Sequence[Case] = CASES) -> Iterator[Row]:
+    """
+    Yield for each case and product the time of every side, and how much longer torch takes.
+
+    Args:
+        candidates: Time every kernel that might be chosen, too, and others to choose those from.
+        cases: What to measure.
+
+    Raises:
+        NoDevice: There is no GPU.
+        WrongResult: The kernel that is chosen computes something wrong.
+    """
+    require_gpu("bench gradients")
+    for case in cases:
+        yield from measured(case, default_arch(), candidates=candidates)
+        torch.cuda.empty_cache()
+
+
+def measured(case: Case, arch: Arch, *, candidates: bool) -> Iterator[Row]:
+    """Yield the rows of one case on a device of `arch`; raises as `rows`."""
+    device = "cuda" if arch.is_gpu else "cpu"
+    operands = _operands(case, device)
+    for product in _products(case, *operands):
+        yield from _sides(case, product, arch, candidates=candidates)
+    (copied,) = compete(
+        [partial(turned, operands[2])],
+        rounds=_ROUNDS,
+        repetitions=_REPETITIONS,
+        on_gpu=arch.is_gpu,
+    )
+    yield _time(f"turning b for dgrad: {case}", copied, "", "")
+
+
+def _operands(case: Case, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return a, dy, b and the ends of the groups."""
+    chance = torch.Generator(device).manual_seed(_SEED)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=chance, device=device).bfloat16()
+
+    counts = case.row_counts
+    offs = torch.tensor([*accumulate(counts)], dtype=torch.int32, device=device)
+    total = sum(counts)
+    return draw(total, case.k), draw(total, case.n), draw(case.groups, case.n, case.k), offs
+
+
+def _products(
+    case: Case, a: Tensor, dy: Tensor, b: Tensor, offs: Tensor
+) -> tuple[Product, Product, Product]:
+    """Return the three products."""
+    ends = [*accumulate(case.row_counts)]
+    rows = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    b_turned = turned(b)
+
+    def gemm(left: Tensor, right: Tensor, config: Any) -> Tensor:
+        return jitgen.grouped_gemm(left, right, offs=offs, config=config)
+
+    def wgrad(config: Any) -> Tensor:
+        return jitgen.grouped_gemm_wgrad(dy, a, offs=offs, config=config)
+
+    def theirs(left: Tensor, right: Tensor) -> Tensor:
+        result: Tensor = torch._grouped_mm(left, right, offs=offs)
+        return result
+
+    def problem(n: int, k: int) -> Problem:
+        return Problem(
+            layout=Layout.RAGGED,
+            groups=case.groups,
+            m=len(a),
+            n=n,
+            k=k,
+            a_dtype=DType.BF16,
+            scale_granularity=ScaleGranularity.TENSOR,
+        )
+
+    flop = 2.0 * len(a) * case.n * case.k
+    numbered = list(enumerate(rows))
+    return (
+        Product(
+            name=FORWARD,
+            problem=problem(case.n, case.k),
+            ours=partial(gemm, a, b),
+            theirs=partial(theirs, a, b.transpose(1, 2)),
+            parts=tuple((each, a[each], b[g].T) for g, each in numbered),
+            flop=flop,
+        ),
+        Product(
+            name=DGRAD,
+            problem=problem(case.k, case.n),
+            ours=partial(gemm, dy, b_turned),
+            theirs=partial(theirs, dy, b),
+            parts=tuple((each, dy[each], b[g]) for g, each in numbered),
+            flop=flop,
+        ),
+        Product(
+            name=WGRAD,
+            problem=GroupedGemmWgradProblem(
+                layout=Layout.RAGGED, groups=case.groups, m=len(a), n=case.n, k=case.k
+            ),
+            ours=wgrad,
+            theirs=partial(theirs, dy.T, a),
+            parts=tuple((g, dy[each].T, a[each]) for g, each in numbered),
+            flop=flop,
+        ),
+    )
+
+
+def _sides(case: Case, product: Product, arch: Arch, *, candidates: bool) -> Iterator[Row]:
+    """Yield the rows of one product."""
+    chosen = jitgen.select(product.problem, arch)
+    _check(product, OURS, product.ours(None))
+    sides: dict[str, Callable[[], object]] = {OURS: partial(product.ours, None)}
+    names, missing = {OURS: chosen.config.name(arch)}, dict[str, str]()
+    if attempt(TORCH, lambda: _check(product, TORCH, product.theirs()), missing):
+        sides[TORCH] = product.theirs
+    for config in _considered(chosen, arch) if candidates else ():
+        name = config.words()
+        if attempt(name, partial(_check_config, product, config), missing):
+            sides[name] = partial(product.ours, config)
+    found = compete(
+        list(sides.values()), rounds=_ROUNDS, repetitions=_REPETITIONS, on_gpu=arch.is_gpu
+    )
+    times = dict(zip(sides, found, strict=True))
+    what = f"{product.name} {case}"
+    for name, each_time in times.items():
+        rate = f"{product.flop / each_time.median * 1e-12:.0f} TFLOPS"
+        yield _time(f"{name}: {what}", each_time, rate, names.get(name, ""))
+    for name, reason in missing.items():
+        yield Row(suite="gradients", what=f"{name}: {what}", value=0.0, unit="us", detail=reason)
+    if TORCH in times:
+        yield Row(
+            suite="gradients",
+            what=f"{TORCH} over {OURS}: {what}",
+            value=times[TORCH].median / times[OURS].median,
+            unit="x",
+            budget=1.0,
+            is_rate=True,
+        )
+
+
+def _considered(chosen: Any, arch: Arch) -> Iterator[Any]:
+    """Yield what might be chosen, and legal kernels like it with other tiles and clusters."""
+    listed = [each.config for each in chosen.candidates]
+    others = [
+        replace(chosen.config, tile=replace(chosen.config.tile, m=m, n=n), cluster=cluster)
+        for (m, n), cluster in itertools.product(_SHAPES, _CLUSTERS)
+    ]
+    if isinstance(chosen.config, GroupedGemmWgradConfig):
+        others = [replace(config, num_ab_stage=n) for n in _STAGES for config in others]
+    yield from dict.fromkeys(config for config in (*listed, *others) if check(config, arch))
+
+
+def _check_config(product: Product, config: Config) -> None:
+    _check(product, config.words(), product.ours(config))
+
+
+def _check(product: Product, who: str, found: Tensor) -> None:
+    """
+    Do nothing where a result is as near to float64 sums as its rounding and `SUM_BITS` allow.
+
+    Raises:
+        WrongResult: It is not.
+    """
+    half_unit = torch.finfo(found.dtype).eps / 2 * 1.01
+    for place, left, right in product.parts:
+        expected = left.double() @ right.double()
+        allowed = left.abs().float() @ right.abs().float() * 2.0**-SUM_BITS
+        near = (found[place].double() - expected).abs() <= expected.abs() * half_unit + allowed
+        if not bool(near.all()):  # a NaN is not near
+            wrong = int((~near).sum())
+            raise WrongResult(f"{who}: {product.name} gives {wrong:,} wrong values")
+
+
+def _time(what: str, times: Times, rate: str, kernel: str) -> Row:
+    words = [rate, times.detail(1e6, "us"), kernel]
+    return Row(
+        suite="gradients",
+        what=what,
+        value=times.median * 1e6,
+        unit="us",
+        detail="; ".join(word for word in words if word),
+    )

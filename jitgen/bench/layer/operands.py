@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of a layer, made once for the most experts, and tokens with their routing for a case."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen import quantize
+from jitgen.bench.layer.cases import Case
+from jitgen.layer import reference
+from jitgen.layer.config import MoEConfig
+from jitgen.layer.weights import ExpertWeights
+from jitgen.tuning.measure.errors import WrongResult
+
+CHECKED_TOKENS = 128
+"""Tokens whose results are compared, spread over all: float32 sums of more would take seconds."""
+
+
+def config_of(case: Case) -> MoEConfig:
+    """Return the layer of a case."""
+    return MoEConfig(
+        hidden=case.hidden,
+        intermediate=case.intermediate,
+        experts=case.experts,
+        top_k=case.top_k,
+    )
+
+
+class Experts:
+    """
+    Random FP8 weights of `count` experts, by blocks and, where somebody asks for them, by rows.
+
+    Args:
+        case: For the sizes.
+        count: How many experts.
+        device: Where.
+    """
+
+    def __init__(self, case: Case, count: int, device: str) -> None:
+        self._sizes = (count, case.hidden, case.intermediate)
+        self._device = device
+
+    @cached_property
+    def by_block(self) -> ExpertWeights:
+        """The weights with a scale for each 128 x 128."""
+        return self._quantised(quantize.per_block)
+
+    @cached_property
+    def by_row(self) -> ExpertWeights:
+        """The same numbers with a scale for each row, which takes as much memory again."""
+        return self._quantised(quantize.per_row)
+
+    def _quantised(self, function: Any) -> ExpertWeights:
+        count, hidden, intermediate = self._sizes
+        generator = torch.Generator(self._device).manual_seed(1)
+        parts: dict[str, Tensor] = {}
+        for expert in range(count):
+            for name, n, k in (("w13", 2 * intermediate, hidden), ("w2", hidden, intermediate)):
+                values = torch.randn(n, k, device=self._device, generator=generator) * k**-0.5
+                q, scale = function(values.unsqueeze(0))
+                for key, each in ((name, q), (f"{name}_scale", scale)):
+                    if key not in parts:
+                        parts[key] = each.new_empty((count, *each.shape[1:]))
+                    parts[key][expert] = each[0]
+        return ExpertWeights(**parts)  # type: ignore[arg-type]
+
+
+class Operands:
+    """
+    What every side of a case computes with.
+
+    Attributes:
+        case: The sizes.
+        config: The layer.
+        x: (T, H) bfloat16.
+        topk_weights: (T, k) float32.
+        topk_ids: (T, k) int32, different for each of a token's slots.
+        active: How many experts somebody chose.
+    """
+
+    def __init__(self, case: Case, experts: Experts, device: str) -> None:
+        generator = torch.Generator(device).manual_seed(case.tokens)
+        self.case, self._experts = case, experts
+        self.config = config_of(case)
+        shape = (case.tokens, case.experts)
+        drawn = torch.rand(shape, device=device, generator=generator)
+        self.topk_ids = drawn.argsort(-1)[:, : case.top_k].to(torch.int32).contiguous()
+        self.topk_weights = torch.rand(case.tokens, case.top_k, device=device, generator=generator)
+        self.x = torch.randn(
+            case.tokens, case.hidden, device=device, generator=generator, dtype=torch.bfloat16
+        )
+        self.active = len(set(self.topk_ids.flatten().tolist()))
+
+    @property
+    def by_block(self) -> ExpertWeights:
+        """The weights of the case's experts, a scale for each 128 x 128."""
+        return self._part(self._experts.by_block)
+
+    @property
+    def by_row(self) -> ExpertWeights:
+        """The same numbers, a scale for each row."""
+        return self._part(self._experts.by_row)
+
+    @property
+    def active_bytes(self) -> int:
+        """Bytes of the weights that have to be read."""
+        return self.active * self.case.expert_bytes
+
+    def check(self, side: str, found: Tensor, weights: ExpertWeights) -> float:
+        """
+        Return the error of a result of `side` with `weights`.
+
+        Raises:
+            WrongResult: It is beyond what FP8 rounds.
+        """
+        step = max(1, self.case.tokens // CHECKED_TOKENS)
+        error = reference.relative_error(found[::step], self.expected(weights, step))
+        limit = reference.TOLERANCE[str(weights.activations)]
+        if not error < limit:
+            raise WrongResult(f"{side} is wrong for {self.case}: error {error:.3g} above {limit}")
+        return error
+
+    def expected(self, weights: ExpertWeights, step: int = 1) -> Tensor:
+        """Return the results for every `step`-th token with `weights`, in float32."""
+        given = (self.topk_weights[::step], self.topk_ids[::step], self.config)
+        return reference.moe(self.x[::step], weights, *given)
+
+    def _part(self, weights: ExpertWeights) -> ExpertWeights:
+        if weights.groups == self.case.experts:
+            return weights
+        part = {name: each[: self.case.experts] for name, each in weights.tensors.items()}
+        return weights.of(part)

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One way to compute a layer, with the operands of a case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from jitgen.frozen import frozen
+from jitgen.layer.weights import ExpertWeights
+
+
+@frozen
+class Ready:
+    """
+    A side that can be called.
+
+    Attributes:
+        call: Enqueues the layer on the current stream; waits for nothing.
+        result: Returns what the last call, or replay of it, computed: (T, H) bfloat16.
+        weights: What it multiplies with.
+    """
+
+    call: Callable[[], object]
+    result: Callable[[], Tensor]
+    weights: ExpertWeights

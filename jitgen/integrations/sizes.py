@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine says of a layer before it has weights, and the kernels that follow from it."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from jitgen.config.config import SCALE_BLOCK
+from jitgen.formats.protocol import ceil_div
+from jitgen.frozen import frozen
+from jitgen.layer import plan as plans
+from jitgen.layer.chain import Chain
+from jitgen.layer.config import MoEConfig
+from jitgen.layer.weights import ExpertWeights
+from jitgen.plans import Plan
+from jitgen.runtime.prewarm import prewarm
+from jitgen.targets.devices import default_arch
+
+_logger = logging.getLogger(__name__)
+
+
+@frozen
+class Sizes:
+    """
+    A layer without weights.
+
+    Attributes:
+        hidden: Columns of a token.
+        intermediate: Columns between the products, on this rank.
+        experts: Experts of the whole layer.
+        local_experts: Of them here.
+        top_k: Experts of a token.
+        is_fp8: Whether weights are FP8 with scales for each 128 x 128; else bfloat16.
+    """
+
+    hidden: int
+    intermediate: int
+    experts: int
+    local_experts: int
+    top_k: int
+    is_fp8: bool
+
+    def plan(self, max_tokens: int, name: str = "engine") -> Plan:
+        """Return what the layer can ask for with at most so many tokens at once."""
+        config = MoEConfig(
+            hidden=self.hidden,
+            intermediate=self.intermediate,
+            experts=max(self.experts, self.top_k),
+            local_experts=self.local_experts,
+            top_k=self.top_k,
+        )
+        chain = Chain(config=config, weights=self._weights())
+        return plans.of(chain, max_tokens, None, name=name)
+
+    def _weights(self) -> ExpertWeights:
+        """Return weights without memory, as far as plans look at them."""
+        found = {}
+        shapes = {
+            "w13": (2 * self.intermediate, self.hidden),
+            "w2": (self.hidden, self.intermediate),
+        }
+        dtype = torch.float8_e4m3fn if self.is_fp8 else torch.bfloat16
+        for name, (n, k) in shapes.items():
+            shape = (self.local_experts, n, k)
+            found[name] = torch.empty(shape, dtype=dtype, device="meta")
+            if self.is_fp8:
+                blocks = (self.local_experts, ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK))
+                found[f"{name}_scale"] = torch.empty(blocks, device="meta")
+        return ExpertWeights(**found)  # type: ignore[arg-type]
+
+
+_seen: set[tuple[Sizes, int]] = set()
+
+
+def prewarmed(sizes: Sizes, *, max_tokens: int) -> None:
+    """Bring the kernels of a layer into the store, once for all layers of these sizes."""
+    if (sizes, max_tokens) in _seen:
+        return
+    _seen.add((sizes, max_tokens))
+    report = prewarm(sizes.plan(max_tokens), arch=default_arch())
+    for row in report.rows:
+        if row.error:
+            _logger.warning("%s was not compiled: %s", row.name, row.error)

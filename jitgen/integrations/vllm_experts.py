@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What vLLM makes for each layer: experts with bfloat16 tokens, and weights as in checkpoints.
+
+Importing this imports vLLM; `jitgen.integrations.vllm` does so when vLLM asks for experts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.model_executor.layers.fused_moe import modular_kernel
+from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNoOP
+from vllm.model_executor.layers.quantization.utils.quant_utils import (
+    kFp8Dynamic128Sym,
+    kFp8Static128BlockSym,
+)
+from vllm.platforms import current_platform
+
+from jitgen.integrations.sizes import Sizes, prewarmed
+from jitgen.layer.call import run
+from jitgen.layer.chain import Chain
+from jitgen.layer.config import MoEConfig
+from jitgen.layer.weights import ExpertWeights
+
+_HOPPER = 90
+_SCHEMES = ((None, None), (kFp8Static128BlockSym, kFp8Dynamic128Sym))
+
+
+class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # type: ignore[misc]  # vLLM is untyped
+    """
+    The experts of one layer, in vLLM's terms.
+
+    Making them brings the layer's kernels into the store, so that no request waits for a compile.
+    """
+
+    expects_unquantized_inputs = True
+
+    def __init__(self, moe_config: Any, quant_config: Any) -> None:
+        if moe_config.is_lora_enabled:
+            raise ValueError("jitgen's experts have no LoRA: take jitgen out of VLLM_PLUGINS")
+        super().__init__(moe_config, quant_config)
+        self._chains: dict[tuple[int, ...], Chain] = {}
+        sizes = Sizes(
+            hidden=moe_config.hidden_dim,
+            intermediate=moe_config.intermediate_size_per_partition,
+            experts=moe_config.num_experts,
+            local_experts=moe_config.num_local_experts,
+            top_k=moe_config.experts_per_token,
+            is_fp8=quant_config.quant_dtype is not None,
+        )
+        prewarmed(sizes, max_tokens=moe_config.max_num_tokens)
+
+    @staticmethod
+    def is_supported_config(
+        cls: Any,  # noqa: PLW0211  # vLLM's own
+        moe_config: Any,
+        *rest: Any,
+    ) -> tuple[bool, str | None]:
+        """Say whether a layer is of a kind that there is a chain for, and if not, why."""
+        usual = modular_kernel.FusedMoEExperts.is_supported_config(cls, moe_config, *rest)
+        if not usual[0]:
+            return False, usual[1]
+        if moe_config.in_dtype is not torch.bfloat16:
+            return False, "jitgen's experts take bfloat16 tokens"
+        if moe_config.has_bias or moe_config.swiglu_limit is not None:
+            return False, "jitgen's experts have no bias and no limit"
+        return True, None
+
+    @staticmethod
+    def activation_format() -> Any:
+        """Return vLLM's word for tokens that are not sorted yet."""
+        return modular_kernel.FusedMoEActivationFormat.Standard
+
+    @staticmethod
+    def _supports_current_device() -> bool:
+        return bool(current_platform.is_cpu() or current_platform.is_device_capability(_HOPPER))
+
+    @staticmethod
+    def _supports_no_act_and_mul() -> bool:
+        return False
+
+    @staticmethod
+    def _supports_quant_scheme(weight_key: Any, activation_key: Any) -> bool:
+        return (weight_key, activation_key) in _SCHEMES
+
+    @staticmethod
+    def _supports_activation(activation: Any) -> bool:
+        return bool(activation == MoEActivation.SILU)
+
+    @staticmethod
+    def _supports_parallel_config(moe_parallel_config: Any) -> bool:  # noqa: ARG004
+        return True
+
+    def workspace_shapes(self, M: int, N: int, K: int, *rest: Any) -> Any:  # noqa: N803, ARG002
+        """Return that vLLM need not bring memory but for the result."""
+        return (0,), (0,), (M, K)
+
+    def finalize_weight_and_reduce_impl(self) -> Any:
+        """Return that nothing is left to add up."""
+        return TopKWeightAndReduceNoOP()
+
+    def apply(
+        self,
+        output: Tensor,
+        hidden_states: Tensor,
+        w1: Tensor,
+        w2: Tensor,
+        topk_weights: Tensor,
+        topk_ids: Tensor,
+        **rest: Any,
+    ) -> None:
+        """Write the layer's result for (T, H) tokens into `output`."""
+        expert_map = rest["expert_map"]
+        if expert_map is not None:  # numbers of the whole layer to those of this rank, or -1
+            topk_ids = expert_map[topk_ids.long()]
+        if rest["apply_router_weight_on_input"]:  # and so it was
+            topk_weights = torch.ones_like(topk_weights)
+        experts = max(rest["global_num_experts"], w1.shape[0], topk_ids.shape[1])
+        chain = self._chain(w1, w2, topk_ids.shape[1], experts)
+        with torch.no_grad():
+            run(chain, hidden_states, topk_weights.float(), topk_ids, out=output)
+
+    def _chain(self, w1: Tensor, w2: Tensor, top_k: int, experts: int) -> Chain:
+        place = (w1.data_ptr(), w2.data_ptr(), top_k, experts)
+        if place not in self._chains:
+            weights = ExpertWeights(
+                w13=w1.detach(), w2=w2.detach(), w13_scale=self.w1_scale, w2_scale=self.w2_scale
+            )
+            config = MoEConfig(
+                hidden=weights.hidden,
+                intermediate=weights.intermediate,
+                experts=experts,
+                local_experts=weights.groups,
+                top_k=top_k,
+            )
+            self._chains[place] = Chain(config=config, weights=weights)
+        return self._chains[place]

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Whole layers of experts: a chain of the operations in `jitgen.ops`, with what stands around it.
+
+    sort_pairs -> permute_quantize -> grouped_gemm -> silu_mul_quantize -> grouped_gemm -> combine
+
+`jitgen.moe` runs it once; `jitgen.MoELayer` is a module that holds weights, the memory between the
+launches, and knows which kernels it will ask for. Nothing in a chain waits for the device.
+"""

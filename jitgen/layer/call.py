@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public `moe`: what it accepts, and its call of the chain."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jitgen.layer.chain import Chain
+from jitgen.layer.config import CHUNK_TOKENS, MoEConfig
+from jitgen.layer.weights import ExpertWeights, Matrices
+from jitgen.layer.workspace import Workspace
+from jitgen.ops import calling as common
+from jitgen.ops.calling import calling
+
+
+def moe(  # noqa: PLR0913  # each is one thing to say
+    x: Tensor,
+    w13: Matrices,
+    w2: Matrices,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    *,
+    w13_scale: Tensor | None = None,
+    w2_scale: Tensor | None = None,
+    w13_bias: Tensor | None = None,
+    w2_bias: Tensor | None = None,
+    activations: str | None = None,
+    activation: str = "swiglu",
+    interleaved: bool = False,
+    limit: float | None = None,
+    alpha: float | None = None,
+    experts: int | None = None,
+    first_expert: int = 0,
+    shared: Tensor | None = None,
+    out: Tensor | None = None,
+    workspace: Workspace | None = None,
+    chunk_tokens: int = CHUNK_TOKENS,
+    min_latency: bool | None = None,
+) -> Tensor:
+    """
+    Send every token through its experts and add up what comes out, weighted.
+
+    ``out[t] = shared[t] + sum over j of topk_weights[t, j] * expert(topk_ids[t, j], x[t])``, where
+    an expert is ``w2 . act(w13 . x + w13_bias) + w2_bias``. Six launches on the current stream of
+    the tensors' device; nothing waits, and no value on the device decides a size, so that a call
+    may be captured in a CUDA graph once its kernels are loaded. Same input, same bits.
+
+    Tokens are quantised as the weights ask: see `jitgen.layer.weights`, which lists the formats.
+
+    Args:
+        x: (T, H) bfloat16, H contiguous.
+        w13: (G, 2 I, H): rows of gates, then rows of ups; bfloat16, or float8_e4m3fn with
+            `w13_scale`, or MXFP4 weights that `jitgen.quantize.prepare_mxfp4` prepared.
+        w2: (G, H, I), of the same format.
+        topk_weights: (T, k) float32: what each expert counts.
+        topk_ids: (T, k) int32 or int64: the experts of each token, numbers of the whole layer.
+            Those that are not here are skipped, and so is any other number.
+        w13_scale: (G, ceil(2 I / 128), ceil(H / 128)) float32 for blocks, or (G, 2 I) for rows.
+        w2_scale: (G, ceil(H / 128), ceil(I / 128)) float32, or (G, H).
+        w13_bias: (G, 2 I) float32, where a kernel for the weights adds one; see
+            `jitgen.grouped_gemm`.
+        w2_bias: (G, H) float32, likewise.
+        activations: ``none``, ``block128`` or ``row``: what tokens are quantised to, where the
+            weights leave a choice.
+        activation: ``swiglu``, or ``swiglu_oai`` with `limit` and `alpha`: see
+            `jitgen.silu_mul_quantize`.
+        interleaved: Rows of `w13` take turns, gate and up, as gpt-oss has them.
+        limit: For ``swiglu_oai``.
+        alpha: Likewise.
+        experts: Experts of the whole layer; None: `first_expert` and those of `w13`.
+        first_expert: The number of `w13`'s first expert: ranks that share a layer have parts of it,
+            and add up their results.
+        shared: (T, H) bfloat16, added at the end: the result of experts that all tokens share.
+        out: (T, H) bfloat16, H contiguous: where the result goes; it may be x.
+        workspace: Memory between the launches; None: torch's allocator is asked.
+        chunk_tokens: More tokens than these go through in several passes, which bounds memory.
+        min_latency: As for `jitgen.grouped_gemm`.
+
+    Returns:
+        `out`, or a new tensor: (T, H) bfloat16.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+            A tensor that requires a gradient is wrong while autograd is on, because there is none.
+        KernelMiss, CompileError, UnsupportedConfig: As `jitgen.grouped_gemm`.
+    """
+    weights = ExpertWeights(
+        w13=w13,
+        w2=w2,
+        w13_scale=w13_scale,
+        w2_scale=w2_scale,
+        w13_bias=w13_bias,
+        w2_bias=w2_bias,
+        activations=activations,
+    )
+    common.require_tensor("topk_ids", topk_ids)
+    common.require_rank("topk_ids", topk_ids, 2, "(T, k)")
+    config = MoEConfig(
+        hidden=weights.hidden,
+        intermediate=weights.intermediate,
+        experts=first_expert + weights.groups if experts is None else experts,
+        top_k=topk_ids.shape[1],
+        activation=activation,
+        interleaved=interleaved,
+        limit=limit,
+        alpha=alpha,
+        first_expert=first_expert,
+        local_experts=weights.groups,
+        chunk_tokens=chunk_tokens,
+        min_latency=min_latency,
+    )
+    return run(
+        Chain(config=config, weights=weights), x, topk_weights, topk_ids, shared, out, workspace
+    )
+
+
+def run(  # what a call and a module have in common
+    chain: Chain,
+    x: Tensor,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    shared: Tensor | None = None,
+    out: Tensor | None = None,
+    workspace: Workspace | None = None,
+) -> Tensor:
+    """
+    Check the tensors of a call and run the chain.
+
+    Raises:
+        InputError: One is wrong.
+    """
+    with calling("moe"):
+        _check(chain, x, topk_weights, topk_ids, shared, out)
+        if workspace is not None:
+            workspace.require(chain.config, chain.weights)
+        out = x.new_empty(x.shape) if out is None else out
+        ids, counts = topk_ids.to(torch.int32).contiguous(), topk_weights.contiguous()
+        return chain.run_in_chunks(x, counts, ids, shared, out, workspace)
+
+
+def _check(
+    chain: Chain,
+    x: Tensor,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    shared: Tensor | None,
+    out: Tensor | None,
+) -> None:
+    like = ("x", x)
+    common.require_tensor("x", x)
+    common.require_dtype("x", x, [torch.bfloat16], None)
+    common.require_rank("x", x, 2, "(T, H)")
+    tokens, hidden, top_k = x.shape[0], chain.config.hidden, chain.config.top_k
+    common.require_shape("x", x, (tokens, hidden), f"as w13 is {chain.weights.groups} x 2 I x H")
+    common.require_unit_stride("x", x, -1)
+    common.require_device("x", x, ("w13", chain.weights.tensors["w13"]))
+    for name, tensor, dtypes in (
+        ("topk_weights", topk_weights, [torch.float32]),
+        ("topk_ids", topk_ids, [torch.int32, torch.int64]),
+    ):
+        common.require_tensor(name, tensor)
+        common.require_dtype(name, tensor, dtypes, None)
+        common.require_shape(name, tensor, (tokens, top_k), "for each token its experts")
+        common.require_device(name, tensor, like)
+    for name, given in (("shared", shared), ("out", out)):
+        if given is None:
+            continue
+        common.require_tensor(name, given)
+        common.require_dtype(name, given, [torch.bfloat16], None)
+        common.require_shape(name, given, (tokens, hidden), "as x has")
+        common.require_device(name, given, like)
+        common.require_unit_stride(name, given, -1)
+    given_tensors = {"x": x, "topk_weights": topk_weights, "shared": shared, "out": out}
+    common.refuse_gradients({**given_tensors, **chain.weights.tensors}, "moe")

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The chain of launches: each one a method, so that a bench can time them one by one.
+
+A chain knows its weights and sizes. It looks at no value on the device and allocates as torch does,
+so that it runs inside the capture of a CUDA graph, once its kernels are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from torch import Tensor
+
+from jitgen.frozen import frozen
+from jitgen.layer.config import MoEConfig
+from jitgen.layer.weights import ExpertWeights, Matrices
+from jitgen.layer.workspace import NEW, Buffers, Workspace
+from jitgen.ops.combine.call import combine
+from jitgen.ops.grouped_gemm.call import grouped_gemm
+from jitgen.ops.permute_quantize.call import permute_quantize
+from jitgen.ops.route.call import sort_pairs
+from jitgen.ops.route.results import Sorting
+from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
+
+Rows = tuple[Tensor, Tensor | None]
+"""What a product reads, and its scales."""
+
+
+@frozen
+class Chain:
+    """
+    What runs for the tokens of a call.
+
+    Attributes:
+        config: The layer.
+        weights: Its experts on this rank.
+        configs: Configs to use instead of the selector's, by operation, but for products.
+    """
+
+    config: MoEConfig
+    weights: ExpertWeights
+    configs: Mapping[str, Any] = field(default_factory=dict)
+
+    def sort(self, topk_ids: Tensor) -> Sorting:
+        """Return which rows belong to which expert: `topk_ids` are (T, k) int32."""
+        config = self.config
+        return sort_pairs(
+            topk_ids,
+            experts=config.experts,
+            first_expert=config.first_expert,
+            local_experts=config.local_experts,
+            config=self.configs.get("route"),
+        )
+
+    def gather(self, x: Tensor, pairs: Sorting, into: Buffers = NEW) -> Rows:
+        """Return the token of each row, (T * k, H), quantised as the first product reads it."""
+        return permute_quantize(
+            x,
+            pairs.permutation,
+            top_k=self.config.top_k,
+            offs=pairs.offs,
+            inverse=pairs.inverse,
+            scale_granularity=str(self.weights.activations),
+            out=into.a,
+            config=self.configs.get("permute_quantize"),
+        )
+
+    def gate_up(self, rows: Rows, pairs: Sorting, into: Buffers = NEW) -> Tensor:
+        """Return the first product: (T * k, 2 I) bfloat16."""
+        weights = self.weights
+        bias = weights.w13_bias
+        return self._multiply(rows, (weights.w13, weights.w13_scale, bias), pairs, into.h)
+
+    def activate(self, h: Tensor, pairs: Sorting, into: Buffers = NEW) -> Rows:
+        """Return gates times ups, (T * k, I), quantised as the second product reads them."""
+        return silu_mul_quantize(
+            h,
+            offs=pairs.offs,
+            scale_granularity=str(self.weights.activations),
+            out=into.q,
+            expected_m=self._expected(pairs),
+            config=self.configs.get("silu_mul_quantize"),
+            **self.config.gate,
+        )
+
+    def down(self, rows: Rows, pairs: Sorting, into: Buffers = NEW) -> Tensor:
+        """Return the second product: (T * k, H) bfloat16."""
+        weights = self.weights
+        return self._multiply(rows, (weights.w2, weights.w2_scale, weights.w2_bias), pairs, into.y)
+
+    def combine(
+        self,
+        y: Tensor,
+        pairs: Sorting,
+        topk_weights: Tensor,
+        shared: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Return the weighted sum of each token's rows: (T, H) bfloat16."""
+        return combine(
+            y,
+            pairs.inverse,
+            topk_weights,
+            shared=shared,
+            out=out,
+            config=self.configs.get("combine"),
+        )
+
+    def run(  # a token's way
+        self,
+        x: Tensor,
+        topk_weights: Tensor,
+        topk_ids: Tensor,
+        shared: Tensor | None,
+        out: Tensor,
+        into: Buffers = NEW,
+    ) -> Tensor:
+        """Run every launch for tokens that go through at once."""
+        pairs = self.sort(topk_ids)
+        h = self.gate_up(self.gather(x, pairs, into), pairs, into)
+        y = self.down(self.activate(h, pairs, into), pairs, into)
+        return self.combine(y, pairs, topk_weights, shared, out)
+
+    def run_in_chunks(  # likewise
+        self,
+        x: Tensor,
+        topk_weights: Tensor,
+        topk_ids: Tensor,
+        shared: Tensor | None,
+        out: Tensor,
+        workspace: Workspace | None,
+    ) -> Tensor:
+        """Run chunk after chunk, as many tokens at once as the layer and the workspace allow."""
+        tokens, most = x.shape[0], self.config.chunk_tokens
+        if workspace is not None:
+            most = min(most, workspace.tokens)
+        for first in range(0, tokens, most):
+            part = slice(first, min(first + most, tokens))
+            size = part.stop - part.start
+            self.run(
+                x[part],
+                topk_weights[part],
+                topk_ids[part],
+                None if shared is None else shared[part],
+                out[part],
+                NEW if workspace is None else workspace.buffers(size),
+            )
+        return out
+
+    def _multiply(
+        self,
+        rows: Rows,
+        b: tuple[Matrices, Tensor | None, Tensor | None],
+        pairs: Sorting,
+        out: Tensor | None,
+    ) -> Tensor:
+        """Multiply the rows of each expert with its matrix of `b`: weights, scales, bias."""
+        (a, a_scale), (weights, scale, bias) = rows, b
+        named: dict[str, Any] = {} if bias is None else {"bias": bias}
+        return grouped_gemm(
+            a,
+            weights,
+            a_scale,
+            scale,
+            offs=pairs.offs,
+            out=out,
+            expected_m=self._expected(pairs),
+            min_latency=self.config.min_latency,
+            **named,
+        )
+
+    def _expected(self, pairs: Sorting) -> int | None:
+        return self.config.expected_rows(pairs.inverse.shape[0])

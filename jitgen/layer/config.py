@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a layer of experts is, whoever's weights it has: sizes, activation, the share of a rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jitgen.errors import InputError
+from jitgen.frozen import frozen
+from jitgen.ops.silu_mul_quantize.config import Activation
+
+CHUNK_TOKENS = 16384
+"""Tokens that go through the chain at once: of DeepSeek-V3's sizes they take 2.9 GB between."""
+
+
+@frozen
+class MoEConfig:
+    """
+    A layer of experts.
+
+    Attributes:
+        hidden: Columns of a token, H.
+        intermediate: Columns between the two GEMMs, I.
+        experts: Experts of the whole layer, on all ranks.
+        top_k: Experts of a token.
+        activation: ``swiglu``, or gpt-oss's ``swiglu_oai``, which needs `limit` and `alpha`.
+        interleaved: Rows of w13 take turns: gate, up, gate, up; else all gates come first.
+        limit: Of gates and ups; see `jitgen.silu_mul_quantize`.
+        alpha: Steepness of the gate; likewise.
+        first_expert: The first expert whose weights are on this rank.
+        local_experts: How many follow it here; None: all up to the last one.
+        chunk_tokens: More tokens than these go through the chain in several passes.
+        min_latency: As for `jitgen.grouped_gemm`.
+
+    Raises:
+        InputError: A value is not allowed.
+    """
+
+    hidden: int
+    intermediate: int
+    experts: int
+    top_k: int
+    activation: str = "swiglu"
+    interleaved: bool = False
+    limit: float | None = None
+    alpha: float | None = None
+    first_expert: int = 0
+    local_experts: int | None = None
+    chunk_tokens: int = CHUNK_TOKENS
+    min_latency: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "intermediate", "experts", "top_k", "chunk_tokens"):
+            _require_count(name, getattr(self, name), least=1)
+        if self.top_k > self.experts:
+            raise InputError("top_k", f"must be at most experts, {self.experts} (got {self.top_k})")
+        _require_count("first_expert", self.first_expert, least=0)
+        if self.local_experts is None:
+            object.__setattr__(self, "local_experts", self.experts - self.first_expert)
+        _require_count("local_experts", self.local_experts, least=1)
+        if self.first_expert + self.groups > self.experts:
+            raise InputError(
+                "local_experts",
+                f"must end with the last of {self.experts} experts (got {self.local_experts} from "
+                f"{self.first_expert} on)",
+            )
+        if self.activation not in tuple(Activation):
+            raise InputError(
+                "activation", f"must be one of {', '.join(Activation)} (got {self.activation!r})"
+            )
+        is_limited = self.activation == Activation.SWIGLU_OAI
+        for name in ("limit", "alpha"):
+            if (getattr(self, name) is not None) != is_limited:
+                what = "is required for" if is_limited else "belongs to"
+                raise InputError(name, f"{what} swiglu_oai (got {getattr(self, name)!r})")
+
+    @property
+    def groups(self) -> int:
+        """Experts of this rank: groups of the GEMMs."""
+        return int(self.local_experts or 0)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all experts are here, so that every pair of token and expert is computed."""
+        return self.groups == self.experts
+
+    def expected_rows(self, tokens: int) -> int | None:
+        """Return the mean rows of a group; None where those of the call say it."""
+        return None if self.is_whole else max(1, -(-tokens * self.top_k // self.experts))
+
+    @property
+    def gate(self) -> dict[str, Any]:
+        """What `jitgen.silu_mul_quantize` is told of the activation."""
+        return {
+            "activation": str(self.activation),
+            "interleaved": self.interleaved,
+            "limit": self.limit,
+            "alpha": self.alpha,
+        }
+
+
+def _require_count(name: str, value: object, *, least: int) -> None:
+    if type(value) is not int or value < least:
+        raise InputError(name, f"must be an integer of at least {least} (got {value!r})")

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A layer of experts as a module of torch's, with the memory and the kernels that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from jitgen.config import Arch, Config
+from jitgen.errors import InputError
+from jitgen.layer import plan as plans
+from jitgen.layer.call import run
+from jitgen.layer.chain import Chain
+from jitgen.layer.config import MoEConfig
+from jitgen.layer.weights import ExpertWeights
+from jitgen.layer.workspace import Workspace
+from jitgen.plans import Plan, configs
+from jitgen.runtime.prewarm import PrewarmReport, prewarm
+
+
+class MoELayer(nn.Module):
+    """
+    Experts of a layer, or the share of them that a rank has: `jitgen.moe` with weights of its own.
+
+    The weights are buffers, so they move with the module and are in its state; they have no
+    gradients. The memory between the launches is made at the first call and kept; layers that run
+    one after the other on one stream may share it.
+
+    Args:
+        config: What the layer is.
+        weights: Its experts on this rank.
+        max_tokens: Most tokens of a call that its memory is planned for; more of them go through in
+            several passes. None: no memory is kept, and torch's allocator is asked each time.
+        workspace: Memory of another layer to share, in the place of its own.
+
+    Raises:
+        InputError: The weights do not fit the config.
+
+    Example::
+
+        layer = jitgen.MoELayer.from_checkpoint(
+            "DeepSeek-V3", "model.layers.3.mlp", top_k=8, device="cuda", max_tokens=512
+        )
+        out = layer(x, topk_weights, topk_ids)
+    """
+
+    def __init__(
+        self,
+        config: MoEConfig,
+        weights: ExpertWeights,
+        *,
+        max_tokens: int | None = None,
+        workspace: Workspace | None = None,
+    ) -> None:
+        super().__init__()
+        have = (weights.groups, weights.hidden, weights.intermediate)
+        wanted = (config.groups, config.hidden, config.intermediate)
+        if have != wanted:
+            raise InputError(
+                "weights", f"must have G, H, I = {wanted}, as the config says (got {have})"
+            )
+        if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
+            raise InputError(
+                "max_tokens", f"must be an integer of at least 1, or None (got {max_tokens!r})"
+            )
+        self.config = config
+        self.max_tokens = max_tokens
+        self._like = weights
+        self._workspace = workspace
+        for name, tensor in weights.tensors.items():
+            self.register_buffer(name, tensor)
+        self._chain = self._bind()
+
+    @property
+    def weights(self) -> ExpertWeights:
+        """Its experts, where they are now."""
+        return self._chain.weights
+
+    @property
+    def workspace(self) -> Workspace | None:
+        """The memory between its launches; None where none is kept."""
+        if self._workspace is None and self.max_tokens is not None:
+            self._workspace = Workspace.of(self.config, self.weights, self.max_tokens)
+        return self._workspace
+
+    def forward(
+        self,
+        x: Tensor,
+        topk_weights: Tensor,
+        topk_ids: Tensor,
+        *,
+        shared: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """
+        Send every token through its experts: see `jitgen.moe`.
+
+        Args:
+            x: (T, H) bfloat16.
+            topk_weights: (T, k) float32.
+            topk_ids: (T, k) int32 or int64.
+            shared: (T, H) bfloat16, added at the end.
+            out: (T, H) bfloat16: where the result goes.
+        """
+        return run(self._chain, x, topk_weights, topk_ids, shared, out, self.workspace)
+
+    def plan(
+        self,
+        max_tokens: int | None = None,
+        arch: Arch | str | None = None,
+        *,
+        name: str = "moe-layer",
+    ) -> Plan:
+        """
+        Return every kernel that the layer can ask for, as a plan for `jitgen.prewarm`.
+
+        Args:
+            max_tokens: Most tokens of a call; None: those that memory is planned for, or a chunk.
+            arch: The target; None: the one that this process would use.
+            name: What the plan is called.
+        """
+        return plans.of(self._chain, max_tokens or self.max_tokens, arch, name=name)
+
+    def problems(
+        self, arch: Arch | str | None = None, max_tokens: int | None = None
+    ) -> Iterator[Any]:
+        """Yield the problems of its plan: one for each bucket of the selector."""
+        yield from self.plan(max_tokens, arch).problems(plans.target(arch))
+
+    def configs(
+        self, arch: Arch | str | None = None, max_tokens: int | None = None
+    ) -> tuple[Config, ...]:
+        """Return the configs of the kernels of its plan."""
+        return configs(self.plan(max_tokens, arch), plans.target(arch))
+
+    def prewarm(
+        self, arch: Arch | str | None = None, max_tokens: int | None = None, **options: Any
+    ) -> PrewarmReport:
+        """Bring every kernel of its plan into the store: `jitgen.prewarm`, with its options."""
+        return prewarm(self.plan(max_tokens, arch), arch=plans.target(arch), **options)
+
+    @classmethod
+    def from_checkpoint(  # noqa: PLR0913  # each is one thing to say
+        cls,
+        source: str | Path | Mapping[str, Tensor],
+        prefix: str,
+        *,
+        top_k: int,
+        family: str | None = None,
+        first_expert: int = 0,
+        local_experts: int | None = None,
+        device: str | torch.device = "cpu",
+        activations: str | None = None,
+        max_tokens: int | None = None,
+        workspace: Workspace | None = None,
+    ) -> Self:
+        """
+        Read one layer of a checkpoint.
+
+        Args:
+            source: A folder or file of safetensors, or tensors by their names.
+            prefix: What the names of the layer's tensors begin with, without the last dot, such as
+                ``model.layers.3.mlp``.
+            top_k: Experts of a token, which a checkpoint's tensors do not say.
+            family: One of `jitgen.layer.checkpoints.FAMILIES`; None: found by the names.
+            first_expert: The first expert of this rank.
+            local_experts: How many follow it here; None: all. Others are not read.
+            device: Where the weights go.
+            activations: As for `jitgen.moe`.
+            max_tokens: As for the constructor.
+            workspace: Likewise.
+
+        Raises:
+            InputError: The checkpoint has no such layer, or one of another form.
+            ToolchainError: safetensors is not installed.
+            OSError: A file cannot be read.
+        """
+        from jitgen.layer import checkpoints
+
+        config, weights = checkpoints.load(
+            source,
+            prefix,
+            top_k=top_k,
+            family=family,
+            first_expert=first_expert,
+            local_experts=local_experts,
+            device=device,
+            activations=activations,
+        )
+        return cls(config, weights, max_tokens=max_tokens, workspace=workspace)
+
+    def extra_repr(self) -> str:
+        """Return what ``repr`` says of it."""
+        config, weights = self.config, self.weights
+        kind = weights.w13.dtype if isinstance(weights.w13, Tensor) else weights.w13.layout
+        return (
+            f"hidden={config.hidden}, intermediate={config.intermediate}, "
+            f"experts={config.groups} of {config.experts}, top_k={config.top_k}, "
+            f"weights={str(kind).removeprefix('torch.')}, activations={weights.activations}"
+        )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the weights; what would change their type would change what they say."""
+        for name, tensor in self._like.tensors.items():
+            if fn(tensor.new_empty(0)).dtype is not tensor.dtype:
+                raise InputError(
+                    name,
+                    f"must stay {tensor.dtype}: a layer of experts can be moved, and not be cast; "
+                    "build it from other weights",
+                )
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._workspace = None
+        self._chain = self._bind()
+        self._like = self._chain.weights
+        return self
+
+    def _bind(self) -> Chain:
+        """Return the chain over the buffers as they are now."""
+        tensors = {name: getattr(self, name) for name in self._like.tensors}
+        return Chain(config=self.config, weights=self._like.of(tensors))

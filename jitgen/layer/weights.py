@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The weights of a layer's experts, and what their formats ask of the activations.
+
+===========================  ===================================  ================================
+weights                      scales                               activations
+===========================  ===================================  ================================
+bfloat16 (G, N, K)           none                                 bfloat16
+float8_e4m3fn (G, N, K)      (G, ceil(N / 128), ceil(K / 128))    e4m3, a scale for each 1x128
+float8_e4m3fn (G, N, K)      (G, N)                               e4m3, a scale for each row
+PreparedWeights, wide1       in them                              bfloat16
+PreparedWeights, others      in them                              e4m3, for each 1x128, or each row
+===========================  ===================================  ================================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.config import BLayout
+from jitgen.errors import InputError
+from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.protocol import ceil_div
+from jitgen.frozen import frozen
+from jitgen.ops import calling as common
+
+Matrices = Tensor | PreparedWeights
+"""One matrix for each expert."""
+
+NONE, BLOCK128, ROW = "none", "block128", "row"
+"""Scales of activations that chains have."""
+
+_BLOCK = 128
+
+
+@frozen
+class ExpertWeights:
+    """
+    Both matrices of every expert on one rank.
+
+    Attributes:
+        w13: (G, 2 I, H): gates, then ups, or by turns. (I, H) of `w2` swapped: (G, H, I).
+        w2: As `jitgen.grouped_gemm` takes b: see the table above. Both have one format.
+        w13_scale: Scales of `w13`; None where it has none, or has them in it.
+        w2_scale: Likewise.
+        w13_bias: (G, 2 I) float32, added to the first product; None: nothing.
+        w2_bias: (G, H) float32, likewise to the second.
+        activations: What tokens are quantised to: ``none``, ``block128`` or ``row``; None: as the
+            weights ask, and of two possibilities ``block128``.
+
+    Raises:
+        InputError: They do not fit each other; the message says which.
+    """
+
+    w13: Matrices
+    w2: Matrices
+    w13_scale: Tensor | None = None
+    w2_scale: Tensor | None = None
+    w13_bias: Tensor | None = None
+    w2_bias: Tensor | None = None
+    activations: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("w13", "w2"):
+            _require_matrices(name, getattr(self, name), getattr(self, f"{name}_scale"))
+        (groups, twice, hidden), (groups2, hidden2, inner) = _shape(self.w13), _shape(self.w2)
+        if twice % 2 or (groups2, hidden2, inner) != (groups, hidden, twice // 2):
+            raise InputError(
+                "w2",
+                f"must be (G, H, I) = {(groups, hidden, twice // 2)}, as w13 is (G, 2 I, H) = "
+                f"{(groups, twice, hidden)} (got {(groups2, hidden2, inner)})",
+            )
+        allowed = _activations("w13", self.w13, self.w13_scale)
+        others = _activations("w2", self.w2, self.w2_scale)
+        if others != allowed:
+            raise InputError(
+                "w2",
+                f"must be of w13's format, whose activations are {' or '.join(allowed)} (got one "
+                f"for {' or '.join(others)})",
+            )
+        if self.activations is None:
+            object.__setattr__(self, "activations", allowed[0])
+        if self.activations not in allowed:
+            raise InputError(
+                "activations",
+                f"must be {' or '.join(allowed)} for these weights (got {self.activations!r})",
+            )
+        for name, columns in (("w13_bias", twice), ("w2_bias", hidden)):
+            bias = getattr(self, name)
+            if bias is not None:
+                common.require_tensor(name, bias)
+                common.require_dtype(name, bias, [torch.float32], None)
+                common.require_shape(name, bias, (groups, columns), "a number for each column")
+        for name, tensor in self.tensors.items():
+            common.require_device(name, tensor, ("w13", self.tensors["w13"]))
+
+    @property
+    def groups(self) -> int:
+        """Experts, G."""
+        return _shape(self.w13)[0]
+
+    @property
+    def hidden(self) -> int:
+        """Columns of a token, H."""
+        return _shape(self.w13)[2]
+
+    @property
+    def intermediate(self) -> int:
+        """Columns between the two products, I."""
+        return _shape(self.w13)[1] // 2
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.w13.device
+
+    @property
+    def a_dtype(self) -> torch.dtype:
+        """Element type of activations in front of a product."""
+        return torch.bfloat16 if self.activations == NONE else torch.float8_e4m3fn
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor, by the name that a module's state has for it."""
+        found: dict[str, Tensor] = {}
+        for name in ("w13", "w2"):
+            each = getattr(self, name)
+            if isinstance(each, PreparedWeights):
+                found |= {name: each.values, f"{name}_factor": each.factor}
+            else:
+                found[name] = each
+        for name in ("w13_scale", "w2_scale", "w13_bias", "w2_bias"):
+            if getattr(self, name) is not None:
+                found[name] = getattr(self, name)
+        return found
+
+    def of(self, tensors: dict[str, Tensor]) -> ExpertWeights:
+        """Return the same weights in other memory, which `tensors` names as those of this one."""
+        fields: dict[str, Any] = {"activations": self.activations}
+        for name in ("w13", "w2"):
+            each = getattr(self, name)
+            fields[name] = tensors[name]
+            if isinstance(each, PreparedWeights):
+                fields[name] = PreparedWeights(
+                    values=tensors[name],
+                    factor=tensors[f"{name}_factor"],
+                    n=each.n,
+                    k=each.k,
+                    layout=each.layout,
+                )
+        for name in ("w13_scale", "w2_scale", "w13_bias", "w2_bias"):
+            fields[name] = tensors.get(name)
+        return ExpertWeights(**fields)
+
+
+def _shape(each: Matrices) -> tuple[int, int, int]:
+    """Return G, N, K."""
+    if isinstance(each, PreparedWeights):
+        return each.groups, each.n, each.k
+    groups, n, k = each.shape
+    return groups, n, k
+
+
+def _activations(name: str, each: Matrices, scale: Tensor | None) -> tuple[str, ...]:
+    """Return what may be multiplied with such weights, the usual one first."""
+    if isinstance(each, PreparedWeights):
+        return (NONE,) if each.layout is BLayout.WIDE1 else (BLOCK128, ROW)
+    if scale is None:
+        return (NONE,)
+    groups, n, k = each.shape
+    shapes = {BLOCK128: (groups, ceil_div(n, _BLOCK), ceil_div(k, _BLOCK)), ROW: (groups, n)}
+    for granularity, shape in shapes.items():
+        if tuple(scale.shape) == shape:
+            return (granularity,)
+    raise InputError(
+        f"{name}_scale",
+        f"must have shape {shapes[BLOCK128]} for blocks of 128 x 128, or {shapes[ROW]} for rows "
+        f"(got {tuple(scale.shape)})",
+    )
+
+
+def _require_matrices(name: str, each: Any, scale: Any) -> None:
+    """Require weights of a format that chains have, and scales where they need some."""
+    if isinstance(each, PreparedWeights):
+        if scale is not None:
+            raise InputError(f"{name}_scale", "must be left out: prepared weights have it in them")
+        return
+    common.require_tensor(name, each)
+    common.require_rank(name, each, 3, "(G, N, K)")
+    common.require_dtype(name, each, [torch.bfloat16, torch.float8_e4m3fn], None)
+    if each.dtype is torch.bfloat16:
+        if scale is not None:
+            raise InputError(f"{name}_scale", "must be left out: bfloat16 weights have none")
+        return
+    if scale is None:
+        raise InputError(
+            f"{name}_scale", "is required: float8_e4m3fn weights have scales (got None)"
+        )
+    common.require_tensor(f"{name}_scale", scale)
+    common.require_dtype(f"{name}_scale", scale, [torch.float32], None)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public `combine`, and its warm path: one tuple, one lookup, one tvm-ffi call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, is_grad_enabled
+from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.compiler import is_dynamo_compiling
+
+from jitgen.ops.combine.config import CombineConfig
+from jitgen.ops.combine.dispatch import run
+from jitgen.ops.combine.validate import Arguments
+from jitgen.ops.launch import similar
+from jitgen.runtime import devices
+from jitgen.runtime.session import current
+
+
+def combine(
+    y: Tensor,
+    inverse: Tensor,
+    topk_weights: Tensor,
+    *,
+    shared: Tensor | None = None,
+    out: Tensor | None = None,
+    config: CombineConfig | None = None,
+) -> Tensor:
+    """
+    Add up the weighted rows of each token: what an MoE layer does behind its second GEMM.
+
+    ``out[t] = sum over j of topk_weights[t, j] * y[inverse[t, j]] + shared[t]`` in float32, j
+    ascending, rounded once at the end; places whose row is -1 are left out. On a GPU a product is
+    added by one fused operation. The same values always give the same bits, whatever else is in
+    the call. The kernel is compiled at the first call that needs it, unless it was prewarmed or
+    JITGEN_ON_MISS says otherwise; it runs on the current stream of the tensors' device, and nothing
+    waits.
+
+    Args:
+        y: (M, N) bfloat16, rows of the second GEMM's result, last dimension contiguous; or (G, M,
+            N) of the masked layout, whose rows count one matrix after the other. On a GPU N is a
+            multiple of 8, and address and strides are multiples of 16 bytes.
+        inverse: (T, top_k) int32, as `jitgen.route` gives it: the row of each of a token's places,
+            -1 where it has none. At most 32 places. Read on the device and not checked; a row that
+            y has not counts as none.
+        topk_weights: (T, top_k) float32.
+        shared: (T, N) bfloat16, what a shared expert gave, added at the end; memory as of y.
+        out: (T, N) bfloat16, where the result goes; memory as of y.
+        config: A config to use instead of the selector's.
+
+    Returns:
+        (T, N) bfloat16: `out`, or a new tensor.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+            A tensor that requires a gradient is wrong while autograd is on, because there is none.
+        UnsupportedConfig: The target cannot run `config`.
+        KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
+            captured.
+        CompileError: The kernel cannot be compiled.
+
+    Safe to call from any thread. torch's tracers see one operation, ``torch.ops.jitgen.combine``;
+    see `jitgen.ops.tracing`.
+    """
+    if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
+        from jitgen.ops.tracing import compiled_rows as compiled
+
+        return compiled.combine(y, inverse, topk_weights, shared, out, config)
+    key: tuple[Any, ...] = ()
+    try:
+        # Dtypes and strides are not in the key, nor that the tensors agree about their sizes: the
+        # entry refuses others, and run() replaces it.
+        key = (
+            "combine",
+            inverse.shape[0],  # in its place: `launch.ROWS`
+            inverse.shape[1],
+            y.shape[-1],
+            y.is_contiguous() or y.dim(),  # matrices that do not follow each other are refused
+            y.get_device() if devices.has_several_gpus else None,
+            None if config is None else id(config),
+            # What has no memory is a tensor of another type (asked for in half of type()'s time),
+            # or is seen by a mode: it is never remembered, nor is what needs a gradient.
+            y.__class__,
+            inverse.__class__,
+            topk_weights.__class__,
+            shared.__class__,
+            out.__class__,
+            num_modes(),
+            is_grad_enabled()
+            and (
+                y.requires_grad
+                or topk_weights.requires_grad
+                or (shared is not None and shared.requires_grad)
+                or (out is not None and out.requires_grad)
+            ),
+        )
+        session = current.get()
+        launch = session.memo.get(key) or similar(session, key, inverse)
+        return launch.call(y, inverse, topk_weights, shared, out)  # type: ignore[no-any-return]
+    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+        pass
+    given = Arguments(y=y, inverse=inverse, topk_weights=topk_weights, shared=shared, out=out)
+    return run(given, config, key)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments to a launch: the part of a call that runs once for each combination of shapes."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from jitgen.config import Config
+from jitgen.errors import InputError
+from jitgen.frozen import frozen
+from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.combine.config import CombineConfig, CombineProblem
+from jitgen.ops.combine.validate import Arguments, Facts, validate
+from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
+from jitgen.runtime.session import Session, current
+from jitgen.targets.legality import require
+from jitgen.tuning.choice import edges_of
+
+
+@frozen
+class Launch(AnyLaunch):
+    """What a call needs besides its tensors."""
+
+    def call(
+        self,
+        y: Tensor,
+        inverse: Tensor,
+        topk_weights: Tensor,
+        shared: Tensor | None,
+        out: Tensor | None,
+    ) -> Tensor:
+        """Launch the kernel, into `out` if it is given; return the sums."""
+        if y.dim() == 3:
+            y = y.flatten(0, 1)
+        if out is None:
+            out = y.new_empty((inverse.shape[0], y.shape[1]))
+        if shared is None:
+            self.function(y, inverse, topk_weights, out, *self.tail)
+        else:
+            self.function(y, inverse, topk_weights, shared, out, *self.tail)
+        return out
+
+
+def new_out(given: Arguments) -> Tensor:
+    """Return sums, not initialised."""
+    return given.y.new_empty((given.inverse.shape[0], given.y.shape[-1]))
+
+
+def run(given: Arguments, config: CombineConfig | None, key: Key) -> Tensor:
+    """
+    Do what `combine` says, with every check, and remember the launch under `key`.
+
+    A call that torch traces becomes an operation in torch's hands instead, and is not remembered.
+
+    Raises:
+        InputError: An argument is wrong, or does not fit the forced config.
+        JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`. Nothing
+            else: where the device has no memory left, it is a torch.OutOfMemoryError as well.
+    """
+    if is_traced(given.tensors.values()):
+        from jitgen.ops.tracing import combine as traced
+
+        return traced.record(given, config)
+    with calling("combine"):
+        session = current.get()
+        launch = prepared(session, key, given.y, lambda: _prepare(given, config, session))
+        return launch.call(given.y, given.inverse, given.topk_weights, given.shared, given.out)
+
+
+def _prepare(
+    given: Arguments, config: CombineConfig | None, session: Session
+) -> tuple[Launch, Family, int]:
+    """
+    Validate `given`, choose a config unless one is forced, and get a kernel.
+
+    Returns:
+        The launch, the family that it belongs to, and its tokens; 0 where there is nothing to
+        launch.
+    """
+    facts = validate(given, session)
+    family = Family()
+    neighbours: tuple[Config, ...] = ()
+    if config is None:
+        problem = problem_of(given, facts)
+        wanted, neighbours = chosen(session, problem, facts.arch, "y")
+        family = Family(edges=edges_of(problem, facts.arch))
+    else:  # whatever the tokens, it serves, and is never replaced
+        require_fit(config, given, facts)
+        wanted = config
+    function, served = nothing, wanted
+    if facts.rows:
+        function, served = facts.device.entry(session, wanted, neighbours)
+    launch = Launch(
+        function=function,
+        tail=facts.device.tail,
+        config=served,
+        awaited=None if served == wanted else wanted,
+    )
+    return launch, family, facts.rows
+
+
+def problem_of(given: Arguments, facts: Facts) -> CombineProblem:
+    """Return what is chosen for."""
+    return CombineProblem(
+        m=facts.rows, n=facts.n, top_k=facts.top_k, has_shared=given.shared is not None
+    )
+
+
+def require_config(config: object) -> None:
+    """
+    Do nothing if `config` is one.
+
+    Raises:
+        InputError: It is not.
+    """
+    if not isinstance(config, CombineConfig):
+        raise InputError("config", f"must be a CombineConfig (got {type(config).__name__})")
+
+
+def require_fit(config: CombineConfig, given: Arguments, facts: Facts) -> None:
+    """
+    Do nothing if `config` is legal and made for a call like this.
+
+    Raises:
+        InputError: It is no config, or one for another call.
+        UnsupportedConfig: The target cannot run it.
+    """
+    require_config(config)
+    wanted = CombineConfig(has_shared=given.shared is not None, tiling=config.tiling)
+    if config != wanted:
+        raise InputError(
+            "config",
+            f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
+        )
+    require(config, facts.arch)

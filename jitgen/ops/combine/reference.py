@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernels of `combine` compute, in torch: float32 sums in the order of places."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def combine(
+    y: Tensor, inverse: Tensor, topk_weights: Tensor, *, shared: Tensor | None = None
+) -> Tensor:
+    """
+    Return the weighted sum of each token's rows, computed slowly and plainly.
+
+    A GPU adds each product with one rounding, here are two: sums differ in their last bits, results
+    in one bfloat16 step where a sum lies in the middle of two.
+
+    Args:
+        y: (M, N) bfloat16 rows, or (G, M, N), whose rows are numbered one matrix after the other.
+        inverse: (T, top_k) int32: the row of each of a token's places, -1 for none.
+        topk_weights: (T, top_k) float32.
+        shared: (T, N) bfloat16, added at the end.
+
+    Returns:
+        (T, N) bfloat16.
+    """
+    rows = y.reshape(-1, y.shape[-1])
+    total = torch.zeros(len(inverse), rows.shape[1], device=y.device)
+    for place in range(inverse.shape[1]):
+        row = inverse[:, place].long()
+        has = (row >= 0) & (row < len(rows))
+        if not len(rows):
+            break
+        product = topk_weights[:, place, None] * rows[row.where(has, 0)].float()
+        total = torch.where(has[:, None], total + product, total)
+    if shared is not None:
+        total = total + shared.float()
+    return total.bfloat16()

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `combine` accepts: every rule about its arguments, each with one error."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Arch
+from jitgen.errors import InputError
+from jitgen.frozen import frozen
+from jitgen.ops import calling as common
+from jitgen.ops.combine.config import MOST_PLACES
+from jitgen.runtime import devices
+from jitgen.runtime.devices import Device
+from jitgen.runtime.session import Session
+from jitgen.targets.legality import rules, size_refusal, target
+
+
+@frozen
+class Arguments:
+    """The arguments of one `combine`, as the caller gave them; see there."""
+
+    y: Tensor
+    inverse: Tensor
+    topk_weights: Tensor
+    shared: Tensor | None
+    out: Tensor | None
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor among them, by its name."""
+        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+@frozen
+class Facts:
+    """
+    What follows from valid arguments; a tracer's sizes may be symbols.
+
+    Attributes:
+        device: What serves the tensors.
+        arch: Its target.
+        rows: Tokens.
+        n: Columns.
+        top_k: Places of a token.
+    """
+
+    op: ClassVar[str] = "combine"
+    device: Device
+    arch: Arch
+    rows: int
+    n: int
+    top_k: int
+
+
+def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts:
+    """
+    Return the facts about valid arguments.
+
+    Args:
+        given: The arguments.
+        session: What serves them.
+        has_memory: Whether tensors have addresses; a tracer's have none.
+
+    Raises:
+        InputError: Something is wrong; the first rule that is broken, in the order of this
+            function.
+    """
+    y, inverse = given.y, given.inverse
+    common.require_tensor("y", y)
+    device = devices.find(y.device, session, "y")
+    arch = device.arch
+    if Facts.op not in target(arch).operations:
+        raise InputError("y", f"must be on a device with kernels of combine (got {arch})")
+    common.require_dtype("y", y, [torch.bfloat16], arch)
+    if y.dim() not in (2, 3):
+        shape = tuple(y.shape)
+        raise InputError(
+            "y", f"must have 2 or 3 dimensions, (M, N) or (G, M, N) (got shape {shape})"
+        )
+    if y.dim() == 3 and y.shape[0] > 1 and y.stride(0) != y.shape[1] * y.stride(1):
+        raise InputError(
+            "y", f"must have matrices that follow each other (got strides {y.stride()})"
+        )
+    if y.shape[-1] == 0:
+        raise InputError("y", "must have at least one column (got 0)")
+    common.require_tensor("inverse", inverse)
+    common.require_dtype("inverse", inverse, [torch.int32], None)
+    common.require_rank("inverse", inverse, 2, "(T, top_k)")
+    tokens, top_k = inverse.shape
+    if not 1 <= top_k <= MOST_PLACES:
+        raise InputError("inverse", f"must have 1 to {MOST_PLACES} columns, top_k (got {top_k})")
+    common.require_tensor("topk_weights", given.topk_weights)
+    common.require_dtype("topk_weights", given.topk_weights, [torch.float32], None)
+    common.require_shape("topk_weights", given.topk_weights, tuple(inverse.shape), "as inverse")
+    for name in ("inverse", "topk_weights"):
+        tensor = getattr(given, name)
+        common.require_device(name, tensor, ("y", y))
+        common.require_unit_stride(name, tensor, -1)
+    facts = Facts(device=device, arch=arch, rows=tokens, n=y.shape[-1], top_k=top_k)
+    if reason := size_refusal(facts, arch):
+        raise InputError("y", reason)
+    _check_rows(given, facts, has_memory=has_memory)
+    common.refuse_gradients(given.tensors, Facts.op)
+    return facts
+
+
+def _check_rows(given: Arguments, facts: Facts, *, has_memory: bool) -> None:
+    """Require shared and out to fit, and memory that vectors can be read from."""
+    y = given.y
+    for name in ("shared", "out"):
+        tensor = getattr(given, name)
+        if tensor is not None:
+            common.require_tensor(name, tensor)
+            common.require_dtype(name, tensor, [torch.bfloat16], None)
+            shape = (facts.rows, facts.n)
+            common.require_shape(name, tensor, shape, "tokens by columns of y")
+    out = given.out
+    if out is not None and out.shape[0] > 1 and out.stride(0) < facts.n:
+        raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
+    alignment = rules(facts.arch, facts.op).alignment
+    for name in ("y", "shared", "out"):
+        tensor = getattr(given, name)
+        if tensor is not None:
+            common.check_memory(name, tensor, ("y", y), alignment, has_memory=has_memory)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public `grouped_gemm_wgrad`, and its warm path: one tuple, one lookup, one tvm-ffi call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, is_grad_enabled
+from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.compiler import is_dynamo_compiling
+
+from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
+from jitgen.ops.grouped_gemm_wgrad.dispatch import run
+from jitgen.ops.grouped_gemm_wgrad.validate import Arguments
+from jitgen.ops.launch import similar
+from jitgen.runtime import devices
+from jitgen.runtime.session import current
+
+
+def grouped_gemm_wgrad(  # each is one thing to say
+    dy: Tensor,
+    a: Tensor,
+    *,
+    offs: Tensor | None = None,
+    masked_m: Tensor | None = None,
+    out: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    expected_m: int | None = None,
+    config: GroupedGemmWgradConfig | None = None,
+) -> Tensor:
+    """
+    Sum over the rows of each group: the gradient of a grouped GEMM's weights.
+
+    ``out[g] = dy[rows of g].T @ a[rows of g]``. For ``y = jitgen.grouped_gemm(a, b, offs=offs)`` it
+    is the gradient of b, where dy is that of y; autograd calls it by itself. Products are added in
+    float32 and rounded once, at the end. The kernel is compiled at the first call that needs it,
+    unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on the current stream of the
+    tensors' device, and nothing waits.
+
+    Exactly one of `offs` and `masked_m` says which rows belong to which group. Their values are
+    read on the device and not checked. Rows of no group are read and not used, whatever they hold.
+
+    Args:
+        dy: (M, N), or (G, M, N) with `masked_m`: bfloat16, on a CPU also float32. N contiguous. On
+            sm_90a N and K are multiples of 8, and addresses and strides of 16 bytes, as for a and
+            out.
+        a: (M, K) or (G, M, K), type and device of `dy`, K contiguous.
+        offs: (G,) int32, the ragged layout: the row behind the last of each group, non-decreasing.
+            Rows from ``offs[-1]`` on belong to no group.
+        masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
+        out: (G, N, K), K contiguous: where the result goes. Groups without rows get zeros.
+        out_dtype: Type of the result where `out` is None: bfloat16 by default, or float32.
+        expected_m: How many rows a group is expected to have, for choosing a kernel; any value
+            gives right results. Without it groups count as equally large, and masked ones as full.
+        config: A config to use instead of the selector's.
+
+    Returns:
+        `out`, or a new tensor.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+            A tensor that requires a gradient is wrong while autograd is on: it has none.
+        UnsupportedConfig: The target cannot run `config`.
+        KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
+            captured.
+        CompileError: The kernel cannot be compiled.
+
+    Safe to call from any thread. torch's tracers see one operation,
+    ``torch.ops.jitgen.grouped_gemm_wgrad``; see `jitgen.ops.tracing`.
+    """
+    if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
+        from jitgen.ops.tracing import compiled
+
+        return compiled.grouped_gemm_wgrad(
+            dy, a, offs, masked_m, out, out_dtype, expected_m, config
+        )
+    key: tuple[Any, ...] = ()
+    try:
+        groups = masked_m if offs is None else offs
+        # Dtypes and strides are not in the key, nor that the tensors agree about their sizes: the
+        # entry refuses others, and run() replaces it.
+        key = (
+            "grouped_gemm_wgrad",
+            a.shape[-2],  # in its place: `launch.ROWS`
+            a.shape[-1],
+            dy.shape[-1],
+            groups.shape,  # type: ignore[union-attr]
+            # Both are a mistake: never remembered, so the validation below tells it.
+            masked_m is None or offs is None or "several",
+            masked_m is None,
+            out_dtype,
+            a.get_device() if devices.has_several_gpus else None,
+            expected_m,
+            None if config is None else id(config),
+            # What has no memory is a tensor of another type (asked for in half of type()'s time),
+            # or is seen by a mode: it is never remembered, nor is what needs a gradient.
+            dy.__class__,
+            a.__class__,
+            groups.__class__,
+            out.__class__,
+            num_modes(),
+            is_grad_enabled()
+            and (dy.requires_grad or a.requires_grad or (out is not None and out.requires_grad)),
+        )
+        session = current.get()
+        launch = session.memo.get(key) or similar(session, key, a)
+        return launch.call(dy, a, groups, out)  # type: ignore[no-any-return]
+    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+        pass
+    given = Arguments(
+        dy=dy,
+        a=a,
+        offs=offs,
+        masked_m=masked_m,
+        out=out,
+        out_dtype=out_dtype,
+        expected_m=expected_m,
+    )
+    return run(given, config, key)

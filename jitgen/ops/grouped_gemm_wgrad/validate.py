@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `grouped_gemm_wgrad` accepts: every rule about its tensors, each with one error."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Arch, DType, Layout
+from jitgen.errors import InputError
+from jitgen.formats.protocol import OF_TORCH, TORCH
+from jitgen.frozen import frozen
+from jitgen.layouts import ARGUMENT
+from jitgen.ops import calling as common
+from jitgen.runtime import devices
+from jitgen.runtime.devices import Device
+from jitgen.runtime.session import Session
+from jitgen.targets.legality import rules, size_refusal
+from jitgen.targets.wgrad_space import WgradSpace
+
+
+@frozen
+class Arguments:
+    """The arguments of one `grouped_gemm_wgrad`, as the caller gave them; see there."""
+
+    dy: Tensor
+    a: Tensor
+    offs: Tensor | None
+    masked_m: Tensor | None
+    out: Tensor | None
+    out_dtype: torch.dtype | None
+    expected_m: int | None
+
+    @property
+    def groups(self) -> Tensor | None:
+        """The one of offs and masked_m that is given."""
+        return self.masked_m if self.offs is None else self.offs
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor among them, by its name."""
+        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+@frozen
+class Facts:
+    """
+    What follows from valid arguments; a tracer's sizes may be symbols.
+
+    Attributes:
+        device: What serves the tensors.
+        arch: Its target.
+        layout: How rows belong to groups.
+        a_dtype: Element type of dy and a.
+        out_dtype: Element type of the gradient.
+        groups: Number of groups.
+        rows: Rows of a; in the masked layout, of one group.
+        n: Columns of dy.
+        k: Columns of a.
+    """
+
+    op: ClassVar[str] = "grouped_gemm_wgrad"
+    device: Device
+    arch: Arch
+    layout: Layout
+    a_dtype: DType
+    out_dtype: DType
+    groups: int
+    rows: int
+    n: int
+    k: int
+
+
+def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts:
+    """
+    Return the facts about valid arguments.
+
+    Args:
+        given: The arguments.
+        session: What serves them.
+        has_memory: Whether tensors have addresses; a tracer's have none.
+
+    Raises:
+        InputError: Something is wrong; the first rule that is broken, in the order of this
+            function.
+    """
+    dy, a = given.dy, given.a
+    common.require_tensor("dy", dy)
+    common.require_tensor("a", a)
+    if given.offs is None and given.masked_m is None:
+        raise InputError("offs", "one of offs and masked_m is required (got none)")
+    layout, groups = common.layout_of(given.offs, None, given.masked_m)
+    device = devices.find(dy.device, session)
+    arch = device.arch
+    space: WgradSpace = rules(arch, Facts.op).space  # type: ignore[attr-defined]
+    _check_types(dy, a, space, arch)
+    rank, of = (3, "(G, M, {})") if layout is Layout.MASKED else (2, "(M, {})")
+    common.require_rank("dy", dy, rank, f"{of.format('N')} for {layout}")
+    common.require_rank("a", a, rank, f"{of.format('K')} for {layout}")
+    n, k = dy.shape[-1], a.shape[-1]
+    common.require_shape("a", a, (*dy.shape[:-1], k), f"as dy has shape {tuple(dy.shape)}")
+    for name, side, size in (("dy", "N", n), ("a", "K", k)):
+        if size == 0:
+            raise InputError(name, f"must have {side} of at least 1 (got 0)")
+    num_groups = groups.shape[0] if groups.dim() else 0
+    if num_groups == 0:
+        raise InputError(ARGUMENT[layout], "must have at least one group")
+    length = dy.shape[0] if layout is Layout.MASKED else num_groups
+    common.check_groups(ARGUMENT[layout], groups, length, ("dy", dy))
+    facts = Facts(
+        device=device,
+        arch=arch,
+        layout=layout,
+        a_dtype=OF_TORCH[a.dtype],
+        out_dtype=_check_out(given, (num_groups, n, k), space, arch),
+        groups=num_groups,
+        rows=dy.shape[-2],
+        n=n,
+        k=k,
+    )
+    if reason := size_refusal(facts, arch):
+        raise InputError("dy", reason)
+    alignment = rules(arch, Facts.op).alignment
+    for name, tensor in (("dy", dy), ("a", a), ("out", given.out)):
+        if tensor is not None:
+            common.check_memory(name, tensor, ("dy", dy), alignment, has_memory=has_memory)
+    _check_the_rest(given, n, k)
+    common.refuse_gradients(given.tensors, Facts.op)
+    return facts
+
+
+def _check_types(dy: Tensor, a: Tensor, space: WgradSpace, arch: Arch) -> None:
+    """Require one type that there are kernels for."""
+    allowed = [each for each in OF_TORCH if OF_TORCH[each] in space.of_a]
+    for name, tensor in (("dy", dy), ("a", a)):
+        if tensor.dtype is torch.float8_e4m3fn:
+            raise InputError(
+                name,
+                f"must be {common.words(set(allowed))} on {arch} (got {tensor.dtype}): sums over "
+                "rows need scales along rows, which no format has; keep or dequantise a bfloat16 "
+                "copy for the gradient of weights",
+            )
+        common.require_dtype(name, tensor, allowed, arch)
+    common.require_dtype("a", a, [dy.dtype], None)
+
+
+def _check_out(
+    given: Arguments, shape: tuple[int, int, int], space: WgradSpace, arch: Arch
+) -> DType:
+    out, wanted = given.out, given.out_dtype
+    known = {TORCH[dtype] for dtype in space.of_out(OF_TORCH[given.a.dtype])}
+    if wanted is not None and wanted not in known:
+        raise InputError("out_dtype", f"must be {common.words(known)} on {arch} (got {wanted})")
+    if out is None:
+        return OF_TORCH[wanted or torch.bfloat16]
+    common.require_tensor("out", out)
+    allowed = [wanted] if wanted is not None else sorted(known, key=str)
+    common.require_dtype("out", out, allowed, arch)
+    common.require_shape("out", out, shape, "groups by columns of dy by columns of a")
+    return OF_TORCH[out.dtype]
+
+
+def _check_the_rest(given: Arguments, n: int, k: int) -> None:
+    """Require an out that does not overlap itself, and words for choosing a kernel."""
+    out, expected_m = given.out, given.expected_m
+    if out is not None:
+        is_dense = out.stride(1) >= k or n == 1
+        spans = n if out.stride(1) <= 0 else (n - 1) * out.stride(1) + k
+        if not is_dense or (out.shape[0] > 1 and out.stride(0) < spans):
+            raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
+    if expected_m is not None and (type(expected_m) is not int or expected_m < 1):
+        raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public `permute_quantize`, and its warm path: one tuple, one lookup, one tvm-ffi call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, is_grad_enabled
+from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.compiler import is_dynamo_compiling
+
+from jitgen.ops.launch import similar
+from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
+from jitgen.ops.permute_quantize.dispatch import run
+from jitgen.ops.permute_quantize.validate import Arguments
+from jitgen.runtime import devices
+from jitgen.runtime.session import current
+
+
+def permute_quantize(  # noqa: PLR0913  # each is one thing to say
+    x: Tensor,
+    permutation: Tensor,
+    *,
+    top_k: int,
+    offs: Tensor | None = None,
+    m_indices: Tensor | None = None,
+    masked_m: Tensor | None = None,
+    inverse: Tensor | None = None,
+    scale_granularity: str = "block128",
+    q_dtype: torch.dtype | None = None,
+    scale: Tensor | None = None,
+    power_of_two: bool = False,
+    rounding: str = "up",
+    out: Tensor | None = None,
+    config: PermuteQuantizeConfig | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """
+    Copy the rows of tokens to where their experts want them, and quantise them on the way.
+
+    Row r of the result is row ``permutation[r] // top_k`` of x, as `jitgen.quantize` would have
+    quantised it, bit by bit, in the order that `jitgen.grouped_gemm` reads. The kernel is compiled
+    at the first call that needs it, unless it was prewarmed or JITGEN_ON_MISS says otherwise; it
+    runs on the current stream of the tensors' device, and nothing waits.
+
+    Exactly one of `offs`, `m_indices` and `masked_m` says which rows belong to a group, as for
+    `jitgen.grouped_gemm`. Their values, and those of permutation and inverse, are read on the
+    device and not checked; what points nowhere is left out, or counts as another token.
+
+    Args:
+        x: (T, K) bfloat16, rows of tokens, last dimension contiguous. On a GPU K is a multiple of
+            16, and address and strides are multiples of 16 bytes.
+        permutation: (T * top_k,) int32 for ragged rows, as `jitgen.route` gives it: the pair in
+            each row, a pair being a token times `top_k` plus one of its places; -1 in rows of no
+            group. (M,) for contiguous rows, (G, M) for masked ones.
+        top_k: Places of a token, 1 to 32.
+        offs: (G,) int32, the ragged layout: the row behind the last of each group.
+        m_indices: (M,) int32, the contiguous layout: the group of each row, -1 for padding.
+        masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
+        inverse: (T, top_k) int32, as `jitgen.route` gives it: the row of each pair, -1 where it has
+            none. Results are the same without it. With it kernels for ragged rows, but those with
+            scales in atoms, read and quantise each token once for all of its copies.
+        scale_granularity: How many values share a scale:
+
+            =============  =========================  ===================  =============
+            granularity    scale                      q                    found by
+            =============  =========================  ===================  =============
+            block128       (M, KB) or (G, M, KB)      float8_e4m3fn        the kernel
+            row            (M,) or (G, M)             float8_e4m3fn        the kernel
+            tensor         (1,)                       float8_e4m3fn        the caller
+            none           None                       bfloat16
+            mx32           atoms, float8_e8m0fnu      float8_e4m3fn        the kernel
+            nv16           atoms, float8_e4m3fn       uint8, e2m1 pairs    the kernel
+            =============  =========================  ===================  =============
+
+            with KB = ceil(K / 128), float32, M contiguous. Atoms are those of
+            `jitgen.quantize.mxfp8` and `nvfp4`, for ragged and masked rows, on GPUs.
+        q_dtype: torch.float4_e2m1fn_x2 with ``mx32`` makes MXFP4 of MXFP8: q is uint8.
+        scale: float32 on the same device: (1,), which values are divided by, for ``tensor``; for
+            ``nv16`` what is over the scales, (1,), or (G,) with masked rows.
+        power_of_two: Round float32 scales that the kernel finds up to powers of two.
+        rounding: ``up`` or ``floor``, for ``mx32``: as for `jitgen.quantize.mxfp8`.
+        out: Where q goes: the shape of `permutation` by K (by K / 2 for e2m1), last dimension
+            contiguous; on a GPU address and strides are multiples of 16 bytes. Rows of no group are
+            not written.
+        config: A config to use instead of the selector's.
+
+    Returns:
+        q: `out`, or a new tensor; rows of no group are not initialised.
+        scale: New scales, where likewise; for ``tensor`` the one given; None for ``none``.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+            A tensor that requires a gradient is wrong while autograd is on, because there is none.
+        UnsupportedConfig: The target cannot run `config`.
+        KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
+            captured.
+        CompileError: The kernel cannot be compiled.
+
+    Safe to call from any thread. torch's tracers see one operation,
+    ``torch.ops.jitgen.permute_quantize``; see `jitgen.ops.tracing`.
+    """
+    if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
+        from jitgen.ops.tracing import compiled_rows as compiled
+
+        return compiled.permute_quantize(
+            *(x, permutation, top_k, offs, m_indices, masked_m, inverse, scale_granularity),
+            *(q_dtype, scale, power_of_two, rounding, out, config),
+        )
+    key: tuple[Any, ...] = ()
+    try:
+        groups: Tensor | None = None
+        if m_indices is None and masked_m is None:
+            layout, groups = "ragged", offs
+            # In the family's key, too, where the number of tokens is not.
+            rows: Any = permutation.shape[0] - x.shape[0] * top_k
+        elif offs is None and masked_m is None:
+            layout, groups = "contiguous", m_indices
+            rows = 0
+        elif offs is None and m_indices is None:
+            layout, groups = "masked", masked_m
+            rows = 0
+        else:
+            layout, rows = "several", 0  # a mistake: never remembered, so the validation tells it
+        # Dtypes and strides are not in the key, nor that tensors agree about their sizes: the
+        # entry refuses others, and run() replaces it.
+        shape = x.shape
+        key = (
+            layout,
+            shape,  # in its place: `launch.ROWS`
+            shape[-1],
+            rows,
+            top_k,
+            None if m_indices is not None else groups.numel(),  # type: ignore[union-attr]
+            None if out is None else out.shape[-1],
+            x.get_device() if devices.has_several_gpus else None,
+            scale_granularity,
+            q_dtype,
+            power_of_two,
+            rounding,
+            None if config is None else id(config),
+            "permute_quantize",  # other operations remember in the same place
+            # What has no memory is a tensor of another type (asked for in half of type()'s time),
+            # or is seen by a mode: it is never remembered, nor is what needs a gradient.
+            x.__class__,
+            permutation.__class__,
+            groups.__class__,
+            None if inverse is None else (inverse.shape[-1], inverse.__class__),
+            scale.__class__,
+            out.__class__,
+            num_modes(),
+            is_grad_enabled()
+            and (
+                x.requires_grad
+                or (out is not None and out.requires_grad)
+                or (scale is not None and scale.requires_grad)
+            ),
+        )
+        session = current.get()
+        launch = session.memo.get(key) or similar(session, key, x)
+        return launch.call(  # type: ignore[no-any-return]
+            x, permutation, top_k, groups, inverse, scale, out
+        )
+    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+        pass
+    given = Arguments(
+        x=x,
+        permutation=permutation,
+        top_k=top_k,
+        offs=offs,
+        m_indices=m_indices,
+        masked_m=masked_m,
+        inverse=inverse,
+        scale_granularity=scale_granularity,
+        q_dtype=q_dtype,
+        scale=scale,
+        power_of_two=power_of_two,
+        rounding=rounding,
+        out=out,
+    )
+    return run(given, config, key)

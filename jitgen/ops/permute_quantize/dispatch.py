@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments to a launch: the part of a call that runs once for each combination of shapes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jitgen import formats
+from jitgen.config import Config
+from jitgen.errors import InputError
+from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
+from jitgen.frozen import frozen
+from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
+from jitgen.ops.permute_quantize.config import (
+    Format,
+    PermuteQuantizeConfig,
+    PermuteQuantizeProblem,
+    Walk,
+)
+from jitgen.ops.permute_quantize.validate import Arguments, Facts, validate
+from jitgen.runtime.session import Session, current
+from jitgen.targets.legality import require
+
+Result = tuple[Tensor, Tensor | None]
+
+_PAIRS = torch.float4_e2m1fn_x2
+
+
+@frozen
+class Launch(AnyLaunch):
+    """
+    What a call needs besides its tensors.
+
+    Attributes:
+        per_element: Values in an element of q.
+        q_dtype: Element type of q as kernels take it.
+        form: The format of the scales that the kernel finds; None where it finds none.
+        num_groups: Groups whose rows follow each other, where scales lie in atoms; else 0.
+        is_scatter: Whether the kernel asks the inverse, and not the permutation.
+    """
+
+    per_element: int
+    q_dtype: torch.dtype
+    form: ScaleFormat | None
+    num_groups: int
+    is_scatter: bool
+
+    def call(  # the tensors
+        self,
+        x: Tensor,
+        permutation: Tensor,
+        top_k: int,
+        groups: Tensor | None,
+        inverse: Tensor | None,
+        scale: Tensor | None,
+        out: Tensor | None,
+    ) -> Result:
+        """Launch the kernel, into `out` if it is given; return q and its scales."""
+        rows, columns = permutation.shape, x.shape[-1]
+        q = out
+        if q is None:
+            q = x.new_empty((*rows, columns // self.per_element), dtype=self.q_dtype)
+        written = q.view(torch.uint8) if q.dtype is _PAIRS else q
+        given: list[Tensor | int | None] = [x, inverse, written]
+        if not self.is_scatter:
+            given = [x, permutation, groups, written]
+        if self.form is not None:
+            found = self.form.new_a(x, Rows(tuple(rows), self.num_groups), columns)
+            given.append(found)
+            if scale is not None:
+                given.append(scale)
+            scale = found
+        elif scale is not None:
+            given.append(scale)
+        if not self.is_scatter:
+            given.append(top_k)
+        self.function(*given, *self.tail)
+        return q, scale
+
+
+def new_q(given: Arguments, form: Format) -> Tensor:
+    """Return results, not initialised."""
+    columns = given.x.shape[-1] // form.q_dtype.values_per_element
+    return given.x.new_empty((*given.permutation.shape, columns), dtype=stored_as(form))
+
+
+def new_scale(given: Arguments, form: Format, num_groups: int) -> Tensor | None:
+    """
+    Return scales of the results as the next GEMM reads them, not initialised; None where a kernel
+    finds none.
+    """
+    kind, groups = _form(form), _counted(form, given.offs, num_groups)
+    if kind is None:
+        return None
+    return kind.new_a(given.x, Rows(tuple(given.permutation.shape), groups), given.x.shape[-1])
+
+
+def stored_as(form: Format) -> torch.dtype:
+    """Return the element type of new results: two values of e2m1 are a byte."""
+    return torch.uint8 if TORCH[form.q_dtype] is _PAIRS else TORCH[form.q_dtype]
+
+
+def _form(form: Format) -> ScaleFormat | None:
+    """Return the format of scales that a kernel finds, which is that of a GEMM's a."""
+    return formats.find(form.scales) if form.has_own_scales else None
+
+
+def _counted(form: Format, offs: Tensor | None, num_groups: int) -> int:
+    """Return the groups from whose starts atoms count ragged rows; 0 for others."""
+    return num_groups if form.has_atoms and offs is not None else 0
+
+
+def run(given: Arguments, config: PermuteQuantizeConfig | None, key: Key) -> Result:
+    """
+    Do what `permute_quantize` says, with every check, and remember the launch under `key`.
+
+    A call that torch traces becomes an operation in torch's hands instead, and is not remembered.
+
+    Raises:
+        InputError: An argument is wrong, or does not fit the forced config.
+        JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`. Nothing
+            else: where the device has no memory left, it is a torch.OutOfMemoryError as well.
+    """
+    if is_traced(given.tensors.values()):
+        from jitgen.ops.tracing import permute_quantize as traced
+
+        return traced.record(given, config)
+    with calling("permute_quantize"):
+        session = current.get()
+        launch = prepared(session, key, given.x, lambda: _prepare(given, config, session))
+        return launch.call(
+            *(given.x, given.permutation, given.top_k, given.groups),
+            *(given.inverse, given.scale, given.out),
+        )
+
+
+def _prepare(
+    given: Arguments, config: PermuteQuantizeConfig | None, session: Session
+) -> tuple[Launch, Family, int]:
+    """
+    Validate `given`, choose a config unless one is forced, and get a kernel.
+
+    Returns:
+        The launch, the family that it belongs to, and its tokens; 0 where there is nothing to
+        launch.
+    """
+    facts = validate(given, session)
+    family = Family()
+    neighbours: tuple[Config, ...] = ()
+    if config is None:
+        problem = problem_of(given, facts)
+        wanted, neighbours = chosen(session, problem, facts.arch, "x")
+        family = Family.of(problem, facts, None)
+    else:  # whatever the tokens, it serves, and is never replaced
+        require_fit(config, given, facts)
+        wanted = config
+    function, served = nothing, wanted
+    if facts.rows and given.permutation.numel():
+        function, served = facts.device.entry(session, wanted, neighbours)
+    form = facts.format
+    launch = Launch(
+        function=function,
+        tail=facts.device.tail,
+        config=served,
+        awaited=None if served == wanted else wanted,
+        per_element=form.q_dtype.values_per_element,
+        q_dtype=stored_as(form),
+        form=_form(form),
+        num_groups=_counted(form, given.offs, facts.num_groups),
+        is_scatter=wanted.walk is Walk.SCATTER,  # type: ignore[attr-defined]
+    )
+    return launch, family, facts.rows
+
+
+def problem_of(given: Arguments, facts: Facts) -> PermuteQuantizeProblem:
+    """Return what is chosen for."""
+    return PermuteQuantizeProblem(
+        layout=facts.layout,
+        m=facts.rows,
+        k=facts.k,
+        top_k=given.top_k,
+        format=facts.format,
+        walk=facts.walk,
+        power_of_two=given.power_of_two,
+        rounding=facts.rounding,
+    )
+
+
+def require_config(config: object) -> None:
+    """
+    Do nothing if `config` is one.
+
+    Raises:
+        InputError: It is not.
+    """
+    if not isinstance(config, PermuteQuantizeConfig):
+        raise InputError("config", f"must be a PermuteQuantizeConfig (got {type(config).__name__})")
+
+
+def require_fit(config: PermuteQuantizeConfig, given: Arguments, facts: Facts) -> None:
+    """
+    Do nothing if `config` is legal and made for a call like this; one that gathers serves any.
+
+    Raises:
+        InputError: It is no config, or one for another call.
+        UnsupportedConfig: The target cannot run it.
+    """
+    require_config(config)
+    walk = Walk.GATHER if config.walk is Walk.GATHER else facts.walk
+    wanted = PermuteQuantizeConfig(
+        layout=facts.layout,
+        format=facts.format,
+        walk=walk,
+        power_of_two=given.power_of_two,
+        rounding=facts.rounding,
+        tiling=config.tiling,
+    )
+    if config != wanted:
+        raise InputError(
+            "config",
+            f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
+        )
+    require(config, facts.arch)

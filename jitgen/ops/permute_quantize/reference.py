@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What the kernels of `permute_quantize` compute, in torch: rows are gathered, then `jitgen.quantize`
+says what becomes of them. Scales and values are equal bit by bit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jitgen.errors import InputError
+from jitgen.formats.block128 import per_token_group
+from jitgen.formats.e4m3 import MAX
+from jitgen.formats.mx32 import Rounding, mxfp4, mxfp8
+from jitgen.formats.nv16 import nvfp4
+from jitgen.formats.row import per_row
+from jitgen.ops.permute_quantize.config import Format
+
+
+def permute_quantize(  # noqa: PLR0913  # the arguments of the real one
+    x: Tensor,
+    permutation: Tensor,
+    *,
+    top_k: int,
+    offs: Tensor | None = None,
+    m_indices: Tensor | None = None,
+    masked_m: Tensor | None = None,
+    form: Format = Format.BLOCK128,
+    scale: Tensor | None = None,
+    power_of_two: bool = False,
+    rounding: Rounding = "up",
+) -> tuple[Tensor, Tensor | None]:
+    """
+    Return rows of tokens in the order of a permutation, quantised, computed slowly and plainly.
+
+    Waits for the device. Rows of no group are 0 before they are quantised.
+
+    Args:
+        x: (T, K) bfloat16.
+        permutation: (M,) or (G, M) int32: the pair of each row, token times `top_k` plus place.
+        top_k: Places of a token.
+        offs: (G,) int32: where the rows of each group end. Exactly one of these three is given.
+        m_indices: (M,) int32: the group of each row, -1 for padding.
+        masked_m: (G,) int32: how many rows of each matrix count.
+        form: What values become.
+        scale: float32: (1,) for ``tensor``, (1,) or (G,) for ``nvfp4``, which has scales over its
+            scales.
+        power_of_two: Round float32 scales up to powers of two.
+        rounding: Of scales that are powers of two anyway.
+
+    Returns:
+        q: Values in the order of `permutation`.
+        scale: As `jitgen.quantize` returns it; for ``tensor`` the one given; None for ``none``.
+
+    Raises:
+        InputError: A scale is given that does not belong here, or lacks.
+    """
+    if (scale is not None) != form.has_given_scale:
+        raise InputError("scale", f"is given for tensor and nvfp4, and only there (got {form})")
+    owned = owned_rows(permutation, offs, m_indices, masked_m)
+    tokens = (permutation.long() // top_k).clamp(0, max(0, len(x) - 1))
+    rows = x[tokens.flatten()].view(*tokens.shape, -1).where(owned.unsqueeze(-1), 0.0)
+    if form is Format.BLOCK128:
+        return per_token_group(rows, power_of_two=power_of_two)
+    if form is Format.ROW:
+        return per_row(rows, power_of_two=power_of_two)
+    if form is Format.NVFP4:
+        return nvfp4(rows, offs=offs, global_scale=scale)[:2]
+    if form in (Format.MXFP8, Format.MXFP4):
+        return (mxfp8 if form is Format.MXFP8 else mxfp4)(rows, offs=offs, rounding=rounding)
+    if scale is not None:
+        return (rows.float() / scale).clamp(-MAX, MAX).to(torch.float8_e4m3fn), scale
+    return rows, None
+
+
+def owned_rows(
+    permutation: Tensor,
+    offs: Tensor | None,
+    m_indices: Tensor | None,
+    masked_m: Tensor | None,
+) -> Tensor:
+    """
+    Return which rows of a result belong to a group: bool, the shape of `permutation`.
+
+    Raises:
+        InputError: Not exactly one of `offs`, `m_indices` and `masked_m` is given.
+    """
+    if sum(given is not None for given in (offs, m_indices, masked_m)) != 1:
+        raise InputError("offs", "give exactly one of offs, m_indices and masked_m")
+    if m_indices is not None:
+        return m_indices >= 0
+    rows = torch.arange(permutation.shape[-1], device=permutation.device)
+    if masked_m is not None:
+        return rows < masked_m[:, None]
+    end = offs[-1] if offs is not None and len(offs) else 0
+    return rows < end

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `permute_quantize` accepts: every rule about its arguments, each with one error."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Arch, Layout
+from jitgen.errors import InputError
+from jitgen.formats.protocol import TORCH
+from jitgen.frozen import frozen
+from jitgen.layouts import ARGUMENT
+from jitgen.ops import calling as common
+from jitgen.ops.permute_quantize.config import MOST_PLACES, Format, Walk
+from jitgen.ops.quantize.config import Rounding
+from jitgen.runtime import devices
+from jitgen.runtime.devices import Device
+from jitgen.runtime.session import Session
+from jitgen.targets.legality import rules, size_refusal, target
+
+GRANULARITIES = ("block128", "row", "tensor", "none", "mx32", "nv16")
+_FORMATS = {
+    **{name: Format(name) for name in GRANULARITIES[:4]},
+    "mx32": Format.MXFP8,
+    "nv16": Format.NVFP4,
+}
+_PAIRS = (torch.float4_e2m1fn_x2, torch.uint8)
+
+
+@frozen
+class Arguments:
+    """The arguments of one `permute_quantize`, as the caller gave them; see there."""
+
+    x: Tensor
+    permutation: Tensor
+    top_k: int
+    offs: Tensor | None
+    m_indices: Tensor | None
+    masked_m: Tensor | None
+    inverse: Tensor | None
+    scale_granularity: str
+    q_dtype: torch.dtype | None
+    scale: Tensor | None
+    power_of_two: bool
+    rounding: str
+    out: Tensor | None
+
+    @property
+    def groups(self) -> Tensor | None:
+        """The one of offs, m_indices and masked_m that is given."""
+        return next((x for x in (self.offs, self.m_indices, self.masked_m) if x is not None), None)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor among them, by its name."""
+        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+@frozen
+class Facts:
+    """
+    What follows from valid arguments; a tracer's sizes may be symbols.
+
+    Attributes:
+        device: What serves the tensors.
+        arch: Its target.
+        layout: How rows belong to groups.
+        format: What values become.
+        walk: What kernels walk over.
+        rounding: How scales of a byte that are powers of two are found.
+        groups: 1, for what is chosen hangs on tokens alone.
+        num_groups: Groups of ragged and masked rows; 0 for contiguous ones, where nobody knows it.
+        rows: Tokens.
+        k: Columns.
+    """
+
+    op: ClassVar[str] = "permute_quantize"
+    device: Device
+    arch: Arch
+    layout: Layout
+    format: Format
+    walk: Walk
+    rounding: Rounding
+    groups: int
+    num_groups: int
+    rows: int
+    k: int
+
+
+def format_of(scale_granularity: object, q_dtype: object) -> Format:
+    """
+    Return what values become.
+
+    Raises:
+        InputError: There is no such granularity, or no such type with it.
+    """
+    form = _FORMATS.get(scale_granularity) if isinstance(scale_granularity, str) else None
+    if form is None:
+        allowed = ", ".join(GRANULARITIES)
+        raise InputError(
+            "scale_granularity", f"must be one of {allowed} (got {scale_granularity!r})"
+        )
+    if form is Format.MXFP8 and q_dtype in _PAIRS:
+        form = Format.MXFP4
+    usual = TORCH[form.q_dtype]
+    allowed_types = _PAIRS if usual in _PAIRS else (usual,)
+    if q_dtype is not None and q_dtype not in allowed_types:
+        more = " or float4_e2m1fn_x2" if form is Format.MXFP8 else ""
+        raise InputError(
+            "q_dtype",
+            f"must be {common.words({usual})}{more} for {scale_granularity} (got {q_dtype})",
+        )
+    return form
+
+
+def walk_of(form: Format, layout: Layout, inverse: Tensor | None, arch: Arch) -> Walk:
+    """Return what a kernel walks over: tokens, where it is told their rows and can."""
+    is_free = inverse is not None and layout is Layout.RAGGED and arch.is_gpu
+    return Walk.SCATTER if is_free and not form.has_atoms else Walk.GATHER
+
+
+def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts:
+    """
+    Return the facts about valid arguments.
+
+    Args:
+        given: The arguments.
+        session: What serves them.
+        has_memory: Whether tensors have addresses; a tracer's have none.
+
+    Raises:
+        InputError: Something is wrong; the first rule that is broken, in the order of this
+            function.
+    """
+    x, top_k = given.x, given.top_k
+    common.require_tensor("x", x)
+    layout, groups = common.layout_of(given.offs, given.m_indices, given.masked_m)
+    device = devices.find(x.device, session, "x")
+    arch = device.arch
+    if Facts.op not in target(arch).operations:
+        raise InputError("x", f"must be on a device with kernels of permute_quantize (got {arch})")
+    common.require_dtype("x", x, [torch.bfloat16], arch)
+    common.require_rank("x", x, 2, "(T, K)")
+    if x.shape[1] == 0:
+        raise InputError("x", "must have at least one column (got 0)")
+    if type(top_k) is not int or not 1 <= top_k <= MOST_PLACES:
+        raise InputError("top_k", f"must be an integer from 1 to {MOST_PLACES} (got {top_k!r})")
+    form = format_of(given.scale_granularity, given.q_dtype)
+    _check_rows(given, layout, groups)
+    _check_options(given, form)
+    facts = Facts(
+        device=device,
+        arch=arch,
+        layout=layout,
+        format=form,
+        walk=walk_of(form, layout, given.inverse, arch),
+        rounding=Rounding(given.rounding),
+        groups=1,
+        num_groups=0 if layout is Layout.CONTIGUOUS else groups.shape[0],
+        rows=x.shape[0],
+        k=x.shape[1],
+    )
+    if reason := size_refusal(facts, arch):
+        raise InputError("x", reason)
+    _check_tensors(given, facts, has_memory=has_memory)
+    common.refuse_gradients(given.tensors, Facts.op)
+    return facts
+
+
+def _check_rows(given: Arguments, layout: Layout, groups: Tensor) -> None:
+    """Require a permutation, and what says which rows belong to a group, beside x."""
+    x, permutation = given.x, given.permutation
+    common.require_tensor("permutation", permutation)
+    common.require_dtype("permutation", permutation, [torch.int32], None)
+    is_masked = layout is Layout.MASKED
+    of = f"{'(G, M)' if is_masked else '(M,)'} for {layout}"
+    common.require_rank("permutation", permutation, 2 if is_masked else 1, of)
+    common.require_device("permutation", permutation, ("x", x))
+    common.require_unit_stride("permutation", permutation, -1)
+    if layout is Layout.RAGGED:
+        pairs = x.shape[0] * given.top_k
+        common.require_shape("permutation", permutation, (pairs,), "a row for each pair of x")
+    common.require_rank(ARGUMENT[layout], groups, 1, "one number for each group or row")
+    if groups.shape[0] == 0 and layout is not Layout.CONTIGUOUS:
+        raise InputError(ARGUMENT[layout], "must have at least one group: the group list is empty")
+    length = groups.shape[0] if layout is Layout.RAGGED else permutation.shape[0]
+    common.check_groups(ARGUMENT[layout], groups, length, ("x", x))
+    if (inverse := given.inverse) is not None:
+        common.require_tensor("inverse", inverse)
+        common.require_dtype("inverse", inverse, [torch.int32], None)
+        common.require_shape("inverse", inverse, (x.shape[0], given.top_k), "a row for each pair")
+        common.require_device("inverse", inverse, ("x", x))
+        common.require_unit_stride("inverse", inverse, -1)
+
+
+def _check_options(given: Arguments, form: Format) -> None:
+    if type(given.power_of_two) is not bool:
+        raise InputError("power_of_two", f"must be True or False (got {given.power_of_two!r})")
+    if given.power_of_two and not form.has_float_scales:
+        raise InputError(
+            "power_of_two", f"is for block128 and row, whose scales are found here (got {form})"
+        )
+    if given.rounding not in tuple(Rounding):
+        raise InputError("rounding", f"must be up or floor (got {given.rounding!r})")
+    if given.rounding != Rounding.UP and form not in (Format.MXFP8, Format.MXFP4):
+        raise InputError("rounding", f"is for mx32 (got {given.rounding} for {form})")
+
+
+def _check_tensors(given: Arguments, facts: Facts, *, has_memory: bool) -> None:
+    """Require scale and out to fit, and memory that vectors can be read from."""
+    x, out, scale, form = given.x, given.out, given.scale, facts.format
+    if (scale is not None) != form.has_given_scale:
+        what = "is required for" if scale is None else "is found by the kernel, but for"
+        raise InputError("scale", f"{what} tensor and nv16 (got {given.scale_granularity})")
+    if scale is not None:
+        is_each = form is Format.NVFP4 and facts.layout is Layout.MASKED
+        length = facts.num_groups if is_each else 1
+        common.require_tensor("scale", scale)
+        common.require_dtype("scale", scale, [torch.float32], None)
+        why = "one for each matrix" if is_each else "one for all"
+        common.require_shape("scale", scale, (length,), why)
+        common.require_device("scale", scale, ("x", x))
+    alignment: int = rules(facts.arch, facts.op).alignment
+    each: dict[str, tuple[Any, int]] = {"x": (x, alignment)}
+    if out is not None:
+        common.require_tensor("out", out)
+        types = list(_PAIRS) if TORCH[form.q_dtype] in _PAIRS else [TORCH[form.q_dtype]]
+        common.require_dtype("out", out, types, None)
+        columns = facts.k // form.q_dtype.values_per_element
+        shape = (*given.permutation.shape, columns)
+        common.require_shape("out", out, shape, "rows of the permutation by columns of x")
+        if out.shape[-2] > 1 and out.stride(-2) < columns:
+            raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
+        each["out"] = (out, alignment)
+    for name, (tensor, size) in each.items():
+        common.check_memory(name, tensor, ("x", x), size, has_memory=has_memory)

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public `route` and `sort_pairs`: warm, one tuple, one lookup, one tvm-ffi call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, is_grad_enabled
+from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.compiler import is_dynamo_compiling
+
+from jitgen.ops.launch import similar
+from jitgen.ops.route.config import RouteConfig
+from jitgen.ops.route.dispatch import run
+from jitgen.ops.route.results import Routing, Sorting
+from jitgen.ops.route.validate import Arguments
+from jitgen.runtime import devices
+from jitgen.runtime.session import current
+
+
+def route(  # noqa: PLR0913  # each is one thing to say
+    scores: Tensor,
+    *,
+    top_k: int,
+    scoring: str = "softmax",
+    bias: Tensor | None = None,
+    expert_groups: int = 1,
+    top_groups: int = 1,
+    renormalize: bool = True,
+    scale: float = 1.0,
+    first_expert: int = 0,
+    local_experts: int | None = None,
+    out: Routing | None = None,
+    config: RouteConfig | None = None,
+) -> Routing:
+    """
+    Choose the experts of every token, and sort its pairs by them: what an MoE layer begins with.
+
+    The kernel is compiled at the first call that needs it, unless it was prewarmed or
+    JITGEN_ON_MISS says otherwise; it runs on the current stream of the tensors' device, in one
+    launch for few tokens and in two for many, and nothing waits.
+
+    Of equal scores the lower expert comes first. A NaN is below every number: such an expert is
+    chosen after all others, and its weight is NaN. Nothing of a call depends on which thread was
+    first: the same input gives the same bits.
+
+    Args:
+        scores: (T, E) bfloat16 or float32, the router's logits; columns are neighbours. E is at
+            most 512.
+        top_k: Experts of a token, k; at most 32.
+        scoring: What becomes of a token's logits: ``softmax`` over all E (Mixtral, Qwen3; gpt-oss's
+            softmax of the chosen is this one, renormalised) or ``sigmoid`` (DeepSeek-V3).
+        bias: (E,) float32, added to scores for choosing, and for nothing else.
+        expert_groups: Experts are in so many equal groups of neighbours, two or more in each.
+        top_groups: Groups that a token may choose from: those whose two best scores, with the bias,
+            sum up to the most.
+        renormalize: Divide a token's weights by their sum (for sigmoid, plus 1e-20).
+        scale: What weights are multiplied with at last.
+        first_expert: The first expert of this device.
+        local_experts: Experts of this device, G; None: all from `first_expert` on, which is then 0.
+            Pairs of others are not sorted.
+        out: Tensors to write to, dense, instead of new ones.
+        config: A config to use instead of the selector's.
+
+    Returns:
+        topk_weights: (T, k) float32: scores of the chosen, renormalised, scaled.
+        topk_ids: (T, k) int32: experts of all devices, the best first.
+        offs: (G,) int32: the row behind each local expert's, as `jitgen.grouped_gemm` takes it.
+        permutation: (T k,) int32: the pair ``t * k + j`` in each sorted row: expert after expert,
+            the pairs of each in ascending order; -1 in rows from ``offs[-1]`` on.
+        inverse: (T, k) int32: the sorted row of each pair; -1 where its expert is not local.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+        CompileError: The kernel cannot be compiled.
+
+    Safe to call from any thread. torch's tracers see one operation, ``torch.ops.jitgen.route``; see
+    `jitgen.ops.tracing`.
+    """
+    if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
+        from jitgen.ops.tracing import compiled_route
+
+        return compiled_route.route(
+            *(scores, top_k, scoring, bias, expert_groups, top_groups, renormalize, scale),
+            *(first_expert, local_experts, out, config),
+        )
+    key: tuple[Any, ...] = ()
+    try:
+        # Dtypes and strides are not in the key, nor that results have the rows of scores: the entry
+        # refuses others, and run() replaces it.
+        shape = scores.shape
+        key = (
+            "route",  # other operations remember in the same place
+            shape,  # in its place: `launch.ROWS`
+            shape[-1],
+            top_k,
+            scoring,
+            bias.__class__,
+            expert_groups,
+            top_groups,
+            renormalize,
+            scale,
+            first_expert,
+            local_experts,
+            scores.get_device() if devices.has_several_gpus else None,
+            None if config is None else id(config),
+            # The entry knows neither k nor G: whoever gives results gives the right ones.
+            None if out is None else _sizes(out),
+            # What has no memory is a tensor of another type, or is seen by a mode: it is never
+            # remembered, nor is what needs a gradient.
+            scores.__class__,
+            num_modes(),
+            is_grad_enabled() and scores.requires_grad,
+        )
+        session = current.get()
+        launch = session.memo.get(key) or similar(session, key, scores)
+        return launch.route(scores, bias, out)  # type: ignore[no-any-return]
+    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+        pass
+    given = Arguments(
+        scores=scores,
+        top_k=top_k,
+        scoring=scoring,
+        bias=bias,
+        expert_groups=expert_groups,
+        top_groups=top_groups,
+        renormalize=renormalize,
+        scale=scale,
+        first_expert=first_expert,
+        local_experts=local_experts,
+        out=out,
+    )
+    return run(given, config, key)  # type: ignore[no-any-return]
+
+
+def sort_pairs(
+    topk_ids: Tensor,
+    *,
+    experts: int,
+    first_expert: int = 0,
+    local_experts: int | None = None,
+    out: Sorting | None = None,
+    config: RouteConfig | None = None,
+) -> Sorting:
+    """
+    Sort pairs of tokens and experts that somebody else chose, as `route` sorts its own.
+
+    Args:
+        topk_ids: (T, k) int32, dense: experts of all devices. Pairs whose expert is not local, such
+            as -1, are not sorted. A token may have an expert twice.
+        experts: Experts of all devices, E.
+        first_expert: As of `route`.
+        local_experts: As of `route`; at most 512.
+        out: Tensors to write to, dense, instead of new ones.
+        config: A config to use instead of the selector's.
+
+    Returns:
+        The last three fields of what `route` returns.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+        CompileError: The kernel cannot be compiled.
+    """
+    if is_dynamo_compiling():
+        from jitgen.ops.tracing import compiled_route
+
+        return compiled_route.sort_pairs(
+            topk_ids, experts, first_expert, local_experts, out, config
+        )
+    key: tuple[Any, ...] = ()
+    try:
+        shape = topk_ids.shape
+        key = (
+            "sort_pairs",
+            shape,  # in its place: `launch.ROWS`
+            shape[-1],
+            experts,
+            first_expert,
+            local_experts,
+            topk_ids.get_device() if devices.has_several_gpus else None,
+            None if config is None else id(config),
+            None if out is None else _sizes(out),
+            topk_ids.__class__,
+            num_modes(),
+        )
+        session = current.get()
+        launch = session.memo.get(key) or similar(session, key, topk_ids)
+        return launch.sort(topk_ids, out)  # type: ignore[no-any-return]
+    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+        pass
+    given = Arguments(
+        topk_ids=topk_ids,
+        experts=experts,
+        first_expert=first_expert,
+        local_experts=local_experts,
+        out=out,
+    )
+    return run(given, config, key)  # type: ignore[no-any-return]
+
+
+def _sizes(out: Routing | Sorting) -> tuple[Any, ...]:
+    """Return what the entry takes as it is given: k, G, whether there is a row for each pair."""
+    return (
+        out.__class__,
+        out.inverse.shape,
+        out.offs.shape,
+        out.permutation.shape,
+        *(each.__class__ for each in out),
+    )

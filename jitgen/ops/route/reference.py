@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What `route` and `sort_pairs` compute, in torch, slowly and plainly.
+
+Kernels compute exp() in their own way: their weights may differ in their last bits, and so may the
+choice where two scores are as near as that.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jitgen.errors import InputError
+from jitgen.ops.route.results import Routing, Sorting
+
+SCORINGS = ("softmax", "sigmoid")
+SMALLEST_SUM = 1e-20
+"""What is added to a sum of sigmoids before weights are divided by it: all of them may be 0."""
+
+
+def route(  # noqa: PLR0913  # the arguments of the real one
+    scores: Tensor,
+    *,
+    top_k: int,
+    scoring: str = "softmax",
+    bias: Tensor | None = None,
+    expert_groups: int = 1,
+    top_groups: int = 1,
+    renormalize: bool = True,
+    scale: float = 1.0,
+    first_expert: int = 0,
+    local_experts: int | None = None,
+) -> Routing:
+    """
+    Return what `jitgen.route` does with the same arguments, for any float type.
+
+    Raises:
+        InputError: `scoring` is not known.
+    """
+    ranks = by_rank(scores, scoring, bias, expert_groups)
+    ids = chosen(ranks, top_k, expert_groups, top_groups)
+    weights = scored(scores, scoring).gather(1, ids)
+    if renormalize:
+        least = SMALLEST_SUM if scoring == "sigmoid" else 0.0
+        weights = weights / (weights.sum(1, keepdim=True) + least)
+    topk_ids = ids.to(torch.int32)
+    local = scores.shape[1] if local_experts is None else local_experts
+    sorting = sort_pairs(topk_ids, experts=local, first_expert=first_expert, local_experts=local)
+    return Routing(weights.float() * scale, topk_ids, *sorting)
+
+
+def scored(scores: Tensor, scoring: str) -> Tensor:
+    """Return the score of every expert: float32, or float64 for that."""
+    values = scores if scores.dtype is torch.float64 else scores.float()
+    if scoring not in SCORINGS:
+        raise InputError("scoring", f"must be one of {', '.join(SCORINGS)} (got {scoring!r})")
+    return values.softmax(1) if scoring == "softmax" else values.sigmoid()
+
+
+def by_rank(scores: Tensor, scoring: str, bias: Tensor | None, expert_groups: int = 1) -> Tensor:
+    """
+    Return what experts are chosen by: scores with the bias.
+
+    Of a softmax alone, logits: their order is the same, and rounding makes fewer of them equal.
+    """
+    if scoring == "softmax" and bias is None and expert_groups == 1:
+        return scores if scores.dtype is torch.float64 else scores.float()
+    values = scored(scores, scoring)
+    return values if bias is None else values + bias
+
+
+def chosen(ranks: Tensor, top_k: int, expert_groups: int, top_groups: int) -> Tensor:
+    """Return the experts of each token, (T, top_k), by what they are chosen by."""
+    if expert_groups == 1:
+        return _ranked(ranks)[:, :top_k]
+    grouped = ranks.view(len(ranks), expert_groups, -1)
+    best = grouped.gather(-1, _ranked(grouped)[..., :2]).sum(-1)
+    kept = _ranked(best)[:, :top_groups]
+    mask = torch.zeros_like(best, dtype=torch.bool).scatter_(1, kept, True)
+    return _ranked(ranks, mask.repeat_interleave(grouped.shape[-1], 1))[:, :top_k]
+
+
+def _ranked(values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return places, best first; of equal ones the first, and NaN last; masked out ones behind."""
+    key = values.double()
+    order = torch.where(key.isnan(), -1.0, torch.where(key.isneginf(), 0.0, 1.0))
+    if mask is not None:
+        order = torch.where(mask, order, -2.0)
+    places = torch.where(key.isnan() | key.isneginf(), 0.0, key).argsort(
+        dim=-1, descending=True, stable=True
+    )
+    return places.gather(-1, order.gather(-1, places).argsort(dim=-1, descending=True, stable=True))
+
+
+def sort_pairs(
+    topk_ids: Tensor,
+    *,
+    experts: int,
+    first_expert: int = 0,
+    local_experts: int | None = None,
+) -> Sorting:
+    """Return what `jitgen.sort_pairs` does with the same arguments."""
+    groups = experts if local_experts is None else local_experts
+    local = topk_ids.flatten().long() - first_expert
+    local = torch.where((local >= 0) & (local < groups), local, groups)
+    places = local.argsort(dim=0, stable=True)
+    counts = torch.bincount(local, minlength=groups + 1)[:groups]
+    offs = counts.cumsum(0)
+    rows = torch.empty_like(places).scatter_(0, places, torch.arange(len(places)).to(places))
+    is_local = local < groups
+    permutation = torch.where(is_local[places], places, -1)
+    inverse = torch.where(is_local, rows, -1).view(topk_ids.shape)
+    return Sorting(offs.to(torch.int32), permutation.to(torch.int32), inverse.to(torch.int32))

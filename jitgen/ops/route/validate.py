@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `route` and `sort_pairs` accept: every rule about their arguments, each with one error."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Arch
+from jitgen.config.config import DType
+from jitgen.errors import InputError
+from jitgen.frozen import frozen
+from jitgen.ops import calling as common
+from jitgen.ops.route.config import RouteProblem, Scoring
+from jitgen.ops.route.results import Routing, Sorting
+from jitgen.runtime import devices
+from jitgen.runtime.devices import Device
+from jitgen.runtime.session import Session
+from jitgen.targets.legality import size_refusal
+
+_SCORES = {torch.bfloat16: DType.BF16, torch.float32: DType.F32}
+
+
+@frozen
+class Arguments:
+    """The arguments of one `route`, as the caller gave them; `sort_pairs` gives `topk_ids`."""
+
+    scores: Tensor | None = None
+    topk_ids: Tensor | None = None
+    experts: int | None = None
+    top_k: int | None = None
+    scoring: str = str(Scoring.GIVEN)
+    bias: Tensor | None = None
+    expert_groups: int = 1
+    top_groups: int = 1
+    renormalize: bool = True
+    scale: float = 1.0
+    first_expert: int = 0
+    local_experts: int | None = None
+    out: Routing | Sorting | None = None
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor among them, by its name."""
+        given = {"scores": self.scores, "topk_ids": self.topk_ids, "bias": self.bias}
+        if isinstance(self.out, (Routing, Sorting)):  # else `validate` refuses it
+            given |= {f"out.{name}": each for name, each in self.out._asdict().items()}
+        return {name: value for name, value in given.items() if isinstance(value, Tensor)}
+
+    @property
+    def like(self) -> Tensor:
+        """The one that has a row for each token."""
+        return self.topk_ids if self.scores is None else self.scores  # type: ignore[return-value]
+
+    @property
+    def name(self) -> str:
+        """What that is called."""
+        return "topk_ids" if self.scores is None else "scores"
+
+    @property
+    def numbers(self) -> tuple[int | float, ...]:
+        """What kernels take besides tensors."""
+        if self.scores is None:
+            return (self.first_expert,)
+        choice = (self.expert_groups, self.top_groups, int(self.renormalize), float(self.scale))
+        return (*choice, self.first_expert)
+
+
+@frozen
+class Facts:
+    """
+    What follows from valid arguments; a tracer's sizes may be symbols.
+
+    Attributes:
+        device: What serves the tensors.
+        arch: Its target.
+        tokens: T.
+        experts: E.
+        top_k: k.
+        local_experts: G.
+        scoring: What becomes of logits.
+        scores_dtype: Their type; None where experts are given.
+        bias: Whether there is one.
+        expert_groups: Equal groups of experts.
+    """
+
+    op: ClassVar[str] = "route"
+    device: Device
+    arch: Arch
+    tokens: int
+    experts: int
+    top_k: int
+    local_experts: int
+    scoring: Scoring
+    scores_dtype: DType | None
+    bias: bool
+    expert_groups: int
+
+    @property
+    def sorted_experts(self) -> int:
+        """As of a `RouteProblem`."""
+        return self.local_experts
+
+    def problem(self) -> RouteProblem:
+        """Return what a kernel is chosen for."""
+        return RouteProblem(
+            m=self.tokens,
+            experts=self.experts,
+            top_k=self.top_k,
+            scoring=self.scoring,
+            scores_dtype=self.scores_dtype,
+            bias=self.bias,
+            expert_groups=self.expert_groups,
+            local_experts=self.local_experts,
+        )
+
+
+def validate(given: Arguments, session: Session) -> Facts:
+    """
+    Return the facts about valid arguments.
+
+    Raises:
+        InputError: Something is wrong; the first rule that is broken, in the order of this
+            function.
+    """
+    like, name = given.like, given.name
+    common.require_tensor(name, like)
+    device = devices.find(like.device, session, name)
+    of = "(T, k)" if given.scores is None else "(T, E)"
+    common.require_rank(name, like, 2, of)
+    experts = int(like.shape[1])  # a model's; tracers take it for a constant
+    if experts == 0:
+        raise InputError(name, f"must have at least one column (got shape {tuple(like.shape)})")
+    common.require_unit_stride(name, like, 1)
+    if given.scores is None:
+        common.require_dtype(name, like, [torch.int32], None)
+        if not like.is_contiguous():
+            raise InputError(name, f"must be contiguous (got strides {like.stride()})")
+        top_k, scoring = experts, Scoring.GIVEN
+        experts = _number("experts", given.experts, 1)
+    else:
+        common.require_dtype(name, like, [*_SCORES], device.arch)
+        scoring = _scoring(given.scoring)
+        top_k = _number("top_k", given.top_k, 1)
+        _check_choice(given, experts, top_k)
+    first = _number("first_expert", given.first_expert, 0)
+    local = experts if given.local_experts is None else given.local_experts
+    local = _number("local_experts", local, 1)
+    if first + local > experts:
+        raise InputError(
+            "local_experts",
+            f"must end with the last of {experts} experts (got {local} from {first} on)",
+        )
+    facts = Facts(
+        device=device,
+        arch=device.arch,
+        tokens=like.shape[0],
+        experts=experts,
+        top_k=top_k,
+        local_experts=local,
+        scoring=scoring,
+        scores_dtype=_SCORES.get(like.dtype),
+        bias=given.bias is not None,
+        expert_groups=given.expert_groups,
+    )
+    if reason := size_refusal(facts, device.arch):
+        raise InputError(name, reason)
+    if given.out is not None:
+        _check_out(given, facts)
+    common.refuse_gradients(given.tensors, "route" if given.scores is not None else "sort_pairs")
+    return facts
+
+
+def _check_choice(given: Arguments, experts: int, top_k: int) -> None:
+    """Require that there are as many experts as are asked for, and a bias for each."""
+    groups = _number("expert_groups", given.expert_groups, 1)
+    kept = _number("top_groups", given.top_groups, 1)
+    if experts % groups or (groups > 1 and experts < 2 * groups):
+        raise InputError(
+            "expert_groups",
+            f"must divide the {experts} experts into groups of two or more (got {groups})",
+        )
+    if kept > groups:
+        raise InputError("top_groups", f"must be at most the {groups} groups (got {kept})")
+    size = experts // groups
+    if top_k > kept * size:
+        raise InputError(
+            "top_k", f"must be at most the {kept * size} experts that are kept (got {top_k})"
+        )
+    if type(given.renormalize) is not bool:
+        raise InputError("renormalize", f"must be True or False (got {given.renormalize!r})")
+    if type(given.scale) not in (int, float) or not math.isfinite(given.scale):
+        raise InputError("scale", f"must be a finite number (got {given.scale!r})")
+    if given.bias is not None:
+        common.require_tensor("bias", given.bias)
+        common.require_dtype("bias", given.bias, [torch.float32], None)
+        common.require_shape("bias", given.bias, (experts,), "one for each expert")
+        common.require_device("bias", given.bias, ("scores", given.like))
+        common.require_unit_stride("bias", given.bias, 0)
+
+
+def shapes(facts: Facts) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each result by its name, in the order of a `Routing`."""
+    pairs = (facts.tokens, facts.top_k)
+    of_choice = {"topk_weights": pairs, "topk_ids": pairs}
+    return {
+        **({} if facts.scores_dtype is None else of_choice),
+        "offs": (facts.local_experts,),
+        "permutation": (facts.tokens * facts.top_k,),
+        "inverse": pairs,
+    }
+
+
+def _check_out(given: Arguments, facts: Facts) -> None:
+    """Require dense tensors of the right shapes and types to write results to."""
+    kind = Sorting if given.scores is None else Routing
+    if not isinstance(given.out, kind):
+        raise InputError("out", f"must be a {kind.__name__} (got {type(given.out).__name__})")
+    for name, shape in shapes(facts).items():
+        tensor, called = getattr(given.out, name), f"out.{name}"
+        common.require_tensor(called, tensor)
+        dtype = torch.float32 if name == "topk_weights" else torch.int32
+        common.require_dtype(called, tensor, [dtype], None)
+        common.require_shape(called, tensor, shape, "as it is computed")
+        common.require_device(called, tensor, (given.name, given.like))
+        if not tensor.is_contiguous():
+            raise InputError(called, f"must be contiguous (got strides {tensor.stride()})")
+
+
+def _number(name: str, value: object, least: int) -> int:
+    if type(value) is not int or value < least:
+        raise InputError(name, f"must be an integer of at least {least} (got {value!r})")
+    return value
+
+
+def _scoring(value: object) -> Scoring:
+    allowed = (Scoring.SOFTMAX, Scoring.SIGMOID)
+    if value not in allowed:
+        raise InputError("scoring", f"must be one of {', '.join(allowed)} (got {value!r})")
+    return Scoring(value)  # type: ignore[arg-type]

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What autograd does with `grouped_gemm`: one node in its graph, whose backward are kernels.
+
+It is registered with the operation, so that eager calls, torch.compile and torch.func find it in
+the same place. Eager calls come here only where a gradient is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd.function import _SingleLevelFunction
+
+from jitgen.errors import InputError
+from jitgen.layouts import ARGUMENT
+from jitgen.ops.calling import needs_gradient
+from jitgen.ops.grouped_gemm import gradients
+from jitgen.ops.grouped_gemm.validate import require_differentiable
+
+
+def of_grouped_gemm(op: Any) -> Callable[..., Any]:
+    """Return what autograd calls for `op`, one of `grouped_gemm`'s."""
+    names = _names(op)
+    behind = torch._C._after_autograd_keyset
+
+    def call(keys: Any, *given: Any) -> Any:
+        named = {**dict.fromkeys(names), **dict(zip(names, given, strict=False))}
+        require_differentiable(named)
+        if needs_gradient(given):
+            with enable_single_level_autograd_function():  # torch.func unwrapped the operands
+                return _Product.apply(op, *named.values())
+        with torch._C._AutoDispatchBelowAutograd():
+            return op.redispatch(keys & behind, *given)
+
+    return call
+
+
+def _names(op: Any) -> list[str]:
+    return [argument.name for argument in op._schema.arguments]
+
+
+class _Product(_SingleLevelFunction):
+    """The product, and its gradients with respect to a and b."""
+
+    @staticmethod
+    def forward(op: Any, *given: Any) -> Tensor:
+        """Return the product; nobody asks for a gradient of it here."""
+        result: Tensor = op(*given)
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        """Keep what gradients need."""
+        op, *given = inputs
+        named = dict(zip(_names(op), given, strict=True))
+        a, b = named["a"], named["b"]
+        groups = {name: named[name] for name in ARGUMENT.values() if named[name] is not None}
+        places = {name: place for place, name in enumerate(named, 1)}
+        needs_a, needs_b = (ctx.needs_input_grad[places[name]] for name in "ab")
+        ctx.names, ctx.num_groups = list(named), b.shape[0]
+        ctx.groups = tuple(groups)
+        ctx.save_for_backward(a if needs_b else None, b if needs_a else None, *groups.values())
+
+    @staticmethod
+    def backward(ctx: Any, *found: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of a and b, which have none themselves."""
+        (dy,) = found
+        a, b, *tensors = ctx.saved_tensors
+        groups = dict(zip(ctx.groups, tensors, strict=True))
+        with torch.no_grad():
+            da = None if b is None else gradients.of_rows(dy, b, groups)
+            db = None if a is None else gradients.of_weights(dy, a, ctx.num_groups, groups)
+        if torch.is_grad_enabled():  # somebody may differentiate twice
+            da, db = (_once(each, dy, a, b) for each in (da, db))
+        of_names = {"a": da, "b": db}
+        return None, *(of_names.get(name) for name in ctx.names)
+
+
+def _once(gradient: Tensor | None, *on: Tensor | None) -> Tensor | None:
+    """Return a gradient as one that depends on others in a way that is not known."""
+    if gradient is None:
+        return None
+    with enable_single_level_autograd_function():
+        return _Once.apply(gradient, *on)  # type: ignore[no-any-return]
+
+
+class _Once(_SingleLevelFunction):
+    """What a gradient is, and that it has none itself."""
+
+    @staticmethod
+    def forward(gradient: Tensor, *_on: Tensor | None) -> Tensor:
+        """Return the gradient."""
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep nothing."""
+
+    @staticmethod
+    def backward(_ctx: Any, *_found: Tensor) -> Any:
+        """
+        Refuse.
+
+        Raises:
+            InputError: In any case.
+        """
+        raise InputError(
+            "create_graph",
+            "gradients of grouped_gemm have no gradient themselves: differentiate once, or write "
+            "the product in torch where a second derivative is needed",
+        )

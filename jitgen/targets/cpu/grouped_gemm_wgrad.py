@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the cpu target says of `grouped_gemm_wgrad`: see `jitgen.targets.protocol.Rules`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jitgen import templates
+from jitgen.config import DType
+from jitgen.ops.grouped_gemm.config import Tile
+from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
+from jitgen.targets import wgrad_space
+from jitgen.targets.cpu.grouped_gemm import CpuDerived
+from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
+from jitgen.targets.wgrad_space import WgradSpace
+
+_MULTIPLY_US = 2.2e-3
+"""One row of a block of 4 x 16 partial sums, as one k of the grouped GEMM."""
+
+_DECODE_US = 5e-4
+"""One operand to float32 and into its panel, likewise."""
+
+_TILE = Tile(m=64, n=128, k=128)
+
+_PARAMETERS = frozenset(
+    (
+        *("name", "config_json", "layout", "a_dtype", "out_dtype"),
+        *("tile_m", "tile_n", "tile_k"),
+    )
+)
+
+
+class GroupedGemmWgrad:
+    """The rules of its kernels, the one that may be chosen, and what it costs."""
+
+    generation = 1
+    alignment = 1
+    row_edges: tuple[int, ...] = (1,)
+    space = WgradSpace(
+        operands=(
+            (DType.BF16, DType.BF16),
+            (DType.BF16, DType.F32),
+            (DType.F32, DType.F32),
+            (DType.F32, DType.BF16),
+        ),
+        tile_m=(16, 32, 64),
+        tile_n=(16, 32, 64, 128),
+        tile_k=_TILE.k,
+        cluster=((1, 1),),
+    )
+
+    def derive(self, config: GroupedGemmWgradConfig) -> CpuDerived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        space, tile = self.space, config.tile
+        wgrad_space.check_kind(config, space, "cpu")
+        refuse_unless(
+            config.cluster.size == 1, "E_CLUSTER", "a cpu has no clusters: cluster must be 1x1"
+        )
+        refuse_unless(
+            config.num_ab_stage is None,
+            "E_STAGES",
+            "num_ab_stage: a cpu kernel has no operand stages to count",
+        )
+        sides = {"m": space.tile_m, "n": space.tile_n, "k": (space.tile_k,)}
+        for side, allowed in sides.items():
+            have = getattr(tile, side)
+            refuse_unless(
+                have in allowed,
+                f"E_TILE_{side.upper()}",
+                f"tile_{side}={have} is not one of {', '.join(map(str, allowed))}",
+            )
+        panels = (tile.m + tile.n) * tile.k
+        tail = 16 * config.a_dtype.bits // 8
+        return CpuDerived(scratch_bytes=4 * (panels + tile.m * tile.n) + tail)
+
+    def nearest(self, config: GroupedGemmWgradConfig) -> GroupedGemmWgradConfig | None:
+        """Return the legal config that is nearest to a refused one; None where there is none."""
+        return wgrad_space.nearest(config, self)
+
+    def configs(self) -> Iterator[GroupedGemmWgradConfig]:
+        """Yield every config that the target can be asked for, legal or not."""
+        yield from wgrad_space.every(self.space)
+
+    def candidates(self, problem: GroupedGemmWgradProblem) -> tuple[GroupedGemmWgradConfig, ...]:
+        """Return the config that may be chosen for `problem`; none where it has no kernel."""
+        config = GroupedGemmWgradConfig(
+            layout=problem.layout,
+            a_dtype=problem.a_dtype,
+            out_dtype=problem.out_dtype,
+            tile=_TILE,
+        )
+        return wgrad_space.legal_of((config,), self)
+
+    def predict(
+        self,
+        problem: GroupedGemmWgradProblem,
+        config: GroupedGemmWgradConfig,
+        device: Device,  # noqa: ARG002  # one core is like another
+        num_sms: int,  # noqa: ARG002  # and one thread does all of it
+    ) -> Candidate:
+        """Count what one thread does: dy is decoded for each tile of K, a for each of N."""
+        tile = config.tile
+        tiles_n, tiles_k = -(-problem.n // tile.m), -(-problem.k // tile.n)
+        decoded = problem.m * (problem.n * tiles_k + problem.k * tiles_n)
+        blocks = -(-problem.n // 4)
+        multiplied = problem.m * blocks * -(-problem.k // 16)
+        return Candidate(
+            config=config,
+            cost=decoded * _DECODE_US + multiplied * _MULTIPLY_US,
+            padding_ratio=4 * blocks / problem.n,
+            waves=problem.groups * tiles_n * tiles_k,
+            traffic_bytes=problem.traffic_bytes,
+            limiter="multiply",
+        )
+
+    def doubt(self, problem: GroupedGemmWgradProblem, device: Device) -> str:  # noqa: ARG002
+        """Return nothing: only work counts, on every processor."""
+        return ""
+
+    def check_sizes(self, problem: GroupedGemmWgradProblem) -> None:
+        """Take any size: a host kernel reads what exists, value by value where it must."""
+
+    def templates(self) -> tuple[Template, ...]:
+        """Return the template of its kernels."""
+        return (
+            Template(
+                root=templates.ROOT,
+                entry="cpu/grouped_gemm_wgrad.py.jinja",
+                parameters=_PARAMETERS,
+            ),
+        )

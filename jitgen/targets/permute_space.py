@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every target says of `permute_quantize`: which words of a config go together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jitgen.config.config import Layout
+from jitgen.ops.permute_quantize.config import (
+    Format,
+    PermuteQuantizeConfig,
+    PermuteQuantizeProblem,
+    Walk,
+)
+from jitgen.ops.quantize.config import Rounding
+from jitgen.targets.protocol import refuse_unless
+
+
+def check_kind(config: PermuteQuantizeConfig) -> None:
+    """
+    Require words that go together.
+
+    Raises:
+        Refusal: They do not, with the code ``E_POWER_OF_TWO``, ``E_ROUNDING``, ``E_WALK`` or
+            ``E_LAYOUT``.
+    """
+    form = config.format
+    refuse_unless(
+        form.has_float_scales or not config.power_of_two,
+        "E_POWER_OF_TWO",
+        f"power_of_two is for float32 scales that a kernel finds, block128 and row (got {form})",
+    )
+    refuse_unless(
+        _is_rounded(form) or config.rounding is Rounding.UP,
+        "E_ROUNDING",
+        f"rounding={config.rounding} is for mxfp8 and mxfp4, whose scales are powers of two "
+        f"(got {form})",
+    )
+    refuse_unless(
+        config.walk is Walk.GATHER or not form.has_atoms,
+        "E_WALK",
+        f"{form}: scales in atoms lie where the row of a group says, which a walk over tokens does "
+        "not know: gather",
+    )
+    refuse_unless(
+        config.walk is Walk.GATHER or config.layout is Layout.RAGGED,
+        "E_WALK",
+        f"{config.layout}: the inverse has the rows of a ragged result: gather",
+    )
+    refuse_unless(
+        not (form.has_atoms and config.layout is Layout.CONTIGUOUS),
+        "E_LAYOUT",
+        f"{form} has kernels for ragged and masked rows (got {config.layout})",
+    )
+
+
+def legal_kind(config: PermuteQuantizeConfig) -> PermuteQuantizeConfig:
+    """Return `config` with words that go together."""
+    form, layout = config.format, config.layout
+    if form.has_atoms and layout is Layout.CONTIGUOUS:
+        layout = Layout.RAGGED
+    is_free = not form.has_atoms and layout is Layout.RAGGED
+    return replace(
+        config,
+        layout=layout,
+        walk=config.walk if is_free else Walk.GATHER,
+        power_of_two=config.power_of_two and form.has_float_scales,
+        rounding=config.rounding if _is_rounded(form) else Rounding.UP,
+    )
+
+
+def _is_rounded(form: Format) -> bool:
+    return form in (Format.MXFP8, Format.MXFP4)
+
+
+def kinds() -> Iterator[PermuteQuantizeConfig]:
+    """Yield every combination of words, legal or not, with the default tiling."""
+    for layout, form, walk, power_of_two, rounding in itertools.product(
+        Layout, Format, Walk, (False, True), Rounding
+    ):
+        yield PermuteQuantizeConfig(
+            layout=layout, format=form, walk=walk, power_of_two=power_of_two, rounding=rounding
+        )
+
+
+def of_problem(problem: PermuteQuantizeProblem) -> PermuteQuantizeConfig:
+    """Return the words of every kernel for `problem`, with the default tiling."""
+    return PermuteQuantizeConfig(
+        layout=problem.layout,
+        format=problem.format,
+        walk=problem.walk,
+        power_of_two=problem.power_of_two,
+        rounding=problem.rounding,
+    )

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every target says of `route`: which words of a config go together, and which sizes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jitgen.config.config import DType
+from jitgen.ops.route.config import MOST_TOP_K, RouteConfig, RouteProblem, Scoring
+from jitgen.targets.protocol import refuse_unless
+
+EXPERTS = (32, 64, 128, 256, 512)
+"""The most experts of a kernel: a lane of a GPU has as many of each token as that is times 32."""
+
+_SCORES = (DType.BF16, DType.F32)
+
+
+def check_kind(config: RouteConfig) -> None:
+    """
+    Require that what is chosen by belongs to a choice.
+
+    Raises:
+        Refusal: Experts are given, and yet chosen by something (``E_GIVEN``), or logits are of
+            another type (``E_SCORES``).
+    """
+    is_given = config.scoring is Scoring.GIVEN
+    refuse_unless(
+        not is_given or not (config.bias or config.grouped or config.scores_dtype),
+        "E_GIVEN",
+        "scores_dtype, bias and grouped are for choosing: where experts are given, leave them out",
+    )
+    refuse_unless(
+        is_given or config.scores_dtype in _SCORES,
+        "E_SCORES",
+        f"scores_dtype={config.scores_dtype} is not one of {', '.join(_SCORES)}",
+    )
+
+
+def legal_kind(config: RouteConfig) -> RouteConfig:
+    """Return `config` with words that go together."""
+    if config.scoring is Scoring.GIVEN:
+        return replace(config, scores_dtype=None, bias=False, grouped=False)
+    if config.scores_dtype not in _SCORES:
+        return replace(config, scores_dtype=DType.F32)
+    return config
+
+
+def check_experts(config: RouteConfig) -> None:
+    """
+    Require one of the sizes that kernels have.
+
+    Raises:
+        Refusal: It is another, with the code ``E_EXPERTS``.
+    """
+    refuse_unless(
+        config.experts in EXPERTS,
+        "E_EXPERTS",
+        f"experts={config.experts} is not one of {', '.join(map(str, EXPERTS))}",
+    )
+
+
+def room_for(experts: int) -> int | None:
+    """Return the smallest of `EXPERTS` that is enough for `experts`; None where none is."""
+    return next((most for most in EXPERTS if most >= experts), None)
+
+
+def check_sizes(problem: RouteProblem) -> None:
+    """
+    Require that a token's experts exist, and are few.
+
+    Raises:
+        Refusal: They do not, with the code ``E_SIZE``.
+    """
+    refuse_unless(
+        problem.top_k <= MOST_TOP_K,
+        "E_SIZE",
+        f"must have at most {MOST_TOP_K} experts a token (got {problem.top_k})",
+    )
+
+
+def kinds() -> Iterator[RouteConfig]:
+    """Yield every combination of words with the default sizes."""
+    yield RouteConfig(scoring=Scoring.GIVEN)
+    scorings = (Scoring.SOFTMAX, Scoring.SIGMOID)
+    for scoring, dtype, bias, grouped in itertools.product(
+        scorings, _SCORES, (False, True), (False, True)
+    ):
+        yield RouteConfig(scoring=scoring, scores_dtype=dtype, bias=bias, grouped=grouped)
+
+
+def of_problem(problem: RouteProblem) -> RouteConfig:
+    """Return the words of every kernel for `problem`, with the default sizes."""
+    return RouteConfig(
+        scoring=problem.scoring,
+        scores_dtype=problem.scores_dtype,
+        bias=problem.bias,
+        grouped=problem.expert_groups > 1,
+    )

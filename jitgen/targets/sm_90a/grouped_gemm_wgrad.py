@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What sm_90a says of `grouped_gemm_wgrad`: see `jitgen.targets.protocol.Rules`.
+
+WGMMA reads bf16 operands of either order, so that both are taken as they lie: (rows, columns) with
+the rows along the sums. FP8 operands it reads in one order only, and there they have no kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jitgen import templates
+from jitgen.config import DType
+from jitgen.frozen import frozen
+from jitgen.ops.grouped_gemm.config import Cluster, Tile
+from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
+from jitgen.targets import wgrad_space
+from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
+from jitgen.targets.sm_90a import wgrad_cost
+from jitgen.targets.sm_90a.devices import fit_of
+from jitgen.targets.sm_90a.rules import MAX_PLAIN_REGISTERS, MAX_STAGES, ROW_BYTES, SMEM_BYTES
+from jitgen.targets.wgrad_space import WgradSpace
+
+TILE_K = 64
+"""
+Rows of a k-block: four WGMMAs deep. A group's last block is multiplied whole, so that more would
+cost short groups; with less, what a warpgroup does for each block would show.
+"""
+
+_ATOM = ROW_BYTES * 8 // DType.BF16.bits
+"""Columns that lie next to each other in shared memory: what the swizzle spans."""
+
+_BOX_BYTES = 64 * ROW_BYTES
+"""A place of the store: 64 rows as wide as a swizzle."""
+
+_LEAST_BOXES = 2
+"""Places that a math warpgroup needs for the next box to be written while one leaves."""
+
+_SWIZZLE_BYTES = 1024
+"""What shared memory is a multiple of, as the 128-byte swizzle repeats after so much."""
+
+_RING_SLOT_BYTES = 16
+"""The full and the free barrier of a stage."""
+
+_PLAN_BYTES = 4 * (4 * 4 + _RING_SLOT_BYTES)
+"""Four tiles on their way to the math warpgroups: four words each, and their barriers."""
+
+_PARAMETERS = frozenset(
+    (
+        *("name", "config_json", "layout", "a_dtype", "out_dtype"),
+        *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "raster", "use_pdl"),
+        *("math_warpgroups", "waves", "threads", "load_registers", "math_registers"),
+        *("num_ab_stage", "box_n", "num_boxes"),
+    )
+)
+
+_LISTED: tuple[tuple[int, int, Cluster, int | None], ...] = (
+    (64, 64, Cluster(), None),
+    (64, 128, Cluster(), None),
+    (128, 128, Cluster(), None),
+    (128, 128, Cluster(m=2), None),
+    (128, 256, Cluster(), None),
+    (128, 256, Cluster(m=2), None),
+    (128, 256, Cluster(m=2), 3),
+    (256, 128, Cluster(n=2), None),
+    (256, 128, Cluster(n=2), 3),
+    (256, 192, Cluster(), None),
+)
+"""Rows, columns, cluster and stages. Not measured yet: what L2 can feed, and small ones for SMs."""
+
+
+@frozen
+class Sm90WgradDerived:
+    """
+    What follows from a legal sm_90a config.
+
+    Attributes:
+        math_warpgroups: Warpgroups that multiply; one more loads.
+        waves: 64-row blocks that each math warpgroup computes one after the other.
+        threads: Threads of a CTA.
+        load_registers: Registers of a thread of the loading warpgroup (setmaxnreg).
+        math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
+        num_ab_stage: Operand stages in shared memory.
+        box_n: Columns of one store box.
+        num_boxes: Places for such boxes that each math warpgroup has; a divisor of those of its
+            part of a tile, so that a box has the same place in every tile.
+        smem_bytes: Shared memory of a CTA.
+    """
+
+    math_warpgroups: int
+    waves: int
+    threads: int
+    load_registers: int
+    math_registers: int
+    num_ab_stage: int
+    box_n: int
+    num_boxes: int
+    smem_bytes: int
+
+
+class GroupedGemmWgrad:
+    """The rules of its kernels, the few that may be chosen, and what they cost."""
+
+    generation = 1
+    alignment = 16  # the TMA unit's grain
+    row_edges: tuple[int, ...] = (16, 64, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192)
+    space = WgradSpace(
+        operands=((DType.BF16, DType.BF16), (DType.BF16, DType.F32)),
+        tile_m=(64, 128, 256),
+        tile_n=(64, 128, 192, 256),
+        tile_k=TILE_K,
+        cluster=((1, 1), (2, 1), (1, 2)),
+    )
+
+    def derive(self, config: GroupedGemmWgradConfig) -> Sm90WgradDerived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        wgrad_space.check_kind(config, self.space, "sm_90a")
+        self._check_instruction(config)
+        self._check_cluster(config)
+        math_warpgroups = 1 if config.tile.m == 64 else 2
+        waves = config.tile.m // (64 * math_warpgroups)
+        box_n = ROW_BYTES * 8 // config.out_dtype.bits
+        boxes = waves * config.tile.n // box_n
+        num_ab_stage, num_boxes, smem_bytes = self._memory(config, math_warpgroups, boxes)
+        return Sm90WgradDerived(
+            math_warpgroups=math_warpgroups,
+            waves=waves,
+            threads=128 * (math_warpgroups + 1),
+            load_registers=40,
+            math_registers=248 if math_warpgroups == 1 else 232,
+            num_ab_stage=num_ab_stage,
+            box_n=box_n,
+            num_boxes=num_boxes,
+            smem_bytes=smem_bytes,
+        )
+
+    def _check_instruction(self, config: GroupedGemmWgradConfig) -> None:
+        tile = config.tile
+        refuse_unless(
+            tile.k == TILE_K,
+            "E_TILE_K",
+            f"tile_k={tile.k}: a stage has {TILE_K} rows, four WGMMAs deep",
+        )
+        refuse_unless(
+            tile.m in self.space.tile_m,
+            "E_WGMMA_M",
+            f"tile_m={tile.m}: one WGMMA has 64 columns of dy, and one or two warpgroups take one "
+            "or two each: 64, 128 or 256",
+        )
+        refuse_unless(
+            tile.n in self.space.tile_n,
+            "E_WGMMA_N",
+            f"tile_n={tile.n}: the swizzle spans {_ATOM} columns of a, and a WGMMA takes up to "
+            f"256: {', '.join(map(str, self.space.tile_n))}",
+        )
+        registers = tile.n // 2 * max(1, tile.m // 128)
+        refuse_unless(
+            registers <= MAX_PLAIN_REGISTERS,
+            "E_REGS",
+            f"a {tile.m}x{tile.n} tile takes {registers} accumulator registers a thread; above "
+            f"{MAX_PLAIN_REGISTERS} they spill",
+        )
+
+    def _check_cluster(self, config: GroupedGemmWgradConfig) -> None:
+        cluster = (config.cluster.m, config.cluster.n)
+        refuse_unless(
+            cluster in self.space.cluster,
+            "E_CLUSTER",
+            f"cluster {cluster[0]}x{cluster[1]}: two CTAs share a tile of one operand, and more do "
+            "not all fit on the chip at once; allowed: 1x1, 2x1, 1x2",
+        )
+
+    def _memory(
+        self, config: GroupedGemmWgradConfig, warpgroups: int, boxes: int
+    ) -> tuple[int, int, int]:
+        """Return stages of operands, places of the store, and the bytes of all."""
+        tile = config.tile
+        stage = (tile.m + tile.n) * tile.k * config.a_dtype.bits // 8 + _RING_SLOT_BYTES
+        place = _BOX_BYTES * warpgroups
+        fixed = min(_LEAST_BOXES, boxes) * place + _PLAN_BYTES
+        most = (SMEM_BYTES - fixed) // stage
+        stages = config.num_ab_stage or min(MAX_STAGES, most)
+        minimum = 3 if tile.m * tile.n >= 128 * 192 else 4
+        refuse_unless(
+            stages <= most,
+            "E_SMEM",
+            f"{stages} stages of {stage} B and {fixed} B besides are "
+            f"{stages * stage + fixed} B of shared memory; {SMEM_BYTES} B hold {most}",
+        )
+        refuse_unless(
+            stages >= minimum,
+            "E_STAGES",
+            f"{stages} stages are too few to hide the loads of a {tile.m}x{tile.n} tile: at least "
+            f"{minimum}",
+        )
+        room = (SMEM_BYTES - _PLAN_BYTES - stages * stage) // place
+        places = max(n for n in range(1, boxes + 1) if boxes % n == 0 and n <= room)
+        smem_bytes = places * place + stages * stage + _PLAN_BYTES
+        return stages, places, -(-smem_bytes // _SWIZZLE_BYTES) * _SWIZZLE_BYTES
+
+    def nearest(self, config: GroupedGemmWgradConfig) -> GroupedGemmWgradConfig | None:
+        """Return the legal config that is nearest to a refused one; None where there is none."""
+        return wgrad_space.nearest(config, self)
+
+    def configs(self) -> Iterator[GroupedGemmWgradConfig]:
+        """Yield every config that the target can be asked for, legal or not."""
+        yield from wgrad_space.every(self.space)
+
+    def candidates(self, problem: GroupedGemmWgradProblem) -> tuple[GroupedGemmWgradConfig, ...]:
+        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        listed = (
+            GroupedGemmWgradConfig(
+                layout=problem.layout,
+                a_dtype=problem.a_dtype,
+                out_dtype=problem.out_dtype,
+                tile=Tile(m=rows, n=columns, k=TILE_K),
+                cluster=cluster,
+                num_ab_stage=stages,
+            )
+            for rows, columns, cluster, stages in _LISTED
+        )
+        return wgrad_space.legal_of(listed, self)
+
+    def predict(
+        self,
+        problem: GroupedGemmWgradProblem,
+        config: GroupedGemmWgradConfig,
+        device: Device,
+        num_sms: int,
+    ) -> Candidate:
+        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        return wgrad_cost.predict(problem, config, fit_of(device), num_sms)
+
+    def doubt(self, problem: GroupedGemmWgradProblem, device: Device) -> str:  # noqa: ARG002
+        """Return what the cost model was not fitted to."""
+        return "the model was fitted to no measurement, and takes groups for equally large"
+
+    def check_sizes(self, problem: GroupedGemmWgradProblem) -> None:
+        """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
+        multiple = self.alignment * 8 // problem.a_dtype.bits
+        for name, size in (("N", problem.n), ("K", problem.k)):
+            refuse_unless(
+                size % multiple == 0,
+                "E_SIZE",
+                f"must have {name} a multiple of {multiple} on sm_90a, {self.alignment} bytes of "
+                f"{problem.a_dtype} (got {size})",
+            )
+
+    def templates(self) -> tuple[Template, ...]:
+        """Return the template of its kernels."""
+        return (
+            Template(
+                root=templates.ROOT,
+                entry="sm90/grouped_gemm_wgrad.py.jinja",
+                parameters=_PARAMETERS,
+            ),
+        )

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sm_90a says of `permute_quantize`: see `jitgen.targets.protocol.Rules`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from jitgen import templates
+from jitgen.frozen import frozen
+from jitgen.ops.permute_quantize.config import (
+    Format,
+    PermuteQuantizeConfig,
+    PermuteQuantizeProblem,
+    Tiling,
+    Walk,
+)
+from jitgen.targets import permute_space
+from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
+from jitgen.targets.sm_90a.devices import H200
+
+COLUMNS = 16
+"""What K is a multiple of: the GEMMs that read the results take 16 bytes of e4m3, too."""
+
+_SIDES = {
+    "rows": (1, 2, 4),
+    "threads": (64, 128, 256, 512),
+    "ctas_per_sm": (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16),
+    "vector": (8, 16),
+    "held": (1, 2, 4),
+}
+_WARP = 32
+_PARTITIONS = 4  # of an SM, each with registers of its own for every fourth warp
+_REGISTERS_PER_PARTITION = 16_384
+_MAX_REGISTERS = 255
+_REGISTER_UNIT = 8  # a thread gets whole units
+
+_NEEDED: dict[tuple[Format, Walk, int, int], tuple[int, ...]] = {
+    (Format.BLOCK128, Walk.GATHER, 8, 1): (48, 56, 72),
+    (Format.BLOCK128, Walk.GATHER, 16, 1): (72, 80, 104),
+    (Format.BLOCK128, Walk.SCATTER, 8, 1): (48, 56, 64),
+    (Format.BLOCK128, Walk.SCATTER, 16, 1): (64, 72, 96),
+    (Format.ROW, Walk.GATHER, 8, 1): (56, 72, 96),
+    (Format.ROW, Walk.GATHER, 8, 2): (56, 72, 96),
+    (Format.ROW, Walk.GATHER, 8, 4): (64, 96, 128),
+    (Format.ROW, Walk.GATHER, 16, 1): (72, 96, 128),
+    (Format.ROW, Walk.GATHER, 16, 2): (72, 96, 136),
+    (Format.ROW, Walk.GATHER, 16, 4): (96, 128),
+    (Format.ROW, Walk.SCATTER, 8, 1): (48, 56, 80),
+    (Format.ROW, Walk.SCATTER, 8, 2): (48, 64, 80),
+    (Format.ROW, Walk.SCATTER, 8, 4): (64, 80, 128),
+    (Format.ROW, Walk.SCATTER, 16, 1): (56, 72, 112),
+    (Format.ROW, Walk.SCATTER, 16, 2): (64, 96, 128),
+    (Format.ROW, Walk.SCATTER, 16, 4): (96, 128),
+    (Format.TENSOR, Walk.GATHER, 8, 1): (40, 48, 64),
+    (Format.TENSOR, Walk.GATHER, 16, 1): (48, 64, 80),
+    (Format.TENSOR, Walk.SCATTER, 8, 1): (48, 48, 64),
+    (Format.TENSOR, Walk.SCATTER, 16, 1): (48, 64, 80),
+    (Format.NONE, Walk.GATHER, 8, 1): (32, 40, 64),
+    (Format.NONE, Walk.GATHER, 16, 1): (32, 48, 80),
+    (Format.NONE, Walk.SCATTER, 8, 1): (48, 48, 64),
+    (Format.NONE, Walk.SCATTER, 16, 1): (48, 56, 80),
+    (Format.MXFP8, Walk.GATHER, 8, 1): (48, 56, 64),
+    (Format.MXFP8, Walk.GATHER, 16, 1): (56, 72, 96),
+    (Format.MXFP4, Walk.GATHER, 8, 1): (48, 56, 64),
+    (Format.MXFP4, Walk.GATHER, 16, 1): (64, 72, 96),
+    (Format.NVFP4, Walk.GATHER, 8, 1): (64, 72, 80),
+    (Format.NVFP4, Walk.GATHER, 16, 1): (96, 112, 128),
+}
+"""
+Registers of a thread with which the compiler spills nothing, by format, walk, columns of a lane and
+held vectors, for 1, 2 and 4 rows of a tile; what is not listed spills. Found by compiling every
+layout with nvidia-cutlass-dsl 4.8.1.
+"""
+
+_TILINGS = {
+    Walk.GATHER: (
+        Tiling(rows=2, vector=16, ctas_per_sm=5),
+        Tiling(rows=2, ctas_per_sm=7),
+        Tiling(threads=64, ctas_per_sm=16),
+        Tiling(vector=16, ctas_per_sm=5),
+        Tiling(ctas_per_sm=4),
+    ),
+    Walk.SCATTER: (
+        Tiling(threads=64, ctas_per_sm=16, is_eager=True),
+        Tiling(vector=16, is_eager=True),
+        Tiling(vector=16),
+        Tiling(rows=2, vector=16, ctas_per_sm=7),
+        Tiling(ctas_per_sm=9),
+    ),
+}
+"""
+Gathering reads as much as it writes; where tokens are walked over most bytes are stored. Few tokens
+are loaded before it is known who wants them, as nothing matters but how long loads wait for each
+other.
+"""
+
+_TILINGS_OF_ROWS = (
+    Tiling(threads=256, held=4, ctas_per_sm=4, is_eager=True),
+    Tiling(threads=256, held=4, ctas_per_sm=4),
+    Tiling(threads=256, vector=16, held=2, ctas_per_sm=3),
+    Tiling(threads=256, held=1, ctas_per_sm=4),
+    Tiling(threads=128, held=4, ctas_per_sm=8),
+    Tiling(threads=256, held=2, ctas_per_sm=4),
+)
+
+_CALL_US, _LATENCY_US, _BYTES_PER_US = 3.0, 0.7, 4.0e6
+"""
+A launch, a load from memory, and the rate of memory: those of `silu_mul_quantize` on an H200, as
+nothing of this operation was measured yet.
+"""
+
+_UNWANTED = 0.25
+"""Part of the tokens that nobody wants here, for which a kernel that loads all pays."""
+
+_PARAMETERS = frozenset(
+    (
+        *("name", "config_json", "layout", "format", "walk", "power_of_two", "rounding"),
+        *("rows", "threads", "ctas_per_sm", "vector", "held"),
+        *("is_eager", "is_persistent", "use_pdl"),
+    )
+)
+
+
+@frozen
+class Sm90PermuteDerived:
+    """
+    What follows from a legal sm_90a config.
+
+    Attributes:
+        registers: Of a thread, as many as `ctas_per_sm` CTAs leave it.
+        bytes_ahead: Loads of an SM that are under way at once.
+    """
+
+    registers: int
+    bytes_ahead: int
+
+
+class PermuteQuantize:
+    """The rules of its kernels, the few that may be chosen, and what they cost."""
+
+    arch = "sm_90a"
+    generation = 1
+    alignment = 16
+    most_ctas = 32  # of an SM at once
+    most_threads = 2048
+    row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+
+    def derive(self, config: PermuteQuantizeConfig) -> Sm90PermuteDerived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        permute_space.check_kind(config)
+        tiling, is_row = config.tiling, config.format is Format.ROW
+        for name, allowed in _SIDES.items():
+            have = getattr(tiling, name)
+            refuse_unless(
+                have in allowed,
+                f"E_{name.upper()}",
+                f"{name}={have} is not one of {', '.join(map(str, allowed))}",
+            )
+        refuse_unless(
+            is_row or tiling.held == 1,
+            "E_HELD",
+            f"held={tiling.held}: only scales of rows let a thread hold several vectors",
+        )
+        refuse_unless(
+            config.walk is Walk.SCATTER or not tiling.is_eager,
+            "E_EAGER",
+            "is_eager: whoever walks over rows learns from the permutation what to load",
+        )
+        threads = tiling.threads * tiling.ctas_per_sm
+        refuse_unless(
+            tiling.ctas_per_sm <= self.most_ctas and threads <= self.most_threads,
+            "E_CTAS",
+            f"{tiling.ctas_per_sm} CTAs of {tiling.threads} threads are more than an SM holds: "
+            f"{self.most_ctas} CTAs, {self.most_threads} threads",
+        )
+        registers, needed = _registers(threads), _needed(config)
+        words = f"{tiling.rows} rows of {tiling.held} x {tiling.vector} columns"
+        refuse_unless(
+            needed is not None,
+            "E_SPILLS",
+            f"{words}: more than all registers of a thread hold",
+        )
+        refuse_unless(
+            needed is not None and needed <= registers,
+            "E_REGS",
+            f"{words} need {needed} registers a thread, and {threads} threads leave each "
+            f"{registers}",
+        )
+        ahead = 2 * tiling.vector * tiling.rows * tiling.held * threads
+        return Sm90PermuteDerived(registers=registers, bytes_ahead=ahead)
+
+    def nearest(self, config: PermuteQuantizeConfig) -> PermuteQuantizeConfig | None:
+        """Return the legal config that is nearest to a refused one: sides by their ratios."""
+        start = permute_space.legal_kind(config)
+        is_eager = start.tiling.is_eager and start.walk is Walk.SCATTER
+        flags = replace(start.tiling, is_eager=is_eager)
+
+        def distance(other: PermuteQuantizeConfig) -> float:
+            pairs = [(getattr(start.tiling, side), getattr(other.tiling, side)) for side in _SIDES]
+            return float(sum(max(pair) / max(1, min(pair)) for pair in pairs))
+
+        every = (replace(start, tiling=tiling) for tiling in _tilings(flags))
+        return min(filter(self._is_legal, every), key=distance, default=None)
+
+    def configs(self) -> Iterator[PermuteQuantizeConfig]:
+        """Yield configs of every size, legal or not, with the default launch."""
+        for kind in permute_space.kinds():
+            for tiling in _tilings(Tiling()):
+                yield replace(kind, tiling=tiling)
+
+    def candidates(self, problem: PermuteQuantizeProblem) -> tuple[PermuteQuantizeConfig, ...]:
+        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        kind = permute_space.of_problem(problem)
+        every = (replace(kind, tiling=each) for each in _listed(problem))
+        return tuple(filter(self._is_legal, every))
+
+    def predict(
+        self,
+        problem: PermuteQuantizeProblem,
+        config: PermuteQuantizeConfig,
+        device: Device,
+        num_sms: int,
+    ) -> Candidate:
+        """
+        Return what `config` would take: its launch, and waves of loads or bytes at memory's rate.
+
+        On paper: a wave is three loads that wait for each other, of offs, permutation and x, or two
+        where tokens are walked over, or one where both are asked for at once; and one more for a
+        row that is loaded twice.
+        """
+        tiling, is_row = config.tiling, config.format is Format.ROW
+        is_gather = config.walk is Walk.GATHER
+        tiles = -(-(problem.m * problem.top_k if is_gather else problem.m) // tiling.rows)
+        warps = tiling.threads // _WARP
+        columns = tiling.vector * tiling.threads * tiling.held if is_row else problem.k
+        passes = 1 if problem.k <= columns else 2
+        if not is_row:
+            tiles *= -(-problem.k // (tiling.vector * _WARP))
+        slots = num_sms * tiling.ctas_per_sm * (1 if is_row else warps)
+        chain = (3 if is_gather else 1 if tiling.is_eager else 2) + passes - 1
+        share = min(1.0, num_sms / device.num_sms) * device.dram_gbps / H200.dram_gbps
+        # Who gathers reads each copy, though perhaps from L2.
+        again = 2 * problem.k * problem.m * (problem.top_k - 1) if is_gather else 0
+        unwanted = int(_UNWANTED * 2 * problem.k * problem.m) if tiling.is_eager else 0
+        num_bytes = problem.traffic_bytes * passes + again + unwanted
+        waiting_us = chain * _LATENCY_US * min(2.0, max(1.0, tiles / slots))
+        return Candidate(
+            config=config,
+            cost=_CALL_US + num_bytes / (_BYTES_PER_US * share) + waiting_us,
+            padding_ratio=1.0,
+            waves=-(-tiles // slots),
+            traffic_bytes=problem.traffic_bytes,
+            limiter="stream",
+        )
+
+    def doubt(self, problem: PermuteQuantizeProblem, device: Device) -> str:  # noqa: ARG002
+        """Return what the model was not fitted to."""
+        return "the model is on paper: nothing was measured"
+
+    def check_sizes(self, problem: PermuteQuantizeProblem) -> None:
+        """Raise a Refusal where a row does not end with a whole vector."""
+        refuse_unless(
+            problem.k % COLUMNS == 0,
+            "E_SIZE",
+            f"must have K a multiple of {COLUMNS} on {self.arch} (got {problem.k})",
+        )
+
+    def templates(self) -> tuple[Template, ...]:
+        """Return the template of its kernels."""
+        return (
+            Template(
+                root=templates.ROOT, entry="sm90/permute_quantize.py.jinja", parameters=_PARAMETERS
+            ),
+        )
+
+    def _is_legal(self, config: PermuteQuantizeConfig) -> bool:
+        try:
+            self.derive(config)
+        except Refusal:
+            return False
+        return True
+
+
+def _needed(config: PermuteQuantizeConfig) -> int | None:
+    """Return the registers that a thread needs; None where they never suffice."""
+    tiling = config.tiling
+    by_rows = _NEEDED.get((config.format, config.walk, tiling.vector, tiling.held), ())
+    place = _SIDES["rows"].index(tiling.rows)
+    return by_rows[place] if place < len(by_rows) else None
+
+
+def _listed(problem: PermuteQuantizeProblem) -> tuple[Tiling, ...]:
+    """Return the tilings that may be chosen, as far as they are legal."""
+    return _TILINGS_OF_ROWS if problem.format is Format.ROW else _TILINGS[problem.walk]
+
+
+def _registers(threads: int) -> int:
+    """Return the registers of each thread where an SM holds so many."""
+    warps = -(-threads // (_WARP * _PARTITIONS))
+    registers = _REGISTERS_PER_PARTITION // (_WARP * warps) // _REGISTER_UNIT * _REGISTER_UNIT
+    return min(registers, _MAX_REGISTERS)
+
+
+def _tilings(like: Tiling) -> Iterator[Tiling]:
+    """Yield the tilings of every size, legal or not, with the flags of `like`."""
+    for sides in itertools.product(*_SIDES.values()):
+        found: dict[str, Any] = dict(zip(_SIDES, sides, strict=True))
+        yield replace(like, **found)

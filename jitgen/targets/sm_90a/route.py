@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sm_90a says of `route`: see `jitgen.targets.protocol.Rules`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jitgen import templates
+from jitgen.frozen import frozen
+from jitgen.ops.route.config import RouteConfig, RouteProblem, Tiling
+from jitgen.targets import route_space
+from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
+
+LANES = 32
+_THREADS = (128, 256, 512, 1024)
+_CLUSTERS = (1, 2, 4, 8)
+_BYTES = 4
+_SHARED_BYTES = 227 * 1024
+
+_ONE = Tiling(cluster=1)
+_TOGETHER = Tiling()
+_SPREAD = Tiling(is_spread=True)
+
+_LAUNCH_US = 2.2
+"""What a launch takes that does nothing. Assumed."""
+
+_CLUSTER_US = 1.0
+"""What a cluster's barriers, and starting it, take. Assumed."""
+
+_CHOICE_US = 0.35
+"""What one SM takes to choose for a token, by instructions: see `Route.predict`."""
+
+_PARAMETERS = frozenset(
+    (
+        *("name", "config_json", "scoring", "scores_dtype", "bias", "grouped", "experts"),
+        *("threads", "cluster", "is_spread", "use_pdl"),
+    )
+)
+
+
+@frozen
+class Sm90RouteDerived:
+    """
+    What follows from a legal sm_90a config.
+
+    Attributes:
+        shared_bytes: Counts of warps and CTAs, for each expert.
+    """
+
+    shared_bytes: int
+
+
+class Route:
+    """The rules of its kernels, the few that may be chosen, and what they cost."""
+
+    arch = "sm_90a"
+    generation = 1
+    alignment = 1
+    most_cluster = 8  # that every device takes without being asked
+    shared_bytes = _SHARED_BYTES
+    row_edges: tuple[int, ...] = (8, 64, 256, 1024, 4096, 16384)
+
+    def derive(self, config: RouteConfig) -> Sm90RouteDerived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        route_space.check_kind(config)
+        route_space.check_experts(config)
+        tiling, experts = config.tiling, config.experts
+        for name, have, allowed in (
+            ("threads", tiling.threads, _THREADS),
+            ("cluster", tiling.cluster, [x for x in _CLUSTERS if x <= self.most_cluster]),
+        ):
+            refuse_unless(
+                have in allowed,
+                f"E_{name.upper()}",
+                f"{name}={have} is not one of {', '.join(map(str, allowed))}",
+            )
+        refuse_unless(
+            experts <= tiling.threads,
+            "E_THREADS",
+            f"threads={tiling.threads}: each thread adds up the pairs of one expert, and there may "
+            f"be {experts}",
+        )
+        warps = tiling.threads // LANES
+        words = experts * (warps + tiling.cluster + 1) + LANES
+        refuse_unless(
+            words * _BYTES <= self.shared_bytes,
+            "E_SMEM",
+            f"counts of {experts} experts by {warps} warps take {words * _BYTES} bytes of shared "
+            f"memory, of which there are {self.shared_bytes}",
+        )
+        return Sm90RouteDerived(shared_bytes=words * _BYTES)
+
+    def nearest(self, config: RouteConfig) -> RouteConfig | None:
+        """Return the legal config that is nearest to a refused one: sides by their ratios."""
+        start = route_space.legal_kind(config)
+
+        def distance(other: RouteConfig) -> float:
+            pairs = (
+                (start.experts, other.experts),
+                (start.tiling.threads, other.tiling.threads),
+                (start.tiling.cluster, other.tiling.cluster),
+            )
+            return float(sum(max(pair) / max(1, min(pair)) for pair in pairs))
+
+        every = (
+            replace(start, experts=experts, tiling=tiling)
+            for experts, tiling in itertools.product(route_space.EXPERTS, _tilings(start.tiling))
+        )
+        return min(filter(self._is_legal, every), key=distance, default=None)
+
+    def configs(self) -> Iterator[RouteConfig]:
+        """Yield configs of every size, legal or not, with the default launch."""
+        for kind, experts, tiling in itertools.product(
+            route_space.kinds(), route_space.EXPERTS, _tilings(Tiling())
+        ):
+            for is_spread in (False, True):
+                yield replace(kind, experts=experts, tiling=replace(tiling, is_spread=is_spread))
+
+    def candidates(self, problem: RouteProblem) -> tuple[RouteConfig, ...]:
+        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        experts = self.experts_for(problem)
+        if experts is None:
+            return ()
+        kind = replace(route_space.of_problem(problem), experts=experts)
+        listed = (_ONE, _TOGETHER, _SPREAD)
+        return tuple(filter(self._is_legal, (replace(kind, tiling=each) for each in listed)))
+
+    def predict(
+        self, problem: RouteProblem, config: RouteConfig, device: Device, num_sms: int
+    ) -> Candidate:
+        """Return what `config` would take: launches, and choosing, which its instructions bound."""
+        tiling = config.tiling
+        launches = 2 if tiling.is_spread else 1
+        ctas = tiling.cluster
+        if tiling.is_spread:
+            most = max(1, num_sms // tiling.cluster) * tiling.cluster
+            ctas = min(most, -(-problem.m // (tiling.threads // LANES)))
+        tokens = -(-problem.m // max(1, ctas))
+        each = _CHOICE_US * 1755 / device.clock_mhz / 4 * (0.2 + 0.1 * problem.top_k)
+        cost = launches * _LAUNCH_US + tokens * each
+        cost += _CLUSTER_US * (tiling.cluster > 1)
+        return Candidate(
+            config=config,
+            cost=cost,
+            padding_ratio=1.0,
+            waves=max(1, -(-tokens * LANES // tiling.threads)),
+            traffic_bytes=problem.traffic_bytes,
+            limiter="multiply",
+        )
+
+    def doubt(self, problem: RouteProblem, device: Device) -> str:  # noqa: ARG002
+        """Return what the model was not fitted to."""
+        return "the model of route is on paper: nothing was measured"
+
+    def check_sizes(self, problem: RouteProblem) -> None:
+        """Raise a Refusal where lanes cannot hold the experts of a token."""
+        route_space.check_sizes(problem)
+        refuse_unless(
+            self.experts_for(problem) is not None,
+            "E_SIZE",
+            f"must be of at most {route_space.EXPERTS[-1]} experts on {self.arch}, of whose groups "
+            f"each begins with a lane of its own (got {problem.experts} in "
+            f"{problem.expert_groups} groups, {problem.sorted_experts} of them local)",
+        )
+
+    def experts_for(self, problem: RouteProblem) -> int | None:
+        """
+        Return the `RouteConfig.experts` of kernels for `problem`; None where there is none.
+
+        Every group of experts begins with a lane of its own.
+        """
+        if problem.scores_dtype is None:
+            return route_space.room_for(problem.sorted_experts)
+        size, groups = problem.experts // problem.expert_groups, problem.expert_groups
+        for most in route_space.EXPERTS:
+            lanes = groups * -(-size // (most // LANES))
+            if lanes <= LANES and problem.sorted_experts <= most:
+                return most
+        return None
+
+    def templates(self) -> tuple[Template, ...]:
+        """Return the template of its kernels."""
+        return (Template(root=templates.ROOT, entry="sm90/route.py.jinja", parameters=_PARAMETERS),)
+
+    def _is_legal(self, config: RouteConfig) -> bool:
+        try:
+            self.derive(config)
+        except Refusal:
+            return False
+        return True
+
+
+def _tilings(like: Tiling) -> Iterator[Tiling]:
+    """Yield the tilings of every size, legal or not, with the flags of `like`."""
+    for threads, cluster in itertools.product(_THREADS, _CLUSTERS):
+        yield replace(like, threads=threads, cluster=cluster)

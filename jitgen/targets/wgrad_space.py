@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What targets share for `grouped_gemm_wgrad`: rules of layouts and types, every config that can be
+asked for, and the search for a legal one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+from jitgen.config import DType, Layout
+from jitgen.ops.grouped_gemm.config import Cluster, Tile
+from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
+from jitgen.targets.protocol import Derived, Refusal, refuse_unless
+
+LAYOUTS = (Layout.RAGGED, Layout.MASKED)
+"""Those whose groups say where their rows are; m_indices would have to be searched for it."""
+
+
+class WgradSpace(NamedTuple):
+    """What a target's kernels have; `operands` are types of dy and a with those of gradients."""
+
+    operands: tuple[tuple[DType, DType], ...]
+    tile_m: tuple[int, ...]
+    tile_n: tuple[int, ...]
+    tile_k: int
+    cluster: tuple[tuple[int, int], ...]
+
+    @property
+    def of_a(self) -> tuple[DType, ...]:
+        """Element types that dy and a may have."""
+        return tuple(dict.fromkeys(a for a, _ in self.operands))
+
+    def of_out(self, of_a: DType) -> tuple[DType, ...]:
+        """Element types that the gradient may have beside such operands."""
+        return tuple(out for a, out in self.operands if a is of_a)
+
+
+class WgradRules(Protocol):
+    """The part of a target's rules that the search asks."""
+
+    @property
+    def space(self) -> WgradSpace:
+        """What proposals are searched in."""
+        ...
+
+    def derive(self, config: GroupedGemmWgradConfig) -> Derived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        ...
+
+
+def check_kind(config: GroupedGemmWgradConfig, space: WgradSpace, arch: str) -> None:
+    """
+    Require a layout and types that there are kernels for.
+
+    Raises:
+        Refusal: They are others, with the code ``E_LAYOUT`` or ``E_MMA``.
+    """
+    refuse_unless(
+        config.layout in LAYOUTS,
+        "E_LAYOUT",
+        f"{config.layout} rows have no kernel that sums over them: a group id for each row does "
+        f"not say where a group begins; allowed: {', '.join(LAYOUTS)}",
+    )
+    refuse_unless(
+        (config.a_dtype, config.out_dtype) in space.operands,
+        "E_MMA",
+        f"{config.a_dtype} x {config.a_dtype} -> {config.out_dtype} has no {arch} kernel with rows "
+        f"along K; it has {', '.join(f'{a} x {a} -> {out}' for a, out in space.operands)}",
+    )
+
+
+def every(space: WgradSpace) -> Iterator[GroupedGemmWgradConfig]:
+    """Yield the configs of `space` in every layout, legal or not, with the default order."""
+    for layout, (a_dtype, out_dtype) in itertools.product(Layout, space.operands):
+        start = GroupedGemmWgradConfig(
+            layout=layout,
+            a_dtype=a_dtype,
+            out_dtype=out_dtype,
+            tile=Tile(m=64, n=64, k=space.tile_k),
+        )
+        yield from _tiled(start, space)
+
+
+def _tiled(start: GroupedGemmWgradConfig, space: WgradSpace) -> Iterator[GroupedGemmWgradConfig]:
+    for m, n, cluster in itertools.product(space.tile_m, space.tile_n, space.cluster):
+        tile = Tile(m=m, n=n, k=space.tile_k)
+        yield replace(start, tile=tile, cluster=Cluster(m=cluster[0], n=cluster[1]))
+
+
+def legal_of(
+    configs: Iterable[GroupedGemmWgradConfig], rules: WgradRules
+) -> tuple[GroupedGemmWgradConfig, ...]:
+    """Return those of `configs` that are legal, in their order."""
+    return tuple(config for config in configs if _is_legal(config, rules))
+
+
+def _is_legal(config: GroupedGemmWgradConfig, rules: WgradRules) -> bool:
+    try:
+        rules.derive(config)
+    except Refusal:
+        return False
+    return True
+
+
+def nearest(config: GroupedGemmWgradConfig, rules: WgradRules) -> GroupedGemmWgradConfig | None:
+    """
+    Return the legal config that is nearest to `config`: layout and types count most, then the
+    cluster, then the sides of the tile by their ratios.
+    """
+    kinds = (
+        replace(config, layout=layout, a_dtype=a, out_dtype=out, num_ab_stage=None)
+        for layout, (a, out) in itertools.product(LAYOUTS, rules.space.operands)
+    )
+    legal = legal_of((each for kind in kinds for each in _tiled(kind, rules.space)), rules)
+
+    def distance(other: GroupedGemmWgradConfig) -> tuple[Any, ...]:
+        names = ("layout", "a_dtype", "out_dtype")
+        kind = sum(getattr(other, name) != getattr(config, name) for name in names)
+        sides = [(getattr(other.tile, side), getattr(config.tile, side)) for side in ("m", "n")]
+        ratios = sum(max(pair) / min(pair) for pair in sides)
+        return kind, other.cluster != config.cluster, ratios, -other.tile.m, -other.tile.n
+
+    return min(legal, key=distance, default=None)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen bench gradients``, on this machine's CPU as far as it goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from jitgen.bench import gradients as suite
+from jitgen.config import Arch
+from jitgen.tuning.measure.errors import WrongResult
+from tests import needs
+from tests.cli.conftest import Jitgen
+
+CASE = suite.Case(groups=3, rows=20, n=32, k=24, spread=0.5)
+
+
+def test_without_a_gpu_it_is_refused(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jitgen.tuning.measure.clock.has_gpu", lambda: False)
+    done = jitgen("bench", "gradients")
+
+    assert done.code == 1
+    assert "bench gradients needs a GPU" in done.err
+    assert "--candidates" in jitgen("bench", "gradients", "--help").out
+
+
+def test_what_is_considered_is_legal_and_beside_what_is_listed() -> None:
+    """The kernels that a GPU would time, which hold all that the selector may choose."""
+    operands = suite._operands(CASE, "cpu")
+    for product in suite._products(CASE, *operands):
+        chosen = suite.jitgen.select(product.problem, Arch.SM_90A)
+        found = list(suite._considered(chosen, Arch.SM_90A))
+
+        assert {each.config for each in chosen.candidates} < set(found)
+        assert len(found) == len(set(found)) > 12
+
+
+@needs.compiler
+@pytest.mark.usefixtures("kernel_root")
+def test_every_side_is_right_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "_ROUNDS", 1)
+    rows = list(suite.measured(CASE, Arch.CPU, candidates=False))
+
+    assert [row.what.split(" 3 x")[0] for row in rows[:3]] == [
+        "jitgen: forward",
+        "torch._grouped_mm: forward",
+        "torch._grouped_mm over jitgen: forward",
+    ]
+    assert rows[2].budget == 1.0
+    assert rows[2].is_rate
+    assert rows[-1].what == "turning b for dgrad: 3 x 20 uneven N32 K24"
+    assert all(row.value > 0 for row in rows), [row for row in rows if not row.value]
+
+
+@needs.compiler
+@pytest.mark.usefixtures("kernel_root")
+@pytest.mark.parametrize("product", suite.PRODUCTS)
+def test_what_is_wrong_is_not_timed(product: str) -> None:
+    """One value of one group is off by a few units in the last place."""
+    operands = suite._operands(CASE, "cpu")
+    (found,) = (each for each in suite._products(CASE, *operands) if each.name == product)
+    right = found.ours(None)
+    suite._check(found, "jitgen", right)
+    wrong: Any = right.clone()
+    wrong.view(-1)[-1] *= 1 + 6 * torch.finfo(wrong.dtype).eps
+
+    with pytest.raises(WrongResult, match=f"{product} gives 1 wrong values"):
+        suite._check(found, "jitgen", wrong)

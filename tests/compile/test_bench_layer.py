@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sides of `jitgen bench layer` on small layers, with products of torch's in others' places."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import jitgen
+from jitgen.bench.layer import deep_gemm, inductor, ours
+from jitgen.bench.layer.cases import EXPERTS, TOKENS, Case, plan
+from jitgen.bench.layer.operands import Experts, Operands
+from jitgen.bench.layer.report import Found, LayerReport, tables, targets
+from jitgen.bench.peers import Unavailable
+from jitgen.config import Arch
+from jitgen.errors import ConfigError
+from jitgen.layer import reference
+from jitgen.tuning.measure.errors import WrongResult
+from tests import needs
+
+TRITON = find_spec("triton") is not None
+
+
+@pytest.fixture(scope="module")
+def experts() -> Experts:
+    return Experts(small(1), 4, "cpu")
+
+
+def small(tokens: int, experts: int = 4) -> Case:
+    return Case(experts=experts, tokens=tokens, hidden=256, intermediate=128, top_k=2)
+
+
+def multiplied(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, offs: Tensor) -> Tensor:
+    """Return what torch's product gives, in float32: rows, (G, K, N), scales of rows."""
+    out = torch.zeros(a.shape[0], b.shape[2])
+    first = 0
+    for group, last in enumerate(offs.tolist()):
+        part = slice(first, last)
+        out[part] = a[part].float() @ b[group].float() * a_scale[part, None] * b_scale[group]
+        first = last
+    return out.bfloat16()
+
+
+def by_group(
+    a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], out: Tensor, groups: Tensor, mean: int
+) -> None:
+    """Multiply as DeepGEMM does: masked where `a` has a matrix for each group, else contiguous."""
+    assert mean >= 1
+    if a[0].dim() == 3:
+        jitgen.grouped_gemm(a[0], b[0], a[1], b[1], masked_m=groups, out=out)
+    else:
+        jitgen.grouped_gemm(a[0], b[0], a[1], b[1], m_indices=groups, out=out)
+
+
+def test_the_plan() -> None:
+    cases = list(plan())
+
+    assert len(cases) == len(EXPERTS) * len(TOKENS)
+    assert str(cases[0]) == "8 experts, 1 tokens"
+    assert cases[0].expert_bytes == 3 * 2048 * 7168
+
+
+@needs.compiler
+@pytest.mark.usefixtures("shared_cache")
+class TestSides:
+    @pytest.mark.parametrize("tokens", [1, 7])
+    def test_ours(self, experts: Experts, tokens: int) -> None:
+        operands = Operands(small(tokens), experts, "cpu")
+        ready = ours.prepare(operands)
+        ready.call()
+        error = operands.check("ours", ready.result(), ready.weights)
+
+        assert 0 < error < 0.07
+        first = ready.result().clone()
+        for call in ours.steps(operands).values():
+            call()
+        assert torch.equal(ready.result(), first)
+
+    def test_the_early_launches_are_legal_on_hopper(self, experts: Experts) -> None:
+        operands = Operands(small(8), experts, "cpu")
+        chain = ours.with_pdl(ours.chain(operands), 8, Arch.SM_90A)
+
+        assert set(chain.configs) == {"route", "permute_quantize", "silu_mul_quantize", "combine"}
+        for config in chain.configs.values():
+            assert config.tiling.use_pdl
+            assert jitgen.check(config, "sm_90a"), config
+
+    def test_the_last_step_is_the_result(self, experts: Experts) -> None:
+        operands = Operands(small(5), experts, "cpu")
+        ready = ours.prepare(operands)
+        ready.call()
+        steps = ours.steps(operands)
+        assert tuple(steps) == ours.STEPS
+        found = [call() for call in steps.values()]
+
+        assert torch.equal(found[-1], ready.result())  # type: ignore[arg-type]
+
+    def test_a_wrong_result_is_told(self, experts: Experts) -> None:
+        operands = Operands(small(300), experts, "cpu")
+        ready = ours.prepare(operands)
+        ready.call()
+        operands.check("ours", ready.result(), ready.weights)
+
+        with pytest.raises(WrongResult, match="4 experts, 300 tokens"):
+            operands.check("ours", ready.result() * 1.1, ready.weights)
+
+    @pytest.mark.skipif(not TRITON, reason="needs triton")
+    @pytest.mark.parametrize("tokens", [1, 7, 60])
+    def test_deep_gemm(
+        self, experts: Experts, tokens: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The glue, in Triton's interpreter, which rounds one of a hundred values to e4m3 wrong."""
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        operands = Operands(small(tokens), experts, "cpu")
+        weights = (operands.topk_weights, operands.topk_ids, operands.config)
+        expected = reference.moe(operands.x, operands.by_block, *weights)
+        for side in (deep_gemm.masked, deep_gemm.contiguous):
+            ready = side(operands, by_group)
+            ready.call()
+            ready.call()
+
+            assert reference.relative_error(ready.result(), expected) < 0.12
+
+
+@pytest.mark.skipif(not TRITON, reason="needs triton")
+def test_places_of_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a program looks at at once: each has a row of its own, in its expert's."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    from jitgen.bench.layer import glue
+
+    ids = torch.randint(0, 3, (700, 2), dtype=torch.int32)  # nobody has the last of four
+    numbers = torch.bincount(ids.flatten(), minlength=4)
+    place, counts = torch.full((1400,), -1, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    glue.place_masked(ids, counts, place, height=1400)
+    assert torch.equal(counts.long(), numbers)
+    assert torch.equal(place // 1400, ids.flatten())
+    assert len(place.unique()) == 1400
+    owners = torch.full((1920,), 7, dtype=torch.int32)
+    counts = glue.new_counts(4, ids.device)
+    glue.place_contiguous(ids, counts, place, owners=owners)
+    padded = (numbers + 127) // 128 * 128
+
+    assert torch.equal(owners[place.long()], ids.flatten())
+    assert len(place.unique()) == 1400
+    assert torch.equal(torch.bincount(owners[owners >= 0], minlength=4), padded)
+    assert (owners[int(padded.sum()) :] == -1).all()
+
+
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_torch(experts: Experts, tokens: int) -> None:
+    """What inductor compiles, as it is."""
+    operands = Operands(small(tokens), experts, "cpu")
+    weights = operands.by_row
+    given = (operands.x, operands.topk_weights, operands.topk_ids)
+    found = inductor.layer(*given, *inductor.matrices(weights), multiplied)
+
+    assert operands.check("torch", found, weights) < 0.07
+
+
+def test_fewer_experts_are_a_part(experts: Experts) -> None:
+    part = Operands(small(3, experts=2), experts, "cpu")
+
+    assert part.by_block.groups == 2
+    assert part.by_block.tensors["w13"].data_ptr() == experts.by_block.tensors["w13"].data_ptr()
+    assert part.active_bytes == 2 * 3 * 256 * 128
+
+
+def test_what_is_not_installed_says_so(experts: Experts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "deep_gemm", None)
+
+    with pytest.raises(Unavailable, match="deep_gemm cannot be imported"):
+        deep_gemm.prepare_masked(Operands(small(1), experts, "cpu"))
+
+
+def found(tokens: int, times: dict[str, float], floor: float = 100.0) -> Found:
+    return Found(
+        case=Case(experts=32, tokens=tokens),
+        active=8,
+        floor_us=floor,
+        times_us=times,
+        spreads=dict.fromkeys(times, 0.01),
+        errors=dict.fromkeys(times, 0.04),
+        steps_us=dict.fromkeys(ours.STEPS, 3.0) if ours.OURS in times else {},
+        missing={"deep-gemm-masked": "not here"},
+    )
+
+
+class TestAReport:
+    def test_targets(self) -> None:
+        times = {ours.OURS: 100.0, inductor.NAME: 160.0, deep_gemm.CONTIGUOUS: 110.0}
+        rows = {row.what: row for row in targets([found(1, times), found(8, times, 99.0)])}
+
+        assert not rows["one token: 32 experts, 1 tokens"].ok
+        assert rows["of the floor: 32 experts, 8 tokens"].ok
+        assert rows["torch-inductor over ours: 32 experts, 8 tokens"].ok
+        assert not rows["deep-gemm-contiguous over ours: 32 experts, 8 tokens"].ok
+        assert not list(targets([found(1, {inductor.NAME: 2.0})]))
+
+    def test_tables(self) -> None:
+        times = {ours.OURS: 120.0, inductor.NAME: 240.0}
+        sides, steps = tables([found(1, times), found(2, {ours.OURS: 90.0})])
+
+        assert sides.rows[0][3:] == ("120.0 (1.20)", "240.0 (2.00)")
+        assert sides.rows[1][3:] == ("90.0 (0.90)", "-")
+        assert steps.columns[1:] == ours.STEPS
+
+    def test_saved_and_read(self, tmp_path: Path) -> None:
+        report = LayerReport(found=[found(1, {ours.OURS: 120.0})], copy_rate=4.2e12)
+        path = tmp_path / "layer.json"
+        report.save(path)
+
+        assert LayerReport.read(path) == report
+        path.write_text("{}", encoding="utf-8")
+        with pytest.raises(ConfigError, match="no report"):
+            LayerReport.read(path)

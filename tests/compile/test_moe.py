@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`jitgen.moe` and `MoELayer` on the cpu: every format against float32 on dequantised weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import jitgen
+from jitgen.errors import InputError
+from jitgen.layer import reference
+from tests import needs
+from tests.moe_cases import EXPERTS, FORMATS, HIDDEN, INTERMEDIATE, TOP_K, make
+
+pytestmark = [needs.compiler, pytest.mark.usefixtures("shared_cache")]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+class TestEveryFormat:
+    def test_right(self, form: str) -> None:
+        """Within what its formats round; an expert without a token changes nothing."""
+        case = make(form)
+        out = jitgen.moe(
+            case.x,
+            topk_weights=case.topk_weights,
+            topk_ids=case.topk_ids,
+            **case.named,
+            **case.config.gate,
+        )
+
+        assert out.shape == case.x.shape
+        assert out.dtype is torch.bfloat16
+        assert case.error(out) < case.tolerance
+
+    def test_a_layer_gives_the_same_bits(self, form: str) -> None:
+        """With memory of its own, in chunks, with one token, and again."""
+        case = make(form)
+        layer = jitgen.MoELayer(case.config, case.weights, max_tokens=8)
+        whole = jitgen.MoELayer(case.config, case.weights)(*case.given)
+
+        assert layer.workspace is not None
+        assert torch.equal(layer(*case.given), whole)
+        assert torch.equal(layer(*case.given), whole)
+        assert torch.equal(layer(*(each[:1] for each in case.given)), whole[:1])
+
+
+class TestAShareOfTheExperts:
+    def test_ranks_add_up(self) -> None:
+        """Each rank skips what is not its own; a rank without any token gives zeros."""
+        case = make("bf16")
+        parts = []
+        for first, count in ((0, 2), (2, 3), (5, 1)):
+            here = slice(first, first + count)
+            parts.append(
+                jitgen.moe(
+                    case.x,
+                    case.weights.w13[here],  # type: ignore[index]
+                    case.weights.w2[here],  # type: ignore[index]
+                    case.topk_weights,
+                    case.topk_ids,
+                    experts=EXPERTS,
+                    first_expert=first,
+                ).float()
+            )
+
+        assert not parts[2].any()  # the last expert has no token
+        assert all(part.any() for part in parts[:2])
+        assert case.error(sum(parts)) < case.tolerance  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("sentinel", [-1, EXPERTS, 10_000])
+    def test_other_numbers_are_skipped(self, sentinel: int) -> None:
+        case = make("bf16")
+        layer = jitgen.MoELayer(case.config, case.weights)
+        skipped = case.topk_ids.clone()
+        skipped[3, 1] = skipped[4, 0] = skipped[5] = sentinel
+        weights = case.topk_weights.masked_fill(skipped == sentinel, 0.0)
+        expected = layer(case.x, weights, case.topk_ids)
+
+        found = layer(case.x, case.topk_weights, skipped)
+
+        assert torch.equal(found, expected)
+        assert not found[5].any()
+
+
+class TestACall:
+    def test_shared_experts_and_out(self) -> None:
+        case = make("block128")
+        layer = jitgen.MoELayer(case.config, case.weights)
+        shared = torch.randn_like(case.x)
+        out = torch.empty_like(case.x)
+
+        assert layer(*case.given, shared=shared, out=out) is out
+        assert case.error(out, shared) < case.tolerance
+        x = case.x.clone()
+        layer(x, *case.given[1:], shared=shared, out=x)
+        assert torch.equal(x, out)
+
+    def test_no_tokens(self) -> None:
+        case = make("bf16", tokens=0)
+
+        assert jitgen.MoELayer(case.config, case.weights)(*case.given).shape == (0, HIDDEN)
+
+    def test_long_ids(self) -> None:
+        case = make("bf16")
+        layer = jitgen.MoELayer(case.config, case.weights)
+
+        assert torch.equal(
+            layer(case.x, case.topk_weights, case.topk_ids.long()), layer(*case.given)
+        )
+
+    def test_unusual_columns(self) -> None:
+        """H and I that are no multiples of 128: the last block of scales is a short one."""
+        generator = torch.Generator().manual_seed(1)
+        w13, s13 = jitgen.quantize.per_block(torch.randn(3, 2 * 96, 200, generator=generator) / 14)
+        w2, s2 = jitgen.quantize.per_block(torch.randn(3, 200, 96, generator=generator) / 10)
+        x = torch.randn(5, 200, generator=generator).bfloat16()
+        weights = jitgen.ExpertWeights(w13=w13, w2=w2, w13_scale=s13, w2_scale=s2)
+        config = jitgen.MoEConfig(hidden=200, intermediate=96, experts=3, top_k=1)
+        ids = torch.tensor([[0], [2], [2], [0], [1]])
+        ones = torch.ones(5, 1)
+        found = jitgen.MoELayer(config, weights)(x, ones, ids)
+        expected = reference.moe(x, weights, ones, ids, config)
+        assert reference.relative_error(found, expected) < reference.TOLERANCE["block128"]
+
+    def test_a_bias_that_no_kernel_adds_is_refused(self) -> None:
+        case = make("block128")
+        bias = torch.zeros(EXPERTS, 2 * INTERMEDIATE)
+
+        with pytest.raises(InputError, match="bias"):
+            jitgen.moe(
+                case.x,
+                topk_weights=case.topk_weights,
+                topk_ids=case.topk_ids,
+                **{**case.named, "w13_bias": bias},
+            )
+
+
+class TestAModule:
+    def test_its_state_is_its_weights(self) -> None:
+        case, other = make("wide1"), make("wide1", seed=5)
+        layer = jitgen.MoELayer(case.config, case.weights)
+        found = jitgen.MoELayer(other.config, other.weights)
+        assert not torch.equal(found(*case.given), layer(*case.given))
+        found.load_state_dict(layer.state_dict())
+
+        assert torch.equal(found(*case.given), layer(*case.given))
+        assert not list(layer.parameters())
+
+    @pytest.mark.parametrize("cast", [lambda x: x.half(), lambda x: x.to(torch.bfloat16)])
+    def test_it_is_not_cast(self, cast: Callable[[torch.nn.Module], object]) -> None:
+        case = make("block128")
+        layer = jitgen.MoELayer(case.config, case.weights)
+
+        with pytest.raises(InputError, match="cast"):
+            cast(layer)
+        assert case.error(layer(*case.given)) < case.tolerance
+
+    def test_it_moves(self) -> None:
+        case = make("exact1")
+        layer = jitgen.MoELayer(case.config, case.weights, max_tokens=4).to("meta")
+
+        assert layer.weights.device.type == "meta"
+        assert "exact1" in repr(layer)
+
+    def test_memory_is_shared(self) -> None:
+        """Layers in a row may have one workspace; one of other sizes is refused."""
+        first, second = make("bf16"), make("bf16", seed=3)
+        one = jitgen.MoELayer(first.config, first.weights, max_tokens=32)
+        two = jitgen.MoELayer(second.config, second.weights, workspace=one.workspace)
+        alone = jitgen.MoELayer(second.config, second.weights)
+
+        assert torch.equal(
+            two(one(*first.given), *first.given[1:]), alone(one(*first.given), *first.given[1:])
+        )
+        other = make("block128")
+        wrong = jitgen.MoELayer(other.config, other.weights, workspace=one.workspace)
+        with pytest.raises(InputError, match="workspace"):
+            wrong(*other.given)
+
+
+class TestMistakes:
+    def test_gradients(self) -> None:
+        case = make("bf16")
+        layer = jitgen.MoELayer(case.config, case.weights)
+
+        with pytest.raises(InputError, match="gradient"):
+            layer(case.x.requires_grad_(), case.topk_weights, case.topk_ids)
+
+    @pytest.mark.parametrize(
+        ("changes", "argument"),
+        [
+            ({"x": torch.zeros(19, HIDDEN)}, "x"),
+            ({"x": torch.zeros(19, HIDDEN + 16).bfloat16()}, "x"),
+            ({"topk_ids": torch.zeros(19, TOP_K)}, "topk_ids"),
+            ({"topk_ids": torch.zeros(3, TOP_K, dtype=torch.int32)}, "topk_ids"),
+            ({"topk_weights": torch.zeros(19, TOP_K).bfloat16()}, "topk_weights"),
+            ({"shared": torch.zeros(3, HIDDEN).bfloat16()}, "shared"),
+            ({"out": torch.zeros(19, HIDDEN)}, "out"),
+            ({"w2": torch.zeros(EXPERTS, HIDDEN, 64).bfloat16()}, "w2"),
+            (
+                {"w2": torch.zeros(EXPERTS, HIDDEN, INTERMEDIATE).to(torch.float8_e4m3fn)},
+                "w2_scale",
+            ),
+            ({"w13_scale": torch.ones(EXPERTS, 4)}, "w13_scale"),
+            ({"w13_bias": torch.ones(EXPERTS, 4)}, "w13_bias"),
+            ({"activations": "row"}, "activations"),
+            ({"activation": "gelu"}, "activation"),
+            ({"limit": 7.0}, "limit"),
+            ({"experts": 3}, "local_experts"),
+            ({"chunk_tokens": 0}, "chunk_tokens"),
+        ],
+    )
+    def test_one_error_names_the_argument(self, changes: dict[str, object], argument: str) -> None:
+        case = make("bf16")
+        given = dict(zip(("x", "topk_weights", "topk_ids"), case.given, strict=True))
+
+        with pytest.raises(InputError) as caught:
+            jitgen.moe(**{**given, **case.named, **changes})  # type: ignore[arg-type]
+        assert caught.value.argument == argument

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny random checkpoints of every family, in files and in memory, against float32."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import jitgen
+from jitgen.errors import InputError
+from jitgen.formats.e2m1 import unpack
+from jitgen.layer.checkpoints import FAMILIES
+from jitgen.layer.reference import TOLERANCE, relative_error
+from tests import needs
+
+pytestmark = [needs.compiler, pytest.mark.usefixtures("shared_cache")]
+
+HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 256, 128, 5, 2
+Matrices = tuple[list[Tensor], list[Tensor], list[Tensor]]
+"""Gates, ups and downs of every expert, float32, as the checkpoint has them."""
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def by_expert(prefix: str, names: tuple[str, str, str]) -> tuple[dict[str, Tensor], Matrices]:
+    """Return bfloat16 tensors, one for each expert and matrix, and their numbers."""
+    gate, up, down = names
+    w = normal(EXPERTS, 3, INTERMEDIATE, HIDDEN).div(12).bfloat16()
+    tensors = {}
+    for e in range(EXPERTS):
+        tensors[f"{prefix}.experts.{e}.{gate}.weight"] = w[e, 0].clone()
+        tensors[f"{prefix}.experts.{e}.{up}.weight"] = w[e, 1].clone()
+        tensors[f"{prefix}.experts.{e}.{down}.weight"] = w[e, 2].T.contiguous()
+    numbers = w.float()
+    return tensors, (list(numbers[:, 0]), list(numbers[:, 1]), list(numbers[:, 2].mT))
+
+
+def mixtral() -> tuple[str, dict[str, Tensor], Matrices]:
+    prefix = "model.layers.7.block_sparse_moe"
+    return prefix, *by_expert(prefix, ("w1", "w3", "w2"))
+
+
+def qwen3_moe() -> tuple[str, dict[str, Tensor], Matrices]:
+    prefix = "model.layers.7.mlp"
+    return prefix, *by_expert(prefix, ("gate_proj", "up_proj", "down_proj"))
+
+
+def deepseek_v3() -> tuple[str, dict[str, Tensor], Matrices]:
+    prefix, plain, _ = qwen3_moe()
+    tensors: dict[str, Tensor] = {}
+    numbers: tuple[list[Tensor], ...] = ([], [], [])
+    for name, weight in plain.items():
+        q, scale = jitgen.quantize.per_block(weight)
+        tensors |= {name: q, f"{name}_scale_inv": scale}
+        place = ("gate_proj", "up_proj", "down_proj").index(name.split(".")[-2])
+        repeated = scale.repeat_interleave(128, 0).repeat_interleave(128, 1)
+        numbers[place].append(q.float() * repeated)
+    return prefix, tensors, numbers  # type: ignore[return-value]
+
+
+def gpt_oss() -> tuple[str, dict[str, Tensor], Matrices]:
+    prefix = "model.layers.7.mlp"
+    tensors: dict[str, Tensor] = {}
+    numbers = {}
+    for name, rows, columns in (
+        ("gate_up_proj", 2 * INTERMEDIATE, HIDDEN),
+        ("down_proj", HIDDEN, INTERMEDIATE),
+    ):
+        generator = torch.Generator().manual_seed(rows)
+        shape = (EXPERTS, rows, columns // 32, 16)
+        blocks = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        scales = torch.randint(119, 123, shape[:-1], generator=generator, dtype=torch.uint8)
+        tensors[f"{prefix}.experts.{name}_blocks"] = blocks
+        tensors[f"{prefix}.experts.{name}_scales"] = scales
+        tensors[f"{prefix}.experts.{name}_bias"] = normal(EXPERTS, rows).bfloat16()
+        factor = torch.exp2(scales.float() - 127).repeat_interleave(32, -1)
+        numbers[name] = unpack(blocks.flatten(-2), torch.float32) * factor
+    up = numbers["gate_up_proj"]
+    return prefix, tensors, (list(up[:, 0::2]), list(up[:, 1::2]), list(numbers["down_proj"]))
+
+
+MAKERS: dict[str, Callable[[], tuple[str, dict[str, Tensor], Matrices]]] = {
+    "deepseek_v3": deepseek_v3,
+    "qwen3_moe": qwen3_moe,
+    "mixtral": mixtral,
+    "gpt_oss": gpt_oss,
+}
+
+
+def test_every_family_has_a_test() -> None:
+    assert MAKERS.keys() == FAMILIES.keys()
+
+
+def expected(name: str, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+    """Return the layer's result, written down without anything of jitgen's."""
+    prefix, tensors, (gates, ups, downs) = MAKERS[name]()
+    out = torch.zeros(x.shape)
+    for t in range(x.shape[0]):
+        for j in range(TOP_K):
+            e = int(ids[t, j])
+            gate, up = gates[e] @ x[t].float(), ups[e] @ x[t].float()
+            if name == "gpt_oss":
+                bias = tensors[f"{prefix}.experts.gate_up_proj_bias"][e].float()
+                gate, up = gate + bias[0::2], up + bias[1::2]
+                gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+                y = downs[e] @ (gate * torch.sigmoid(1.702 * gate) * (up + 1))
+                y += tensors[f"{prefix}.experts.down_proj_bias"][e].float()
+            else:
+                y = downs[e] @ (torch.nn.functional.silu(gate) * up)
+            out[t] += weights[t, j] * y
+    return out
+
+
+def given() -> tuple[Tensor, Tensor, Tensor]:
+    ids = torch.stack([torch.arange(9) % EXPERTS, (torch.arange(9) + 2) % EXPERTS], 1)
+    return normal(9, HIDDEN).bfloat16(), normal(9, TOP_K).abs(), ids
+
+
+@pytest.mark.parametrize("name", MAKERS)
+class TestEveryFamily:
+    def test_from_memory(self, name: str) -> None:
+        prefix, tensors, _ = MAKERS[name]()
+        layer = jitgen.MoELayer.from_checkpoint(tensors, prefix, top_k=TOP_K)
+        tolerance = TOLERANCE[str(layer.weights.activations)]
+
+        assert layer.config.experts == EXPERTS
+        assert relative_error(layer(*given()), expected(name, *given())) < tolerance
+
+    def test_from_a_folder(self, name: str, tmp_path: Path) -> None:
+        """Two files and an index, as published checkpoints have; or the files alone."""
+        prefix, tensors, _ = MAKERS[name]()
+        names = list(tensors)
+        halves = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+        for file, part in halves.items():
+            save_file({each: tensors[each] for each in part}, tmp_path / file)
+        whole = jitgen.MoELayer.from_checkpoint(tensors, prefix, top_k=TOP_K)
+        found = [jitgen.MoELayer.from_checkpoint(tmp_path, prefix, top_k=TOP_K, family=name)]
+        places = {each: file for file, part in halves.items() for each in part}
+        index = tmp_path / "model.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": places}), encoding="utf-8")
+        found.append(jitgen.MoELayer.from_checkpoint(str(tmp_path), prefix, top_k=TOP_K))
+
+        for layer in found:
+            assert layer.state_dict().keys() == whole.state_dict().keys()
+            for key, value in layer.state_dict().items():
+                assert torch.equal(
+                    value.view(torch.uint8), whole.state_dict()[key].view(torch.uint8)
+                )
+
+    def test_a_share(self, name: str) -> None:
+        """Ranks read their own experts alone, and add up to the whole."""
+        prefix, tensors, _ = MAKERS[name]()
+        whole = jitgen.MoELayer.from_checkpoint(tensors, prefix, top_k=TOP_K)
+        parts = [
+            jitgen.MoELayer.from_checkpoint(
+                tensors, prefix, top_k=TOP_K, first_expert=first, local_experts=count
+            )
+            for first, count in ((0, 3), (3, None))
+        ]
+        assert [part.config.groups for part in parts] == [3, 2]
+        total = sum(part(*given()).float() for part in parts)
+
+        assert relative_error(total, whole(*given())) < 0.01  # type: ignore[arg-type]
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("changes", "text"),
+        [
+            ({"prefix": "model.layers.8.mlp"}, "has no tensor"),
+            ({"prefix": "model.layers.7"}, "begins with"),
+            ({"family": "llama"}, "must be one of"),
+            ({"family": "gpt_oss"}, "has no experts"),
+            ({"local_experts": 9}, "share of the 5 experts"),
+            ({"activations": "row"}, "activations"),
+        ],
+    )
+    def test_one_error_says_what(self, changes: dict[str, Any], text: str) -> None:
+        prefix, tensors, _ = deepseek_v3()
+        named = {"source": tensors, "prefix": prefix, "top_k": TOP_K, **changes}
+
+        with pytest.raises(InputError, match=text):
+            jitgen.MoELayer.from_checkpoint(**named)
+
+    def test_a_missing_expert(self) -> None:
+        prefix, tensors, _ = mixtral()
+        del tensors[f"{prefix}.experts.2.w1.weight"]
+
+        with pytest.raises(InputError, match="lacks expert 2"):
+            jitgen.MoELayer.from_checkpoint(tensors, prefix, top_k=TOP_K)
+
+    def test_a_missing_matrix(self) -> None:
+        prefix, tensors, _ = deepseek_v3()
+        del tensors[f"{prefix}.experts.4.up_proj.weight_scale_inv"]
+
+        with pytest.raises(InputError, match=r"no tensor .*experts\.4\.up_proj"):
+            jitgen.MoELayer.from_checkpoint(tensors, prefix, top_k=TOP_K)
+
+    def test_a_file_that_is_none(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.safetensors"
+        path.write_bytes(b"nothing of the kind")
+
+        with pytest.raises(InputError, match="cannot be read"):
+            jitgen.MoELayer.from_checkpoint(path, "model", top_k=1)

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`jitgen.permute_quantize`: kernels on a cpu and on an emulated GPU, calls, refusals, tracers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import jitgen
+from jitgen.config import Arch
+from jitgen.errors import InputError
+from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeConfig
+from jitgen.ops.permute_quantize.samples import Sizes, make
+from jitgen.targets.legality import check
+from jitgen.targets.permute_space import kinds
+from jitgen.verify import device, verify
+from tests import needs
+
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
+
+ON_CPU = [config for config in kinds() if check(config, "cpu")]
+OFTEN = {"ragged_block128_gather", "masked_row_gather_pow2", "contiguous_tensor_gather"}
+ON_GPU = [
+    "ragged_block128_scatter_t64_c4_eager",
+    "masked_block128_gather_r2_t64_c4_v16_persistent",
+    "ragged_row_scatter_pow2_r2_t64_c4_held2",
+    "contiguous_tensor_gather_t64_c4",
+    "ragged_mxfp4_gather_floor_t64_c4",
+    "ragged_none_scatter_r2_t64_c4_v16_nopdl",
+    "masked_nvfp4_gather_t64_c4",
+    "ragged_mxfp8_gather_r4_t64_c4_persistent",
+    "masked_row_gather_r2_t64_c4",
+    "contiguous_block128_gather_pow2_r4_t64_c4",
+    "ragged_block128_scatter_r4_t64_c4_persistent",
+    "ragged_none_gather_r2_t64_c4",
+    "masked_none_gather_t64_c4",
+    "masked_tensor_gather_t64_c4",
+    "ragged_row_gather_t64_c4",
+]
+"""Every layout, format and walk; few warps, which all get several tiles."""
+
+OFTEN_ON_GPU = set(ON_GPU[:4])
+
+
+def config_of(words: str) -> PermuteQuantizeConfig:
+    config = PermuteQuantizeConfig.of_words(words)
+    assert config is not None, words
+    return config
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(
+            config, id=config.words(), marks=() if config.words() in OFTEN else pytest.mark.nightly
+        )
+        for config in ON_CPU
+    ],
+)
+def test_right_on_a_cpu(config: PermuteQuantizeConfig) -> None:
+    """Bit by bit, twice: the second call is a warm one."""
+    sizes = Sizes(rows=(3, 0, 9, 1), top_k=3, k=304)
+    for seed in (0, 1):
+        case = make(config, sizes, is_exact=False, seed=seed)
+
+        assert case.solve(jitgen.permute_quantize) == 0
+
+
+def test_columns_of_a_cpu_may_be_odd() -> None:
+    given = ragged(columns=37)
+    q, scale = jitgen.permute_quantize(**given)
+    end = int(given["offs"][-1])
+    rows = given["x"][given["permutation"][:end] // 2]
+    expected, expected_scale = jitgen.quantize.per_token_group(rows)
+
+    assert scale is not None
+    assert torch.equal(q[:end].view(torch.uint8), expected.view(torch.uint8))
+    assert torch.equal(scale[:end], expected_scale)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, marks=() if words in OFTEN_ON_GPU else pytest.mark.nightly)
+        for words in ON_GPU
+    ],
+)
+def test_right_on_a_gpu(words: str) -> None:
+    config = config_of(words)
+    (sizes,) = Sizes.of(config, Arch.SM_90A)
+    few = Sizes(rows=(3, 0, 2, 5), top_k=7, k=sizes.k) if words in OFTEN_ON_GPU else None
+    verification = verify(config, "sm_90a", few)
+
+    assert verification.is_right, verification.to_json()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("arch", ["sm_100a", "sm_120a"])
+@pytest.mark.parametrize("words", [ON_GPU[0], ON_GPU[4], "ragged_nvfp4_gather_t64_c4"])
+def test_right_on_blackwell(words: str, arch: str) -> None:
+    assert verify(config_of(words), arch).is_right
+
+
+def ragged(tokens: int = 6, columns: int = 256, top_k: int = 2) -> dict[str, Any]:
+    """Return a call with 4 experts, of which this device has the first 3."""
+    chance = torch.Generator().manual_seed(tokens)
+    x = torch.randn(tokens, columns, generator=chance).bfloat16()
+    ids = torch.randn(tokens, 4, generator=chance).topk(top_k).indices.int()
+    offs, permutation, inverse = jitgen.reference.sort_pairs(ids, experts=4, local_experts=3)
+    return {"x": x, "permutation": permutation, "top_k": top_k, "offs": offs, "inverse": inverse}
+
+
+@pytest.mark.parametrize("granularity", ["block128", "row", "none"])
+def test_the_gemm_takes_the_result_without_a_copy(granularity: str) -> None:
+    given = ragged()
+    w = torch.randn(3, 64, 256, generator=torch.Generator().manual_seed(0))
+    quantizers: dict[str, Any] = {
+        "block128": jitgen.quantize.per_block,
+        "row": jitgen.quantize.per_row,
+        "none": lambda w: (w.bfloat16(), None),
+    }
+    b, b_scale = quantizers[granularity](w)
+    a, a_scale = jitgen.permute_quantize(**given, scale_granularity=granularity)
+    out = jitgen.grouped_gemm(a, b, a_scale, b_scale, offs=given["offs"])
+    end = int(given["offs"][-1])
+    tokens = given["permutation"][:end] // 2
+    owners = torch.repeat_interleave(
+        torch.arange(3), given["offs"].diff(prepend=given["offs"].new_zeros(1))
+    )
+    expected = torch.einsum("mk,mnk->mn", given["x"][tokens].float(), w[owners])
+
+    assert (out[:end].float() - expected).norm() < 0.06 * expected.norm()
+
+
+@pytest.mark.parametrize("granularity", ["block128", "mx32", "nv16", "none"])
+def test_an_emulated_gpu_gives_the_bits_of_the_reference(granularity: str) -> None:
+    """With the inverse and without; the kernel that the selector takes for so few tokens."""
+    given = ragged()
+    scale = torch.tensor([0.002]) if granularity == "nv16" else None
+    rows = {name: value for name, value in given.items() if name != "inverse"}
+    form = {"mx32": "mxfp8", "nv16": "nvfp4"}.get(granularity, granularity)
+    expected, _ = jitgen.reference.permute_quantize(**rows, form=Format(form), scale=scale)
+    end = int(given["offs"][-1])
+    with device("sm_90a", num_sms=1):
+        for each in (given, rows):
+            q, _ = jitgen.permute_quantize(**each, scale_granularity=granularity, scale=scale)
+
+            assert torch.equal(q[:end].view(torch.uint8), expected[:end].view(torch.uint8))
+
+
+def test_no_tokens_launch_nothing() -> None:
+    q, scale = jitgen.permute_quantize(
+        torch.empty(0, 512, dtype=torch.bfloat16),
+        torch.empty(0, dtype=torch.int32),
+        top_k=2,
+        offs=torch.zeros(2, dtype=torch.int32),
+    )
+
+    assert q.shape == (0, 512)
+    assert scale is not None
+    assert scale.shape == (0, 4)
+
+
+def test_other_token_counts_are_warm() -> None:
+    """A new number of tokens in a bucket that was seen asks nobody."""
+    with jitgen.Session() as session:
+        jitgen.permute_quantize(**ragged(20))
+        session.select = None  # type: ignore[assignment,method-assign]
+
+        jitgen.permute_quantize(**ragged(18))
+        assert len(session.memo) == 2
+
+
+@pytest.mark.parametrize("granularity", ["block128", "row", "tensor", "none"])
+def test_warm_calls_validate_nothing(granularity: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale = torch.ones(1) if granularity == "tensor" else None
+    call = partial(jitgen.permute_quantize, scale_granularity=granularity, scale=scale)
+    given = ragged()
+    out, _ = call(**given)
+    call(**given, out=out)
+
+    def run(*_: Any) -> Any:
+        raise AssertionError("a warm call was validated")
+
+    monkeypatch.setitem(jitgen.permute_quantize.__globals__, "run", run)
+    q, found = call(**given, out=out)
+
+    assert q is out
+    assert call(**given)[0].shape == q.shape
+    assert (found is scale) == (granularity in ("tensor", "none"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": torch.zeros(6, 256)}, "x: must be bfloat16"),
+        ({"x": torch.zeros(7, 256, dtype=torch.bfloat16)}, "permutation: must have shape"),
+        ({"permutation": torch.zeros(12)}, "permutation: must be int32"),
+        ({"permutation": torch.zeros(2, 6, dtype=torch.int32)}, "permutation: must have 1 dim"),
+        ({"top_k": 0}, "top_k: must be an integer from 1 to 32"),
+        ({"offs": None}, "one of offs, m_indices and masked_m is required"),
+        ({"masked_m": torch.zeros(2, dtype=torch.int32)}, "exactly one of"),
+        ({"offs": torch.zeros(0, dtype=torch.int32)}, "at least one group"),
+        ({"inverse": torch.zeros(6, 3, dtype=torch.int32)}, "inverse: must have shape"),
+        ({"scale_granularity": "block64"}, "must be one of block128, row, tensor, none, mx32"),
+        ({"q_dtype": torch.bfloat16}, "q_dtype: must be float8_e4m3fn for block128"),
+        ({"scale": torch.ones(1)}, "scale: is found by the kernel"),
+        ({"scale_granularity": "tensor"}, "scale: is required"),
+        ({"scale_granularity": "none", "power_of_two": True}, "power_of_two: is for"),
+        ({"rounding": "floor"}, "rounding: is for mx32"),
+        ({"out": torch.zeros(12, 128).to(torch.float8_e4m3fn)}, "out: must have shape"),
+        ({"out": torch.zeros(12, 256)}, "out: must be float8_e4m3fn"),
+        ({"scale_granularity": "mx32"}, "x: cpu has no kernel"),
+        ({"config": jitgen.PermuteQuantizeConfig(layout="masked")}, "config: must be for"),
+        ({"config": "permute"}, "config: must be a PermuteQuantizeConfig"),
+        ({"x": torch.zeros(6, 256, dtype=torch.bfloat16, requires_grad=True)}, "gradient"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_refusals(change: dict[str, Any], message: str) -> None:
+    """Also when a right call was remembered before."""
+    jitgen.permute_quantize(**ragged())
+
+    with pytest.raises(InputError, match=message):
+        jitgen.permute_quantize(**(ragged() | change))
+
+
+def test_an_inverse_that_nobody_reads_is_looked_at_once() -> None:
+    with jitgen.Session(), pytest.raises(InputError, match="inverse: must be int32"):
+        jitgen.permute_quantize(**(ragged() | {"inverse": torch.zeros(6, 2)}))
+
+
+def test_gpus_want_whole_vectors() -> None:
+    with device("sm_90a", num_sms=1), pytest.raises(InputError, match="a multiple of 16 on sm_90a"):
+        jitgen.permute_quantize(**ragged(columns=24))
+
+
+def test_fake_tensors_get_shapes() -> None:
+    given = ragged()
+    with FakeTensorMode() as mode:
+        faked = {
+            name: mode.from_tensor(value) if isinstance(value, Tensor) else value
+            for name, value in given.items()
+        }
+        q, scale = jitgen.permute_quantize(**faked)
+
+    assert q.shape == (12, 256)
+    assert scale is not None
+    assert scale.shape == (12, 2)
+    assert scale.stride() == (1, 12)
+
+
+@pytest.mark.parametrize("granularity", ["block128", "none"])
+def test_tracers_see_one_operation(granularity: str) -> None:
+    given = ragged()
+    top_k = given.pop("top_k")
+
+    def layer(x: Tensor, permutation: Tensor, offs: Tensor, inverse: Tensor) -> Tensor:
+        q, _ = jitgen.permute_quantize(
+            *(x, permutation),
+            top_k=top_k,
+            offs=offs,
+            inverse=inverse,
+            scale_granularity=granularity,
+        )
+        return q.float()
+
+    end = int(given["offs"][-1])
+    expected = layer(*given.values())[:end]
+    graph = make_fx(layer)(*given.values())
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+
+    assert "jitgen.permute_quantize" in graph.code
+    assert torch.equal(graph(*given.values())[:end], expected)
+    assert torch.equal(compiled(*given.values())[:end], expected)

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`jitgen.route` and `sort_pairs`: results, refusals, what is remembered, tracers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import jitgen
+from jitgen import Routing, Sorting
+from jitgen.config import Arch
+from jitgen.errors import InputError, JitgenError
+from jitgen.ops.route import samples
+from jitgen.ops.route.config import RouteConfig
+from jitgen.runtime.session import current
+from tests import needs
+
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
+
+CONFIGS = [
+    RouteConfig(scoring="softmax", scores_dtype="bf16", experts=64),
+    RouteConfig(scoring="sigmoid", scores_dtype="f32", bias=True, grouped=True, experts=64),
+    RouteConfig(scoring="softmax", scores_dtype="f32", bias=True, experts=32),
+    RouteConfig(scoring="given", experts=64),
+]
+
+
+def logits(tokens: int = 20, experts: int = 64, seed: int = 0) -> Tensor:
+    return torch.randn(tokens, experts, generator=torch.Generator().manual_seed(seed))
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Return whether all integers are equal, and weights nearly."""
+    weights = zip(found[:-3][:1], expected[:-3][:1], strict=True)
+    ids = zip(found[-4:], expected[-4:], strict=True)
+    return all(torch.allclose(a, b, rtol=1e-5) for a, b in weights) and all(
+        torch.equal(a, b) for a, b in ids
+    )
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words())
+@pytest.mark.parametrize("is_exact", [True, False], ids=["integers", "random"])
+def test_right(config: RouteConfig, is_exact: bool) -> None:
+    """Every size that an emulated GPU gets; twice, for the second call is a warm one."""
+    function = jitgen.sort_pairs if config.scoring == "given" else jitgen.route
+    for seed in (0, 1):
+        for sizes in samples.Sizes.of(config, Arch.CPU):
+            case = samples.make(config, sizes, is_exact=is_exact, seed=seed)
+
+            assert case.solve(function) == 0
+
+
+def test_odd_sizes() -> None:
+    """One expert, all experts, rows that lie apart, every pair somebody else's."""
+    for experts, top_k in ((1, 1), (7, 7), (512, 32)):
+        x = logits(9, experts + 3)[:, :experts]
+        found = jitgen.route(x, top_k=top_k)
+
+        assert same(found, jitgen.reference.route(x, top_k=top_k))
+    ids = torch.full((5, 2), -1, dtype=torch.int32)
+    assert jitgen.sort_pairs(ids, experts=3).permutation.tolist() == [-1] * 10
+
+
+def test_what_is_not_finite() -> None:
+    x = logits(6, 12)
+    x[0, 3], x[1, 2], x[2], x[3, :11], x[4] = math.nan, math.inf, math.nan, -math.inf, -math.inf
+    for options in ({}, {"renormalize": False}, {"scoring": "sigmoid"}):
+        found = jitgen.route(x, top_k=4, **options)
+        expected = jitgen.reference.route(x, top_k=4, **options)
+
+        assert torch.equal(found.topk_ids, expected.topk_ids)
+        assert torch.equal(found.topk_weights.isnan(), expected.topk_weights.isnan())
+        torch.testing.assert_close(found.topk_weights, expected.topk_weights, equal_nan=True)
+
+
+def test_no_tokens() -> None:
+    found = jitgen.route(torch.empty(0, 8), top_k=2)
+
+    assert found.offs.tolist() == [0] * 8
+    assert [each.shape[0] for each in found] == [0, 0, 8, 0, 0]
+    assert jitgen.sort_pairs(torch.empty(0, 2, dtype=torch.int32), experts=3).offs.sum() == 0
+
+
+def test_into_tensors_that_are_given() -> None:
+    x = logits()
+    expected = jitgen.route(x, top_k=4)
+    out = Routing(*(torch.full_like(each, 9) for each in expected))
+    for _ in range(2):
+        assert jitgen.route(x, top_k=4, out=out) is out
+        assert same(out, expected)
+    sorting = Sorting(*(torch.full_like(each, 9) for each in expected[2:]))
+    assert jitgen.sort_pairs(out.topk_ids, experts=64, out=sorting) is sorting
+    assert same(sorting, expected[2:])
+
+
+def test_the_grouped_gemm_takes_the_result() -> None:
+    """A layer by hand: gather, multiply, weigh, add up."""
+    chance = torch.Generator().manual_seed(1)
+    x = torch.randn(10, 32, generator=chance).bfloat16()
+    w = torch.randn(6, 16, 32, generator=chance).bfloat16()
+    weights, ids, offs, permutation, inverse = jitgen.route(logits(10, 6), top_k=2)
+    y = jitgen.grouped_gemm(x[permutation // 2], w, offs=offs)
+    found = (y[inverse].float() * weights.unsqueeze(-1)).sum(1)
+    every = torch.einsum("tk,enk->ten", x.float(), w.float())
+    picked = every.gather(1, ids.long().unsqueeze(-1).expand(-1, -1, 16))
+    expected = (picked * weights.unsqueeze(-1)).sum(1)
+
+    assert (found - expected).norm() < 0.01 * expected.norm()
+
+
+GOOD: dict[str, Any] = {"scores": logits(), "top_k": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scores": logits().half()}, r"scores: must be bfloat16 or float32 on cpu \(got torch.fl"),
+        ({"scores": logits().T}, r"scores: must be contiguous in its last dimension"),
+        ({"scores": logits()[0]}, r"scores: must have 2 dimensions, \(T, E\)"),
+        ({"scores": torch.empty(3, 0)}, r"scores: must have at least one column"),
+        ({"scores": logits(2, 513)}, r"scores: must be of at most 512 experts \(got 513\)"),
+        ({"scores": logits().requires_grad_()}, r"scores: must not require a gradient.*route"),
+        ({"top_k": 65}, r"top_k: must be at most the 64 experts that are kept \(got 65\)"),
+        ({"top_k": 33}, r"scores: must have at most 32 experts a token \(got 33\)"),
+        ({"top_k": True}, r"top_k: must be an integer of at least 1 \(got True\)"),
+        ({"scoring": "given"}, r"scoring: must be one of softmax, sigmoid \(got 'given'\)"),
+        ({"bias": torch.zeros(63)}, r"bias: must have shape \(64,\), one for each expert"),
+        ({"bias": torch.zeros(64).double()}, r"bias: must be float32 \(got torch.float64\)"),
+        ({"expert_groups": 7}, r"expert_groups: must divide the 64 experts into groups of two"),
+        ({"expert_groups": 64}, r"expert_groups: must divide the 64 experts into groups of two"),
+        ({"expert_groups": 4, "top_groups": 5}, r"top_groups: must be at most the 4 groups"),
+        ({"expert_groups": 32, "top_k": 3}, r"top_k: must be at most the 2 experts that are kept"),
+        ({"renormalize": "no"}, r"renormalize: must be True or False \(got 'no'\)"),
+        ({"scale": math.nan}, r"scale: must be a finite number \(got nan\)"),
+        ({"first_expert": -1}, r"first_expert: must be an integer of at least 0 \(got -1\)"),
+        ({"first_expert": 60, "local_experts": 5}, r"local_experts: must end with the last of 64"),
+        ({"first_expert": 1}, r"local_experts: must end with the last of 64"),
+        ({"config": RouteConfig(scoring="given")}, r"config: must be for what is asked, softmax"),
+        ({"config": "x"}, r"config: must be a RouteConfig \(got str\)"),
+        ({"out": 3}, r"out: must be a Routing \(got int\)"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
+)
+def test_refusals(changes: dict[str, Any], message: str) -> None:
+    """The same before and after a call like it was remembered."""
+    for _ in range(2):
+        with pytest.raises(JitgenError, match=message):
+            jitgen.route(**{**GOOD, **changes})
+        jitgen.route(**GOOD)
+
+
+def test_refusals_of_sorting() -> None:
+    ids = torch.zeros(4, 3, dtype=torch.int32)
+    with pytest.raises(InputError, match=r"topk_ids: must be int32 \(got torch.int64\)"):
+        jitgen.sort_pairs(ids.long(), experts=4)
+    with pytest.raises(InputError, match=r"topk_ids: must be contiguous \(got strides \(4, 1\)\)"):
+        jitgen.sort_pairs(torch.zeros(4, 4, dtype=torch.int32)[:, :3], experts=4)
+    with pytest.raises(InputError, match="experts: must be an integer of at least 1"):
+        jitgen.sort_pairs(ids, experts=0)
+
+
+def test_results_that_do_not_fit() -> None:
+    """Those of another call, of which the entry would not know."""
+    x = logits()
+    out = jitgen.route(x, top_k=4)
+    for wrong, name in (
+        (out._replace(permutation=out.permutation[:-1]), "out.permutation"),
+        (out._replace(offs=out.offs[:-1]), "out.offs"),
+        (out._replace(topk_ids=out.topk_ids.T.contiguous().T), "out.topk_ids"),
+        (out._replace(topk_weights=out.topk_weights.double()), "out.topk_weights"),
+    ):
+        jitgen.route(x, top_k=4, out=out)
+        with pytest.raises(InputError, match=f"{name}: must"):
+            jitgen.route(x, top_k=4, out=wrong)
+
+
+def test_a_config_that_is_too_small() -> None:
+    config = RouteConfig(scoring="softmax", scores_dtype="f32", experts=32)
+    with pytest.raises(InputError, match="config: must be for at least 64 experts"):
+        jitgen.route(logits(), top_k=2, config=config)
+
+
+def test_another_number_of_tokens_is_served_by_the_same_launch() -> None:
+    jitgen.route(logits(20), top_k=2)
+    before = len(current.get().families)
+    found = jitgen.route(logits(33), top_k=2)
+
+    assert same(found, jitgen.reference.route(logits(33), top_k=2))
+    assert len(current.get().families) == before
+
+
+SIGMOID: dict[str, Any] = {"top_k": 4, "scoring": "sigmoid", "expert_groups": 4}
+
+
+class TestTracers:
+    def test_compile(self) -> None:
+        """One graph for every number of tokens, with results and into given ones."""
+
+        def layer(x: Tensor) -> Sorting:
+            chosen = jitgen.route(x, **SIGMOID, top_groups=2)
+            return jitgen.sort_pairs(chosen.topk_ids, experts=64, local_experts=8)
+
+        compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
+        for tokens in (5, 20):
+            assert same(compiled(logits(tokens)), layer(logits(tokens)))
+        x, config = logits(), RouteConfig(scoring="softmax", scores_dtype="f32", experts=64)
+        out = Routing(*(torch.zeros_like(each) for each in jitgen.route(x, top_k=2)))
+        into = torch.compile(
+            lambda x, out: jitgen.route(x, top_k=2, out=out, config=config),
+            fullgraph=True,
+            backend="aot_eager",
+        )
+        into(x, out)
+        assert same(out, jitgen.route(x, top_k=2))
+
+    def test_graphs_hold_one_operation(self) -> None:
+        graph = make_fx(lambda x: jitgen.route(x, **SIGMOID))(logits())
+        names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+
+        assert [name for name in names if "jitgen" in name] == ["jitgen.route.default"]
+
+    def test_fake_tensors(self) -> None:
+        with FakeTensorMode():
+            found = jitgen.route(torch.empty(5, 64), top_k=2, local_experts=7)
+
+        assert [tuple(each.shape) for each in found] == [(5, 2), (5, 2), (7,), (10,), (5, 2)]
+        assert [each.dtype for each in found] == [torch.float32, *[torch.int32] * 4]
+
+    def test_refusals(self) -> None:
+        with pytest.raises(InputError, match="scores: must not be batched by torch"):
+            torch.vmap(lambda x: jitgen.route(x, top_k=2))(torch.randn(2, 3, 8))
+        with pytest.raises(InputError, match="top_k: must be at most"), FakeTensorMode():
+            jitgen.route(torch.empty(5, 4), top_k=5)
+
+    @pytest.mark.nightly
+    def test_opcheck(self) -> None:
+        x = logits()
+        found = jitgen.route(x, top_k=4)
+        zeros = [torch.zeros_like(each) for each in found]
+        ops = torch.ops.jitgen
+        for op, given in (
+            (ops.route.default, (x, 4)),
+            (ops.route.out, (*zeros, x, 4)),
+            (ops.sort_pairs.default, (found.topk_ids, 64)),
+            (ops.sort_pairs.out, (*zeros[2:], found.topk_ids, 64)),
+        ):
+            torch.library.opcheck(op, given)

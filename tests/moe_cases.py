@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small layers of experts, each in one format, with tokens and their routing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import jitgen
+from jitgen.layer import reference
+
+HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 256, 128, 6, 2
+GPT_OSS: dict[str, Any] = {
+    "activation": "swiglu_oai",
+    "interleaved": True,
+    "limit": 7.0,
+    "alpha": 1.702,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A layer, its tokens, and what must come out."""
+
+    config: jitgen.MoEConfig
+    weights: jitgen.ExpertWeights
+    x: Tensor
+    topk_weights: Tensor
+    topk_ids: Tensor
+
+    @property
+    def given(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.x, self.topk_weights, self.topk_ids
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The weights as `jitgen.moe` takes them."""
+        names = ("w13", "w2", "w13_scale", "w2_scale", "w13_bias", "w2_bias", "activations")
+        return {name: getattr(self.weights, name) for name in names}
+
+    def expected(self, shared: Tensor | None = None) -> Tensor:
+        return reference.moe(
+            self.x, self.weights, self.topk_weights, self.topk_ids, self.config, shared
+        )
+
+    def error(self, found: Tensor, shared: Tensor | None = None) -> float:
+        return reference.relative_error(found, self.expected(shared))
+
+    @property
+    def tolerance(self) -> float:
+        return reference.TOLERANCE[str(self.weights.activations)]
+
+
+FORMATS = ("bf16", "block128", "row", "wide1", "exact1", "exact1_row")
+
+
+def make(form: str, tokens: int = 19, seed: int = 0, **config: Any) -> Case:
+    """Return a layer in one of `FORMATS`; the last expert has no token."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    w13 = normal(EXPERTS, 2 * INTERMEDIATE, HIDDEN) * HIDDEN**-0.5
+    w2 = normal(EXPERTS, HIDDEN, INTERMEDIATE) * INTERMEDIATE**-0.5
+    biases: dict[str, Tensor] = {}
+    if "exact1" in form or form == "wide1":
+        config = {**GPT_OSS, **config}
+        biases = {
+            "w13_bias": normal(EXPERTS, 2 * INTERMEDIATE),
+            "w2_bias": normal(EXPERTS, HIDDEN),
+        }
+    order = torch.rand(tokens, EXPERTS - 1, generator=generator).argsort(-1)
+    return Case(
+        config=jitgen.MoEConfig(
+            hidden=HIDDEN, intermediate=INTERMEDIATE, experts=EXPERTS, top_k=TOP_K, **config
+        ),
+        weights=jitgen.ExpertWeights(**_quantised(form, w13, w2), **biases),
+        x=normal(tokens, HIDDEN).bfloat16(),
+        topk_weights=torch.rand(tokens, TOP_K, generator=generator),
+        topk_ids=order[:, :TOP_K].to(torch.int32),
+    )
+
+
+def _quantised(form: str, w13: Tensor, w2: Tensor) -> dict[str, Any]:
+    if form == "bf16":
+        return {"w13": w13.bfloat16(), "w2": w2.bfloat16()}
+    if form in ("block128", "row"):
+        quantise = jitgen.quantize.per_block if form == "block128" else jitgen.quantize.per_row
+        (q13, s13), (q2, s2) = quantise(w13), quantise(w2)
+        return {"w13": q13, "w2": q2, "w13_scale": s13, "w2_scale": s2}
+    layout, _, activations = form.partition("_")
+    prepare = jitgen.quantize.prepare_mxfp4_from
+    return {
+        "w13": prepare(w13, layout=layout),  # type: ignore[arg-type]
+        "w2": prepare(w2, layout=layout),  # type: ignore[arg-type]
+        "activations": activations or None,
+    }

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`permute_quantize` and `combine` before they are compiled: names, rules, choices, samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import jitgen
+from jitgen.config import Arch, Config, Layout
+from jitgen.errors import ConfigError, UnsupportedConfig
+from jitgen.ops.combine import samples as combining
+from jitgen.ops.combine.config import CombineConfig, CombineProblem
+from jitgen.ops.combine.config import Tiling as CombineTiling
+from jitgen.ops.permute_quantize import samples as permuting
+from jitgen.ops.permute_quantize.config import (
+    Format,
+    PermuteQuantizeConfig,
+    PermuteQuantizeProblem,
+    Tiling,
+    Walk,
+)
+from jitgen.targets.legality import check
+from tests.strategies import combine_sweep, permute_sweep
+from tests.targets import EACH
+
+BLOCKS = PermuteQuantizeConfig(layout=Layout.RAGGED)
+SUMS = CombineConfig()
+
+
+@pytest.mark.parametrize("arch", EACH)
+def test_names_parse_back(arch: Arch) -> None:
+    configs: list[Config] = [*permute_sweep(arch), *combine_sweep(arch)]
+
+    assert len({config.name(arch) for config in configs}) == len(configs)
+    for config in configs:
+        assert Config.parse(config.name(arch)) == (config, arch)
+        assert Config.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "permute_quantize_ragged_block128_gather_r1_sm_90a",
+        "permute_quantize_ragged_block128_sm_90a",
+        "combine_bf16_l4_sm_90a",
+        "combine_sm_90a",
+    ],
+)
+def test_a_default_that_shows_is_no_name(name: str) -> None:
+    """Each kernel has one name."""
+    with pytest.raises(ConfigError, match="no kernel name"):
+        Config.parse(name)
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        (replace(BLOCKS, format=Format.NONE, power_of_two=True), "E_POWER_OF_TWO"),
+        (replace(BLOCKS, rounding="floor"), "E_ROUNDING"),
+        (replace(BLOCKS, format=Format.MXFP8, walk=Walk.SCATTER), "E_WALK"),
+        (replace(BLOCKS, layout=Layout.MASKED, walk=Walk.SCATTER), "E_WALK"),
+        (replace(BLOCKS, layout=Layout.CONTIGUOUS, format=Format.NVFP4), "E_LAYOUT"),
+        (replace(BLOCKS, tiling=Tiling(rows=3)), "E_ROWS"),
+        (replace(BLOCKS, tiling=Tiling(threads=96)), "E_THREADS"),
+        (replace(BLOCKS, tiling=Tiling(held=2)), "E_HELD"),
+        (replace(BLOCKS, tiling=Tiling(is_eager=True)), "E_EAGER"),
+        (replace(BLOCKS, tiling=Tiling(threads=256, ctas_per_sm=9)), "E_CTAS"),
+        (replace(BLOCKS, tiling=Tiling(rows=4, vector=16)), "E_REGS"),
+        (
+            replace(BLOCKS, format=Format.ROW, tiling=Tiling(rows=4, vector=16, held=4)),
+            "E_SPILLS",
+        ),
+        (CombineConfig(tiling=CombineTiling(loads=3)), "E_LOADS"),
+        (CombineConfig(tiling=CombineTiling(loads=16)), "E_REGS"),
+        (CombineConfig(tiling=CombineTiling(threads=256, ctas_per_sm=9)), "E_CTAS"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_rules_of_sm_90a(config: Config, code: str) -> None:
+    verdict = check(config, "sm_90a")
+
+    assert verdict.code == code
+    assert check(verdict.proposal, "sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        (replace(BLOCKS, tiling=Tiling(rows=2)), "E_TILING"),
+        (replace(BLOCKS, format=Format.MXFP8), "E_FORMAT"),
+        (replace(BLOCKS, walk=Walk.SCATTER), "E_WALK"),
+        (CombineConfig(tiling=CombineTiling(loads=8)), "E_TILING"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_rules_of_a_cpu(config: Config, code: str) -> None:
+    verdict = check(config, "cpu")
+
+    assert verdict.code == code
+    assert verdict.proposal in (BLOCKS, SUMS)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"), [(4096, "v16"), (64, "t64_c16_eager"), (1, "t64_c16_eager")]
+)
+def test_few_tokens_are_loaded_at_once(tokens: int, words: str) -> None:
+    problem = PermuteQuantizeProblem(layout=Layout.RAGGED, m=tokens, k=7168, walk=Walk.SCATTER)
+    choice = jitgen.select(problem, "sm_90a")
+
+    assert choice.config.words() == f"ragged_block128_scatter_{words}"
+    assert len(choice.candidates) <= 5
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_120a"])
+def test_sizes_that_no_vector_covers_are_refused(arch: str) -> None:
+    rows = PermuteQuantizeProblem(layout=Layout.RAGGED, m=64, k=1000)
+    sums = CombineProblem(m=64, n=1001)
+    for problem, multiple in ((rows, 16), (sums, 8)):
+        with pytest.raises(UnsupportedConfig, match=f"a multiple of {multiple}"):
+            jitgen.select(problem, arch)
+    assert jitgen.select(rows, "cpu").config == BLOCKS
+    assert jitgen.select(sums, "cpu").config == SUMS
+
+
+@pytest.mark.parametrize("form", Format)
+@pytest.mark.parametrize("layout", Layout)
+def test_samples_tell_right_from_wrong(layout: Layout, form: Format) -> None:
+    """The answer itself is right; one step, a scale or a row of nobody's is not."""
+    config = replace(BLOCKS, layout=layout, format=form)
+    if not check(config, "sm_90a"):
+        pytest.skip("no such kernel")
+    sizes = permuting.Sizes(rows=(3, 0, 2), top_k=3, k=272)
+
+    def solved() -> Any:
+        case = permuting.make(config, sizes, is_exact=True)
+        assert case.wrong() > 0, "nothing was computed yet"
+        mine = permuting._bytes(case.q)
+        mine[case.owned] = permuting._bytes(case.expected_q)[case.owned]
+        if case.scale is not None:
+            mine = permuting._bytes(case.scale)
+            mine[case.has_scale] = permuting._bytes(case.expected_scale)[case.has_scale]
+        return case
+
+    assert solved().wrong() == 0
+    for is_owned in (True, False):
+        case = solved()
+        row = int((case.owned.flatten() == is_owned).nonzero()[0])
+        permuting._bytes(case.q).flatten(0, -2)[row, 0] ^= 1
+        assert case.wrong() == 1
+        if case.scale is None:
+            continue
+        case = solved()
+        place = (case.has_scale == is_owned).nonzero()[0]
+        permuting._bytes(case.scale)[tuple(place)] ^= 1
+        assert case.wrong() == 1
+
+
+def test_samples_of_sums_tell_right_from_wrong() -> None:
+    case = combining.make(SUMS, combining.Sizes(tokens=5, top_k=3, n=16), is_exact=True)
+    assert case.wrong() > 0
+    case.out.copy_(case.expected)
+    assert case.wrong() == 0
+    case.out.view(torch.int16)[2, 3] += 1
+    assert case.wrong() == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "config", "text"),
+    [
+        (permuting, BLOCKS, "4:100:7168:8"),
+        (combining, SUMS, "16:7168:8"),
+    ],
+)
+def test_sizes_of_a_text(module: Any, config: Config, text: str) -> None:
+    assert str(module.Sizes.parse(text, config))
+    for wrong in (text + ":1", "x", text.replace("8", "99")):
+        with pytest.raises(ConfigError, match="is not"):
+            module.Sizes.parse(wrong, config)
