@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from jitgen.ops.quantize.config import QuantizeConfig, QuantizeProblem
     from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
     from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, SiluMulQuantizeProblem
+    from jitgen.runtime.override import Override, override
     from jitgen.runtime.prewarm import prewarm
     from jitgen.runtime.session import Session, freeze, get_kernel, select
     from jitgen.targets.legality import check
@@ -56,6 +57,7 @@ __all__ = [
     "MoeFc2DenseConfig",
     "MoeFc2DenseProblem",
     "Operands",
+    "Override",
     "Pipeline",
     "Problem",
     "QuantizeConfig",
@@ -75,6 +77,7 @@ __all__ = [
     "metrics",
     "moe_fc2_dense",
     "on_event",
+    "override",
     "prewarm",
     "quantize",
     "reference",
@@ -117,6 +120,8 @@ _HOME = {
     "emulate": "jitgen.verify",
     "Event": "jitgen.events",
     "on_event": "jitgen.events",
+    "Override": "jitgen.runtime.override",
+    "override": "jitgen.runtime.override",
     "prewarm": "jitgen.runtime.prewarm",
     "freeze": "jitgen.runtime.session",
     "get_kernel": "jitgen.runtime.session",

@@ -42,6 +42,7 @@ _COMMANDS = {
     "demo": ("jitgen.cli.demo:demo", "Multiply a small MoE layer and show what was compiled."),
     "prewarm": ("jitgen.cli.prewarm:prewarm", "Compile every kernel that plans can ask for."),
     "show": ("jitgen.cli.show:show", "Show a kernel: source, PTX, SASS, resources, key."),
+    "run": ("jitgen.cli.run:run", "Compile an edited kernel, check it and time it."),
     "verify": ("jitgen.cli.verify:verify", "Run GPU kernels without a GPU and check them."),
     "configs": ("jitgen.cli.configs:configs", "List the configs that a target can run."),
     "select": ("jitgen.cli.select:select", "Say which config serves a problem, and why."),

@@ -138,6 +138,19 @@ def render(config: Config, arch: Arch | str) -> Source:
     return Source(config=config, arch=arch, name=name, text=text)
 
 
+def source_of(config: Config, arch: Arch, text: str = "") -> Source:
+    """
+    Return the source of `config` for `arch`: `text`, which a person has edited, or is in an entry;
+    where it is empty, what the templates give.
+
+    Raises:
+        As `render`.
+    """
+    if not text:
+        return render(config, arch)
+    return Source(config=config, arch=arch, name=config.name(arch), text=text)
+
+
 def _tidy(text: str) -> str:
     """Return a text without the empty lines that Jinja leaves where a partial has its comments."""
     return _BLANK.sub("\n\n\n", text).strip("\n") + "\n"

@@ -40,7 +40,7 @@ ALL = commands(main.cli)
 
 def test_every_promised_command_is_there() -> None:
     promised = ["demo", "prewarm", "show", "verify", "configs", "select", "tune", "doctor"]
-    promised += ["serve", "token", "signer"]
+    promised += ["serve", "token", "signer", "run"]
     cache = [
         "dir",
         "ls",

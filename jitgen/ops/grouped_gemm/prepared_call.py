@@ -25,6 +25,7 @@ from jitgen.ops.grouped_gemm.dispatch import problem_of, require_bias, require_f
 from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared, similar
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 
 
@@ -75,12 +76,12 @@ class PreparedLaunch(AnyLaunch):
         return out
 
 
-def from_tuple(given: tuple[Any, ...], config: KernelConfig | None) -> Tensor:
+def from_tuple(given: tuple[Any, ...], config: KernelConfig | Override | None) -> Tensor:
     """Do the same as `grouped_gemm`, with the fields of `PreparedArguments`."""
     return grouped_gemm(PreparedArguments(*given), config)
 
 
-def grouped_gemm(given: PreparedArguments, config: KernelConfig | None) -> Tensor:
+def grouped_gemm(given: PreparedArguments, config: KernelConfig | Override | None) -> Tensor:
     """
     Do what `jitgen.grouped_gemm` says with prepared weights.
 
@@ -131,7 +132,7 @@ def _rows(given: PreparedArguments) -> Tensor:
     return a_scale if has_parts and a_scale is not None else a
 
 
-def run(given: PreparedArguments, config: KernelConfig | None, key: Key) -> Tensor:
+def run(given: PreparedArguments, config: KernelConfig | Override | None, key: Key) -> Tensor:
     """
     Do the same with every check, and remember the launch under `key`.
 
@@ -149,7 +150,7 @@ def run(given: PreparedArguments, config: KernelConfig | None, key: Key) -> Tens
 
 
 def _prepare(
-    given: PreparedArguments, config: KernelConfig | None, session: Session
+    given: PreparedArguments, config: KernelConfig | Override | None, session: Session
 ) -> tuple[PreparedLaunch, Family, int]:
     """Validate `given`, choose a config unless one is forced, and get a kernel."""
     facts = validate(given, session)
@@ -160,12 +161,11 @@ def _prepare(
         wanted, neighbours = chosen(session, problem, facts.arch, "a")
         family = Family.of(problem, facts, given.expected_m)
     else:
-        require_fit(config, facts)
-        require_bias(config, given.bias)
-        wanted = config
+        wanted = require_fit(config, facts)
+        require_bias(wanted, given.bias)
     function, served = nothing, wanted
     if 0 not in facts.shape:
-        function, served = facts.device.entry(session, wanted, neighbours)
+        function, served = facts.device.entry(session, config or wanted, neighbours)
     scale = given.a_scale
     is_blocked = facts.operands.a_scale_granularity == "block128"
     launch = PreparedLaunch(
@@ -176,6 +176,7 @@ def _prepare(
         columns=facts.n,
         out_dtype=TORCH[facts.operands.out_dtype],
         config=served,
+        forced=config,
         awaited=None if served == wanted else wanted,
     )
     return launch, family, 0 if 0 in facts.shape else facts.rows

@@ -21,6 +21,7 @@ from jitgen.ops.launch import similar
 from jitgen.ops.quantize.config import Format, QuantizeConfig, Rounding
 from jitgen.ops.quantize.dispatch import Call, Result, run, server
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 
@@ -30,7 +31,7 @@ def mxfp8(
     offs: Tensor | None = None,
     masked_m: Tensor | None = None,
     rounding: mx32.Rounding = "up",
-    config: QuantizeConfig | None = None,
+    config: QuantizeConfig | Override | None = None,
 ) -> tuple[Tensor, Tensor]:
     """
     Quantise activations or weights to MXFP8: e4m3 with a power of two for every 32 along K.
@@ -47,7 +48,8 @@ def mxfp8(
             engines round activations. ``floor``: ``2**(floor(log2(amax)) - 8)``, the
             specification's (6.3), which clips values between 448 and 512 times the scale, where
             ``up`` doubles the scale and so all errors. torchao calls them RCEIL and FLOOR.
-        config: The kernel to use, instead of the selector's; for tensors that one serves.
+        config: The kernel to use, instead of the selector's, or an edited one, see
+            `jitgen.override`; for tensors that one serves.
 
     Returns:
         q: Shape of `x`, float8_e4m3fn, row-major.
@@ -72,7 +74,7 @@ def mxfp4(
     offs: Tensor | None = None,
     masked_m: Tensor | None = None,
     rounding: mx32.Rounding = "up",
-    config: QuantizeConfig | None = None,
+    config: QuantizeConfig | Override | None = None,
 ) -> tuple[Tensor, Tensor]:
     """
     Quantise activations or weights to MXFP4: e2m1 with a power of two for every 32 along K.
@@ -103,7 +105,7 @@ def nvfp4(
     offs: Tensor | None = None,
     masked_m: Tensor | None = None,
     global_scale: Tensor | None = None,
-    config: QuantizeConfig | None = None,
+    config: QuantizeConfig | Override | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """
     Quantise activations or weights to NVFP4: e2m1 with an e4m3 for every 16 along K.
@@ -146,7 +148,7 @@ def _quantized(
     offs: Tensor | None,
     masked_m: Tensor | None,
     rounding: mx32.Rounding,
-    config: QuantizeConfig | None,
+    config: QuantizeConfig | Override | None,
 ) -> Result:
     found = _launched(form, x, offs, masked_m, None, rounding, config)
     if found is not None:
@@ -162,7 +164,7 @@ def _launched(
     masked_m: Tensor | None,
     global_scale: Tensor | None,
     rounding: str,
-    config: QuantizeConfig | None,
+    config: QuantizeConfig | Override | None,
 ) -> Result | None:
     """
     Return what a kernel computes; None where torch's operations are to.
@@ -215,7 +217,9 @@ def _launched(
         return _served(call, config, key)
 
 
-def _served(call: Call, config: QuantizeConfig | None, key: tuple[Any, ...]) -> Result | None:
+def _served(
+    call: Call, config: QuantizeConfig | Override | None, key: tuple[Any, ...]
+) -> Result | None:
     session = current.get()
     device = server(call, session)
     if device is None:

@@ -22,12 +22,13 @@ from jitgen.ops.tracing import moe_fc2_dense as fc2
 from jitgen.ops.tracing import prepared_gemm as prepared
 from jitgen.ops.tracing import silu_mul_quantize as silu
 from jitgen.ops.tracing.grouped_gemm import name_of, operation, operation_out
+from jitgen.runtime.override import Override
 
-_kept: dict[int, Config] = {}
+_kept: dict[int, Config | Override] = {}
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _name(config: KernelConfig, device: torch.device) -> str | None:
+def _name(config: KernelConfig | Override, device: torch.device) -> str | None:
     """
     Return what stands for `config` in a graph.
 
@@ -39,14 +40,14 @@ def _name(config: KernelConfig, device: torch.device) -> str | None:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _silu_name(config: SiluMulQuantizeConfig, device: torch.device) -> str | None:
+def _silu_name(config: SiluMulQuantizeConfig | Override, device: torch.device) -> str | None:
     """Return the same for another operation."""
     _kept[id(config)] = config
     return silu.name_of(config, device)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _fc2_name(config: MoeFc2DenseConfig, device: torch.device) -> str | None:
+def _fc2_name(config: MoeFc2DenseConfig | Override, device: torch.device) -> str | None:
     """Return the same for the third."""
     _kept[id(config)] = config
     return fc2.name_of(config, device)
@@ -66,7 +67,7 @@ def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
     out_dtype: torch.dtype | None,
     expected_m: int | None,
     min_latency: bool | None,
-    config: KernelConfig | None,
+    config: KernelConfig | Override | None,
 ) -> Tensor:
     """Call the operation, which is all that the graph holds."""
     if isinstance(b, PreparedWeights):
@@ -109,7 +110,7 @@ def silu_mul_quantize(  # noqa: PLR0913, PLR0917  # as the public one
     power_of_two: bool,
     out: Tensor | None,
     expected_m: int | None,
-    config: SiluMulQuantizeConfig | None,
+    config: SiluMulQuantizeConfig | Override | None,
 ) -> tuple[Tensor, Tensor | None]:
     """Call the operation, which is all that the graph holds."""
     given = Arguments(
@@ -138,7 +139,7 @@ def moe_fc2_dense(  # as the public one
     alpha: Tensor,
     out: Tensor | None,
     out_dtype: torch.dtype | None,
-    config: MoeFc2DenseConfig | None,
+    config: MoeFc2DenseConfig | Override | None,
 ) -> Tensor:
     """Call the operation, which is all that the graph holds."""
     given = Fc2Arguments(
