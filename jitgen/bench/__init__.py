@@ -41,6 +41,11 @@ HOPPER_FP4 = {
 }
 """A suite with a room, a command and reports of its own: see `hopper_fp4`."""
 
+KERNEL = {
+    "kernel": "Kernels that you name, an edited one beside its original, on problems.",
+}
+"""A suite with arguments of its own: see `kernel`."""
+
 
 def run(suite: str) -> Iterator[Row]:
     """
@@ -56,4 +61,4 @@ def run(suite: str) -> Iterator[Row]:
     yield from importlib.import_module(f"jitgen.bench.{suite}").rows()
 
 
-__all__ = ["HOPPER_FP4", "REPORTS", "SUITES", "Row", "run"]
+__all__ = ["HOPPER_FP4", "KERNEL", "REPORTS", "SUITES", "Row", "run"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import click
 
-from jitgen.bench import HOPPER_FP4, REPORTS, SUITES, run
+from jitgen.bench import HOPPER_FP4, KERNEL, REPORTS, SUITES, run
 from jitgen.bench.protocol import Row, conditions
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output
 from jitgen.tuning.measure.errors import NoDevice
 
 _ALL = "all"
-_APART = {**REPORTS, **HOPPER_FP4}
+_APART = {**REPORTS, **HOPPER_FP4, **KERNEL}
 _LINES = {_ALL: f"Every suite but {', '.join(_APART)}, one after the other."}
 
 
@@ -36,6 +36,10 @@ class _BenchGroup(click.Group):
             from jitgen.cli.bench_fp4 import hopper_fp4
 
             return hopper_fp4
+        if cmd_name in KERNEL:
+            from jitgen.cli.bench_kernel import kernel
+
+            return kernel
         return _command(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

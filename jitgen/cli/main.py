@@ -43,6 +43,7 @@ _COMMANDS = {
     "prewarm": ("jitgen.cli.prewarm:prewarm", "Compile every kernel that plans can ask for."),
     "show": ("jitgen.cli.show:show", "Show a kernel: source, PTX, SASS, resources, key."),
     "run": ("jitgen.cli.run:run", "Compile an edited kernel, check it and time it."),
+    "diff": ("jitgen.cli.diff:diff", "Compare two kernels, from config to machine code."),
     "verify": ("jitgen.cli.verify:verify", "Run GPU kernels without a GPU and check them."),
     "configs": ("jitgen.cli.configs:configs", "List the configs that a target can run."),
     "select": ("jitgen.cli.select:select", "Say which config serves a problem, and why."),

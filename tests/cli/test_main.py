@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jitgen.bench import HOPPER_FP4, REPORTS, SUITES
+from jitgen.bench import HOPPER_FP4, KERNEL, REPORTS, SUITES
 from jitgen.cli import main
 from jitgen.errors import CompileError, ConfigError, JitgenError, PlanError
 from tests.cli.conftest import Jitgen, process
@@ -40,7 +40,7 @@ ALL = commands(main.cli)
 
 def test_every_promised_command_is_there() -> None:
     promised = ["demo", "prewarm", "show", "verify", "configs", "select", "tune", "doctor"]
-    promised += ["serve", "token", "signer", "run"]
+    promised += ["serve", "token", "signer", "run", "diff"]
     cache = [
         "dir",
         "ls",
@@ -60,7 +60,7 @@ def test_every_promised_command_is_there() -> None:
     ]
     bundle = ["export", "import", "inspect", "verify"]
     trust = ["init", "key", "add", "rotate", "revoke", "push", "show"]
-    bench = [*SUITES, *REPORTS, *HOPPER_FP4, "all"]
+    bench = [*SUITES, *REPORTS, *HOPPER_FP4, *KERNEL, "all"]
 
     groups = {"cache": cache, "bench": bench, "bundle": bundle, "trust": trust}
     found = {(group, name) for group, names in groups.items() for name in names}
