@@ -61,7 +61,14 @@ class TestPlan:
         assert all(check(row.config, Arch.CPU) for row in every.planned)
         assert found.chosen.name == NAMES[0]
 
-    @pytest.mark.parametrize("arch", [arch for arch in Arch if arch.is_gpu])
+    @pytest.mark.parametrize(
+        "arch",
+        [
+            pytest.param(arch, marks=() if arch == "sm_90a" else pytest.mark.nightly)
+            for arch in Arch
+            if arch.is_gpu
+        ],
+    )
     def test_targets_without_a_device(self, arch: Arch) -> None:
         problem = replace(SMALL, groups=8, m=4096, n=4096, k=7168)
         found = planned(problem=problem, arch=arch)
@@ -89,9 +96,9 @@ class TestPlan:
         [
             (
                 {"colour": ("1",)},
-                "no field 'colour' can be searched over; allowed: tile_m, .*split_k",
+                "no field 'colour' can be searched over; allowed: tile_m, ",
             ),
-            ({"m": ("8",)}, "no field 'm'|must be"),
+            ({"m": ("8",)}, "no field 'm' can be"),
             ({"tile_n": ("33",)}, "no config of this part is legal on cpu: .*tile_n"),
             ({"tile_n": ("many",)}, "n must be an integer"),
             ({"a_dtype": ("bf16",)}, "no field 'a_dtype' can be searched over"),
