@@ -25,9 +25,8 @@ from jitgen.errors import CompileError, JitgenError, ResourceError
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.frozen import frozen
 from jitgen.runtime.entries import build
-from jitgen.runtime.overrides import serving
 from jitgen.runtime.registry import Backoff
-from jitgen.runtime.spec import KernelSpec
+from jitgen.runtime.spec import KernelSpec, serving
 from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
 

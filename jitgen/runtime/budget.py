@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.config import Arch, Config
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.runtime.overrides import serving
+from jitgen.runtime.spec import serving
 from jitgen.runtime.tiers import Tiers, readable
 
 if TYPE_CHECKING:

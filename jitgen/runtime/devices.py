@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from jitgen.config import Arch, Config
 from jitgen.errors import InputError
 from jitgen.runtime import fallback
-from jitgen.runtime.overrides import Wanted, plain
+from jitgen.runtime.spec import plain
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
     import torch
 
     from jitgen.runtime.session import Session
+    from jitgen.runtime.spec import Wanted
 
 Entry = Callable[..., Any]
 

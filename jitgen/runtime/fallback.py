@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from jitgen.config import Arch, Config
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.runtime.kernel import Kernel
-from jitgen.runtime.overrides import serving
 from jitgen.runtime.registry import Registry, is_capturing
+from jitgen.runtime.spec import serving
 
 
 def serve(registry: Registry, chosen: Config, neighbours: Iterable[Config], arch: Arch) -> Kernel:

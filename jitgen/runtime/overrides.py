@@ -2,9 +2,9 @@
 """
 What is compiled for a config: what the templates render, or the edited source of JITGEN_OVERRIDE.
 
-Whoever serves, compiles or prewarms for this program asks here; a service, which compiles for
-others, does not. The folder is looked at whenever a kernel is not in memory: kernels that were
-loaded before a file was edited go on serving.
+Whoever serves, compiles or prewarms for this program asks `jitgen.runtime.spec.serving`, which asks
+here; a service, which compiles for others, does not. The folder is looked at whenever a kernel is
+not in memory: kernels that were loaded before a file was edited go on serving.
 """
 
 from __future__ import annotations
@@ -13,47 +13,37 @@ import os
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jitgen.config import Arch, Config
 from jitgen.errors import OverrideError, SettingError
 from jitgen.runtime.override import Override, override
-from jitgen.runtime.spec import KernelSpec, spec_of
+from jitgen.runtime.spec import plain, serving
 from jitgen.settings import settings
 
-Wanted = Config | Override
-"""What a call asks for."""
+if TYPE_CHECKING:
+    from jitgen.runtime.spec import Wanted
 
 _Files = tuple[tuple[Path, int, int], ...]
 
 
-def plain(wanted: Wanted) -> Config:
-    """Return the config that is asked for, or that an edited kernel stands for."""
-    return wanted.config if isinstance(wanted, Override) else wanted
-
-
-def serving(wanted: Wanted, arch: Arch) -> KernelSpec:
+def found(wanted: Wanted, arch: Arch) -> Override | None:
     """
-    Return what serves `wanted` on `arch`.
+    Return the edited kernel that serves `wanted` on `arch`: itself, or that of JITGEN_OVERRIDE.
 
     Raises:
         OverrideError: A file of JITGEN_OVERRIDE cannot be used.
         SettingError: Its folder cannot be.
-        UnsupportedConfig: `arch` cannot run it.
-        ToolchainError: The compiler's versions, which the key holds, are not known here.
     """
     if isinstance(wanted, Override):
-        return wanted.spec
+        return wanted
     folder = settings.override
-    found = None if folder is None else of_folder(folder).get((wanted, arch))
-    return spec_of(wanted, arch) if found is None else found.spec
+    return None if folder is None else of_folder(folder).get((wanted, arch))
 
 
 def called(wanted: Wanted, arch: Arch) -> str:
     """Return what messages call a kernel: its name, and the file of an edited one."""
-    edited = wanted if isinstance(wanted, Override) else None
-    if edited is None and settings.override is not None:
-        edited = of_folder(settings.override).get((plain(wanted), arch))
-    name = plain(wanted).name(arch)
+    edited, name = found(wanted, arch), plain(wanted).name(arch)
     return name if edited is None else f"{name} as edited in {edited.path}"
 
 

@@ -22,10 +22,9 @@ from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.plans import Plan
 from jitgen.runtime.entries import fetch
-from jitgen.runtime.overrides import serving
 from jitgen.runtime.session import current
 from jitgen.runtime.shard import Shard
-from jitgen.runtime.spec import key
+from jitgen.runtime.spec import key, serving
 from jitgen.runtime.task import TASK, compile_task
 from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings

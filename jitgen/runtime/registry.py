@@ -40,7 +40,7 @@ from jitgen.runtime import kernel
 from jitgen.runtime.entries import build, fetch
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.override import Override
-from jitgen.runtime.overrides import Wanted, called, plain, serving
+from jitgen.runtime.spec import plain, serving
 from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
 from jitgen.targets.devices import default_arch
@@ -49,6 +49,7 @@ from jitgen.targets.legality import named, require
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Store
     from jitgen.runtime.background import Background
+    from jitgen.runtime.spec import Wanted
 
 
 RETRY_FIRST_S = 1.0
@@ -315,6 +316,8 @@ class Registry:
 
     def _fetched(self, config: Wanted, arch: Arch) -> Kernel:
         """Return a kernel that somebody else has compiled; raises KernelMiss."""
+        from jitgen.runtime.overrides import called
+
         start, spec = time.perf_counter(), serving(config, arch)
         found = fetch(self.tiers, spec)
         kernel = None if isinstance(found, str) else self._loaded(spec.config, arch, found, start)
@@ -366,6 +369,8 @@ def _refuse_while_capturing(config: Wanted, arch: Arch) -> None:
     graph.
     """
     if is_capturing(arch):
+        from jitgen.runtime.overrides import called
+
         raise CaptureMiss(
             plain(config).name(arch),
             f"a CUDA graph is being captured and {called(config, arch)} is not loaded yet; call it "

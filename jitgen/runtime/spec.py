@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jitgen import templates
 from jitgen.cache.entry import EDITED
@@ -22,7 +22,14 @@ from jitgen.config import Arch, Config
 from jitgen.config.config import canonical_json
 from jitgen.config.rooms import OPERATIONS, TARGETS
 from jitgen.frozen import frozen
+from jitgen.settings import settings
 from jitgen.targets.legality import check
+
+if TYPE_CHECKING:
+    from jitgen.runtime.override import Override
+
+    Wanted = Config | Override
+    """What a call asks for."""
 
 SCHEMA = 2
 """2: host parts are compiled for a named level, not for whatever CPU compiled them."""
@@ -122,3 +129,27 @@ def spec_of(config: Config, arch: Arch, text: str = "") -> KernelSpec:
     """
     digest_of = key(config, arch, text) if text else key(config, arch)
     return KernelSpec(config=config, arch=arch, name=config.name(arch), key=digest_of, text=text)
+
+
+def plain(wanted: Wanted) -> Config:
+    """Return the config that is asked for, or that an edited kernel stands for."""
+    return wanted if isinstance(wanted, Config) else wanted.config
+
+
+def serving(wanted: Wanted, arch: Arch) -> KernelSpec:
+    """
+    Return what serves `wanted` on `arch` in this program: an edited kernel, if that is asked for or
+    JITGEN_OVERRIDE has one for the config.
+
+    Raises:
+        OverrideError: A file of JITGEN_OVERRIDE cannot be used.
+        SettingError: Its folder cannot be.
+        UnsupportedConfig: `arch` cannot run it.
+        ToolchainError: The compiler's versions, which the key holds, are not known here.
+    """
+    if isinstance(wanted, Config) and settings.override is None:
+        return spec_of(wanted, arch)
+    from jitgen.runtime import overrides
+
+    edited = overrides.found(wanted, arch)
+    return spec_of(plain(wanted), arch) if edited is None else edited.spec

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jitgen.codegen.render import source_of
 from jitgen.config import Arch
@@ -18,11 +18,14 @@ from jitgen.emulator.modes import Mode, parse
 from jitgen.emulator.report import Report
 from jitgen.errors import ConfigError, EmulationError
 from jitgen.runtime.devices import Emulated
-from jitgen.runtime.overrides import Wanted, serving
 from jitgen.runtime.session import Session, current
+from jitgen.runtime.spec import serving
 from jitgen.runtime.tiers import readable
 from jitgen.verify.artifacts import compiled_once, of_entry
 from jitgen.verify.emulation import emulate
+
+if TYPE_CHECKING:
+    from jitgen.runtime.spec import Wanted
 
 
 @contextmanager

@@ -36,6 +36,7 @@ def steps(done: object) -> dict[str, str]:
 
 
 class TestRun:
+    @pytest.mark.nightly
     def test_a_good_edit(self, wider: Path, jitgen: Jitgen) -> None:
         """Compiled, run with every edge and the problem, and timed beside the original."""
         done = jitgen(f"run {wider} --problem {PROBLEM} --json")
@@ -55,6 +56,7 @@ class TestRun:
         assert all(us > 0 for us in times)
         assert re.search(" the original .*x as fast", done.document["steps"][3]["detail"])
 
+    @pytest.mark.nightly
     def test_a_wrong_edit(self, tmp_path: Path, jitgen: Jitgen) -> None:
         """It is not timed, and where it is wrong is told."""
         path = edited(CONFIG, tmp_path / "my.py", ONCE, TWICE).path
@@ -116,6 +118,7 @@ class TestRun:
 
         assert (done.code, steps(done)) == (3, {"compile": "skipped"})
 
+    @pytest.mark.nightly
     def test_on_hopper(self, tmp_path: Path, jitgen: Jitgen) -> None:
         """Without a GPU the emulator proves it, and finds what is wrong."""
         config, _ = KernelConfig.parse(HOPPER)
@@ -155,6 +158,7 @@ class TestDiff:
         assert jitgen(f"diff {NAME} {wider} --exit-code").code == 1
         assert jitgen(f"diff {NAME} {NAME} --exit-code").code == 0
 
+    @pytest.mark.nightly
     def test_two_configs_of_hopper(self, jitgen: Jitgen) -> None:
         other = HOPPER.replace("t64x64", "t64x128")
         found = jitgen(f"diff {HOPPER} {other} --json").document
@@ -217,6 +221,7 @@ class TestDiff:
 
 
 class TestBenchKernel:
+    @pytest.mark.nightly
     def test_beside_each_other(self, wider: Path, jitgen: Jitgen) -> None:
         done = jitgen(f"bench kernel {NAME} {wider} --problem {PROBLEM} --problem 1:3:16:16 --json")
         found = done.document
@@ -282,6 +287,7 @@ class TestShow:
         assert not re.search(r"^\s*(\.loc|\.file|//##)", done.document[stage], re.MULTILINE)
         assert "/tmp" not in done.document[stage]
 
+    @pytest.mark.nightly
     def test_a_file(self, wider: Path, jitgen: Jitgen) -> None:
         done = jitgen(f"show {wider} --source")
         key = jitgen(f"show {wider} --key --json").document

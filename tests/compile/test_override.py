@@ -174,6 +174,7 @@ class TestRules:
         with pytest.raises(CaptureMiss, match=r"as edited in .*h\.py is not loaded yet"):
             jitgen.get_kernel(mine)
 
+    @pytest.mark.nightly
     def test_it_is_compiled_again_to_the_byte(self, doubled: Override) -> None:
         """`jitgen verify --rebuild` takes the source of an edited kernel from its entry."""
         entry = jitgen.get_kernel(doubled).entry
@@ -201,6 +202,7 @@ class TestFolder:
         with jitgen.Session():
             assert product(rows=MANY) == (1.0, True)
 
+    @pytest.mark.nightly
     def test_the_environment(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("JITGEN_OVERRIDE", str(folder))
         current.get().reset()
@@ -212,6 +214,7 @@ class TestFolder:
         with pytest.raises(SettingError, match="absent cannot be read"):
             product(rows=MANY)
 
+    @pytest.mark.nightly
     def test_prewarm_and_freeze(self, folder: Path, cache_root: Path) -> None:
         """An image is built with the folder, and serves with it: nothing is compiled there."""
         with jitgen.Session(cache_dir=cache_root, override=folder):

@@ -17,8 +17,8 @@ from jitgen.ops.forced import forced, graph_name, of_graph
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.remote import wire
-from jitgen.runtime.overrides import of_folder, serving
-from jitgen.runtime.spec import document, spec_of
+from jitgen.runtime.overrides import of_folder
+from jitgen.runtime.spec import document, serving, spec_of
 from tests.unit.store_fakes import document as fake_document
 from tests.unit.store_fakes import fake_files, fake_meta
 from tests.unit.test_goldens import FOLDER, NAMES

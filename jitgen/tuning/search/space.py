@@ -22,8 +22,8 @@ from jitgen.config.config import canonical_json
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.runtime.overrides import serving
 from jitgen.runtime.session import select
+from jitgen.runtime.spec import serving
 from jitgen.settings import settings
 from jitgen.targets import devices
 from jitgen.targets.legality import check, rules
