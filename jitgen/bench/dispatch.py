@@ -22,6 +22,7 @@ import jitgen
 from jitgen.bench.protocol import Row
 from jitgen.config import Arch, Layout
 from jitgen.formats.block128 import FORMAT as BLOCK128
+from jitgen.formats.protocol import Rows
 from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.silu_mul_quantize import samples
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
@@ -96,9 +97,10 @@ def _silu(arch: Arch, device: str) -> Iterator[Row]:
     function, new_scale = current.get().get_kernel(config, arch).function, BLOCK128.new_a
     x, q, tail = solved.tensors[0], solved.q, _tail(arch)
     none = torch.zeros(_GROUPS, dtype=torch.int32, device=device)
+    rows = Rows(x.shape[:-1])
 
     def bare() -> None:
-        function(x, none, q, new_scale(x, x.shape[:-1], problem.n), *tail)
+        function(x, none, q, new_scale(x, rows, problem.n), *tail)
 
     def full() -> None:
         silu(x, offs=none, out=q, expected_m=_EXPECTED)

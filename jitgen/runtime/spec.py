@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jitgen import templates
 from jitgen.cache.entry import EDITED
@@ -28,7 +28,7 @@ from jitgen.targets.legality import check
 if TYPE_CHECKING:
     from jitgen.runtime.override import Override
 
-    Wanted = Config | Override
+    Wanted: TypeAlias = Config | Override
     """What a call asks for."""
 
 SCHEMA = 2
