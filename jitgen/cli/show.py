@@ -82,9 +82,14 @@ def show(
 
 def _summary(store: Store, named: Named, output: Output) -> tuple[dict[str, Any], str]:
     """What is known without compiling: derived numbers, and the entry if there is one."""
+    from jitgen.runtime.overrides import found
+
     derived = dataclasses.asdict(require(named.config, named.arch).derived)  # type: ignore[call-overload]
     rows = [("name", named.name), ("arch", str(named.arch)), ("key", named.key)]
     rows += [(name.replace("_", " "), str(value)) for name, value in derived.items()]
+    used = None if named.is_key or named.text else found(named.config, named.arch)
+    if used is not None:
+        rows.append(("calls use", f"{used.path}, as JITGEN_OVERRIDE says"))
     entry = store.read(named.key)
     facts: dict[str, Any] | None = None
     if entry is None:
@@ -108,7 +113,8 @@ def _summary(store: Store, named: Named, output: Output) -> tuple[dict[str, Any]
         rows += [(name, output.size(size)) for name, size in facts["files"].items()]
     width = max(len(name) for name, _ in rows)
     text = "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
-    return {"config": named.config.to_json(), "derived": derived, "entry": facts}, text
+    document = {"config": named.config.to_json(), "derived": derived, "entry": facts}
+    return {**document, "override": None if used is None else str(used.path)}, text
 
 
 def _source(store: Store, named: Named, _: Output) -> tuple[dict[str, Any], str]:
