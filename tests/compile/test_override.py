@@ -143,6 +143,18 @@ class TestCalls:
         assert f"{doubled.name}@" in graph.code
         assert torch.equal(graph(a, b, ends), right * 2)
 
+    @pytest.mark.nightly
+    def test_torch_compile(self, doubled: Override) -> None:
+        """One graph, with the edited kernel in it."""
+        a, b, ends, right = tensors(5)
+
+        @torch.compile(fullgraph=True)
+        def call(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+            given = {"offs": ends, "out_dtype": torch.float32, "config": doubled}
+            return jitgen.grouped_gemm(a, b, **given) + 1  # type: ignore[arg-type]
+
+        assert torch.equal(call(a, b, ends), right * 2 + 1)
+
     def test_what_does_not_compile(self, tmp_path: Path) -> None:
         wrong = edited(CONFIG, tmp_path / "my.py", ONCE, f"{ONCE} * factor")
 

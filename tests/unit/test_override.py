@@ -17,11 +17,15 @@ from jitgen.ops.forced import forced, graph_name, of_graph
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.remote import wire
-from jitgen.runtime.overrides import of_folder
+from jitgen.runtime.overrides import of_folder, refuse_to_share
 from jitgen.runtime.spec import document, serving, spec_of
+from tests.cli.conftest import Jitgen
+from tests.cli.conftest import jitgen as command
 from tests.unit.store_fakes import document as fake_document
 from tests.unit.store_fakes import fake_files, fake_meta
 from tests.unit.test_goldens import FOLDER, NAMES
+
+__all__ = ["command"]
 
 NAME = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a"
 CONFIG, ARCH = KernelConfig.parse(NAME)
@@ -189,6 +193,27 @@ class TestFolder:
             pytest.raises(OverrideError, match="is no generated source"),
         ):
             serving(KernelConfig.parse(OTHER)[0], ARCH)
+
+    def test_who_shares_kernels_refuses_them(self, tmp_path: Path) -> None:
+        """Ranks and clusters would hand them around, and a rank without the file would miss."""
+        written(tmp_path)
+        other = KernelConfig.parse(OTHER)[0]
+        with jitgen.settings.scope(override=tmp_path):
+            refuse_to_share([other], ARCH)
+            with pytest.raises(SettingError, match="sent to nobody"):
+                refuse_to_share([other, CONFIG], ARCH)
+        refuse_to_share([CONFIG], ARCH)
+
+    def test_show_says_that_calls_use_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Jitgen
+    ) -> None:
+        path = written(tmp_path)
+        plain = command(f"show {NAME} --json").document
+        monkeypatch.setenv("JITGEN_OVERRIDE", str(tmp_path))
+        done = command(f"show {NAME} --json").document
+
+        assert (plain["override"], done["override"]) == (None, str(path))
+        assert done["key"] == plain["key"]
 
     def test_no_folder(self, tmp_path: Path) -> None:
         with pytest.raises(SettingError, match=r"JITGEN_OVERRIDE=.*absent cannot be read"):
