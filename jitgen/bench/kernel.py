@@ -17,6 +17,7 @@ from jitgen.errors import ConfigError, JitgenError
 from jitgen.frozen import frozen
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import KernelSpec
+from jitgen.settings import settings
 from jitgen.tuning import device
 from jitgen.tuning.search.process import Lost, Refused, Worker
 
@@ -142,6 +143,14 @@ def _call_of(spec: KernelSpec) -> tuple[Any, ...]:
     config = spec.config.to_json()
     how = ("tile", "cluster", "pipeline", "schedule", "tiling")
     return spec.arch, {name: value for name, value in config.items() if name not in how}
+
+
+def missing(contenders: Sequence[Contender]) -> Contender | None:
+    """Return the first kernel that would have to be compiled where that is off; else None."""
+    if settings.on_miss != "error":
+        return None
+    store = current.get().store
+    return next((each for each in contenders if store.read(each.spec.key) is None), None)
 
 
 def attempt(

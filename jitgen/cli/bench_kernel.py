@@ -13,6 +13,7 @@ from jitgen.bench.kernel import (
     Contender,
     Tried,
     attempt,
+    missing,
     obstacle,
     parse_problem,
     together,
@@ -59,7 +60,8 @@ def kernel(
 
     They have to compute the same on the same target: they differ in tiles, clusters, stages and
     schedules, or in what a person has edited. RATIO is how fast each is beside the first. On a GPU
-    operands are cold, as in a model. The exit code is 1 if one is wrong, and nothing is timed then.
+    operands are cold, as in a model. The exit code is 1 if one is wrong, and nothing is timed then;
+    3 if one is not compiled and compiling is off.
     """
     from jitgen.cache import Store
 
@@ -74,6 +76,9 @@ def kernel(
         parse_problem(problem, spec)
     if reason := obstacle(spec.arch):
         raise NoDevice(f"{reason}; jitgen run and jitgen verify need none")
+    if (absent := missing(contenders)) is not None:
+        output.error("KernelMiss", f"{absent.title} is not compiled, and compiling is off")
+        return ExitCode.WOULD_COMPILE
     found = [_attempted(output, contenders, problem, time_limit) for problem in chosen]
     is_good = all(tried.is_right for tried in found)
     where = conditions()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from jitgen import get_kernel, override
+from jitgen.cache import Store
 from jitgen.cli.diff_sides import counts, fields, text
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import KernelConfig
@@ -117,6 +119,22 @@ class TestRun:
         done = jitgen(f"run {wider} --json")
 
         assert (done.code, steps(done)) == (3, {"compile": "skipped"})
+
+    @pytest.mark.nightly
+    def test_where_only_the_edit_is_compiled(
+        self, wider: Path, cache_root: Path, monkeypatch: pytest.MonkeyPatch, jitgen: Jitgen
+    ) -> None:
+        """The original is not compiled for it where compiling is off."""
+        monkeypatch.setenv("JITGEN_CACHE_DIR", str(cache_root))
+        assert get_kernel(override(wider)).tier == "compiled"
+        monkeypatch.setenv("JITGEN_ON_MISS", "error")
+        done = jitgen(f"run {wider} --problem {PROBLEM} --json")
+        beside = jitgen(f"bench kernel {wider} {NAME}")
+
+        assert (done.code, beside.code) == (0, 3)
+        assert "the original is not compiled" in done.document["steps"][3]["detail"]
+        assert f"{NAME} is not compiled, and compiling is off" in beside.err
+        assert Store.open(cache_root).read(spec_of(CONFIG, Arch.CPU).key) is None
 
     @pytest.mark.nightly
     def test_on_hopper(self, tmp_path: Path, jitgen: Jitgen) -> None:

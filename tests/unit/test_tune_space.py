@@ -11,7 +11,7 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.config import Arch
-from jitgen.errors import CacheError, ConfigError
+from jitgen.errors import CacheError, ConfigError, SettingError
 from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.runtime import prewarm as compiling
 from jitgen.settings import settings
@@ -21,6 +21,7 @@ from jitgen.tuning.search.space import SpacePlan, TrialState, plan
 from jitgen.tuning.search.space_run import SpaceReport, search
 from tests.cli.conftest import Jitgen, jitgen
 from tests.unit.tune_stand import LIMIT_S, NAMES, SMALL, Stand, set_up
+from tests.unit.tune_stand import run as tune_run
 
 __all__ = ["jitgen"]
 
@@ -218,6 +219,19 @@ class TestSearch:
         found = planned(WIDE)
         with settings.scope(cache="ro"), pytest.raises(CacheError, match="JITGEN_CACHE=ro"):
             run(found)
+
+    def test_edited_kernels_are_not_measured_as_originals(self, tmp_path: Path) -> None:
+        found = planned(WIDE)
+        with (
+            settings.scope(override=tmp_path),
+            pytest.raises(SettingError, match=r"JITGEN_OVERRIDE is set.*bench kernel FILE"),
+        ):
+            run(found)
+        with (
+            settings.scope(override=tmp_path),
+            pytest.raises(SettingError, match="JITGEN_OVERRIDE is set"),
+        ):
+            tune_run()
 
     def test_damage_is_no_knowledge(self, stand: Stand) -> None:
         stand.script()

@@ -23,6 +23,7 @@ from jitgen.tuning import known as tuned
 from jitgen.tuning.measure.errors import NoDevice
 from jitgen.tuning.search.bench import Bench, NotMeasured
 from jitgen.tuning.search.space import Planned, SpacePlan, Trial, TrialState, keep
+from jitgen.tuning.search.tuner import require_plain
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -81,6 +82,7 @@ def search(
 
     Raises:
         NoDevice: The target is not here.
+        SettingError: JITGEN_OVERRIDE is set.
         CacheError: The store cannot be written.
         Stuck: A kernel hangs so that its process cannot be ended.
     """
@@ -107,6 +109,7 @@ def _require(plan: SpacePlan, store: Store) -> None:
             f"tuning for {plan.arch} needs such a GPU, and none is here; --dry-run says what it "
             "would do there"
         )
+    require_plain()
     if store.mode != "rw":
         raise CacheError(
             f"tuning writes the cache, which it may not now: JITGEN_CACHE={store.mode}"
