@@ -129,6 +129,7 @@ class TestCalls:
             torch.testing.assert_close(value, right, rtol=0.1, atol=0.1)
         assert not torch.equal(*values)
 
+    @pytest.mark.nightly
     def test_a_tracer(self, doubled: Override) -> None:
         """A graph names it, and runs it in this process."""
         from torch.fx.experimental.proxy_tensor import make_fx
@@ -155,6 +156,7 @@ class TestCalls:
 
         assert torch.equal(call(a, b, ends), right * 2 + 1)
 
+    @pytest.mark.nightly
     def test_what_does_not_compile(self, tmp_path: Path) -> None:
         wrong = edited(CONFIG, tmp_path / "my.py", ONCE, f"{ONCE} * factor")
 

@@ -49,6 +49,7 @@ def test_beside_the_original(mine: Override) -> None:
     assert all(each["time_us"] > 0 for each in found.times["kernels"])
 
 
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 def test_calls_and_graphs(mine: Override) -> None:
     """A capture wants it loaded; then a graph holds it."""
     problem = jitgen.Problem(

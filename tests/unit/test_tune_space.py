@@ -79,6 +79,7 @@ class TestPlan:
         with pytest.raises(NoDevice, match="--dry-run says what it would do there"):
             run(found)
 
+    @pytest.mark.nightly
     def test_a_part(self) -> None:
         """Fields are narrowed, or take values that the list of configs leaves at their defaults."""
         problem = replace(SMALL, groups=8, m=4096, n=4096, k=7168)
