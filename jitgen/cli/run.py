@@ -117,9 +117,12 @@ def run(output: Output, file: Path, problem: str | None, modes: str, time_limit:
 
 def _compiled(output: Output, store: Store, edited: Override) -> _Step:
     """Compile it, unless the cache has it; what the compiler says of it names its file."""
+    from jitgen.codegen.render import render
     from jitgen.runtime.entries import build
     from jitgen.runtime.tiers import Tiers
 
+    if edited.text == render(edited.config, edited.arch).text:
+        output.note(f"nothing is edited in {edited.path}: its text is the original's")
     output.note(f"compiling {edited.path}")
     start = time.perf_counter()
     try:
