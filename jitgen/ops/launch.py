@@ -48,14 +48,16 @@ class AnyLaunch:
         function: The compiled entry.
         tail: What the entry takes behind the tensors: on a GPU the number of SMs, for one CTA on
             each.
-        config: The config that serves. The memo's key holds the identity of one that was asked for,
-            and this keeps that object alive.
+        config: The config that serves.
+        forced: What the caller asked for, whose identity the memo's key holds: this keeps that
+            object alive.
         awaited: The config that was chosen, where another serves until its kernel is compiled.
     """
 
     function: Callable[..., Any]
     tail: tuple[Any, ...]
     config: Config
+    forced: object = None
     awaited: Config | None
 
     @property

@@ -18,6 +18,7 @@ from jitgen.ops.grouped_gemm.dispatch import run
 from jitgen.ops.grouped_gemm.validate import Arguments
 from jitgen.ops.launch import similar
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def _calls() -> Callable[[tuple[Any, ...], KernelConfig | None], Tensor]:
+def _calls() -> Callable[[tuple[Any, ...], KernelConfig | Override | None], Tensor]:
     """Return the calls with prepared weights: most programs have none, and start without them."""
     from jitgen.ops.grouped_gemm.prepared_call import from_tuple
 
@@ -47,7 +48,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
     out_dtype: torch.dtype | None = None,
     expected_m: int | None = None,
     min_latency: bool | None = None,
-    config: KernelConfig | None = None,
+    config: KernelConfig | Override | None = None,
 ) -> Tensor:
     """
     Multiply the rows of each group with the group's weights: a linear layer of many experts.
@@ -124,7 +125,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             gives right results. Without it groups count as equally large, and masked ones as full.
         min_latency: Whether calls of at most 8 rows a group take the kernel of least latency, where
             `config` names none; None: as JITGEN_MIN_LATENCY says. See docs/selection.md.
-        config: A config to use instead of the selector's.
+        config: A config to use instead of the selector's, or an edited kernel: see
+            `jitgen.override`.
 
     Returns:
         `out`, or a new tensor, in which rows of no group are not initialised.

@@ -19,9 +19,9 @@ from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.targets.gemm import (
     Space,
     refuse_pairs,
+    refuse_prepared,
     refuse_scales,
     refuse_selectors,
-    refuse_what_is_to_come,
 )
 from jitgen.targets.protocol import refuse_unless
 
@@ -130,7 +130,7 @@ class Sm90Rules:
 
     def derive(self, config: KernelConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
-        refuse_what_is_to_come(config, "sm_90a", self.space)
+        refuse_prepared(config, "sm_90a", n_major=self.space.n_major)
         self._check_bias(config)
         refuse_selectors(config, "sm_90a")
         refuse_pairs(config, "sm_90a")
