@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +116,16 @@ def test_the_grouped_gemm_takes_the_result() -> None:
     assert (found - expected).norm() < 0.01 * expected.norm()
 
 
+def test_the_page_shows_what_happens() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "route.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block, names)  # noqa: S102  # the page is ours
+
+    assert names["out"].shape == (6, 8)
+    assert names["out"].isfinite().all()
+
+
 GOOD: dict[str, Any] = {"scores": logits(), "top_k": 2}
 
 
@@ -220,10 +232,12 @@ class TestTracers:
         assert same(out, jitgen.route(x, top_k=2))
 
     def test_graphs_hold_one_operation(self) -> None:
-        graph = make_fx(lambda x: jitgen.route(x, **SIGMOID))(logits())
+        graph = make_fx(lambda x: jitgen.route(x, **SIGMOID).offs)(logits())
         names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
 
-        assert [name for name in names if "jitgen" in name] == ["jitgen.route.default"]
+        assert names[0] == "jitgen.route.default"
+        assert all("getitem" in name for name in names[1:])
+        assert torch.equal(graph(logits(9)), jitgen.route(logits(9), **SIGMOID).offs)
 
     def test_fake_tensors(self) -> None:
         with FakeTensorMode():

@@ -103,7 +103,11 @@ def key_of(value):
 
 @cute.jit
 def score_row(values, keys, bias, num_experts):
-    """Turn logits into scores, and set the keys that experts are chosen by."""
+    """
+    Turn logits into scores, and set the keys that experts are chosen by.
+
+    Return what scores have yet to be divided by: where keys do without them, they are not divided.
+    """
     most, total = Float32(float("-inf")), Float32(0.0)
     for e in cutlass.range(num_experts):
         if cutlass.const_expr(HAS_PLAIN_LOGITS):
@@ -118,14 +122,17 @@ def score_row(values, keys, bias, num_experts):
     if cutlass.const_expr(SCORING == "softmax"):
         for e in cutlass.range(num_experts):
             total += values[e]
+    if cutlass.const_expr(SCORING == "softmax" and not HAS_PLAIN_LOGITS):
         for e in cutlass.range(num_experts):
             values[e] = values[e] / total
     if cutlass.const_expr(not HAS_PLAIN_LOGITS):
+        total = Float32(1.0)
         for e in cutlass.range(num_experts):
             rank = values[e]
             if cutlass.const_expr(bias is not None):
                 rank += bias[e]
             keys[e] = key_of(rank)
+    return total
 
 
 @cute.jit
@@ -159,8 +166,12 @@ def keep_best_groups(keys, of_groups, num_experts, expert_groups, top_groups):
 
 
 @cute.jit
-def choose_row(values, keys, weights, ids, num_experts, renormalize, scale):
-    """Store the experts of a token, the best first, and their weights; empties `keys`."""
+def choose_row(values, keys, weights, ids, all_scores, num_experts, renormalize, scale):
+    """
+    Store the experts of a token, the best first, and their weights; empties `keys`.
+
+    Weights are divided by the sum of their own, or by `all_scores`.
+    """
     top_k, total = cute.size(ids), Float32(1e-20 if SCORING == "sigmoid" else 0.0)
     for slot in cutlass.range(top_k):
         best, at = Uint32(0), Int32(0)
@@ -173,10 +184,7 @@ def choose_row(values, keys, weights, ids, num_experts, renormalize, scale):
         weights[slot] = values[at]
         total += values[at]
     for slot in cutlass.range(top_k):
-        weight = weights[slot]
-        if renormalize != 0:
-            weight = weight / total
-        weights[slot] = weight * scale
+        weights[slot] = weights[slot] / (total if renormalize != 0 else all_scores) * scale
 
 
 @cute.jit
@@ -191,10 +199,10 @@ def choose_tokens(
     num_experts = scores.shape[1]
     for token in cutlass.range(scores.shape[0]):
         load_row(scores[token, None], bits, values)
-        score_row(values, keys, bias, num_experts)
+        all_scores = score_row(values, keys, bias, num_experts)
         keep_best_groups(keys, of_groups, num_experts, expert_groups, top_groups)
         weights, ids = topk_weights[token, None], topk_ids[token, None]
-        choose_row(values, keys, weights, ids, num_experts, renormalize, scale)
+        choose_row(values, keys, weights, ids, all_scores, num_experts, renormalize, scale)
 
 
 @cute.jit

@@ -63,10 +63,10 @@ ABSENT = 0  # what no expert has: it is taken, or there is none
 
 @cute.jit
 def key_of(value):
-    """Return a float32 as an integer of the same order: 1 for NaN, below all; -0 is as 0."""
-    bits = (value + Float32(0.0)).bitcast(Uint32)
-    key = bits ^ Uint32(0xFFFFFFFF) if bits >= 0x80000000 else bits | Uint32(0x80000000)
-    return key if (bits & 0x7FFFFFFF) <= 0x7F800000 else Uint32(1)
+    """Return a float32 as an integer of the same order; 1 for NaN, below all. -0 is below 0."""
+    sign = (value.bitcast(Int32) >> 31).to(Uint32)
+    key = value.bitcast(Uint32) ^ (sign | Uint32(0x80000000))
+    return key if value == value else Uint32(1)  # noqa: PLR0124
 
 
 def of_warp(key):
@@ -74,16 +74,18 @@ def of_warp(key):
     return cute.arch.warp_redux_sync(key, "umax")
 
 
-def lowest_lane(mask):
-    """Return the first lane of a mask that is not empty."""
-    return cute.arch.clz(cute.arch.brev(Uint32(mask))).to(cutlass.Int32)
+@cute.jit
+def first_of_warp(number, has_best):
+    """Return the smallest of the numbers of those lanes that have the best key."""
+    last = Uint32(0xFFFFFFFF)
+    return cute.arch.warp_redux_sync(Uint32(number) if has_best else last, "umin").to(Int32)
 
 
 @cute.jit
 def value_of(key):
     """Return the float32 that a key is of; of `ABSENT` NaN."""
-    bits = key ^ Uint32(0x80000000) if key >= 0x80000000 else key ^ Uint32(0xFFFFFFFF)
-    return bits.bitcast(Float32)
+    sign = (key.bitcast(Int32) >> 31).to(Uint32)
+    return (key ^ ((sign ^ Uint32(0xFFFFFFFF)) | Uint32(0x80000000))).bitcast(Float32)
 
 
 @cute.jit
@@ -103,8 +105,7 @@ class Lane(NamedTuple):
     """
 
     lane: Int32
-    group: Int32
-    part: Int32  # which of the group's lanes it is
+    part: Int32  # which of its group's lanes it is
     lanes: Int32  # of a group
     first: Int32  # expert
     count: Int32  # of experts that exist
@@ -112,16 +113,18 @@ class Lane(NamedTuple):
 
 
 @cute.jit
-def lane_of(scores, expert_groups):
-    """Return what this lane has of the experts, in equal groups."""
-    size, lane = scores.shape[1] // expert_groups, cute.arch.lane_idx()
-    lanes = cute.ceil_div(size, PER_LANE)
-    group, part = lane // lanes, lane % lanes
-    count = cutlass.min(size - part * PER_LANE, PER_LANE) if group < expert_groups else Int32(0)
+def lane_of(scores, group_size):
+    """Return what this lane has of the experts, `group_size` in each group."""
+    lane, num_experts = cute.arch.lane_idx(), scores.shape[1]
+    lanes = cute.ceil_div(group_size, PER_LANE)
+    group = (Uint32(lane) // Uint32(lanes)).to(Int32)
+    part, start = lane - group * lanes, group * group_size
+    first, end = start + part * PER_LANE, cutlass.min(start + group_size, num_experts)
+    count = cutlass.max(cutlass.min(end - first, PER_LANE), 0)
     span = VECTOR * SCORES_DTYPE.width // 8
     rows = scores.stride[0] * (SCORES_DTYPE.width // 8) | scores.iterator.toint()
-    is_whole = (size % PER_LANE == 0) & (rows % span == 0)
-    return Lane(lane, group, part, lanes, group * size + part * PER_LANE, count, is_whole)
+    is_whole = (group_size % PER_LANE == 0) & (rows % span == 0)
+    return Lane(lane, part, lanes, first, count, is_whole)
 
 
 @cute.jit
@@ -171,12 +174,11 @@ def sigmoid(value):
 @cute.jit
 def keys_of(logits, bias, mine):
     """Return the keys that experts are chosen by, and what scores are made with: nothing."""
-    keys = cute.make_rmem_tensor(PER_LANE, cutlass.Uint32)
-    keys.fill(0)
+    keys = cute.make_rmem_tensor(PER_LANE, Uint32)
     for i in cutlass.range_constexpr(PER_LANE):
-        if i < mine.count:
-            score = sigmoid(logits[i])
-            keys[i] = key_of(score if cutlass.const_expr(bias is None) else score + bias[i])
+        score = sigmoid(logits[i])
+        key = key_of(score if cutlass.const_expr(bias is None) else score + bias[i])
+        keys[i] = key if i < mine.count else Uint32(ABSENT)
     return keys, None
 
 
@@ -193,7 +195,7 @@ def smaller(a, b):
 
 
 @cute.jit
-def keep_best_groups(keys, mine, expert_groups, top_groups):
+def keep_best_groups(keys, mine, top_groups):
     """
     Take the experts of all other groups out of `keys`.
 
@@ -212,18 +214,18 @@ def keep_best_groups(keys, mine, expert_groups, top_groups):
         other_second = cute.arch.shuffle_sync(own_second, source)
         second = larger(larger(second, other_second), smaller(first, other_first))
         first = larger(first, other_first)
-    score = Uint32(ABSENT)
-    if mine.group < expert_groups:
-        score = key_of(value_of(first) + value_of(second))
+    score = key_of(value_of(first) + value_of(second))
+    score = score if mine.count > 0 else Uint32(ABSENT)
     is_kept = Boolean(False)
     for _ in cutlass.range(top_groups, unroll=1):
-        best = of_warp(score)
-        winner = lowest_lane(cute.arch.vote_ballot_sync(score == best)) // mine.lanes
-        if mine.group == winner:
-            is_kept = Boolean(True)
-            score = Uint32(ABSENT)
+        is_best = start == first_of_warp(start, score == of_warp(score))
+        is_kept = is_kept | is_best
+        score = Uint32(ABSENT) if is_best else score
     for i in cutlass.range_constexpr(PER_LANE):
         keys[i] = keys[i] if is_kept else Uint32(ABSENT)
+
+
+LAST = 15  # place that 4 bits hold
 
 
 def network(count):
@@ -247,19 +249,19 @@ def sort_lane(keys):
     """
     Sort the keys of a lane, the largest first, of equal ones the one that came first.
 
-    Return where each came from: 4 bits each, the first in the lowest. A pair is a key and, below
-    it, what is larger the sooner it came.
+    A pair is a key and, below it, LAST minus its place. Return these lower halves: 4 bits each, the
+    first in the lowest.
     """
-    pairs = [(keys[i].to(Uint64) << 32) | Uint64(15 - i) for i in range(PER_LANE)]
+    pairs = [(keys[i].to(Uint64) << 32) | Uint64(LAST - i) for i in range(PER_LANE)]
     for a, b in network(PER_LANE):
         is_less = pairs[a] < pairs[b]
         larger_one = pairs[b] if is_less else pairs[a]
         smaller_one = pairs[a] if is_less else pairs[b]
         pairs[a], pairs[b] = larger_one, smaller_one
     order = ORDER(0)
-    for i in cutlass.range_constexpr(PER_LANE):
+    for i in cutlass.range_constexpr(PER_LANE - 1, -1, -1):
         keys[i] = (pairs[i] >> 32).to(Uint32)
-        order = order | ((15 - (pairs[i] & 15)).to(ORDER) << (4 * i))
+        order = order * 16 + pairs[i].to(Uint32).to(ORDER)
     return order
 
 
@@ -267,7 +269,7 @@ class Choice(NamedTuple):
     """What is chosen by, beside the scores."""
 
     bias: cute.Tensor
-    expert_groups: Int32
+    group_size: Int32  # experts of a group
     top_groups: Int32
     renormalize: Int32
     scale: Float32
@@ -286,17 +288,15 @@ def take_best(keys, mine, top_k):
     """
     Return the expert in slot `lane` of a token, and the key of the best; empties `keys`.
 
-    Lanes and the experts in them are in ascending order: the first lane that has the best key, and
-    its first expert, is the lowest number.
+    Of the lanes that have the best key, the one with the lowest expert goes on to its next.
     """
     order = sort_lane(keys)
-    chosen, most, before = Int32(0), Uint32(ABSENT), cute.arch.lanemask_lt()
+    chosen, most, last = Int32(0), Uint32(ABSENT), mine.first + LAST
     for slot in cutlass.range(top_k, unroll=1):
         best = of_warp(keys[0])
-        has_best = Uint32(cute.arch.vote_ballot_sync(keys[0] == best))
-        first = mine.first + (order & 15).to(Int32)
-        expert = cute.arch.shuffle_sync(first, lowest_lane(has_best))
-        is_taken = (keys[0] == best) & ((has_best & before) == 0)
+        first = last - (order & 15).to(Int32)
+        expert = first_of_warp(first, keys[0] == best)
+        is_taken = (first == expert) & (keys[0] == best)
         for i in cutlass.range_constexpr(PER_LANE):
             behind = keys[i + 1] if cutlass.const_expr(i + 1 < PER_LANE) else Uint32(ABSENT)
             keys[i] = behind if is_taken else keys[i]
@@ -307,13 +307,13 @@ def take_best(keys, mine, top_k):
 
 
 @cute.jit
-def choose(choice, scores, bias, mine, results, token):
+def choose(choice, scores, bias, mine, shared, results, chunk, token):
     """Choose the experts of a token, and store them and their weights: slot j by lane j."""
     topk_weights, topk_ids = results.topk_weights, results.topk_ids
     top_k = topk_ids.shape[1]
     logits = load_logits(scores, token, mine)
     keys, made_with = keys_of(logits, bias, mine)
-    keep_best_groups(keys, mine, choice.expert_groups, choice.top_groups)
+    keep_best_groups(keys, mine, choice.top_groups)
     chosen, most = take_best(keys, mine, top_k)
     is_mine = mine.lane < top_k
     logit = scores[token, chosen].to(Float32)  # in L1: it was loaded above
@@ -323,17 +323,18 @@ def choose(choice, scores, bias, mine, results, token):
         weight = weight / (total + Float32(1e-20))  # all of them may be 0
     if is_mine:
         topk_ids[token, mine.lane] = chosen
+        keep_id(shared, (token - chunk.first) * top_k + mine.lane, chosen)
         topk_weights[token, mine.lane] = weight * choice.scale
 
 
 @cute.jit
-def choose_tokens(choice, scores, results, chunk):
+def choose_tokens(choice, scores, shared, results, chunk):
     """Choose for the tokens of a CTA: its warps take turns."""
     warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    mine = lane_of(scores, choice.expert_groups)
+    mine = lane_of(scores, choice.group_size)
     bias = load_bias(choice.bias, mine)
     for token in cutlass.range(chunk.first + warp, chunk.end, WARPS, unroll=1):
-        choose(choice, scores, bias, mine, results, token)
+        choose(choice, scores, bias, mine, shared, results, chunk, token)
 
 
 class Results(NamedTuple):
@@ -354,59 +355,98 @@ class Chunk(NamedTuple):
     first_pair: Int32
     end_pair: Int32
     per_warp: Int32
+    warps: Int32  # that have pairs
 
 
 @cute.struct
 class SharedStorage:
-    """Shared memory of a CTA: pairs of each expert."""
+    """Shared memory of a CTA."""
 
     of_warps: cute.struct.MemRange[Int32, WARPS * EXPERTS]
     of_ctas: cute.struct.MemRange[Int32, CLUSTER * EXPERTS]
     starts: cute.struct.MemRange[Int32, EXPERTS]
     sums: cute.struct.MemRange[Int32, 32]
+    ids: cute.struct.MemRange[Int32, THREADS]
+    full: cute.struct.MemRange[cutlass.Int64, 1]
 
 
 class Shared(NamedTuple):
-    """The same as tensors."""
+    """The same as tensors: pairs of each expert, most of them."""
 
     of_warps: cute.Tensor  # (expert, warp): of a warp, then of those before it in the CTA
     of_ctas: cute.Tensor  # (expert, rank): of each CTA of the cluster
     starts: cute.Tensor  # (expert): first row of this CTA's pairs
     sums: cute.Tensor  # pairs of 32 experts
+    ids: cute.Tensor  # experts of the CTA's first pairs
+    full: cute.Pointer  # barrier: what all CTAs of the cluster have is here
 
 
-def open_shared():
-    """Return the shared memory of a CTA."""
+@cute.jit
+def open_shared(num_groups):
+    """Return the shared memory of a CTA; for `exchange` its barrier is ready."""
     storage = cutlass.memory.SmemAllocator().allocate(SharedStorage)
-    return Shared(
+    shared = Shared(
         storage.of_warps.get_tensor(cute.make_layout((EXPERTS, WARPS))),
         storage.of_ctas.get_tensor(cute.make_layout((EXPERTS, CLUSTER))),
         storage.starts.get_tensor(cute.make_layout(EXPERTS)),
         storage.sums.get_tensor(cute.make_layout(32)),
+        storage.ids.get_tensor(cute.make_layout(THREADS)),
+        storage.full.data_ptr(),
     )
+    if cutlass.const_expr(CLUSTER > 1):
+        thread, _, _ = cute.arch.thread_idx()
+        if thread == 0:
+            cute.arch.mbarrier_init(shared.full, 1)
+            cute.arch.mbarrier_init_fence()
+            cute.arch.mbarrier_arrive_and_expect_tx(shared.full, CLUSTER * 4 * num_groups)
+        cute.arch.cluster_arrive_relaxed()
+    return shared
 
 
 @cute.jit
-def chunk_of(topk_ids):
-    """Return the tokens of this CTA: as many for each, the last ones have what is left."""
+def chunk_of(results, each):
+    """Return the tokens of this CTA: `each` for all of them, the last ones have what is left."""
     block, _, _ = cute.arch.block_idx()
-    num_blocks, _, _ = cute.arch.grid_dim()
-    num_tokens, top_k = topk_ids.shape
-    each = cute.ceil_div(num_tokens, num_blocks)
+    num_tokens, top_k = results.topk_ids.shape
     first = cutlass.min(block * each, num_tokens)
     end = cutlass.min(first + each, num_tokens)
-    per_warp = cute.ceil_div(each * top_k, 32 * WARPS) * 32
-    return Chunk(first, end, first * top_k, end * top_k, per_warp)
+    num_pairs = (end - first) * top_k
+    per_warp = cute.ceil_div(num_pairs, 32 * WARPS) * 32
+    warps = Int32(0)
+    if num_pairs > 0:
+        warps = WARPS if num_pairs > 32 * WARPS else cute.ceil_div(num_pairs, 32)
+    return Chunk(first, end, first * top_k, end * top_k, per_warp, warps)
 
 
 @cute.jit
-def group_of(topk_ids, pair, chunk, first_expert, num_groups):
-    """Return the local expert of a pair; -1 for another's, and where there is no pair."""
-    group = Int32(-1)
+def keep_id(shared, place, expert):
+    """Keep the expert of a pair of the CTA, if there is room for so many."""
+    if place < THREADS:
+        shared.ids[place] = expert
+
+
+@cute.jit
+def id_of(shared, results, pair, chunk, is_kept):
+    """Return the expert of a pair; -1 where there is no pair. The first ones may have been kept."""
+    expert, place = Int32(-1), pair - chunk.first_pair
     if pair < chunk.end_pair:
-        ids = cute.make_tensor(topk_ids.iterator, cute.make_layout(cute.size(topk_ids)))
-        group = ids[pair] - first_expert
-    return group if (group >= 0) & (group < num_groups) else Int32(-1)
+        ids = results.topk_ids
+        ids = cute.make_tensor(ids.iterator, cute.make_layout(cute.size(ids)))
+        if cutlass.const_expr(is_kept):
+            if place < THREADS:
+                expert = shared.ids[place]
+            else:
+                expert = ids[pair]
+        else:
+            expert = ids[pair]
+    return expert
+
+
+@cute.jit
+def group_of(expert, first_expert, num_groups):
+    """Return the number of an expert among the local ones; -1 for another."""
+    group = expert - first_expert
+    return group if (expert >= first_expert) & (group < num_groups) else Int32(-1)
 
 
 @cute.jit
@@ -418,22 +458,26 @@ def peers_of(group):
 
 
 @cute.jit
-def count_pairs(shared, topk_ids, chunk, first_expert, num_groups):
+def count_pairs(shared, results, chunk, first_expert, is_kept):
     """
     Count the pairs of each warp, and set `of_warps` to how many those before it in the CTA have.
 
-    Return how many the CTA has of expert `thread`.
+    Where experts were not kept yet, keep them. Return how many the CTA has of expert `thread`.
     """
     thread, _, _ = cute.arch.thread_idx()
-    warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    for w in cutlass.range_constexpr(WARPS):
-        if thread < num_groups:
+    warp, num_groups = cute.arch.make_warp_uniform(cute.arch.warp_idx()), cute.size(results.offs)
+    if thread < num_groups:
+        for w in cutlass.range(chunk.warps, unroll=4):
             shared.of_warps[thread, w] = 0
     cute.arch.sync_threads()  # what was chosen is there, too
     start = chunk.first_pair + warp * chunk.per_warp
     end = cutlass.min(start + chunk.per_warp, chunk.end_pair)
-    for pair in cutlass.range(start, end, 32, unroll=1):
-        group = group_of(topk_ids, pair + cute.arch.lane_idx(), chunk, first_expert, num_groups)
+    for first in cutlass.range(start, end, 32, unroll=1):
+        pair = first + cute.arch.lane_idx()
+        expert = id_of(shared, results, pair, chunk, is_kept)
+        if cutlass.const_expr(not is_kept):
+            keep_id(shared, pair - chunk.first_pair, expert)
+        group = group_of(expert, first_expert, num_groups)
         count, before = peers_of(group)
         if (group >= 0) & (before == 0):
             shared.of_warps[group, warp] += count
@@ -441,7 +485,7 @@ def count_pairs(shared, topk_ids, chunk, first_expert, num_groups):
     cute.arch.sync_threads()
     total = Int32(0)
     if thread < num_groups:
-        for w in cutlass.range_constexpr(WARPS):
+        for w in cutlass.range(chunk.warps, unroll=4):
             count = shared.of_warps[thread, w]
             shared.of_warps[thread, w] = total
             total += count
@@ -453,22 +497,19 @@ def exchange(shared, count, num_groups):
     """
     Tell every CTA of the cluster how many pairs this one has of expert `thread`.
 
-    Return how many those before it have, and all of them. A thread reads what the threads of its
-    number wrote.
+    Return how many those before it have, and all of them. Nobody leaves before he was told
+    everything, so that the memory that others write to is there.
     """
-    thread, _, _ = cute.arch.thread_idx()
     before, total = Int32(0), count
     if cutlass.const_expr(CLUSTER > 1):
+        thread, _, _ = cute.arch.thread_idx()
         rank = cute.arch.block_idx_in_cluster()
-        cute.arch.cluster_wait()  # every CTA has begun: its memory may be written
+        cute.arch.cluster_wait()  # every CTA has begun, and its barrier is ready
         if thread < num_groups:
             place = shared.of_ctas[None, rank].iterator + thread
             for peer in cutlass.range_constexpr(CLUSTER):
-                address = cute.arch.map_dsmem_ptr(place, peer).toint()
-                target = cute.make_ptr(Int32, address, cute.AddressSpace.smem, assumed_align=4)
-                cute.arch.store(target, count, ss="cluster")
-        cute.arch.cluster_arrive()
-        cute.arch.cluster_wait()
+                cute.arch.store_async_dsmem(place, count, shared.full, peer)
+        cute.arch.mbarrier_wait(shared.full, 0)
         total = Int32(0)
         if thread < num_groups:
             for peer in cutlass.range_constexpr(CLUSTER):
@@ -521,7 +562,8 @@ def place_pairs(shared, results, chunk, first_expert, num_rows):
     end = cutlass.min(start + chunk.per_warp, chunk.end_pair)
     for first in cutlass.range(start, end, 32, unroll=1):
         pair = first + cute.arch.lane_idx()
-        group = group_of(results.topk_ids, pair, chunk, first_expert, num_groups)
+        expert = id_of(shared, results, pair, chunk, True)
+        group = group_of(expert, first_expert, num_groups)
         count, before = peers_of(group)
         row = Int32(-1)
         if group >= 0:
@@ -545,21 +587,18 @@ LEAST_TOKENS = 8  # of a CTA, before there is another cluster
 
 
 @cute.kernel
-def choose_kernel(choice, scores, results, workspace, first_expert):
+def choose_kernel(choice, scores, results, workspace, first_expert, each):
     """Each CTA has a part of the tokens; the first of a cluster stores how many pairs it has."""
-    shared = open_shared()
-    if cutlass.const_expr(CLUSTER > 1):
-        cute.arch.cluster_arrive_relaxed()  # for whom `exchange` waits
+    shared, chunk = open_shared(cute.size(results.offs)), chunk_of(results, each)
     if cutlass.const_expr(USE_PDL):
         cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
     cute.arch.griddepcontrol_launch_dependents()  # `sort_kernel` waits until this one is done
-    chunk, num_groups = chunk_of(results.topk_ids), cute.size(results.offs)
-    choose_tokens(choice, scores, results, chunk)
-    count = count_pairs(shared, results.topk_ids, chunk, first_expert, num_groups)
-    _, total = exchange(shared, count, num_groups)
+    choose_tokens(choice, scores, shared, results, chunk)
+    count = count_pairs(shared, results, chunk, first_expert, is_kept=True)
+    _, total = exchange(shared, count, cute.size(results.offs))
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
-    if (thread < num_groups) & (block % CLUSTER == 0):
+    if (thread < cute.size(results.offs)) & (block % CLUSTER == 0):
         workspace[block // CLUSTER, thread] = total
 
 
@@ -579,16 +618,13 @@ def before_cluster(workspace, num_groups):
 
 
 @cute.kernel
-def sort_kernel(results, workspace, first_expert):
+def sort_kernel(results, workspace, first_expert, each):
     """The same CTAs sort the same pairs."""
-    shared = open_shared()
-    if cutlass.const_expr(CLUSTER > 1):
-        cute.arch.cluster_arrive_relaxed()  # for whom `exchange` waits
+    shared, chunk = open_shared(cute.size(results.offs)), chunk_of(results, each)
     cute.arch.griddepcontrol_wait()  # what was chosen is there
-    chunk, num_groups = chunk_of(results.topk_ids), cute.size(results.offs)
-    count = count_pairs(shared, results.topk_ids, chunk, first_expert, num_groups)
-    in_cluster, _ = exchange(shared, count, num_groups)
-    before, total = before_cluster(workspace, num_groups)
+    count = count_pairs(shared, results, chunk, first_expert, is_kept=False)
+    in_cluster, _ = exchange(shared, count, cute.size(results.offs))
+    before, total = before_cluster(workspace, cute.size(results.offs))
     num_rows = sum_up(shared, results.offs, before + in_cluster, total)
     place_pairs(shared, results, chunk, first_expert, num_rows)
 
@@ -603,7 +639,8 @@ def launch(choice, scores, results, workspace, first_expert, num_sms, stream):
     num_clusters = cute.ceil_div(num_tokens, CLUSTER * LEAST_TOKENS)
     num_clusters = cutlass.min(num_clusters, num_sms // CLUSTER)
     num_clusters = cutlass.max(cutlass.min(num_clusters, workspace.shape[0]), 1)
-    choose_kernel(choice, scores, results, workspace, first_expert).launch(
+    each = cute.ceil_div(num_tokens, num_clusters * CLUSTER)
+    choose_kernel(choice, scores, results, workspace, first_expert, each).launch(
         grid=[num_clusters * CLUSTER, 1, 1],
         block=[THREADS, 1, 1],
         cluster=[CLUSTER, 1, 1],
@@ -611,7 +648,7 @@ def launch(choice, scores, results, workspace, first_expert, num_sms, stream):
         stream=stream,
         use_pdl=USE_PDL,
     )
-    sort_kernel(results, workspace, first_expert).launch(
+    sort_kernel(results, workspace, first_expert, each).launch(
         grid=[num_clusters * CLUSTER, 1, 1],
         block=[THREADS, 1, 1],
         cluster=[CLUSTER, 1, 1],
@@ -682,6 +719,7 @@ def route(
     bias: (E,) float32. topk_weights: (T, k) float32. topk_ids, inverse: (T, k) int32. offs: (G,)
     int32. permutation: (T k,) int32. workspace: (clusters, G) int32. All but scores are dense.
     """
-    choice = Choice(bias, expert_groups, top_groups, renormalize, scale)
+    group_size = scores.shape[1] // expert_groups
+    choice = Choice(bias, group_size, top_groups, renormalize, scale)
     results = Results(topk_weights, topk_ids, offs, permutation, inverse)
     launch(choice, scores, results, workspace, first_expert, num_sms, stream)

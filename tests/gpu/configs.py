@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import jitgen
+from jitgen import plans
 from jitgen.bench.kernels import KINDS
 from jitgen.config import Arch, Config, DType, Layout
 from jitgen.formats.unpacked import LAYOUTS
@@ -22,6 +23,7 @@ from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.ops.quantize.config import Format, QuantizeConfig, QuantizeProblem
+from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.targets.legality import rules, target
 from tests.candidates import candidates
@@ -162,10 +164,17 @@ def depth(config: KernelConfig, k: int) -> int:
     return k * 2 if types.a_dtype.bits == 4 else k
 
 
+def routed(arch: Arch) -> list[RouteConfig]:
+    """Return every kernel of `route` that its plan may choose, and one of each with PDL."""
+    every = plans.configs(plans.load("route"), arch)
+    chosen = [config for config in every if isinstance(config, RouteConfig)]
+    of_tiling = {config.tiling: config for config in chosen}
+    early = (replace(each, tiling=replace(key, use_pdl=True)) for key, each in of_tiling.items())
+    return [*chosen, *early]
+
+
 def main() -> None:
     """Prewarm what the tests and the suites of `jitgen bench` run on a target."""
-    from jitgen import plans
-
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--arch", default=str(ARCH), help="a GPU target")
     arch = Arch.parse(parser.parse_args().arch)
@@ -178,6 +187,7 @@ def main() -> None:
         *fc2(arch),
         *wgrad(arch),
         *quantized(arch),
+        *routed(arch),
         *unpacking(arch),
         *of_many_rows(arch),
     ]

@@ -23,6 +23,8 @@ NAMED = {
     "jitgen/ops/quantize/config.py": "a docstring: an example",
     "jitgen/ops/quantize/call.py": "a docstring: what GPUs have a kernel for",
     "jitgen/ops/route/config.py": "a docstring: an example",
+    "jitgen/ops/combine/config.py": "a docstring: an example",
+    "jitgen/ops/permute_quantize/config.py": "a docstring: an example",
     "jitgen/ops/silu_mul_quantize/config.py": "a docstring: an example",
     "jitgen/ops/silu_mul_quantize/call.py": "docstrings: which sizes a GPU takes",
     "jitgen/targets/protocol.py": "docstrings: examples",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands
+from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands, others
 from jitgen.config import Arch
 from jitgen.frozen import frozen
 from jitgen.ops.combine import reference
@@ -64,8 +64,10 @@ class Case:
         if problem.has_shared:
             shared = torch.randn((problem.m, problem.n), generator=chance, device=device).bfloat16()
         expected = reference.combine(y, inverse, weights, shared=shared)
+        ours = partial(jitgen.combine, y, inverse, weights, shared=shared)
         return Operands(
-            ours=partial(jitgen.combine, y, inverse, weights, shared=shared),
+            ours=ours,
+            others=others(problem, ours),
             plain=summed,
             arguments=(y, inverse, weights, *([] if shared is None else [shared])),
             check=partial(check, expected=expected),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands
+from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands, others
 from jitgen.config import Arch, Layout
 from jitgen.formats.e4m3 import MAX
 from jitgen.frozen import frozen
@@ -83,6 +83,7 @@ class Case:
         )
         return Operands(
             ours=ours,
+            others=others(problem, ours),
             plain=partial(permuted, top_k=problem.top_k, form=problem.format),
             arguments=(x, permutation, *([] if scale is None else [scale])),
             check=partial(check, expected=expected),

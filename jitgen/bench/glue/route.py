@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands
+from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands, others
 from jitgen.config import Arch, DType
 from jitgen.frozen import frozen
 from jitgen.ops.route.config import RouteProblem, Scoring
@@ -69,7 +69,7 @@ class Case:
             sort = partial(jitgen.sort_pairs, ids, experts=problem.experts, **local)
             return Operands(
                 ours=sort,
-                others=self._others(sort),
+                others=others(problem, sort),
                 plain=partial(_sorted, experts=problem.experts),
                 arguments=(ids,),
                 check=lambda found: _check_sorting(found, ids),
@@ -87,16 +87,11 @@ class Case:
         ours = partial(jitgen.route, scores, bias=bias, **choice, **local)
         return Operands(
             ours=ours,
-            others=self._others(ours),
+            others=others(problem, ours),
             plain=partial(_routed, **choice),
             arguments=(scores,) if bias is None else (scores, bias),
             check=lambda found: _check(found, expected),
         )
-
-    def _others(self, ours: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
-        """Return the same call by what else the selector may choose."""
-        others = jitgen.select(self.problem).candidates[1:]
-        return {each.config.short: partial(ours, config=each.config) for each in others}
 
 
 def cases(arch: Arch) -> Iterator[Case]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+import jitgen
 from jitgen.bench.protocol import Row
 from jitgen.bench.sides import attempt
 from jitgen.config import Arch
@@ -50,6 +51,12 @@ class Operands:
     arguments: tuple[Tensor, ...]
     check: Callable[[Any], None]
     others: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+
+
+def others(problem: Any, ours: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
+    """Return the call `ours` by what else the selector may choose for `problem`."""
+    found = jitgen.select(problem).candidates[1:]
+    return {each.config.short: partial(ours, config=each.config) for each in found}
 
 
 class Case(Protocol):

@@ -75,7 +75,7 @@ def combine(
             inverse.shape[0],  # in its place: `launch.ROWS`
             inverse.shape[1],
             y.shape[-1],
-            y.is_contiguous() or y.dim(),  # matrices that do not follow each other are refused
+            y.dim(),
             y.get_device() if devices.has_several_gpus else None,
             None if config is None else id(config),
             # What has no memory is a tensor of another type (asked for in half of type()'s time),

@@ -29,9 +29,14 @@ class Launch(AnyLaunch):
         shared: Tensor | None,
         out: Tensor | None,
     ) -> Tensor:
-        """Launch the kernel, into `out` if it is given; return the sums."""
+        """
+        Launch the kernel, into `out` if it is given; return the sums.
+
+        Raises:
+            RuntimeError: Matrices of y do not follow each other, which the entry does not see.
+        """
         if y.dim() == 3:
-            y = y.flatten(0, 1)
+            y = y.view(-1, y.shape[-1])
         if out is None:
             out = y.new_empty((inverse.shape[0], y.shape[1]))
         if shared is None:
@@ -78,12 +83,12 @@ def _prepare(
         launch.
     """
     facts = validate(given, session)
-    family = Family()
+    family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:
         problem = problem_of(given, facts)
         wanted, neighbours = chosen(session, problem, facts.arch, "y")
-        family = Family(edges=edges_of(problem, facts.arch))
+        family = Family(edges=edges_of(problem, facts.arch), arch=facts.arch, problem=problem)
     else:  # whatever the tokens, it serves, and is never replaced
         require_fit(config, given, facts)
         wanted = config

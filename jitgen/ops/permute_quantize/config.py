@@ -187,8 +187,10 @@ class PermuteQuantizeConfig(Config):
     def short(self) -> str:
         """What tells a config from others for the same problem, for a reader."""
         tiling = self.tiling
-        text = f"{self.walk}, {tiling.rows} rows x {tiling.vector}, {tiling.threads} threads"
-        return f"{text} x {tiling.ctas_per_sm}" + " persistent" * tiling.is_persistent
+        held = f" x {tiling.held}" * (tiling.held > 1)
+        text = f"{self.walk}, {tiling.rows} rows x {tiling.vector}{held}, {tiling.threads} threads"
+        flags = " eager" * tiling.is_eager + " persistent" * tiling.is_persistent
+        return f"{text} x {tiling.ctas_per_sm}{flags}"
 
     @classmethod
     def of_words(cls, words: str) -> Self | None:

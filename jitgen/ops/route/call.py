@@ -41,8 +41,9 @@ def route(  # noqa: PLR0913  # each is one thing to say
     launch for few tokens and in two for many, and nothing waits.
 
     Of equal scores the lower expert comes first. A NaN is below every number: such an expert is
-    chosen after all others, and its weight is NaN. Nothing of a call depends on which thread was
-    first: the same input gives the same bits.
+    chosen after all others, and its weight is NaN; so are, for a softmax, those of the sum that it
+    is part of: of all experts or, renormalised without bias and groups, of the chosen. Nothing of a
+    call depends on which thread was first: the same input gives the same bits.
 
     Args:
         scores: (T, E) bfloat16 or float32, the router's logits; columns are neighbours. E is at

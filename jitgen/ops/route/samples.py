@@ -30,6 +30,8 @@ _DOUBT = 3e-6
 
 _SIZES = re.compile(r"(\d+):(\d+):(\d+)")
 _LANES = 32
+_TOKENS = 20
+"""Of a CTA at least: their pairs are five warps', for loops over warps take four at a time."""
 
 
 @frozen
@@ -58,17 +60,17 @@ class Sizes:
     @classmethod
     def of(cls, config: RouteConfig, arch: Arch) -> tuple[Self, ...]:  # noqa: ARG003
         """
-        Return sizes that test `config`: as many experts as it takes, more tokens than warps, and
-        two clusters where there may be several; then experts that fill no lane and tokens that fill
-        no warp, of which most experts are not local.
+        Return sizes that test `config`: as many experts as it takes, more tokens than warps, pairs
+        for several of them, and two clusters where there may be several; then experts that fill no
+        lane and tokens that fill no warp, of which most experts are not local.
         """
         most, tiling = config.experts, config.tiling
-        warps = tiling.cluster * tiling.threads // _LANES * (2 if tiling.is_spread else 1)
+        ctas = tiling.cluster * (2 if tiling.is_spread else 1)
         groups = 4 if config.grouped else 1
         odd = most - (groups if most > _LANES else 2 * groups)
         return (
             cls(
-                tokens=warps + 5,
+                tokens=ctas * max(tiling.threads // _LANES, _TOKENS) + 5,
                 experts=most,
                 top_k=8,
                 expert_groups=groups,

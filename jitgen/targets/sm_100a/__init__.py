@@ -24,7 +24,7 @@ class Sm100a:
     devices = (B200, GB200)
     operations = (
         *("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize"),
-        *("permute_quantize", "combine"),
+        *("combine", "permute_quantize", "route"),
     )
 
     def runs_on(self, major: int, minor: int) -> bool:

@@ -24,7 +24,7 @@ class Sm120a:
     devices: tuple[Device, ...] = DEVICES
     operations = (
         *("grouped_gemm", "silu_mul_quantize", "quantize"),
-        *("permute_quantize", "combine"),
+        *("combine", "permute_quantize", "route"),
     )
 
     def runs_on(self, major: int, minor: int) -> bool:

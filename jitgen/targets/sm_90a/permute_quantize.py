@@ -97,6 +97,20 @@ are loaded before it is known who wants them, as nothing matters but how long lo
 other.
 """
 
+_TILINGS_OF_COPIES = {
+    Walk.GATHER: (
+        Tiling(rows=4),
+        Tiling(rows=2, ctas_per_sm=12),
+        Tiling(threads=64, ctas_per_sm=16),
+    ),
+    Walk.SCATTER: (
+        Tiling(threads=64, ctas_per_sm=16, is_eager=True),
+        Tiling(rows=2, ctas_per_sm=9),
+        Tiling(ctas_per_sm=9),
+    ),
+}
+"""For values that stay as they are: of 16 columns a store of 16 bytes would fill half sectors."""
+
 _TILINGS_OF_ROWS = (
     Tiling(threads=256, held=4, ctas_per_sm=4, is_eager=True),
     Tiling(threads=256, held=4, ctas_per_sm=4),
@@ -294,7 +308,10 @@ def _needed(config: PermuteQuantizeConfig) -> int | None:
 
 def _listed(problem: PermuteQuantizeProblem) -> tuple[Tiling, ...]:
     """Return the tilings that may be chosen, as far as they are legal."""
-    return _TILINGS_OF_ROWS if problem.format is Format.ROW else _TILINGS[problem.walk]
+    if problem.format is Format.ROW:
+        return _TILINGS_OF_ROWS
+    listed = _TILINGS_OF_COPIES if problem.format is Format.NONE else _TILINGS
+    return listed[problem.walk]
 
 
 def _registers(threads: int) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jitgen import templates
-from jitgen.config import BLayout, DType
+from jitgen.config import DType
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.targets import gemm
 from jitgen.targets.gemm import check_vectors
@@ -23,7 +23,7 @@ _PARAMETERS = frozenset(
         *("math_warpgroups", "waves", "threads", "load_registers", "math_registers"),
         *("num_ab_stage", "part_m", "out_n", "epilogue_n", "max_entries"),
         *("scale_chunk", "scale_columns", "scale_values", "scale_box", "scale_pitch"),
-        *("a_scale_granularity", "bias"),
+        *("a_scale_granularity", "b_layout", "bias"),
     )
 )
 
@@ -79,4 +79,4 @@ class PlainGemm(Sm90Rules):
 
 
 def _is_plain(config: KernelConfig) -> bool:
-    return config.operands.b_layout is BLayout.PLAIN
+    return not config.operands.b_layout.is_prepared

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from jitgen import templates
 from jitgen.frozen import frozen
-from jitgen.ops.route.config import RouteConfig, RouteProblem, Tiling
+from jitgen.ops.route.config import RouteConfig, RouteProblem, Scoring, Tiling
 from jitgen.targets import route_space
 from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
 
@@ -17,6 +17,7 @@ LANES = 32
 _THREADS = (128, 256, 512, 1024)
 _CLUSTERS = (1, 2, 4, 8)
 _BYTES = 4
+_BARRIER_WORDS = 2
 _SHARED_BYTES = 227 * 1024
 
 _ONE = Tiling(cluster=1)
@@ -26,11 +27,26 @@ _SPREAD = Tiling(is_spread=True)
 _LAUNCH_US = 2.2
 """What a launch takes that does nothing. Assumed."""
 
-_CLUSTER_US = 1.0
-"""What a cluster's barriers, and starting it, take. Assumed."""
+_SECOND_US = 1.5
+"""The same of a second launch, which is ready when the first one ends. Assumed."""
 
-_CHOICE_US = 0.35
-"""What one SM takes to choose for a token, by instructions: see `Route.predict`."""
+_CLUSTER_US = 0.5
+"""What starting a cluster takes, and waiting for what its CTAs counted. Assumed."""
+
+_LEAST_TOKENS = 8
+"""Of a CTA before there is another cluster: as in the template."""
+
+_INSTRUCTIONS = (500, 24)
+"""Of a warp for a token: whatever k is, and for each of the chosen; 256 experts in SASS."""
+
+_INSTRUCTIONS_OF_PAIR = 4
+"""Of a warp for a pair that is counted, and for one that is sorted; 32 at a time, in SASS."""
+
+_ISSUED = 4
+"""Instructions of an SM in a cycle, if none waits."""
+
+_CYCLES = 2
+"""Of a warp that is alone, for an instruction: each waits for one before it. Assumed."""
 
 _PARAMETERS = frozenset(
     (
@@ -46,7 +62,7 @@ class Sm90RouteDerived:
     What follows from a legal sm_90a config.
 
     Attributes:
-        shared_bytes: Counts of warps and CTAs, for each expert.
+        shared_bytes: Counts of warps and CTAs, for each expert, and experts of pairs.
     """
 
     shared_bytes: int
@@ -60,7 +76,7 @@ class Route:
     alignment = 1
     most_cluster = 8  # that every device takes without being asked
     shared_bytes = _SHARED_BYTES
-    row_edges: tuple[int, ...] = (8, 64, 256, 1024, 4096, 16384)
+    row_edges: tuple[int, ...] = (8, 16, 64, 128, 256, 1024, 4096, 16384)
 
     def derive(self, config: RouteConfig) -> Sm90RouteDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
@@ -83,7 +99,7 @@ class Route:
             f"be {experts}",
         )
         warps = tiling.threads // LANES
-        words = experts * (warps + tiling.cluster + 1) + LANES
+        words = experts * (warps + tiling.cluster + 1) + LANES + tiling.threads + _BARRIER_WORDS
         refuse_unless(
             words * _BYTES <= self.shared_bytes,
             "E_SMEM",
@@ -130,29 +146,33 @@ class Route:
     def predict(
         self, problem: RouteProblem, config: RouteConfig, device: Device, num_sms: int
     ) -> Candidate:
-        """Return what `config` would take: launches, and choosing, which its instructions bound."""
-        tiling = config.tiling
-        launches = 2 if tiling.is_spread else 1
-        ctas = tiling.cluster
+        """Return what `config` would take: launches, and the instructions of one SM."""
+        tiling, ctas = config.tiling, config.tiling.cluster
+        cost = _LAUNCH_US + _CLUSTER_US * (ctas > 1)
+        passes = 2
         if tiling.is_spread:
-            most = max(1, num_sms // tiling.cluster) * tiling.cluster
-            ctas = min(most, -(-problem.m // (tiling.threads // LANES)))
-        tokens = -(-problem.m // max(1, ctas))
-        each = _CHOICE_US * 1755 / device.clock_mhz / 4 * (0.2 + 0.1 * problem.top_k)
-        cost = launches * _LAUNCH_US + tokens * each
-        cost += _CLUSTER_US * (tiling.cluster > 1)
+            clusters = -(-problem.m // (_LEAST_TOKENS * ctas))
+            ctas *= max(1, min(num_sms // ctas, clusters))
+            cost += _SECOND_US + _CLUSTER_US
+            passes = 3
+        tokens = -(-problem.m // ctas)
+        each = passes * _INSTRUCTIONS_OF_PAIR * problem.top_k
+        if config.scoring is not Scoring.GIVEN:
+            each += _INSTRUCTIONS[0] + _INSTRUCTIONS[1] * problem.top_k
+        rounds = -(-tokens * LANES // tiling.threads)
+        cost += max(tokens / _ISSUED, rounds * _CYCLES) * each / device.clock_mhz
         return Candidate(
             config=config,
             cost=cost,
             padding_ratio=1.0,
-            waves=max(1, -(-tokens * LANES // tiling.threads)),
+            waves=max(1, rounds),
             traffic_bytes=problem.traffic_bytes,
             limiter="multiply",
         )
 
     def doubt(self, problem: RouteProblem, device: Device) -> str:  # noqa: ARG002
         """Return what the model was not fitted to."""
-        return "the model of route is on paper: nothing was measured"
+        return "the model of route counts instructions: nothing was measured"
 
     def check_sizes(self, problem: RouteProblem) -> None:
         """Raise a Refusal where lanes cannot hold the experts of a token."""
