@@ -55,9 +55,15 @@ class Store(Serving):
         """Return the entries closest to a key document, and field by field in what they differ."""
         from jitgen.cache import inventory
 
+        return inventory.nearest(self.metas(), document, limit)
+
+    def metas(self) -> list[Meta]:
+        """Return the record of every entry that has a good one, of roots only read, too."""
+        from jitgen.cache import inventory
+
         with self._opened() as base:
             metas = [] if base is None else list(inventory.metas(base))
-        return inventory.nearest([*metas, *self.layers.metas()], document, limit)
+        return [*metas, *self.layers.metas()]
 
     def verify(self, *, rebuild: bool = False, dry_run: bool = False) -> list[Verification]:
         """

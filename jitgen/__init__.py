@@ -19,7 +19,7 @@ from jitgen._version import __version__
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
-    from jitgen import metrics, quantize, reference
+    from jitgen import metrics, quantize, reference, torch
     from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
     from jitgen.events import Event, on_event
     from jitgen.fleet.warm_up import warm_up
@@ -121,6 +121,7 @@ __all__ = [
     "settings",
     "silu_mul_quantize",
     "sort_pairs",
+    "torch",
     "warm_up",
 ]
 
@@ -136,6 +137,7 @@ _HOME = {
     "metrics": "",
     "quantize": "",
     "reference": "",
+    "torch": "",
     "Arch": "jitgen.config",
     "BLayout": "jitgen.config",
     "DType": "jitgen.config",

@@ -4,8 +4,8 @@ Every JITGEN_* variable: one table, which is also the README's.
 
 Values are read when they are asked for, never at import, and never on the warm path of a call. A
 program sets one with ``jitgen.settings.on_miss = "error"``, which wins over the environment; a bad
-value raises where it is read, naming the variable and what is allowed. `Settings.check` reads all
-of them: the command line does so before anything else.
+value raises where it is read, naming the variable and what is allowed.
+`Settings.check_environment` reads all of them: the command line does so before anything else.
 """
 
 from __future__ import annotations
@@ -216,6 +216,16 @@ TABLE: tuple[Setting, ...] = (
         "where a call or a plan does not say.",
     ),
     Setting(
+        name="check",
+        default=False,
+        parse=values.flag,
+        kind="`0`, `1`",
+        shown_default="`0`",
+        help="Whether each call looks at the values of `offs`, `m_indices` and `masked_m` before "
+        "it launches, which waits for the device; while a CUDA graph is captured nothing looks. "
+        "See docs/torch.md.",
+    ),
+    Setting(
         name="plugins",
         default=(),
         parse=values.names,
@@ -261,6 +271,14 @@ TABLE: tuple[Setting, ...] = (
         help="How long one compile in a process of its own may take.",
     ),
     Setting(
+        name="record",
+        default=None,
+        parse=values.absolute,
+        kind="path",
+        shown_default="none",
+        help="File that counts what is called, one beside it for each process; see docs/plans.md.",
+    ),
+    Setting(
         name="max_workspace",
         default=2 * 2**30,
         parse=values.parse_size,
@@ -290,6 +308,7 @@ class Settings:
 
     def __init__(self) -> None:
         object.__setattr__(self, "_set", {})
+        object.__setattr__(self, "_watchers", {})
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in _BY_NAME:
@@ -298,9 +317,20 @@ class Settings:
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._set[name] = _read(name, value)
+        self._tell({name})
 
     def __delattr__(self, name: str) -> None:
         self._set.pop(name, None)
+        self._tell({name})
+
+    def watch(self, name: str, call: Callable[[], object]) -> None:
+        """Let `call` know whenever the program sets `name`, or takes that back."""
+        self._watchers.setdefault(name, []).append(call)
+
+    def _tell(self, names: set[str]) -> None:
+        for name in names & self._watchers.keys():
+            for call in self._watchers[name]:
+                call()
 
     def origin(self, name: str) -> tuple[Any, str]:
         """
@@ -336,7 +366,7 @@ class Settings:
         finally:
             _inside.reset(token)
 
-    def check(self) -> None:
+    def check_environment(self) -> None:
         """
         Look at every variable that is set, whoever may read it, so that a mistake in one is told
         when a program starts and not hours later.
@@ -358,6 +388,7 @@ class Settings:
             yield
         finally:
             object.__setattr__(self, "_set", before)
+            self._tell(set(values))
 
 
 def _read(name: str, value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.config import BLayout, DType, Layout, ScaleGranularity
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, Solved, random_call
 
@@ -25,6 +25,7 @@ def make(
     dtype: DType = DType.E4M3,
     b_dtype: DType | None = None,
     a_scales: ScaleGranularity | None = None,
+    b_layout: BLayout = BLayout.PLAIN,
     out_dtype: DType = DType.BF16,
     is_exact: bool = False,
     seed: int = 0,
@@ -42,6 +43,7 @@ def make(
         dtype: Type of a and b.
         b_dtype: Type of b where it is another one.
         a_scales: How many values of a share one scale, where that is otherwise than b's.
+        b_layout: How b lies.
         out_dtype: Type of the output.
         is_exact: Small integers and power-of-two scales: every sum is exact in float32.
         seed: Of the random numbers.
@@ -57,6 +59,7 @@ def make(
         out_dtype=out_dtype,
         scale_granularity=ScaleGranularity(scales),
         a_scale_granularity=a_scales,
+        b_layout=b_layout,
     )
     call = random_call(problem, rows, is_exact=is_exact, has_spare=True, seed=seed)
     return Solved.of(call.copy(device), is_exact=is_exact)  # one machine's values are another's
@@ -74,6 +77,7 @@ def make_for(config: KernelConfig, rows: list[int], n: int, k: int, **options: A
         dtype=types.a_dtype,
         b_dtype=types.b_dtype,
         a_scales=types.a_scale_granularity,
+        b_layout=types.b_layout,
         out_dtype=types.out_dtype,
         **options,
     )

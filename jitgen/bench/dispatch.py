@@ -2,7 +2,8 @@
 """
 What `grouped_gemm(..., out=out)` costs the host above the bare tvm-ffi call: where its shapes were
 seen before, and where the number of rows is new and its bucket is not. And what
-`silu_mul_quantize(..., out=out)` costs above the bare call and the scales that both make anew.
+`silu_mul_quantize(..., out=out)` costs above the bare call and the scales that both make anew. And
+what it costs to record calls.
 
 Both sides launch the same kernel on rows that belong to no group, so that the kernel itself does
 next to nothing and the difference is not lost in it. Runs are short and compared in pairs, so that
@@ -13,8 +14,10 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -22,10 +25,12 @@ import jitgen
 from jitgen.bench.protocol import Row
 from jitgen.config import Arch, Layout
 from jitgen.formats.block128 import FORMAT as BLOCK128
+from jitgen.formats.protocol import Rows
 from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.silu_mul_quantize import samples
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
-from jitgen.runtime.session import current
+from jitgen.recording import recorder
+from jitgen.runtime.session import Session, current
 from jitgen.targets.devices import default_arch
 from jitgen.tuning.choice import edges_of
 from jitgen.tuning.measure.clock import compete_on_host, has_gpu
@@ -42,6 +47,9 @@ SILU_US = 2.0
 NEW_US = 6.0
 """Budget of a call with a new number of rows, in a bucket in which one was seen."""
 
+RECORDED_US = 0.3
+"""Budget of what JITGEN_RECORD adds to a call."""
+
 _CALLS = 100
 _SIZES = 50  # row counts of one run, each of them new
 _GROUPS = 2
@@ -57,6 +65,7 @@ def rows() -> Iterator[Row]:
     device = "cuda" if is_gpu else "cpu"
     problem = Problem(layout=Layout.RAGGED, groups=_GROUPS, m=32, n=128, k=128)
     yield from _seen(Workload.random(problem, device=device), arch)
+    yield from _recorded(Workload.random(problem, device=device), arch)
     first = _first_rows(problem, arch)
     problem = Problem(layout=Layout.RAGGED, groups=_GROUPS, m=first + _SIZES, n=128, k=128)
     yield from _new(Workload.random(problem, device=device), arch, first)
@@ -69,6 +78,31 @@ def _seen(workload: Workload, arch: Arch) -> Iterator[Row]:
     times = _compete(lambda: full(tensors), lambda: bare(tensors), _CALLS)
     yield _above(times, SEEN_US, "grouped_gemm(..., out=out) above the bare call", _CALLS)
     yield from _whole(times, "the whole call", "the bare tvm-ffi call")
+
+
+def _recorded(workload: Workload, arch: Arch) -> Iterator[Row]:
+    _, call = _sides(workload, arch)
+    tensors = _of(workload, workload.a.shape[0])
+    with tempfile.TemporaryDirectory(prefix="jitgen-bench-") as folder:
+        path = Path(folder, "calls.json")
+        full, bare = (_in(each, call, tensors) for each in (Session(record=path), Session()))
+        times = _compete(full, bare, 1)
+        recorder.end(path)
+    what = "grouped_gemm(..., out=out) recorded, above the same call that is not"
+    yield _above(times, RECORDED_US, what, _CALLS, _CALLS)
+
+
+def _in(
+    session: Session, call: Callable[[_Tensors], object], tensors: _Tensors
+) -> Callable[[], None]:
+    """Return what makes calls in `session`, so many that entering it is not seen."""
+
+    def calls() -> None:
+        with session:
+            for _ in range(_CALLS):
+                call(tensors)
+
+    return calls
 
 
 def _new(workload: Workload, arch: Arch, first: int) -> Iterator[Row]:
@@ -98,7 +132,7 @@ def _silu(arch: Arch, device: str) -> Iterator[Row]:
     none = torch.zeros(_GROUPS, dtype=torch.int32, device=device)
 
     def bare() -> None:
-        function(x, none, q, new_scale(x, x.shape[:-1], problem.n), *tail)
+        function(x, none, q, new_scale(x, Rows(x.shape[:-1]), problem.n), *tail)
 
     def full() -> None:
         silu(x, offs=none, out=q, expected_m=_EXPECTED)
@@ -173,12 +207,13 @@ def _compete(
         )
 
 
-def _above(times: Sequence[Times], budget: float, what: str, calls: int) -> Row:
+def _above(times: Sequence[Times], budget: float, what: str, calls: int, each: int = 1) -> Row:
+    """Return the row of a difference; what was timed made `each` calls."""
     pairs = list(zip(times[0].seconds, times[1].seconds, strict=True))
     return Row(
         suite="dispatch",
         what=what,
-        value=statistics.median(slow - fast for slow, fast in pairs) * 1e6,
+        value=statistics.median(slow - fast for slow, fast in pairs) / each * 1e6,
         unit="us",
         budget=budget,
         detail=f"median difference of {len(pairs)} pairs of {calls} calls, no_grad",

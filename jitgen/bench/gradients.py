@@ -3,11 +3,11 @@
 Device time of a grouped GEMM of bfloat16 operands and of its two gradients, beside torch's.
 
     forward   y = a . b[g] transposed                     jitgen.grouped_gemm
-    dgrad     da = dy . b[g]                              the same, with b turned
+    dgrad     da = dy . b[g]                              the same, with b turned: N contiguous
     wgrad     db[g] = (dy of g) transposed . (a of g)     jitgen.grouped_gemm_wgrad
 
 Every side is checked against float64 before it is timed; all sides of a product take turns in one
-process, and each launch finds nothing in L2. What turns b has a row of its own.
+process, and each launch finds nothing in L2.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from torch import Tensor
 import jitgen
 from jitgen.bench.protocol import Row
 from jitgen.bench.sides import attempt
-from jitgen.config import Arch, Config, DType, Layout, ScaleGranularity
+from jitgen.config import Arch, BLayout, Config, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import Cluster, Problem
-from jitgen.ops.grouped_gemm.gradients import turned
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import check
@@ -135,16 +134,13 @@ def rows(*, candidates: bool = False, cases: Sequence[Case] = CASES) -> Iterator
 def measured(case: Case, arch: Arch, *, candidates: bool) -> Iterator[Row]:
     """Yield the rows of one case on a device of `arch`; raises as `rows`."""
     device = "cuda" if arch.is_gpu else "cpu"
-    operands = _operands(case, device)
-    for product in _products(case, *operands):
+    products = _products(case, *_operands(case, device))
+    if candidates:  # all cores compile, not one after the other
+        chosen = [jitgen.select(product.problem, arch) for product in products]
+        configs = dict.fromkeys(config for each in chosen for config in _considered(each, arch))
+        jitgen.prewarm(list(configs), arch=arch)
+    for product in products:
         yield from _sides(case, product, arch, candidates=candidates)
-    (copied,) = compete(
-        [partial(turned, operands[2])],
-        rounds=_ROUNDS,
-        repetitions=_REPETITIONS,
-        on_gpu=arch.is_gpu,
-    )
-    yield _time(f"turning b for dgrad: {case}", copied, "", "")
 
 
 def _operands(case: Case, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -166,7 +162,6 @@ def _products(
     """Return the three products."""
     ends = [*accumulate(case.row_counts)]
     rows = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-    b_turned = turned(b)
 
     def gemm(left: Tensor, right: Tensor, config: Any) -> Tensor:
         return jitgen.grouped_gemm(left, right, offs=offs, config=config)
@@ -178,7 +173,7 @@ def _products(
         result: Tensor = torch._grouped_mm(left, right, offs=offs)
         return result
 
-    def problem(n: int, k: int) -> Problem:
+    def problem(n: int, k: int, b_layout: BLayout) -> Problem:
         return Problem(
             layout=Layout.RAGGED,
             groups=case.groups,
@@ -187,6 +182,7 @@ def _products(
             k=k,
             a_dtype=DType.BF16,
             scale_granularity=ScaleGranularity.TENSOR,
+            b_layout=b_layout,
         )
 
     flop = 2.0 * len(a) * case.n * case.k
@@ -194,7 +190,7 @@ def _products(
     return (
         Product(
             name=FORWARD,
-            problem=problem(case.n, case.k),
+            problem=problem(case.n, case.k, BLayout.PLAIN),
             ours=partial(gemm, a, b),
             theirs=partial(theirs, a, b.transpose(1, 2)),
             parts=tuple((each, a[each], b[g].T) for g, each in numbered),
@@ -202,8 +198,8 @@ def _products(
         ),
         Product(
             name=DGRAD,
-            problem=problem(case.k, case.n),
-            ours=partial(gemm, dy, b_turned),
+            problem=problem(case.k, case.n, BLayout.N_MAJOR),
+            ours=partial(gemm, dy, b.transpose(1, 2)),
             theirs=partial(theirs, dy, b),
             parts=tuple((each, dy[each], b[g]) for g, each in numbered),
             flop=flop,

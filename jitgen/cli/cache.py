@@ -39,6 +39,7 @@ _COMMANDS = {
     "dir": (f"{_HERE}:show_dir", "Print the root of the cache."),
     "ls": (f"{_HERE}:ls", "List the entries, or the remembered failures."),
     "stats": (f"{_HERE}:stats", "Print totals."),
+    "report": ("jitgen.cli.cache_report:report", "Make a page about the whole cache."),
     "explain": (f"{_WHY}:explain", "Say why a kernel is, or is not, in the cache."),
     "quarantine": (f"{_WHY}:quarantine", "List what was set aside as damaged, or remove it."),
     "verify": (f"{_EDIT}:verify", "Check every byte of every entry."),

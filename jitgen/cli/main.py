@@ -41,7 +41,9 @@ _HELP = frozenset({"-h", "--help"})
 _COMMANDS = {
     "demo": ("jitgen.cli.demo:demo", "Multiply a small MoE layer and show what was compiled."),
     "prewarm": ("jitgen.cli.prewarm:prewarm", "Compile every kernel that plans can ask for."),
+    "plan": ("jitgen.cli.plan:plan", "Look at plans, and make them of what programs called."),
     "show": ("jitgen.cli.show:show", "Show a kernel: source, PTX, SASS, resources, key."),
+    "inspect": ("jitgen.cli.inspect:inspect_command", "Make a page about a kernel, or two."),
     "verify": ("jitgen.cli.verify:verify", "Run GPU kernels without a GPU and check them."),
     "configs": ("jitgen.cli.configs:configs", "List the configs that a target can run."),
     "select": ("jitgen.cli.select:select", "Say which config serves a problem, and why."),
@@ -124,7 +126,7 @@ def _check_settings() -> None:
     Raise for a variable with a bad value, also one that this command does not read: SettingError,
     or the ConfigError that says what is wrong with a distribution in JITGEN_PLUGINS.
     """
-    settings.check()
+    settings.check_environment()
     if settings.plugins:
         from jitgen.config.rooms import OPERATIONS, TARGETS
 

@@ -86,11 +86,12 @@ def tune(
     are chosen alike. Kernels are compiled if need be, verified, then timed in turn, in a process of
     their own: one that hangs, fails or is wrong is excluded and not tried again. What was measured
     is kept in the cache for this device and compiler, problem by problem, so that a run that was
-    broken off goes on where it was.
+    broken off goes on where it was. Where a plan counts calls, what is called most comes first.
 
     --export alone writes all that was measured here.
     """
-    problems = _problems(names, sizes, arch)
+    calls: dict[Any, float] = {}
+    problems = _problems(names, sizes, arch, calls)
     if import_from is not None:
         if problems or export_to is not None or again:
             raise click.UsageError("--import goes alone: it measures and writes nothing")
@@ -106,7 +107,9 @@ def tune(
     store, target = Store.open(), arch or default_arch()
     report = None
     if problems is not None:
-        report = _run(output, store, target, problems, again=again, time_limit_s=time_limit)
+        report = _run(
+            output, store, target, problems, calls=calls, again=again, time_limit_s=time_limit
+        )
     if export_to is not None:
         _export(output, store, target, export_to, report)
     _tell(output, target, report, export_to)
@@ -114,9 +117,12 @@ def tune(
 
 
 def _problems(
-    names: tuple[str, ...], sizes: dict[str, Any], arch: Arch | None
+    names: tuple[str, ...], sizes: dict[str, Any], arch: Arch | None, calls: dict[Any, float]
 ) -> list[Problem] | None:
-    """Return what the command line asks to measure; None if it asks for nothing."""
+    """
+    Return what the command line asks to measure; None if it asks for nothing. How often plans say
+    that problems are called goes into `calls`.
+    """
     source = click.get_current_context().get_parameter_source
     given = [name for name in (*_SIZES, *_WORDS) if source(name) is ParameterSource.COMMANDLINE]
     if given and names:
@@ -127,7 +133,10 @@ def _problems(
         return [Problem(**sizes)]
     if names:
         loaded = [plans.load(name) for name in names]
-        return [problem for plan in loaded for problem in plan.problems(arch or default_arch())]
+        for plan in loaded:
+            for problem, count in plan.calls(arch or default_arch()).items():
+                calls[problem] = calls.get(problem, 0.0) + count
+        return list(calls)
     return None
 
 
@@ -137,6 +146,7 @@ def _run(
     arch: Arch,
     problems: list[Problem],
     *,
+    calls: dict[Any, float],
     again: bool,
     time_limit_s: float,
 ) -> TuningReport:
@@ -165,6 +175,7 @@ def _run(
             arch=arch,
             again=again,
             time_limit_s=time_limit_s,
+            calls=calls,
             on_compile=on_compile,
             on_progress=on_progress,
             store=store,

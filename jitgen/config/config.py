@@ -124,16 +124,17 @@ class BLayout(StrEnum):
     """
     How b lies in memory.
 
-    All but `PLAIN` are MXFP4 weights that were reordered once, when they were loaded, for the way
-    in which Hopper's kernels read them: see `jitgen.formats.prepared`. They tell how a kernel uses
-    the scales. The digit is the version of the layout: weights of another one are refused.
+    `PLAIN` and `N_MAJOR` are strides of a tensor, in which nothing was moved. All others are MXFP4
+    weights that were reordered once, when they were loaded, for the way in which Hopper's kernels
+    read them: see `jitgen.formats.prepared`. They tell how a kernel uses the scales. The digit is
+    the version of the layout: weights of another one are refused.
 
     A NaN among the scales costs kernels nothing: its byte stays 255, which they decode to infinity,
     and the values that it is for are zeros, so that the product is a NaN.
     """
 
     PLAIN = "plain"
-    """(G, N, K), as it was quantised."""
+    """(G, N, K), as it was quantised, K contiguous."""
 
     EXACT1 = "exact1"
     """Decoded to e4m3 bit by bit; sums of 32 along K are multiplied by their scale in float32."""
@@ -144,10 +145,13 @@ class BLayout(StrEnum):
     WIDE1 = "wide1"
     """Decoded to bfloat16 times the scale."""
 
+    N_MAJOR = "nmajor"
+    """(G, N, K), N contiguous: the transpose of weights (G, K, N), of 16 bits or more."""
+
     @property
     def is_prepared(self) -> bool:
         """Whether weights were reordered, and their scales went with them."""
-        return self is not BLayout.PLAIN
+        return self not in {BLayout.PLAIN, BLayout.N_MAJOR}
 
 
 SCALE_BLOCK = 128

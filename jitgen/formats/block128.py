@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling, is_exporting
 from torch.nn.functional import pad
 
 from jitgen.config import ScaleGranularity
@@ -89,10 +90,14 @@ def kernel_layout(scale: Tensor) -> Tensor:
 
     Returns:
         The same values, M contiguous, the stride of KB (and G) a multiple of 4 elements, which the
-        TMA unit asks for. `scale` itself if it is so already, else a copy.
+        TMA unit asks for. `scale` itself if it is so already, else a copy. While torch.export
+        traces always `scale` itself, because torch cannot tell padded strides from sizes that it
+        does not know: the operation that reads it copies it.
     """
     rows, blocks = scale.shape[-2:]
     if is_kernel_layout(scale):
+        return scale
+    if is_exporting():
         return scale
     return _new(scale, tuple(scale.shape[:-2]), rows, blocks).copy_(scale)
 
@@ -115,8 +120,14 @@ def is_kernel_layout(scale: Tensor) -> bool:
             step % _ROWS_OF_STRIDE == 0 or size == 1
             for step, size in zip(front, scale.shape, strict=False)
         )
-        and scale.data_ptr() % (4 * _ROWS_OF_STRIDE) == 0
+        # A launch asks again: nobody knows yet where a tracer's tensor will lie.
+        and (not _has_memory(scale) or scale.data_ptr() % (4 * _ROWS_OF_STRIDE) == 0)
     )
+
+
+def _has_memory(scale: Tensor) -> bool:
+    """Say whether it is a real tensor, and not a tracer's."""
+    return not is_dynamo_compiling() and type(scale) in (Tensor, torch.nn.Parameter)
 
 
 class Block128:

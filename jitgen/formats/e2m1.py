@@ -56,8 +56,12 @@ def single(q: Tensor) -> Tensor:
     return torch.stack([q & 15, q >> 4], -1).flatten(-2)
 
 
-@cache
 def _bounds(device: torch.device) -> Tensor:
+    """Return `_new_bounds`, made once; anew for a mode, whose tensors may be nobody else's."""
+    return _new_bounds(device) if torch._C._len_torch_dispatch_stack() else _kept_bounds(device)
+
+
+def _new_bounds(device: torch.device) -> Tensor:
     """
     Return above what magnitude the next code begins: the middle, or where that is a tie which goes
     up, the float32 below it.
@@ -67,6 +71,9 @@ def _bounds(device: torch.device) -> Tensor:
     below = torch.nextafter(middles, torch.zeros(()))
     goes_up = torch.arange(len(middles)) % 2 == 1  # the even code is the upper one
     return torch.where(goes_up, below, middles).to(device)
+
+
+_kept_bounds = cache(_new_bounds)
 
 
 def unpack(q: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

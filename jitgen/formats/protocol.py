@@ -25,7 +25,7 @@ OF_TORCH: dict[torch.dtype, DType] = {
 
 def ceil_div(size: int, by: int) -> int:
     """Return how many parts of `by` cover `size`."""
-    return -(-size // by)
+    return (size + by - 1) // by  # not -(-size // by): torch finds no range of that for symbols
 
 
 Shape = tuple[int, ...]

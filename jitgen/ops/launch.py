@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import field
-from typing import Any, TypeVar
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,7 +24,11 @@ from jitgen.config import Arch, Config, Layout
 from jitgen.errors import InputError, UnsupportedConfig
 from jitgen.frozen import frozen
 from jitgen.runtime.session import Session
+from jitgen.settings import settings
 from jitgen.tuning.choice import edges_of
+
+if TYPE_CHECKING:
+    from jitgen.recording.recorder import Tally
 
 MEMO_SIZE = 8192
 """Launches that are remembered; one more forgets all of them, and each is soon found again."""
@@ -73,12 +77,18 @@ class Family:
         groups: What rows are divided by for their mean.
         mean: The mean, where it does not follow from the rows.
         launches: By the edges of their buckets.
+        arch: The target; None of calls that nobody counts.
+        problem: One of those that are chosen for alike; None where a config was asked for.
+        tally: What counts the calls; None where they are not recorded.
     """
 
     edges: tuple[int, ...] = (0,)
     groups: int = 1
     mean: int = 0
     launches: dict[int, Any] = field(default_factory=dict)
+    arch: Arch | None = None
+    problem: Any = None
+    tally: Tally | None = None
 
     @classmethod
     def of(cls, problem: Any, facts: Any, expected_m: int | None) -> Family:
@@ -87,12 +97,33 @@ class Family:
             edges=edges_of(problem, facts.arch),
             groups=1 if facts.layout is Layout.MASKED else facts.groups,
             mean=expected_m or 0,
+            arch=facts.arch,
+            problem=problem,
         )
 
     def edge(self, rows: int) -> int:
         """Return the edge of the bucket that a call with `rows` rows falls into."""
-        mean = self.mean or -(-rows // self.groups)
+        mean = self.mean_of(rows)
         return self.edges[min(bisect_left(self.edges, mean), len(self.edges) - 1)]
+
+    def mean_of(self, rows: int) -> int:
+        """Return the mean of rows a group of a call with `rows` rows."""
+        return self.mean or -(-rows // self.groups)
+
+    def recorded(self, config: Config) -> Family:
+        """Return the same with a tally, where calls are recorded; `config` is who serves."""
+        if self.arch is None or settings.record is None:
+            return self
+        from jitgen.recording import recorder
+
+        tally = recorder.tally(self.arch, config if self.problem is None else self.problem)
+        return replace(self, tally=tally)
+
+    def counted(self, launch: Launch, rows: int) -> Launch:
+        """Return `launch` as calls with `rows` rows have it: counted, where there is a tally."""
+        if self.tally is None or not rows:
+            return launch
+        return replace(launch, function=self.tally.counting(launch.function, self.mean_of(rows)))
 
 
 def chosen(
@@ -130,14 +161,17 @@ def prepared(
             nothing to launch.
     """
     epoch = session.epoch
-    launch, family, rows = prepare()
+    bare, family, rows = prepare()
+    family = family.recorded(bare.config)
+    launch = family.counted(bare, rows)
     # While a graph is captured nobody looks for what is awaited, and memory may be the graph's own:
     # the next call prepares again.
     is_capturing = like.is_cuda and torch.cuda.is_current_stream_capturing()
     is_waiting = is_capturing and (launch.awaited is not None or launch.is_of_capture)
-    # Nor is one remembered that a dispatch mode was told not to see: the next it is to see.
-    if not (is_waiting or torch._C._len_torch_dispatch_stack()):
-        _remember(session, key, family, rows, launch)
+    # Nor is one remembered that a dispatch mode was told not to see: the next it is to see. Nor any
+    # while values are looked at, which warm calls do not.
+    if not (is_waiting or torch._C._len_torch_dispatch_stack() or settings.check):
+        _remember(session, key, family, rows, bare, launch)
         if launch.awaited is not None and epoch is not session.epoch:
             session.memo.pop(key, None)  # it may have arrived after we looked, before we remembered
     return launch
@@ -153,19 +187,26 @@ def similar(session: Session, key: Key, like: Tensor) -> Any:
     """
     rows = like.shape[-2]
     family: Family = session.families[key[:ROWS] + key[ROWS + 1 :]]
-    launch: AnyLaunch = family.launches[family.edge(rows) if rows else -1]
+    launch = family.counted(family.launches[family.edge(rows) if rows else -1], rows)
     _keep(session.memo, key, launch)
     return launch
 
 
-def _remember(session: Session, key: Key, family: Family, rows: int, launch: AnyLaunch) -> None:
-    """Remember the launch of a call for those like it, and for those with as many rows about."""
+def _remember(
+    session: Session, key: Key, family: Family, rows: int, bare: AnyLaunch, launch: AnyLaunch
+) -> None:
+    """
+    Remember the launch of a call for those like it, and the bare one, which counts for nobody yet,
+    for those with as many rows about.
+    """
     _keep(session.memo, key, launch)
     if launch.awaited is None and rows:
         place = key[:ROWS] + key[ROWS + 1 :]
-        if place not in session.families:
+        known = session.families.get(place)
+        if known is None or known.tally is not family.tally:  # recording began, or ended
             _keep(session.families, place, family)
-        session.families[place].launches[family.edge(rows)] = launch
+            known = family
+        known.launches[family.edge(rows)] = bare
 
 
 def _keep(memory: dict[Any, Any], key: Key, value: Any) -> None:

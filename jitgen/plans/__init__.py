@@ -16,6 +16,7 @@ stands for each of its values with each of the others'::
     out_dtype = "bf16"
     scale_granularity = "block128"
     optional = false                              # true: targets without such kernels leave it out
+    calls = 1000                                  # how often it was called, where somebody counted
 
     [[problems]]
     op = "silu_mul_quantize"                      # grouped_gemm, if left out
@@ -23,10 +24,13 @@ stands for each of its values with each of the others'::
     groups = 8
     rows_per_group = { min = 1, max = 8192 }
     n = [2048, 1536]                              # and the other fields of this one's problem
+
+docs/plans.md says it all.
 """
 
 from jitgen.plans.plan import Plan, configs, load, names
+from jitgen.plans.recorded import from_recording
 from jitgen.plans.sweep import Sweep
 from jitgen.plans.write import text
 
-__all__ = ["Plan", "Sweep", "configs", "load", "names", "text"]
+__all__ = ["Plan", "Sweep", "configs", "from_recording", "load", "names", "text"]

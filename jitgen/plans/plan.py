@@ -21,7 +21,8 @@ from jitgen.tuning.choice import Chooser, buckets
 
 _SHIPPED = Path(__file__).resolve().parent
 _KEYS = {"description", "problems"}
-_MAX_BYTES = 2**18  # of a plan file; shipped ones have under a thousand
+MAX_BYTES = 2**18
+"""Of a plan file; shipped ones have under a thousand."""
 
 
 @frozen
@@ -51,13 +52,24 @@ class Plan:
     def problems(self, arch: Arch | str) -> Iterator[Any]:
         """
         Yield one problem for each bucket of the selector that the plan's problems fall into,
-        without repeats; those that `arch` serves.
+        without repeats; those that `arch` serves, most calls first where they were counted.
+        """
+        found = self.calls(arch)
+        yield from sorted(found, key=lambda problem: -found[problem])
+
+    def calls(self, arch: Arch | str) -> dict[Any, float]:
+        """
+        Return the same problems, each with the number of its calls: those of a sweep count evenly
+        for all buckets that it falls into. 0 where nobody counted.
         """
         target = Arch.parse(arch)
-        found: dict[Any, None] = {}
+        found: dict[Any, float] = {}
         for sweep in self.served(target):
-            found |= dict.fromkeys(buckets(sweep.problem, target, (sweep.min_rows, sweep.max_rows)))
-        yield from found
+            rows = sweep.min_rows, sweep.max_rows
+            places = list(buckets(sweep.problem, target, rows))
+            for place in places:
+                found[place] = found.get(place, 0.0) + sweep.calls / len(places)
+        return found
 
 
 def _has_kernels(arch: Arch, problem: Any) -> bool:
@@ -93,7 +105,7 @@ def load(name_or_path: str | Path) -> Plan:
             )
         path = _SHIPPED / f"{name_or_path}.toml"
     try:
-        document = parse_toml(read_bounded(path, _MAX_BYTES), max_bytes=_MAX_BYTES)
+        document = parse_toml(read_bounded(path, MAX_BYTES), max_bytes=MAX_BYTES)
     except OSError as error:
         raise PlanError(f"{path} cannot be read: {error.strerror or error}") from error
     except BadDocument as error:
@@ -109,8 +121,9 @@ def load(name_or_path: str | Path) -> Plan:
 
 def configs(plan: Plan, arch: Arch | str, chooser: Chooser | None = None) -> tuple[Config, ...]:
     """
-    Return exactly the configs that calls of the plan's problems may launch, in the order of their
-    names: those that `select` chooses, and what its operation launches beside one of them.
+    Return exactly the configs that calls of the plan's problems may launch, those that `select`
+    chooses, and what its operation launches beside one of them: by the number of their calls, most
+    first, and by their names.
 
     Complete, because the selector's answer is the same for a whole bucket, and every bucket is
     asked; minimal, because each bucket holds a problem of the plan.
@@ -126,13 +139,14 @@ def configs(plan: Plan, arch: Arch | str, chooser: Chooser | None = None) -> tup
     """
     target = Arch.parse(arch)
     choose = select if chooser is None else chooser.select
-    chosen: set[Config] = set()
-    for problem in plan.problems(target):
-        chosen.add(choose(problem, target).config)
-        chosen.update(operation(problem.op).launched_beside(problem, target, choose))
+    chosen: dict[Config, float] = {}
+    for problem, calls in plan.calls(target).items():
+        beside = operation(problem.op).launched_beside(problem, target, choose)
+        for config in (choose(problem, target).config, *beside):
+            chosen[config] = chosen.get(config, 0.0) + calls
     if not chosen:
         raise UnsupportedConfig(
             f"{target} has no kernel for anything in the plan {plan.name}: all of it is optional",
             code="E_PLAN",
         )
-    return tuple(sorted(chosen, key=lambda config: config.name(target)))
+    return tuple(sorted(chosen, key=lambda config: (-chosen[config], config.name(target))))

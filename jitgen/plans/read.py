@@ -22,17 +22,18 @@ from jitgen.ops.protocol import operation
 from jitgen.plans.sweep import Sweep
 from jitgen.text import shown
 
-_OP, _USUAL_OP = "op", "grouped_gemm"
-_OPTIONAL = "optional"
+OP, USUAL_OP = "op", "grouped_gemm"
+OPTIONAL, CALLS = "optional", "calls"
+"""Keys of an entry that its operation's problem knows nothing of."""
 
-_ROWS = "rows_per_group"
-_MAX_SWEEPS = 1000
+ROWS = "rows_per_group"
+MAX_SWEEPS = 1000
 """Each is searched for its kernels, a millisecond for many rows; real plans have dozens."""
 
 _REQUIRED = object()
 
 
-class _Key(NamedTuple):
+class Key(NamedTuple):
     """
     A key of an entry.
 
@@ -54,11 +55,13 @@ class _Entry(NamedTuple):
     Attributes:
         op: Its operation.
         is_optional: Whether targets without a kernel for its types leave it out.
+        calls: How often each of its combinations was called; 0 where nobody counted.
         values: For each of its keys the values that it lists.
     """
 
     op: str
     is_optional: bool
+    calls: int
     values: dict[str, list[Any]]
 
 
@@ -74,9 +77,9 @@ def read_sweeps(problems: Any, file: str) -> Iterator[Sweep]:
         raise PlanError(f"{file}: problems must be a list of tables, at least one [[problems]]")
     entries = [_entry(entry, f"{file}: problem {n}") for n, entry in enumerate(problems, start=1)]
     total = sum(math.prod(map(len, entry.values.values())) for entry in entries)
-    if total > _MAX_SWEEPS:
+    if total > MAX_SWEEPS:
         raise PlanError(
-            f"{file}: its lists stand for {total:,} combinations, and {_MAX_SWEEPS:,} are the most "
+            f"{file}: its lists stand for {total:,} combinations, and {MAX_SWEEPS:,} are the most "
             "that a plan may have; split it"
         )
     for number, entry in enumerate(entries, start=1):
@@ -87,14 +90,14 @@ def read_sweeps(problems: Any, file: str) -> Iterator[Sweep]:
 
 
 def _entry(entry: Any, where: str) -> _Entry:
-    op = _USUAL_OP
+    op = USUAL_OP
     if isinstance(entry, dict):
-        op = _op(entry.get(_OP, _USUAL_OP), where)
-    keys = _keys(op)
-    allowed = ", ".join((*keys, _OP, _OPTIONAL))
+        op = _op(entry.get(OP, USUAL_OP), where)
+    keys = keys_of(op)
+    allowed = ", ".join((*keys, OP, OPTIONAL, CALLS))
     if not isinstance(entry, dict):
         raise PlanError(f"{where}: must be a table with {allowed} (got {shown(entry)})")
-    if unknown := sorted(entry.keys() - keys.keys() - {_OP, _OPTIONAL}):
+    if unknown := sorted(entry.keys() - keys.keys() - {OP, OPTIONAL, CALLS}):
         raise PlanError(
             f"{where}: no key {shown(unknown[0])}{_owner(unknown[0], op)}; allowed: {allowed}"
         )
@@ -105,8 +108,9 @@ def _entry(entry: Any, where: str) -> _Entry:
         name: _each(entry[name], key.read, f"{where}: {name}") if name in entry else [key.default]
         for name, key in keys.items()
     }
-    is_optional = _flag(entry.get(_OPTIONAL, False), f"{where}: {_OPTIONAL}")
-    return _Entry(op=op, is_optional=is_optional, values=values)
+    is_optional = _flag(entry.get(OPTIONAL, False), f"{where}: {OPTIONAL}")
+    calls = _size(entry[CALLS], f"{where}: {CALLS}") if CALLS in entry else 0
+    return _Entry(op=op, is_optional=is_optional, calls=calls, values=values)
 
 
 def _op(value: Any, where: str) -> str:
@@ -119,23 +123,23 @@ def _op(value: Any, where: str) -> str:
 
 def _owner(name: str, op: str) -> str:
     """Say whose key it is, where it is another operation's."""
-    owners = [other for other in OPERATIONS.names() if other != op and name in _keys(other)]
+    owners = [other for other in OPERATIONS.names() if other != op and name in keys_of(other)]
     return f" in one of {op}: it belongs to {' and '.join(owners)}" if owners else ""
 
 
-def _keys(op: str) -> dict[str, _Key]:
+def keys_of(op: str) -> dict[str, Key]:
     """Return what an entry of an operation may have, in the order of its problem's fields."""
     specs = {spec.name: spec for spec in dataclasses.fields(operation(op).problem_type)}
     found = {}
     for name, spec in specs.items():
         if name == "m":
-            found[_ROWS] = _Key(fields=(), read=_rows)
+            found[ROWS] = Key(fields=(), read=_rows)
         elif name in ("n", "k") and {"n", "k"} <= specs.keys():
-            found["matrix"] = _Key(fields=("n", "k"), read=_matrix)
+            found["matrix"] = Key(fields=("n", "k"), read=_matrix)
         else:
             kind = spec.metadata["type"]
             is_left_out = spec.default is not dataclasses.MISSING
-            found["dtype" if name == "a_dtype" else name] = _Key(
+            found["dtype" if name == "a_dtype" else name] = Key(
                 fields=(name,),
                 read=_one(_READERS.get(kind) or _word(kind)),
                 default=(spec.default,) if is_left_out else _REQUIRED,
@@ -145,14 +149,20 @@ def _keys(op: str) -> dict[str, _Key]:
 
 def _sweeps(entry: _Entry) -> Iterator[Sweep]:
     """Yield the product of what an entry lists."""
-    kind, keys = operation(entry.op).problem_type, _keys(entry.op)
+    kind, keys = operation(entry.op).problem_type, keys_of(entry.op)
     values = dict(entry.values)
     names = [field for key in keys.values() for field in key.fields]
-    ranges = values.pop(_ROWS)
+    ranges = values.pop(ROWS)
     for (least, most), *found in itertools.product(ranges, *values.values()):
         fields = dict(zip(names, itertools.chain(*found), strict=True))
         problem = kind(**fields, m=fields.get("groups", 1)).with_mean(least)
-        yield Sweep(problem=problem, min_rows=least, max_rows=most, is_optional=entry.is_optional)
+        yield Sweep(
+            problem=problem,
+            min_rows=least,
+            max_rows=most,
+            is_optional=entry.is_optional,
+            calls=entry.calls,
+        )
 
 
 def _each(value: Any, read: Callable[[Any, str], Any], where: str) -> list[Any]:

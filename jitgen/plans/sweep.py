@@ -18,9 +18,11 @@ class Sweep:
         min_rows: Smallest mean of rows a group.
         max_rows: Largest mean of rows a group; every mean between may come.
         is_optional: Whether targets without a kernel for its types or sizes leave it out.
+        calls: How often they were called, as far as anybody counted; 0 where nobody did.
     """
 
     problem: Any
     min_rows: int
     max_rows: int
     is_optional: bool = False
+    calls: int = 0

@@ -1,44 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan as the TOML file that `jitgen.plans.load` reads back, with what is as usual left out."""
+"""A plan to the text that `jitgen.plans.load` reads."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
-from jitgen.plans.plan import Plan
+from jitgen.errors import PlanError
+from jitgen.plans.plan import MAX_BYTES, Plan
+from jitgen.plans.read import CALLS, MAX_SWEEPS, OP, OPTIONAL, ROWS, USUAL_OP, Key, keys_of
 from jitgen.plans.sweep import Sweep
 
 
 def text(plan: Plan) -> str:
-    """Return the text of a file that holds `plan`; its name is the file's."""
-    blocks = ["\n".join(_entry(sweep)) for sweep in plan.sweeps]
-    return "\n\n".join([f"description = {_value(plan.description)}", *blocks]) + "\n"
+    """
+    Return the text of a TOML file that holds `plan`, an entry for each of its sweeps; what is as
+    usual is left out. The name of the plan is the file's.
+
+    Raises:
+        PlanError: It has more sweeps, or makes more text, than `load` takes.
+    """
+    if len(plan.sweeps) > MAX_SWEEPS:
+        raise PlanError(
+            f"the plan {plan.name} has {len(plan.sweeps):,} problems, and {MAX_SWEEPS:,} are the "
+            "most that a plan may have; leave out what is rarely called"
+        )
+    whole = "\n".join(_lines(plan))
+    if len(whole.encode()) > MAX_BYTES:
+        raise PlanError(
+            f"the plan {plan.name} has {len(whole.encode()):,} bytes, and {MAX_BYTES:,} are the "
+            "most that a plan may have; leave out what is rarely called"
+        )
+    return whole
 
 
-def _entry(sweep: Sweep) -> Iterator[str]:
-    """Yield the lines of one entry, fields in the order of its problem's."""
-    problem = sweep.problem
-    specs = dataclasses.fields(problem)
-    names = {spec.name for spec in specs}
-    yield "[[problems]]"
-    yield f"op = {_value(problem.op)}"
-    for spec in specs:
-        value = getattr(problem, spec.name)
-        if spec.name == "m":
-            yield f"rows_per_group = {{ min = {sweep.min_rows}, max = {sweep.max_rows} }}"
-        elif {"n", "k"} <= names and spec.name in ("n", "k"):
-            if spec.name == "n":
-                yield f"matrix = {{ n = {problem.n}, k = {problem.k} }}"
-        elif value is not None and value != spec.default:
-            yield f"{'dtype' if spec.name == 'a_dtype' else spec.name} = {_value(value)}"
-    if sweep.is_optional:
-        yield "optional = true"
+def _lines(plan: Plan) -> Iterator[str]:
+    yield f"description = {_quoted(plan.description)}"
+    for sweep in plan.sweeps:
+        yield "\n[[problems]]"
+        op = sweep.problem.op
+        if op != USUAL_OP:
+            yield f"{OP} = {_value(op)}"
+        for name, key in keys_of(op).items():
+            if (value := _of_key(name, key, sweep)) is not None:
+                yield f"{name} = {value}"
+        if sweep.is_optional:
+            yield f"{OPTIONAL} = true"
+        if sweep.calls:
+            yield f"{CALLS} = {sweep.calls}"
+    yield ""
+
+
+def _of_key(name: str, key: Key, sweep: Sweep) -> str | None:
+    """Return what stands behind a key; None where it may be left out."""
+    if name == ROWS:
+        if sweep.min_rows == sweep.max_rows:
+            return str(sweep.min_rows)
+        return f"{{ min = {sweep.min_rows}, max = {sweep.max_rows} }}"
+    values = tuple(getattr(sweep.problem, field) for field in key.fields)
+    if values in (key.default, (None,)):  # where it follows from others, and is no text
+        return None
+    if len(values) == 1:
+        return _value(values[0])
+    pairs = zip(key.fields, values, strict=True)
+    return f"{{ {', '.join(f'{field} = {_value(value)}' for field, value in pairs)} }}"
 
 
 def _value(value: Any) -> str:
-    """Return a value in TOML: JSON's strings, integers and booleans are TOML's, too."""
-    return json.dumps(str(value) if isinstance(value, StrEnum) else value)
+    if isinstance(value, (str, StrEnum)):
+        return _quoted(str(value))
+    return json.dumps(value)  # integers and flags are alike in both
+
+
+def _quoted(words: str) -> str:
+    """Return `words` as TOML has them: as JSON does, with one more character that is escaped."""
+    return json.dumps(words, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from functools import cache
 from pathlib import Path
@@ -104,8 +104,13 @@ def unsupported_isa(entry: Entry) -> str:
 
     A level that this version does not know counts as one that the CPU does not have.
     """
-    missing = [level for level in entry.meta.host_isa if not toolchain.runs_level(level)]
+    missing = unsupported_levels(entry.meta.host_isa)
     return f"its host code may use {', '.join(missing)}, which this CPU lacks" if missing else ""
+
+
+def unsupported_levels(levels: Iterable[str]) -> list[str]:
+    """Return those of `levels`, as entries record them, that this CPU does not have."""
+    return [level for level in levels if not toolchain.runs_level(level)]
 
 
 def load(entry: Entry) -> Callable[..., Any]:

@@ -195,6 +195,16 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+def _forget_launches() -> None:
+    """Let every call be made anew: while JITGEN_CHECK is on none is remembered."""
+    for session in list(_sessions):
+        session.memo.clear()
+        session.families.clear()
+
+
+settings.watch("check", _forget_launches)
+
+
 def get_kernel(config: Config | str, arch: Arch | str | None = None) -> Kernel:
     """
     Return the kernel of `config` from memory, else from disk, else by compiling it.

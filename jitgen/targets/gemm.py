@@ -34,9 +34,10 @@ def check_vectors(problem: Problem, arch: str, *, vector_bytes: int) -> None:
         Refusal: K or N is none of the multiples, with the code ``E_SIZE``.
     """
     types = problem.operands
+    of_n = [types.out_dtype, *([types.b_dtype] if types.b_layout is BLayout.N_MAJOR else [])]
     for name, size, dtype in (
-        ("K", problem.k, min(types.a_dtype, types.b_dtype, key=lambda dtype: dtype.bits)),
-        ("N", problem.n, types.out_dtype),
+        ("K", problem.k, min(types.a_dtype, types.b_dtype, key=_bits)),
+        ("N", problem.n, min(of_n, key=_bits)),
     ):
         multiple = vector_bytes * 8 // dtype.bits
         refuse_unless(
@@ -47,12 +48,16 @@ def check_vectors(problem: Problem, arch: str, *, vector_bytes: int) -> None:
         )
 
 
-def refuse_what_is_to_come(config: KernelConfig, arch: str) -> None:
+def _bits(dtype: DType) -> int:
+    return dtype.bits
+
+
+def refuse_what_is_to_come(config: KernelConfig, arch: str, space: Space | None = None) -> None:
     """
     Refuse scales of a that are not b's, weights that were prepared, and a bias: what kernels for
-    weights as they were quantised do not have.
+    weights as they were quantised do not have; nor N contiguous in b but for types in `space`.
     """
-    refuse_prepared(config, arch)
+    refuse_prepared(config, arch, n_major=() if space is None else space.n_major)
     refuse_unless(
         not config.epilogue.bias,
         "E_EPILOGUE",
@@ -60,10 +65,15 @@ def refuse_what_is_to_come(config: KernelConfig, arch: str) -> None:
     )
 
 
-def refuse_prepared(config: KernelConfig, arch: str, unscaled: tuple[Operands, ...] = ()) -> None:
+def refuse_prepared(
+    config: KernelConfig,
+    arch: str,
+    unscaled: tuple[Operands, ...] = (),
+    n_major: tuple[DType, ...] = (),
+) -> None:
     """
     Refuse scales of a that are not b's, and weights that were prepared; not an a without scales in
-    `unscaled`.
+    `unscaled`. And N contiguous in b, but for types in `n_major`.
     """
     types = config.operands
     refuse_unless(
@@ -72,6 +82,15 @@ def refuse_prepared(config: KernelConfig, arch: str, unscaled: tuple[Operands, .
         f"a_scale_granularity={types.a_scale_granularity} beside {types.scale_granularity} scales "
         f"of b has no {arch} kernel: leave it out, and a's are as b's",
     )
+    if types.b_layout is BLayout.N_MAJOR:
+        allowed = f" of {' and '.join(n_major)}" if n_major else ""
+        refuse_unless(
+            types.b_dtype in n_major and types.a_dtype is types.b_dtype,
+            "E_B_LAYOUT",
+            f"b_layout=nmajor has no {arch} kernel for {types.a_dtype} x {types.b_dtype}: its "
+            f"matrix instructions read N contiguous{allowed or ' of no type'}; have K contiguous",
+        )
+        return
     refuse_unless(
         types.b_layout is BLayout.PLAIN,
         "E_B_LAYOUT",
@@ -167,7 +186,8 @@ class Space(NamedTuple):
     another one of b, with the output types of a; such a b lies at whole multiples of
     `mixed_alignment` bytes. `prepared` has operands with prepared weights, whole: no combination of
     the other fields, and none of them follows from those. `unscaled` has those whose a has no
-    scales beside weights as they were quantised, whole, too.
+    scales beside weights as they were quantised, whole, too. `n_major` has types of a and b of
+    which b may have N contiguous.
     """
 
     tile_m: tuple[int, ...]
@@ -183,6 +203,7 @@ class Space(NamedTuple):
     mixed_alignment: int = 1
     prepared: tuple[Operands, ...] = ()
     unscaled: tuple[Operands, ...] = ()
+    n_major: tuple[DType, ...] = ()
 
     @property
     def of_a(self) -> tuple[DType, ...]:
@@ -245,9 +266,12 @@ def operands_of(space: Space) -> Iterator[Operands]:
     yield from space.unscaled
     for (a_dtype, out_dtype), scale in itertools.product(space.operands, space.scale_granularity):
         for b_dtype in (a_dtype, *(b for a, b in space.mixed if a is a_dtype)):
-            yield Operands(
+            types = Operands(
                 a_dtype=a_dtype, b_dtype=b_dtype, out_dtype=out_dtype, scale_granularity=scale
             )
+            yield types
+            if b_dtype is a_dtype and a_dtype in space.n_major:
+                yield replace(types, b_layout=BLayout.N_MAJOR)
 
 
 def _of_types(config: KernelConfig, types: Operands, space: Space) -> Iterator[KernelConfig]:

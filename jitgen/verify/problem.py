@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Self
 
-from jitgen.config import Arch, DType, Layout
+from jitgen.config import Arch, BLayout, DType, Layout
 from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
@@ -81,7 +81,10 @@ class Sizes:
         space = getattr(rules(arch, config.op), "space", None)
         if types.a_dtype is not types.b_dtype and getattr(space, "mixed_alignment", 1) > 1:
             vector = UNPACKED_K
-        tail = PREPARED_N if types.b_layout.is_prepared else VECTOR_BITS // types.out_dtype.bits
+        across = types.b_dtype.bits if types.b_layout is BLayout.N_MAJOR else VECTOR_BITS
+        tail = VECTOR_BITS // min(types.out_dtype.bits, across)
+        if types.b_layout.is_prepared:
+            tail = PREPARED_N
         sms = _NUM_CLUSTERS * cluster.size * split_k
         half = [tile.m // 2] if getattr(derived, "narrowest", 0) else []
         wide = cls(
@@ -138,7 +141,8 @@ def unreachable(config: KernelConfig) -> tuple[Excuse, ...]:
     others = config.cluster.m if config.layout is Layout.CONTIGUOUS else config.cluster.size
     if config.tile.m != WAVE_ROWS or others > 1:
         return ()
-    return (Excuse("waves == 0", "a tile of 64 rows is one warpgroup's, and never without rows"),)
+    reason = "a tile of 64 rows is one warpgroup's, and never without rows"
+    return (Excuse("waves == 0", reason, function="skip_blocks"),)
 
 
 def tile(config: KernelConfig) -> tuple[int, int]:

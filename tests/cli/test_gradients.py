@@ -50,7 +50,7 @@ def test_every_side_is_right_before_it_is_timed(monkeypatch: pytest.MonkeyPatch)
     ]
     assert rows[2].budget == 1.0
     assert rows[2].is_rate
-    assert rows[-1].what == "turning b for dgrad: 3 x 20 uneven N32 K24"
+    assert rows[-1].what == "torch._grouped_mm over jitgen: wgrad 3 x 20 uneven N32 K24"
     assert all(row.value > 0 for row in rows), [row for row in rows if not row.value]
 
 

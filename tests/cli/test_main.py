@@ -40,11 +40,12 @@ ALL = commands(main.cli)
 
 def test_every_promised_command_is_there() -> None:
     promised = ["demo", "prewarm", "show", "verify", "configs", "select", "tune", "doctor"]
-    promised += ["serve", "token", "signer"]
+    promised += ["inspect", "serve", "token", "signer"]
     cache = [
         "dir",
         "ls",
         "stats",
+        "report",
         "explain",
         "quarantine",
         "verify",
@@ -61,8 +62,9 @@ def test_every_promised_command_is_there() -> None:
     bundle = ["export", "import", "inspect", "verify"]
     trust = ["init", "key", "add", "rotate", "revoke", "push", "show"]
     bench = [*SUITES, *REPORTS, *OWN, "all"]
+    plan = ["ls", "show", "from-recording"]
 
-    groups = {"cache": cache, "bench": bench, "bundle": bundle, "trust": trust}
+    groups = {"cache": cache, "plan": plan, "bench": bench, "bundle": bundle, "trust": trust}
     found = {(group, name) for group, names in groups.items() for name in names}
     assert {(name,) for name in promised} | found == set(ALL)
 
@@ -93,6 +95,7 @@ def test_help_lists_commands_without_importing_them() -> None:
         "cache ls",
         "cache stats",
         "cache quarantine",
+        "cache report",
         "cache verify",
         "cache prune",
         "cache explain grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a",

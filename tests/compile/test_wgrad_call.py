@@ -43,9 +43,21 @@ def solved(**options: Any) -> Solved:
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("layout", ["ragged", "masked"])
 @pytest.mark.parametrize(
-    ("a_dtype", "out_dtype"), [("bf16", "bf16"), ("bf16", "f32"), ("f32", "f32"), ("f32", "bf16")]
+    ("layout", "a_dtype", "out_dtype"),
+    [
+        ("ragged", "bf16", "bf16"),
+        ("masked", "f32", "f32"),
+        *(
+            pytest.param(*each, marks=pytest.mark.nightly)
+            for each in (
+                ("ragged", "bf16", "f32"),
+                ("ragged", "f32", "f32"),
+                ("masked", "bf16", "bf16"),
+                ("masked", "f32", "bf16"),
+            )
+        ),
+    ],
 )
 def test_right(sizes: Sizes, layout: str, a_dtype: str, out_dtype: str) -> None:
     """Bit for bit where sums are exact, else within their roundings; rows of nobody's are NaN."""
@@ -58,6 +70,7 @@ def test_right(sizes: Sizes, layout: str, a_dtype: str, out_dtype: str) -> None:
         assert case.wrong(CPU_BITS) == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("tile", [Tile(m=16, n=16, k=128), Tile(m=32, n=64, k=128)], ids=str)
 def test_every_tile_is_right(tile: Tile) -> None:
     case = solved()
@@ -112,6 +125,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"out": torch.zeros(2, 8, 16, dtype=torch.float16)}, "out: must be bfloat16 or float32"),
     ({"out": torch.zeros(2, 1, 16).expand(2, 8, 16)}, "out: must not overlap itself"),
     ({"out_dtype": torch.float64}, "out_dtype: must be bfloat16 or float32 on cpu"),
+    ({"out": "a"}, "out: must not share memory with a"),
     ({"expected_m": 0}, "expected_m: must be an integer of at least 1"),
     ({"a": torch.zeros(9, 32, dtype=BF16)[:, ::2]}, "a: must be contiguous in its last dimension"),
     ({"a": torch.zeros(9, 16, dtype=BF16).requires_grad_()}, "a: must not require a gradient"),
@@ -132,8 +146,12 @@ def good() -> dict[str, Any]:
 def test_mistakes_are_told(change: dict[str, Any], words: str) -> None:
     """At the first call, and once shapes are known."""
     for _ in ("fresh", "remembered"):
+        given = good() | change
+        if change.get("out") == "a":
+            memory = torch.ones(2 * 8 * 16, dtype=BF16)
+            given |= {"a": memory[: 9 * 16].view(9, 16), "out": memory.view(2, 8, 16)}
         with pytest.raises(InputError, match=words):
-            jitgen.grouped_gemm_wgrad(**good() | change)
+            jitgen.grouped_gemm_wgrad(**given)
         jitgen.grouped_gemm_wgrad(**good())
 
 
@@ -163,3 +181,11 @@ def test_opcheck() -> None:
     dy, a, offs = good().values()
     torch.library.opcheck(operation, (dy, a, offs))
     torch.library.opcheck(operation_out, (torch.zeros(2, 8, 16), dy, a, offs))
+
+
+def test_ends_are_looked_at_where_asked_for() -> None:
+    with (
+        jitgen.settings.scope(check=True),
+        pytest.raises(InputError, match="offs: must be at"),
+    ):
+        jitgen.grouped_gemm_wgrad(**good() | {"offs": int32(4, 10)})

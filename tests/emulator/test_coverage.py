@@ -135,6 +135,23 @@ def test_an_excuse_counts_for_what_hangs_together() -> None:
     assert reasons == {"1": "never", "2": "never", "3": "never", "4": ""}
 
 
+def test_an_excuse_counts_for_the_function_that_it_names() -> None:
+    """A body that only calls one used to leave no line of its own, once it was inlined."""
+    source = "def skip():\n    pass\n\ndef kernel():\n    if waves == 0:\n        skip()\n"
+    program = Program(NOTED.replace(".loc 1 3 5", ".loc 1 2 5"), source)
+    counts = [
+        int(any(x.text in ("@%p1 bra NEXT", "ret") for x in program.code[b.start : b.end]))
+        for b in program.blocks
+    ]
+    found = Coverage.of(program, np.array(counts), set())
+
+    def excused(excuse: Excuse) -> bool:
+        return any(x.reason for x in found.excused((excuse,)).missed)
+
+    assert not excused(Excuse("waves == 0", "never"))
+    assert excused(Excuse("waves == 0", "never", function="skip"))
+
+
 def test_lines_of_functions() -> None:
     program = Program(NOTED, SOURCE)
     found = Coverage.of(program, np.array([1] + [0] * (len(program.blocks) - 1)), set())

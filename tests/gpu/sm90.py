@@ -88,6 +88,30 @@ OF_OTHER_TYPES = [
     for dtype, scales, out_dtype, (m, n, cluster_m, cluster_n) in OTHER_TYPES
 ]
 
+OF_N_MAJOR = [
+    KernelConfig(
+        layout=layout,
+        operands=Operands(
+            a_dtype="bf16",
+            b_dtype="bf16",
+            out_dtype=out_dtype,
+            scale_granularity=scales,
+            b_layout="nmajor",
+        ),
+        tile=Tile(m=m, n=n, k=64),
+        cluster=Cluster(m=cluster_m, n=cluster_n),
+    )
+    for layout in Layout
+    for scales, out_dtype, (m, n, cluster_m, cluster_n) in (
+        ("tensor", "bf16", (64, 64, 1, 2)),
+        ("tensor", "bf16", (128, 192, 2, 1)),
+        ("tensor", "bf16", (128, 256, 2, 1)),
+        ("row", "f32", (128, 96, 1, 2)),
+        ("tensor", "f16", (256, 80, 1, 1)),
+    )
+]
+"""Columns of b in swizzles of 128, 64 and 32 bytes."""
+
 _BIASED = Epilogue(bias=True)
 
 PREPARED = [
@@ -99,4 +123,4 @@ PREPARED = [
 ]
 """What may be chosen for prepared weights; of results of other types one each, with a bias."""
 
-CONFIGS = [*OF_FP8_TO_BF16, *OF_OTHER_TYPES]
+CONFIGS = [*OF_FP8_TO_BF16, *OF_OTHER_TYPES, *OF_N_MAJOR]

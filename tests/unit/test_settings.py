@@ -53,11 +53,11 @@ def test_every_variable_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JITGEN_JOBS", "")
     monkeypatch.delenv("JITGEN_CACHE_DIR")
     monkeypatch.delenv("HOME", raising=False)  # no default for the root, which nobody asked for
-    settings.check()
+    settings.check_environment()
     monkeypatch.setenv("JITGEN_FAILURE_TTL", "nan")
 
     with pytest.raises(SettingError, match="JITGEN_FAILURE_TTL='nan' is not allowed"):
-        settings.check()
+        settings.check_environment()
 
 
 def test_an_unknown_setting_is_refused() -> None:

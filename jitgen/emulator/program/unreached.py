@@ -26,15 +26,17 @@ class Excuse:
     What is never executed, in words of the generated source.
 
     Blocks that hang together, none of which was ever executed, are excused when one of them comes
-    from the body of an ``if`` with this condition.
+    from the body of an ``if`` with this condition, or of the function that is called there alone.
 
     Attributes:
         condition: Part of the condition, as `ast.unparse` writes it.
         reason: Why it never holds.
+        function: Name of a function that is called in such a body and nowhere else.
     """
 
     condition: str
     reason: str
+    function: str = ""
 
 
 def reasons_of(
@@ -44,7 +46,7 @@ def reasons_of(
     follow = [_successors(program, number) for number in range(len(program.blocks))]
     found: dict[int, str] = {}
     for excuse in excuses:
-        lines = _lines_under(program.source, excuse.condition)
+        lines = _lines_under(program.source, excuse)
         for together in _connected(unreached, follow):
             if any(lines & _lines_of(program, number) for number in together):
                 found |= dict.fromkeys(together, excuse.reason)
@@ -94,12 +96,13 @@ def _connected(blocks: set[int], follow: list[list[int]]) -> list[set[int]]:
     return parts
 
 
-def _lines_under(source: str, condition: str) -> set[int]:
-    """Return the lines of the bodies of each ``if`` whose condition contains `condition`."""
+def _lines_under(source: str, excuse: Excuse) -> set[int]:
+    """Return the lines of the bodies of each ``if`` and function that `excuse` is about."""
     return {
         line
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.If) and condition in ast.unparse(node.test)
+        if (isinstance(node, ast.If) and excuse.condition in ast.unparse(node.test))
+        or (isinstance(node, ast.FunctionDef) and node.name == excuse.function)
         for line in range(node.body[0].lineno, (node.body[-1].end_lineno or 0) + 1)
     }
 

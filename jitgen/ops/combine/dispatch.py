@@ -83,12 +83,12 @@ def _prepare(
         launch.
     """
     facts = validate(given, session)
-    family = Family()
+    family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:
         problem = problem_of(given, facts)
         wanted, neighbours = chosen(session, problem, facts.arch, "y")
-        family = Family(edges=edges_of(problem, facts.arch))
+        family = Family(edges=edges_of(problem, facts.arch), arch=facts.arch, problem=problem)
     else:  # whatever the tokens, it serves, and is never replaced
         require_fit(config, given, facts)
         wanted = config

@@ -58,15 +58,19 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
     unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on the current stream of the
     tensors' device, and nothing waits.
 
+    Autograd gets gradients of a and b where both are bfloat16, on a CPU also float32, without
+    scales, `out`, or a gradient of the gradient: see docs/gradients.md.
+
     Exactly one of `offs`, `m_indices` and `masked_m` says which rows belong to which group. Their
-    values are read on the device and not checked.
+    values are read on the device and not checked, unless JITGEN_CHECK is on: see docs/torch.md.
 
     Args:
         a: (M, K), or (G, M, K) with `masked_m`: float8_e4m3fn or bfloat16, on a CPU also float32,
             or (M, K / 2) of e2m1 in pairs, the first in the low half of its byte: uint8 or
             float4_e2m1fn_x2. K contiguous. On sm_90a K values are a multiple of 16 bytes, and so
             are addresses and strides, as for b and out.
-        b: (G, N, K), type and device of `a`, K contiguous; with mx32 scales (G, N, K / 2) of e2m1
+        b: (G, N, K), type and device of `a`, K contiguous; of bfloat16, on a CPU also float32, K or
+            N, so that the transpose of (G, K, N) is no copy; with mx32 scales (G, N, K / 2) of e2m1
             beside float8_e4m3fn, too, and on sm_120a, sm_121a and cpu beside bfloat16, which has no
             scales and is multiplied as it is. On sm_90a N values of the output's type are a
             multiple of 16 bytes. Or MXFP4 weights for sm_90a and cpu that
@@ -112,8 +116,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
         bias: (G, N) float32, N contiguous: what is added to each row of a group before it is
             rounded. With prepared weights, and on sm_120a and sm_121a with any; on a CPU with e2m1
             beside bfloat16, too. Other kernels have none, and refuse it.
-        out: (M, N) or (G, M, N), N contiguous: where the result goes. Rows of no group are not
-            written.
+        out: (M, N) or (G, M, N), N contiguous, on no memory of `a`: where the result goes. Rows of
+            no group are not written.
         out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
         expected_m: How many rows a group is expected to have, for choosing a kernel; any value
             gives right results. Without it groups count as equally large, and masked ones as full.
@@ -126,8 +130,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
-            A tensor that requires a gradient is wrong while autograd is on, because there is none:
-            call it under torch.no_grad(), or in the forward of an autograd.Function of your own.
+            A tensor that requires a gradient is wrong while autograd is on where there is none.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.
@@ -167,7 +170,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             a.numel(),  # in its place: `launch.ROWS`
             b.shape,
             # a_scale without b_scale is a mistake too; with it, the entry ties one to the other.
-            a_scale if b_scale is None else b_scale.shape,
+            # Without scales both ways in which b may lie are to be warm: forward and backward.
+            (a_scale, b.stride(2)) if b_scale is None else b_scale.shape,
             out_dtype,
             a.get_device() if devices.has_several_gpus else None,
             alpha.__class__,
@@ -182,6 +186,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             b_scale.__class__,
             groups.__class__,
             out.__class__,
+            out is a,  # other overlaps are found where a call is new, or JITGEN_CHECK is on
             num_modes(),
             is_grad_enabled()
             and (

@@ -57,8 +57,8 @@ class Operands(Part):
         out_dtype: Element type of the output.
         scale_granularity: How many values of b share one scale.
         a_scale_granularity: The same of a; None: as b's. ``none`` is a's alone.
-        b_layout: ``plain``, or how b was prepared. Then b has mx32 scales, which lie in it, and
-            b_scale is one float32 for each group.
+        b_layout: ``plain``; ``nmajor`` where N is contiguous and not K; or how b was prepared. Then
+            b has mx32 scales, which lie in it, and b_scale is one float32 for each group.
     """
 
     a_dtype: DType = of(DType, default=DType.E4M3)
@@ -89,6 +89,8 @@ class Operands(Part):
         text += f"with {self.scale_granularity} scales"
         if self.a_scale_granularity:
             text += f" of b, {self.a_scale_granularity} of a"
+        if self.b_layout is BLayout.N_MAJOR:
+            return text + ", b with N contiguous"
         return text + f" and weights prepared as {self.b_layout}" * self.b_layout.is_prepared
 
 
@@ -269,7 +271,7 @@ class KernelConfig(Config):
 _WORDS = (
     r"(?P<layout>[a-z]+)_(?P<a_dtype>[a-z0-9]+)_(?P<b_dtype>[a-z0-9]+)"
     r"_(?P<scale_granularity>[a-z0-9]+)_(?P<out_dtype>[a-z0-9]+)"
-    r"(_as(?P<a_scale_granularity>[a-z0-9]+))?(_b(?P<b_layout>(?:exact|folded|wide)[0-9]+))?"
+    r"(_as(?P<a_scale_granularity>[a-z0-9]+))?(_b(?P<b_layout>nmajor|(?:exact|folded|wide)[0-9]+))?"
     r"_t(?P<tile_m>\d{1,9})x(?P<tile_n>\d{1,9})x(?P<tile_k>\d{1,9})"
     r"_c(?P<cluster_m>\d{1,9})x(?P<cluster_n>\d{1,9})"
     r"_acc(?P<num_acc_stage>\d{1,9})(_ab(?P<num_ab_stage>\d{1,9}))?(_raster(?P<raster>\d{1,9}))?"
@@ -309,7 +311,7 @@ class Problem(Part):
         out_dtype: Element type of the output.
         scale_granularity: How many values share one scale.
         a_scale_granularity: The same of a; None: as b's.
-        b_layout: ``plain``, or how b was prepared.
+        b_layout: ``plain``, ``nmajor``, or how b was prepared.
         bias: Whether a vector of N is added for each group.
         min_latency: Whether few rows are to take the least time, whatever else that costs; None: as
             JITGEN_MIN_LATENCY says. See `jitgen.tuning.choice`.
@@ -373,7 +375,7 @@ class Problem(Part):
         operands = f"{types}_{self.scale_granularity}_{self.out_dtype}"
         if self.a_scale_granularity:
             operands += f"_as{self.a_scale_granularity}"
-        if self.b_layout.is_prepared:
+        if self.b_layout is not BLayout.PLAIN:
             operands += f"_b{self.b_layout}"
         operands += "_bias" * self.bias
         text = f"{self.layout}_{operands}_g{self.groups}_m{self.m}_n{self.n}_k{self.k}"

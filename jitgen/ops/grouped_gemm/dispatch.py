@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from jitgen.ops.calling import calling, is_traced, needs_gradient
 from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem
 from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
+from jitgen.ops.values import check_values
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import check, require, rules
 
@@ -165,7 +167,8 @@ def _prepare(
         The launch, the family that it belongs to, and its rows; 0 where there is nothing to launch.
     """
     facts = validate(given, session)
-    family = Family()
+    check_values(facts.layout, given.groups, facts.rows, groups=facts.groups)
+    family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:
         problem = problem_of(facts, given, bias=given.bias is not None)
@@ -296,11 +299,23 @@ def _unit_scales(device: torch.device, groups: int, session: Session) -> tuple[T
     """Return scales of one: the same ones for every call, but for a call that a graph captures."""
     place = (device, groups)
     if place not in session.unit_scales:
-        scales = torch.ones(1, device=device), torch.ones(groups, device=device)
-        if device.type == "cuda":
-            if torch.cuda.is_current_stream_capturing():
-                return scales  # nothing but a replay of that graph fills them
-            torch.cuda.current_stream(device).synchronize()  # other streams read them, too
-        session.unit_scales[place] = scales
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return _ones(device, groups)  # nothing but a replay of that graph fills them
+        # In a thread of their own: this one's memory may be a graph's, which torch.compile keeps an
+        # account of while it warms up, and takes back.
+        with ThreadPoolExecutor(1) as other:
+            session.unit_scales[place] = other.submit(_filled, device, groups).result()
     kept: tuple[Tensor, Tensor] = session.unit_scales[place]
     return kept
+
+
+def _filled(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:
+    """Return scales of one that every stream may read."""
+    scales = _ones(device, groups)
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    return scales
+
+
+def _ones(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:
+    return torch.ones(1, device=device), torch.ones(groups, device=device)

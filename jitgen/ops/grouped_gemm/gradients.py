@@ -6,8 +6,8 @@ The gradients of a grouped GEMM: of its rows a grouped GEMM with the weights tur
     y = a . b[g] transposed     da = dy . b[g]     db[g] = (dy of g) transposed . (a of g)
 
 They are for operands of bfloat16, and on a CPU of float32, without scales. What kernels cannot take
-as it comes is copied: a dy that is not dense or has another type than a; b, which kernels read
-with K contiguous; and, for contiguous rows, dy and a in the order of groups.
+as it comes is copied: a dy that is not dense or has another type than a; and, for contiguous rows,
+dy and a in the order of groups.
 """
 
 from __future__ import annotations
@@ -23,16 +23,7 @@ from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm_wgrad.call import grouped_gemm_wgrad
 
 
-def turned(b: Tensor) -> Tensor:
-    """
-    Return weights (G, N, K) as (G, K, N), last dimension contiguous.
-
-    It is a copy: 2 G N K values cross memory at each backward pass.
-    """
-    return b.transpose(1, 2).contiguous()
-
-
-def of_rows(dy: Tensor, b: Tensor, groups: Mapping[str, Tensor]) -> Tensor:
+def of_rows(dy: Tensor, b: Tensor, groups: Mapping[str, Tensor], expected_m: int | None) -> Tensor:
     """
     Return the gradient of a, with the type of b: 0 in rows of no group.
 
@@ -40,12 +31,16 @@ def of_rows(dy: Tensor, b: Tensor, groups: Mapping[str, Tensor]) -> Tensor:
         dy: The gradient of the result.
         b: (G, N, K), the weights.
         groups: The argument that says which rows belong to which group, by its name.
+        expected_m: How many rows a group is expected to have.
     """
     da = dy.new_zeros((*dy.shape[:-1], b.shape[-1]), dtype=b.dtype)
-    return grouped_gemm(_readable(dy, b.dtype), turned(b), **groups, out=da)  # type: ignore[arg-type]
+    dy, turned = _readable(dy, b.dtype), b.transpose(1, 2)
+    return grouped_gemm(dy, turned, **groups, out=da, expected_m=expected_m)  # type: ignore[arg-type]
 
 
-def of_weights(dy: Tensor, a: Tensor, num_groups: int, groups: Mapping[str, Tensor]) -> Tensor:
+def of_weights(
+    dy: Tensor, a: Tensor, num_groups: int, groups: Mapping[str, Tensor], expected_m: int | None
+) -> Tensor:
     """
     Return the gradient of b, (G, N, K) with the type of a: 0 for groups without rows.
 
@@ -54,13 +49,14 @@ def of_weights(dy: Tensor, a: Tensor, num_groups: int, groups: Mapping[str, Tens
         a: What the product was taken of.
         num_groups: G.
         groups: The argument that says which rows belong to which group, by its name.
+        expected_m: How many rows a group is expected to have.
     """
     dy = _readable(dy, a.dtype)
     m_indices = groups.get(ARGUMENT[Layout.CONTIGUOUS])
     if m_indices is not None:
         order, offs = _sorted(m_indices, num_groups)
         dy, a, groups = dy[order], a[order], {ARGUMENT[Layout.RAGGED]: offs}
-    return grouped_gemm_wgrad(dy, a, **groups, out_dtype=a.dtype)  # type: ignore[arg-type]
+    return grouped_gemm_wgrad(dy, a, **groups, out_dtype=a.dtype, expected_m=expected_m)  # type: ignore[arg-type]
 
 
 def _readable(dy: Tensor, dtype: torch.dtype) -> Tensor:

@@ -29,6 +29,7 @@ from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments, validat
 from jitgen.ops.grouped_gemm.prepared_ways import Ways, ways
 from jitgen.ops.grouped_gemm.validate import Facts
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared, similar
+from jitgen.ops.values import check_values
 from jitgen.runtime import devices
 from jitgen.runtime.session import Session, current
 from jitgen.tuning.choice import Choice
@@ -208,7 +209,8 @@ def _prepare(
 ) -> tuple[PreparedLaunch | UnpackedLaunch, Family, int]:
     """Validate `given`, choose a config unless one is forced, and get a kernel, or two."""
     facts = validate(given, session)
-    family = Family()
+    check_values(facts.layout, given.groups, facts.rows, groups=facts.groups)
+    family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     rows = 0 if 0 in facts.shape else facts.rows
     if config is None:

@@ -48,7 +48,7 @@ class Call:
         b_scale: Likewise; or the factor of prepared weights.
         alpha: (G,) float32 of nv16 scales; None with others.
         bias: (G, N) float32; None without.
-        b_layout: How b was prepared.
+        b_layout: How b was prepared, or lies.
         has_a_scale: Whether a has scales.
         groups: int32; offs, m_indices or masked_m, by layout. In the contiguous layout groups start
             at multiples of 128, with -1 in the rows between.
@@ -218,6 +218,8 @@ def random_call(
     else:
         b = draw.values(shape, types.b_dtype)
     alpha = draw.alpha(problem.scale_granularity, problem.groups)
+    if problem.b_layout is BLayout.N_MAJOR:
+        b = b.mT.contiguous().mT
     return Call(a=a, b=b, a_scale=a_scale, b_scale=b_scale, alpha=alpha, **common)
 
 

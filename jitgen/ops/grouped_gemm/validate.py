@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from jitgen import formats
-from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.errors import InputError
 from jitgen.formats.protocol import OF_TORCH, TORCH, Rows, ScaleFormat
 from jitgen.layouts import ARGUMENT
@@ -26,6 +26,7 @@ from jitgen.ops.calling import (
     layout_of,
     needs_gradient,
     refuse_gradients,
+    refuse_overlap,
     require_device,
     require_dtype,
     require_rank,
@@ -141,7 +142,8 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         raise InputError("b", "must have at least one group: the group list is empty")
     front = (num_groups, a.shape[1]) if layout is Layout.MASKED else (a.shape[0],)
     wanted = (*front, k // of_a.values_per_element)
-    require_shape("a", a, wanted, f"as b has shape {tuple(b.shape)}{_packed(of_a, of_b)}")
+    if tuple(a.shape) != wanted:
+        require_shape("a", a, wanted, f"as b has shape {tuple(b.shape)}{_hint(a, b)}")
     for name, size in (("K", k), ("N", n)):
         if size == 0:
             raise InputError("b", f"must have {name} of at least 1 (got 0)")
@@ -150,6 +152,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     is_unscaled = space.is_unscaled(of_a, of_b)
     form = _format(given, is_unscaled=is_unscaled)
     out_dtype = _check_out(given, (*a.shape[:-1], n), arch)
+    b_layout = _b_layout(b, space, of_a)
     facts = Facts(
         device=device,
         arch=arch,
@@ -160,6 +163,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
             out_dtype=out_dtype,
             scale_granularity=ScaleGranularity.TENSOR if form is None else form.name,
             a_scale_granularity=ScaleGranularity.NONE if is_unscaled else None,
+            b_layout=b_layout,
         ),
         groups=num_groups,
         rows=a.shape[-2],
@@ -182,8 +186,9 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         ("out", given.out, alignment),
     ):
         if tensor is not None:
-            check_memory(name, tensor, ("a", a), bytes_, has_memory=has_memory)
-    check_the_rest(given, n)
+            across = b_layout is BLayout.N_MAJOR and tensor is b
+            check_memory(name, tensor, ("a", a), bytes_, has_memory=has_memory, across=across)
+    check_the_rest(given, n, has_memory=has_memory)
     require_differentiable(given._asdict())
     return facts
 
@@ -217,6 +222,16 @@ def require_differentiable(given: Mapping[str, Any]) -> None:
     refuse_gradients(others, _OP)
 
 
+def _b_layout(b: Tensor, space: Space, of_a: DType) -> BLayout:
+    """Return how b lies, which its strides tell; of one column or row K counts as contiguous."""
+    _, n, k = b.shape
+    if of_a not in space.n_major or b.stride(2) == 1 or k == 1:
+        return BLayout.PLAIN
+    if b.stride(1) != 1 and n != 1:
+        raise InputError("b", f"must have K or N contiguous (got strides {b.stride()})")
+    return BLayout.N_MAJOR
+
+
 def check_bias(bias: Tensor | None, groups: int, n: int) -> None:
     """Require a vector of N for each group, or nothing."""
     if bias is None:
@@ -227,11 +242,13 @@ def check_bias(bias: Tensor | None, groups: int, n: int) -> None:
     require_unit_stride("bias", bias, -1)
 
 
-def check_the_rest(given: Any, n: int) -> None:
-    """Require an out that does not overlap itself, and words for choosing a kernel."""
+def check_the_rest(given: Any, n: int, *, has_memory: bool) -> None:
+    """Require an out that overlaps neither itself nor a, and words for choosing a kernel."""
     out, expected_m = given.out, given.expected_m
     if out is not None and out.shape[-2] > 1 and out.stride(-2) < n:
         raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
+    if has_memory:
+        refuse_overlap(out, "a", given.a)
     if expected_m is not None and (type(expected_m) is not int or expected_m < 1):
         raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")
     if given.min_latency is not None and type(given.min_latency) is not bool:
@@ -248,9 +265,14 @@ def _torch_types(dtypes: Sequence[DType]) -> list[torch.dtype]:
     return [of_torch for of_torch, dtype in OF_TORCH.items() if dtype in dtypes]
 
 
-def _packed(of_a: DType, of_b: DType) -> str:
-    """Return what explains that sizes along K differ; empty where they do not."""
-    return f": {of_b} has two values a byte, {of_a} one" if of_a is not of_b else ""
+def _hint(a: Tensor, b: Tensor) -> str:
+    """Return what explains that K differs; empty where it does not, or nobody knows why."""
+    of_a, of_b = OF_TORCH[a.dtype], OF_TORCH[b.dtype]
+    if of_a is not of_b:
+        return f": {of_b} has two values a byte, {of_a} one"
+    if a.shape[-1] == b.shape[1]:
+        return ", (G, N, K); jitgen.torch.grouped_mm takes torch's order, (G, K, N)"
+    return ""
 
 
 def _format(given: Arguments, *, is_unscaled: bool) -> ScaleFormat | None:

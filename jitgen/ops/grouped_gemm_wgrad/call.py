@@ -99,6 +99,7 @@ def grouped_gemm_wgrad(  # each is one thing to say
             a.__class__,
             groups.__class__,
             out.__class__,
+            out is a or out is dy,  # other overlaps are found where a call is new
             num_modes(),
             is_grad_enabled()
             and (dy.requires_grad or a.requires_grad or (out is not None and out.requires_grad)),

@@ -16,6 +16,7 @@ from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, Facts, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, prepared
+from jitgen.ops.values import check_values
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
 
@@ -78,7 +79,8 @@ def _prepare(
         The launch, the family that it belongs to, and its rows; 0 where there are none.
     """
     facts = validate(given, session)
-    family = Family()
+    check_values(facts.layout, given.groups, facts.rows)
+    family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:
         problem = problem_of(given, facts)

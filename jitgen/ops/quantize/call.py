@@ -2,7 +2,9 @@
 """
 `jitgen.quantize.mxfp8`, `mxfp4` and `nvfp4`: a kernel on GPUs that have one, torch elsewhere.
 
-Both give the same bits for rows that somebody owns. What torch's tracers see is torch's operations.
+Both give the same bits for rows that somebody owns. torch's tracers see one operation,
+``torch.ops.jitgen.quantize``; see `jitgen.ops.tracing`. Where `x` needs a gradient they see torch's
+operations, which have one.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from jitgen.formats import e2m1, mx32, nv16
 from jitgen.ops import calling as common
 from jitgen.ops.launch import similar
 from jitgen.ops.quantize.config import Format, QuantizeConfig, Rounding
-from jitgen.ops.quantize.dispatch import Call, Result, run, server
+from jitgen.ops.quantize.dispatch import Call, Result, run, server, shapes_of
+from jitgen.ops.values import check_values
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
 
@@ -30,6 +33,7 @@ def mxfp8(
     offs: Tensor | None = None,
     masked_m: Tensor | None = None,
     rounding: mx32.Rounding = "up",
+    out: Result | None = None,
     config: QuantizeConfig | None = None,
 ) -> tuple[Tensor, Tensor]:
     """
@@ -47,6 +51,7 @@ def mxfp8(
             engines round activations. ``floor``: ``2**(floor(log2(amax)) - 8)``, the
             specification's (6.3), which clips values between 448 and 512 times the scale, where
             ``up`` doubles the scale and so all errors. torchao calls them RCEIL and FLOOR.
+        out: Where q and scale go: of the shapes and types below, contiguous.
         config: The kernel to use, instead of the selector's; for tensors that one serves.
 
     Returns:
@@ -63,7 +68,7 @@ def mxfp8(
     A kernel that is missing where compiling is off (JITGEN_ON_MISS), or while a CUDA graph is
     captured, is named in a warning, once, and torch's operations serve.
     """
-    return _quantized(Format.MXFP8, x, offs, masked_m, rounding, config)
+    return quantized(Format.MXFP8, x, offs, masked_m, None, rounding, out, config)
 
 
 def mxfp4(
@@ -72,6 +77,7 @@ def mxfp4(
     offs: Tensor | None = None,
     masked_m: Tensor | None = None,
     rounding: mx32.Rounding = "up",
+    out: Result | None = None,
     config: QuantizeConfig | None = None,
 ) -> tuple[Tensor, Tensor]:
     """
@@ -83,6 +89,7 @@ def mxfp4(
         masked_m: As for `mxfp8`.
         rounding: As for `mxfp8`; the specification's ``floor`` clips what is between 6 and 8 times
             the scale.
+        out: As for `mxfp8`.
         config: As for `mxfp8`.
 
     Returns:
@@ -94,7 +101,7 @@ def mxfp4(
         InputError: As for `mxfp8`.
         CompileError: As for `mxfp8`.
     """
-    return _quantized(Format.MXFP4, x, offs, masked_m, rounding, config)
+    return quantized(Format.MXFP4, x, offs, masked_m, None, rounding, out, config)
 
 
 def nvfp4(
@@ -103,6 +110,7 @@ def nvfp4(
     offs: Tensor | None = None,
     masked_m: Tensor | None = None,
     global_scale: Tensor | None = None,
+    out: Result | None = None,
     config: QuantizeConfig | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """
@@ -118,6 +126,7 @@ def nvfp4(
             included. A calibrated one saves a pass over `x`; blocks that it is too small for are
             clipped. (ModelOpt calls it ``input_scale`` and ``weight_scale_2``; TRT-LLM's and
             compressed-tensors' global scales are its reciprocal.)
+        out: As for `mxfp8`.
         config: As for `mxfp8`.
 
     Returns:
@@ -134,25 +143,35 @@ def nvfp4(
         CompileError: As for `mxfp8`.
     """
     overall = nv16.global_scale_of(x, offs, global_scale)
-    found = _launched(Format.NVFP4, x, offs, masked_m, overall, "up", config)
-    if found is None:
-        return nv16.nvfp4(x, offs=offs, global_scale=overall)
-    return *found, overall
+    return *quantized(Format.NVFP4, x, offs, masked_m, overall, "up", out, config), overall
 
 
-def _quantized(
+def quantized(
     form: Format,
     x: Tensor,
     offs: Tensor | None,
     masked_m: Tensor | None,
+    global_scale: Tensor | None,
     rounding: mx32.Rounding,
+    out: Result | None,
     config: QuantizeConfig | None,
 ) -> Result:
-    found = _launched(form, x, offs, masked_m, None, rounding, config)
+    """Return q and its scales for any format; NVFP4 has a `global_scale`, others none."""
+    if is_dynamo_compiling() and not (is_grad_enabled() and x.requires_grad):
+        from jitgen.ops.tracing import compiled
+
+        return compiled.quantize(form, x, offs, masked_m, global_scale, rounding, out, config)
+    found = _launched(form, x, offs, masked_m, global_scale, rounding, out, config)
     if found is not None:
         return found
-    of = mx32.mxfp8 if form is Format.MXFP8 else mx32.mxfp4
-    return of(x, offs=offs, rounding=rounding)
+    if form is Format.NVFP4:
+        found = nv16.nvfp4(x, offs=offs, global_scale=global_scale)[:2]
+    else:
+        of = mx32.mxfp8 if form is Format.MXFP8 else mx32.mxfp4
+        found = of(x, offs=offs, rounding=rounding)
+    if out is None:
+        return found
+    return out[0].copy_(found[0]), out[1].copy_(found[1])
 
 
 def _launched(
@@ -162,6 +181,7 @@ def _launched(
     masked_m: Tensor | None,
     global_scale: Tensor | None,
     rounding: str,
+    out: Result | None,
     config: QuantizeConfig | None,
 ) -> Result | None:
     """
@@ -188,6 +208,7 @@ def _launched(
             rounding,
             None if config is None else id(config),
             "quantize",  # other operations remember in the same place
+            None if out is None else _kind(*out),
             x.__class__,
             groups.__class__,
             global_scale.__class__,
@@ -196,13 +217,19 @@ def _launched(
         )
         session = current.get()
         launch = session.memo.get(key) or similar(session, key, x)
-        return launch.call(x, groups, global_scale)  # type: ignore[no-any-return]
+        return launch.call(x, groups, global_scale, out)  # type: ignore[no-any-return]
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
     given = (x, offs, masked_m, global_scale)
-    _check(form, x, offs, masked_m, rounding)
-    if common.is_traced(given) or (is_grad_enabled() and x.requires_grad):
+    check(form, x, offs, masked_m, rounding)
+    if out is not None:
+        check_out(out, form, x, offs)
+    if is_grad_enabled() and x.requires_grad:
         return None
+    if common.is_traced((*given, *(out or ()))):
+        from jitgen.ops.tracing import quantize as traced
+
+        return traced.record(form, *given, rounding, out, config)
     call = Call(
         x=x,
         offs=offs,
@@ -210,6 +237,7 @@ def _launched(
         global_scale=global_scale,
         format=form,
         rounding=Rounding(rounding),
+        out=out,
     )
     with common.calling("quantize"):
         return _served(call, config, key)
@@ -217,6 +245,7 @@ def _launched(
 
 def _served(call: Call, config: QuantizeConfig | None, key: tuple[Any, ...]) -> Result | None:
     session = current.get()
+    check_values(call.layout, call.groups, call.x.shape[-2])
     device = server(call, session)
     if device is None:
         if config is not None:
@@ -235,10 +264,44 @@ def _served(call: Call, config: QuantizeConfig | None, key: tuple[Any, ...]) -> 
         return None
 
 
-def _check(
+def _kind(q: Tensor, scale: Tensor) -> tuple[Any, ...]:
+    """Return what a warm call asks of tensors that it is given for results."""
+    kinds = ((each.__class__, each.shape, each.dtype, each.is_contiguous()) for each in (q, scale))
+    return *kinds, q.requires_grad or scale.requires_grad
+
+
+def check_out(out: object, form: Format, x: Tensor, offs: Tensor | None) -> None:
+    """
+    Require tensors for q and scale as they would be made.
+
+    Raises:
+        InputError: They are others, or lie on `x` or need a gradient.
+    """
+    if not isinstance(out, (tuple, list)) or len(out) != 2:
+        raise InputError("out", f"must be two tensors, for q and scale (got {type(out).__name__})")
+    for name, tensor, (shape, dtype) in zip(
+        ("out[0]", "out[1]"), out, shapes_of(form, x, offs), strict=True
+    ):
+        common.require_tensor(name, tensor)
+        common.require_dtype(name, tensor, [dtype], None)
+        common.require_shape(name, tensor, shape, "which results have")
+        common.require_device(name, tensor, ("x", x))
+        if not tensor.is_contiguous():
+            raise InputError(name, f"must be contiguous (got strides {tensor.stride()})")
+        if type(tensor) is Tensor is type(x) and not common.is_traced((tensor, x)):
+            common.refuse_overlap(tensor, "x", x)
+    common.refuse_gradients({"out[0]": out[0], "out[1]": out[1]}, "jitgen.quantize")
+
+
+def check(
     form: Format, x: Tensor, offs: Tensor | None, masked_m: Tensor | None, rounding: str
 ) -> None:
-    """Require what kernels and torch's operations take alike; raises InputError."""
+    """
+    Require what kernels and torch's operations take alike.
+
+    Raises:
+        InputError: An argument is wrong.
+    """
     mx32.check(x, offs, rounding)
     if form is not Format.MXFP8:
         e2m1.check_even(x, "x")

@@ -37,6 +37,7 @@ class Call:
         global_scale: (1,) or (G,) float32, for NVFP4.
         format: What values become.
         rounding: How scales that are powers of two are found.
+        out: Where q and scale go; None: to new tensors.
     """
 
     x: Tensor
@@ -45,6 +46,7 @@ class Call:
     global_scale: Tensor | None
     format: Format
     rounding: Rounding
+    out: Result | None = None
 
     @property
     def layout(self) -> Layout:
@@ -94,12 +96,21 @@ class Launch(AnyLaunch):
     num_groups: int
     lead: int
 
-    def call(self, x: Tensor, groups: Tensor | None, global_scale: Tensor | None) -> Result:
-        """Launch the kernel; return q and scales, new."""
-        *front, size_k = x.shape
-        shape = self.form.a_shape(Rows(tuple(front), self.num_groups), size_k)
-        q = x.new_empty((*front, size_k // self.per_element), dtype=self.q_dtype)
-        scale = x.new_empty(shape, dtype=self.form.dtype)
+    def call(
+        self,
+        x: Tensor,
+        groups: Tensor | None,
+        global_scale: Tensor | None,
+        out: Result | None = None,
+    ) -> Result:
+        """Launch the kernel; return q and scales, new or `out`."""
+        if out is None:
+            *front, size_k = x.shape
+            shape = self.form.a_shape(Rows(tuple(front), self.num_groups), size_k)
+            q = x.new_empty((*front, size_k // self.per_element), dtype=self.q_dtype)
+            scale = x.new_empty(shape, dtype=self.form.dtype)
+        else:
+            q, scale = out
         given: list[Tensor] = [x, q, scale]
         if self.lead:
             given = [each.unsqueeze(0) for each in given]
@@ -109,6 +120,21 @@ class Launch(AnyLaunch):
             given.append(global_scale)
         self.function(*given, *self.tail)
         return q, scale
+
+
+def shapes_of(
+    form: Format, x: Tensor, offs: Tensor | None
+) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+    """Return shape and type of q and of its scales; sizes of a tracer's `x` may be symbols."""
+    *front, size_k = x.shape
+    rows = Rows(tuple(front), 0 if offs is None else offs.shape[0])
+    of_scales = formats.find(form.scales)
+    is_packed = form is not Format.MXFP8
+    q = (*front, size_k // 2 if is_packed else size_k)
+    return (
+        (q, torch.uint8 if is_packed else torch.float8_e4m3fn),
+        (of_scales.a_shape(rows, size_k), of_scales.dtype),
+    )
 
 
 def problem_of(call: Call) -> QuantizeProblem:
@@ -169,7 +195,7 @@ def run(
         JitgenError: It cannot be compiled; see `Registry.get`.
     """
     launch = prepared(session, key, call.x, lambda: _prepare(call, device, config, session))
-    return launch.call(call.x, call.groups, call.global_scale)
+    return launch.call(call.x, call.groups, call.global_scale, call.out)
 
 
 def _prepare(
@@ -178,7 +204,7 @@ def _prepare(
     """Return the launch, the family that it belongs to, and its rows."""
     problem = problem_of(call)
     facts = Facts(arch=device.arch, layout=call.layout, groups=problem.groups)
-    family, wanted = Family(), config
+    family, wanted = Family(arch=device.arch), config
     neighbours: tuple[Config, ...] = ()
     if wanted is None:
         wanted, neighbours = _chosen(session, problem, device)

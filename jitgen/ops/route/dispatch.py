@@ -104,13 +104,13 @@ def _prepare(
         The launch, the family that it belongs to, and its rows; 0 where there is nothing to launch.
     """
     facts = validate(given, session)
-    family = Family()
+    family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     wanted: Config
     if config is None:
         problem = facts.problem()
         wanted, neighbours = chosen(session, problem, facts.arch, given.name)
-        family = Family(edges=edges_of(problem, facts.arch))
+        family = Family(edges=edges_of(problem, facts.arch), arch=facts.arch, problem=problem)
     else:  # whatever the rows, it serves, and is never replaced
         require_fit(config, facts)
         wanted = config

@@ -44,7 +44,8 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
     current stream of the tensors' device, and nothing waits.
 
     Exactly one of `offs`, `m_indices` and `masked_m` says which rows belong to a group, as for
-    `jitgen.grouped_gemm`. Their values are read on the device and not checked.
+    `jitgen.grouped_gemm`. Their values are read on the device and not checked, unless JITGEN_CHECK
+    is on: see docs/torch.md.
 
     Args:
         x: (M, 2 I), or (G, M, 2 I) with `masked_m`: bfloat16, the result of the gate-up GEMM, last

@@ -19,6 +19,7 @@ from jitgen.ops.silu_mul_quantize.config import (
     SiluMulQuantizeProblem,
 )
 from jitgen.ops.silu_mul_quantize.validate import Arguments, Facts, validate
+from jitgen.ops.values import check_values
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
 
@@ -111,7 +112,8 @@ def _prepare(
         The launch, the family that it belongs to, and its rows; 0 where there is nothing to launch.
     """
     facts = validate(given, session)
-    family = Family()
+    check_values(facts.layout, given.groups, facts.rows, start=1)
+    family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:
         problem = problem_of(given, facts)

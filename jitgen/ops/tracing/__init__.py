@@ -9,8 +9,6 @@ that is recorded would lack the product. There it becomes an operation of torch'
 the dispatcher, which costs twice as much as the whole call.
 
 `detect` says whether somebody traces, `library` registers operations, and each operation has a
-module here with its rows of that table. Importing such a module registers them, and programs that
-load an exported graph have to::
-
-    import jitgen.ops.tracing.grouped_gemm
+module here with its rows of that table. Importing such a module registers them, and ``import
+jitgen.torch`` all of them, as programs have to that load an exported graph.
 """

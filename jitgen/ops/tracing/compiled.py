@@ -18,11 +18,13 @@ from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments as WgradArguments
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.moe_fc2_dense.validate import Arguments as Fc2Arguments
+from jitgen.ops.quantize.config import Format, QuantizeConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.validate import Arguments
 from jitgen.ops.tracing import grouped_gemm_wgrad as wgrad
 from jitgen.ops.tracing import moe_fc2_dense as fc2
 from jitgen.ops.tracing import prepared_gemm as prepared
+from jitgen.ops.tracing import quantize as quantizing
 from jitgen.ops.tracing import silu_mul_quantize as silu
 from jitgen.ops.tracing.grouped_gemm import name_of, operation, operation_out
 
@@ -60,6 +62,13 @@ def _wgrad_name(config: GroupedGemmWgradConfig, device: torch.device) -> str | N
     """Return the same for the gradient of weights."""
     _kept[id(config)] = config
     return wgrad.name_of(config, device)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _quantize_name(config: QuantizeConfig, device: torch.device) -> str | None:
+    """Return the same for the fourth."""
+    _kept[id(config)] = config
+    return quantizing.name_of(config, device)
 
 
 def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
@@ -184,3 +193,18 @@ def grouped_gemm_wgrad(  # as the public one
         expected_m=expected_m,
     )
     return wgrad.call(given, None if config is None else _wgrad_name(config, a.device))
+
+
+def quantize(  # as `jitgen.ops.quantize.call.quantized`
+    form: Format,
+    x: Tensor,
+    offs: Tensor | None,
+    masked_m: Tensor | None,
+    global_scale: Tensor | None,
+    rounding: str,
+    out: tuple[Tensor, Tensor] | None,
+    config: QuantizeConfig | None,
+) -> tuple[Tensor, Tensor]:
+    """Call the operation, which is all that the graph holds."""
+    name = None if config is None else _quantize_name(config, x.device)
+    return quantizing.call(out, x, form.value, offs, masked_m, global_scale, rounding, name)

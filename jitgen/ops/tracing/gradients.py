@@ -21,6 +21,7 @@ from jitgen.layouts import ARGUMENT
 from jitgen.ops.calling import needs_gradient
 from jitgen.ops.grouped_gemm import gradients
 from jitgen.ops.grouped_gemm.validate import require_differentiable
+from jitgen.runtime.session import current
 
 
 def of_grouped_gemm(op: Any) -> Callable[..., Any]:
@@ -32,38 +33,55 @@ def of_grouped_gemm(op: Any) -> Callable[..., Any]:
         named = {**dict.fromkeys(names), **dict(zip(names, given, strict=False))}
         require_differentiable(named)
         if needs_gradient(given):
-            with enable_single_level_autograd_function():  # torch.func unwrapped the operands
-                return _Product.apply(op, *named.values())
+            return differentiated(op, named)
         with torch._C._AutoDispatchBelowAutograd():
             return op.redispatch(keys & behind, *given)
 
     return call
 
 
+def differentiated(product: Callable[..., Tensor], named: dict[str, Any]) -> Tensor:
+    """
+    Return a product as a node of autograd's graph.
+
+    Args:
+        product: Takes the values of `named`, and is called without autograd.
+        named: Every argument by its name, in the order of the operation's.
+    """
+    with enable_single_level_autograd_function():  # torch.func unwrapped the operands
+        result: Tensor = _Product.apply(  # type: ignore[attr-defined]
+            tuple(named), product, *named.values()
+        )
+    return result
+
+
 def _names(op: Any) -> list[str]:
     return [argument.name for argument in op._schema.arguments]
+
+
+_BEFORE = 2
+"""What `_Product` takes before the arguments of the operation."""
 
 
 class _Product(_SingleLevelFunction):
     """The product, and its gradients with respect to a and b."""
 
     @staticmethod
-    def forward(op: Any, *given: Any) -> Tensor:
+    def forward(_names: tuple[str, ...], product: Callable[..., Tensor], *given: Any) -> Tensor:
         """Return the product; nobody asks for a gradient of it here."""
-        result: Tensor = op(*given)
-        return result
+        return product(*given)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
         """Keep what gradients need."""
-        op, *given = inputs
-        named = dict(zip(_names(op), given, strict=True))
+        names, _product, *given = inputs
+        named = dict(zip(names, given, strict=True))
         a, b = named["a"], named["b"]
         groups = {name: named[name] for name in ARGUMENT.values() if named[name] is not None}
-        places = {name: place for place, name in enumerate(named, 1)}
+        places = {name: place for place, name in enumerate(named, _BEFORE)}
         needs_a, needs_b = (ctx.needs_input_grad[places[name]] for name in "ab")
-        ctx.names, ctx.num_groups = list(named), b.shape[0]
-        ctx.groups = tuple(groups)
+        ctx.names, ctx.num_groups, ctx.expected_m = list(named), b.shape[0], named["expected_m"]
+        ctx.groups, ctx.session = tuple(groups), current.get()
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None, *groups.values())
 
     @staticmethod
@@ -72,13 +90,15 @@ class _Product(_SingleLevelFunction):
         (dy,) = found
         a, b, *tensors = ctx.saved_tensors
         groups = dict(zip(ctx.groups, tensors, strict=True))
-        with torch.no_grad():
-            da = None if b is None else gradients.of_rows(dy, b, groups)
-            db = None if a is None else gradients.of_weights(dy, a, ctx.num_groups, groups)
+        with torch.no_grad(), ctx.session.active():  # another thread may be here
+            da = None if b is None else gradients.of_rows(dy, b, groups, ctx.expected_m)
+            db = None
+            if a is not None:
+                db = gradients.of_weights(dy, a, ctx.num_groups, groups, ctx.expected_m)
         if torch.is_grad_enabled():  # somebody may differentiate twice
             da, db = (_once(each, dy, a, b) for each in (da, db))
         of_names = {"a": da, "b": db}
-        return None, *(of_names.get(name) for name in ctx.names)
+        return *[None] * _BEFORE, *(of_names.get(name) for name in ctx.names)
 
 
 def _once(gradient: Tensor | None, *on: Tensor | None) -> Tensor | None:
@@ -86,7 +106,7 @@ def _once(gradient: Tensor | None, *on: Tensor | None) -> Tensor | None:
     if gradient is None:
         return None
     with enable_single_level_autograd_function():
-        return _Once.apply(gradient, *on)  # type: ignore[no-any-return]
+        return _Once.apply(gradient, *on)  # type: ignore[attr-defined, no-any-return]
 
 
 class _Once(_SingleLevelFunction):

@@ -7,7 +7,7 @@ In a graph a config is its kernel's name, because graphs hold no objects of ours
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -18,8 +18,8 @@ from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm import call as eager
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.dispatch import require_bias, require_config, require_fit
-from jitgen.ops.grouped_gemm.validate import Arguments, validate
-from jitgen.ops.tracing.gradients import of_grouped_gemm
+from jitgen.ops.grouped_gemm.validate import Arguments, require_differentiable, validate
+from jitgen.ops.tracing.gradients import differentiated, of_grouped_gemm
 from jitgen.ops.tracing.library import Operation, register
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
@@ -30,6 +30,8 @@ _ARGUMENTS = (
     "ScalarType? out_dtype=None, SymInt? expected_m=None, bool? min_latency=None, "
     "str? config=None, Tensor? bias=None"
 )
+
+_NAMES = tuple(part.split("=")[0].split()[-1] for part in _ARGUMENTS.split(", "))
 
 
 def record(given: Arguments, config: KernelConfig | None) -> Tensor:
@@ -42,11 +44,6 @@ def record(given: Arguments, config: KernelConfig | None) -> Tensor:
     """
     if not torch._C._is_tracing():  # its sizes are tensors; the operation itself sees numbers
         _check(given, config)
-    return differentiable(given, config)
-
-
-def differentiable(given: Arguments, config: KernelConfig | None) -> Tensor:
-    """Do the same for tensors that have values: the operation checks them, and autograd sees it."""
     name = name_of(config, given.a.device)
     rest = (given.out_dtype, given.expected_m, given.min_latency, name, given.bias)
     tensors = (given.a, given.b, given.a_scale, given.b_scale)
@@ -56,6 +53,22 @@ def differentiable(given: Arguments, config: KernelConfig | None) -> Tensor:
         return result
     operation_out(given.out, *tensors, *groups, given.alpha, *rest)
     return given.out
+
+
+def differentiable(given: Arguments, config: KernelConfig | None) -> Tensor:
+    """
+    Do what `grouped_gemm` says in autograd's hands, past the dispatcher: no tracer wants to see it.
+
+    Raises:
+        InputError: A tensor needs a gradient that there is not, or an argument is wrong.
+    """
+    require_differentiable(given._asdict())
+    values = {name: getattr(given, name, None) for name in _NAMES}
+    return differentiated(partial(_run_for, config), values)
+
+
+def _run_for(config: KernelConfig | None, *given: Any) -> Tensor:
+    return eager.grouped_gemm(**_arguments(None, *given) | {"config": config})
 
 
 def name_of(config: KernelConfig | None, device: torch.device) -> str | None:

@@ -42,7 +42,7 @@ _ROWS = (8, 16, 32, 64)
 _PARAMETERS = frozenset(
     (
         *("name", "config_json", "layout", "a_dtype", "b_dtype", "out_dtype"),
-        "scale_granularity",
+        *("scale_granularity", "b_layout"),
         *("tile_m", "tile_n", "tile_k"),
     )
 )
@@ -97,6 +97,7 @@ class GroupedGemm:
         mixed=((DType.E4M3, DType.E2M1),),
         prepared=OPERANDS,
         unscaled=UNSCALED,
+        n_major=(DType.BF16, DType.F32),
     )
 
     def derive(self, config: KernelConfig) -> CpuDerived:
@@ -141,7 +142,7 @@ class GroupedGemm:
     def _check_plain(self, config: KernelConfig) -> None:
         """Refuse operands as they were quantised that no kernel has."""
         types = config.operands
-        refuse_what_is_to_come(config, "cpu")
+        refuse_what_is_to_come(config, "cpu", self.space)
         refuse_unless(
             self.space.has(types),
             "E_MMA",

@@ -25,7 +25,7 @@ _ROWS = (8, 32, 64)
 _PARAMETERS = frozenset(
     (
         *("name", "config_json", "a_dtype", "b_dtype", "out_dtype", "scale_granularity"),
-        *("tile_m", "tile_n", "tile_k"),
+        *("b_layout", "tile_m", "tile_n", "tile_k"),
     )
 )
 

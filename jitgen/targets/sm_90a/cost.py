@@ -28,6 +28,9 @@ from jitgen.targets.sm_90a.devices import Fit, Speed
 _K_BYTES = 128
 """Of a row of an operand in one k-block."""
 
+FILL_BYTES_PER_US = 7.5e6
+"""What L2 gave all SMs of an H200 in the largest cases, by its counters."""
+
 
 def _tiles(problem: Problem, height: int) -> tuple[float, float]:
     """Return how many tiles of `height` rows all groups have, and the part of them with rows."""

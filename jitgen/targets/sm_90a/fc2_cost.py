@@ -16,11 +16,8 @@ from __future__ import annotations
 
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.targets.protocol import Candidate
-from jitgen.targets.sm_90a.cost import _overlapped, _speed_of
+from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US, _overlapped, _speed_of
 from jitgen.targets.sm_90a.devices import Fit
-
-_FILL_BYTES_PER_US = 7.5e6
-"""What L2 gave all SMs of an H200 in the grouped GEMM's largest cases, by its counters."""
 
 
 def predict(
@@ -39,7 +36,7 @@ def predict(
     crossing = problem.traffic_bytes
     stream_us = crossing / tiles / fit.dram_bytes_per_us / speed.stream
     rows = min(tokens, height) / cluster.m / cluster.n + tile.n / cluster.m
-    fill_us = k_blocks * rows * tile.k * cluster.size * split_k / _FILL_BYTES_PER_US
+    fill_us = k_blocks * rows * tile.k * cluster.size * split_k / FILL_BYTES_PER_US
     full, rest = divmod(tiles, slots)
     cost = fit.call_us
     for count, at_once in ((full, slots), (1 if rest else 0, rest)):

@@ -19,6 +19,7 @@ from jitgen.targets.sm_90a.plain import PlainGemm
 _PLAIN, _FP4 = PlainGemm(), Fp4Gemm()
 _FAMILIES: dict[BLayout, PlainGemm | Fp4Gemm] = {
     BLayout.PLAIN: _PLAIN,
+    BLayout.N_MAJOR: _PLAIN,
     BLayout.EXACT1: _FP4,
     BLayout.FOLDED1: _FP4,
     BLayout.WIDE1: _FP4,

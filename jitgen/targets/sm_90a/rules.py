@@ -124,11 +124,13 @@ class Sm90Rules:
             for out in (DType.BF16, DType.F16, DType.F32)
         ),
         scale_granularity=FLOAT_SCALES,
+        # Of 16 bits alone WGMMA reads a b that lies column by column (PTX ISA, wgmma, imm-trans-b).
+        n_major=(DType.BF16,),
     )
 
     def derive(self, config: KernelConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
-        refuse_what_is_to_come(config, "sm_90a")
+        refuse_what_is_to_come(config, "sm_90a", self.space)
         refuse_selectors(config, "sm_90a")
         refuse_pairs(config, "sm_90a")
         self._check_instruction(config)

@@ -2,21 +2,18 @@
 """
 The cost model of `grouped_gemm_wgrad`: whole waves of tiles, each as deep as a group has rows.
 
-A k-block takes as long as the slower of two things: its products, at three quarters of the peak,
-and what L2 gives all SMs at once, which is less where a cluster shares a tile. A tile ends with its
-store, a part of which nothing hides. Beside the waves stand the bytes that cross DRAM, most of
-which are the gradient where groups are small.
+A k-block takes as long as the slower of two things, and a little of the other: its products, at
+three quarters of the peak, and what L2 gives all SMs at once, which is less where a cluster shares
+a tile. A tile ends with its store, a part of which nothing hides. Beside the waves stand the bytes
+that cross DRAM, most of which are the gradient where groups are small.
 """
 
 from __future__ import annotations
 
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.targets.protocol import Candidate
-from jitgen.targets.sm_90a.cost import _overlapped
+from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US, _overlapped
 from jitgen.targets.sm_90a.devices import Fit
-
-_FILL_BYTES_PER_US = 7.5e6
-"""What L2 gave all SMs of an H200 in the grouped GEMM's largest cases, by its counters."""
 
 _STORE_BYTES_PER_US = 2e5
 """Of a tile's results, by one SM, from registers to its places in shared memory."""
@@ -36,10 +33,11 @@ def predict(
     waves = -(-clusters // slots)
     k_blocks = -(-problem.rows_per_group // tile.k) if problem.m else 0
     bytes_of_row = (tile.m / cluster.n + tile.n / cluster.m) * problem.a_dtype.bits / 8
-    fill_us = bytes_of_row * tile.k * num_sms / _FILL_BYTES_PER_US
+    fill_us = bytes_of_row * tile.k * num_sms / FILL_BYTES_PER_US
     multiply_us = 2 * tile.m * tile.n * tile.k / (fit.flop_per_us / 2)  # bf16 has half FP8's rate
     out_bytes = tile.m * tile.n * problem.out_dtype.bits / 8
-    tile_us = k_blocks * max(fill_us, multiply_us) + out_bytes / _STORE_BYTES_PER_US + _TILE_US
+    k_block_us = _overlapped(fill_us, multiply_us, fit.overlap)
+    tile_us = k_blocks * k_block_us + out_bytes / _STORE_BYTES_PER_US + _TILE_US
     stream_us = problem.traffic_bytes / fit.dram_bytes_per_us
     covered = clusters * width[0] * width[1]
     return Candidate(

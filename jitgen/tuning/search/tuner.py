@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +31,12 @@ TIME_LIMIT_S = 60.0
 """Seconds that proving one kernel may take, or timing it, before it counts as hung."""
 
 
-def buckets_of(problems: Iterable[Problem], arch: Arch) -> list[Problem]:
+def buckets_of(
+    problems: Iterable[Problem], arch: Arch, calls: Mapping[Any, float] | None = None
+) -> list[Problem]:
     """
-    Return the problems that stand for the buckets of `problems`, each once, in order.
+    Return the problems that stand for the buckets of `problems`, each once, in order; first those
+    with most `calls`, where they were counted.
 
     Raises:
         ConfigError: One is of an operation that cannot be measured.
@@ -43,7 +46,9 @@ def buckets_of(problems: Iterable[Problem], arch: Arch) -> list[Problem]:
         raise ConfigError(
             f"only {Problem.op} can be measured, not {others[0]}, which the model alone chooses for"
         )
-    return sorted({bucket(problem, arch) for problem in problems}, key=lambda each: each.kind)
+    counts = calls or {}
+    every = {bucket(problem, arch) for problem in problems}
+    return sorted(every, key=lambda each: (-counts.get(each, 0.0), each.kind))
 
 
 def tune(
@@ -52,6 +57,7 @@ def tune(
     arch: Arch | str | None = None,
     again: bool = False,
     time_limit_s: float = TIME_LIMIT_S,
+    calls: Mapping[Any, float] | None = None,
     on_compile: Callable[[compiling.PrewarmRow, int, int], None] | None = None,
     on_progress: Callable[[TuningRow, int, int], None] | None = None,
     store: Store | None = None,
@@ -69,6 +75,8 @@ def tune(
         again: Measure also what is recorded, and try again what was excluded.
         time_limit_s: Seconds that proving one kernel may take, or timing it; after that it counts
             as hung.
+        calls: How often problems are called, as `jitgen.plans.Plan.calls` counts them: what is
+            called most is measured first. None where nobody counted.
         on_compile: Called for every kernel that is looked at before; see `jitgen.prewarm`.
         on_progress: Called on this thread for every problem as it is done, with the number of those
             done and of all.
@@ -82,7 +90,7 @@ def tune(
     start = time.perf_counter()
     target = default_arch() if arch is None else Arch.parse(arch)
     run = _Run(target, current.get().store if store is None else store, again=again)
-    places = buckets_of(problems, target)
+    places = buckets_of(problems, target, calls)
     waiting = [place for place in places if run.known(place) is None]
     run.compile(run.configs(waiting), on_compile)
     rows: list[TuningRow] = []

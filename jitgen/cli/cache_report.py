@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen cache report``: a page about the whole cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from jitgen.cli.options import with_output
+from jitgen.cli.output import Output, counted, human_size
+from jitgen.cli.pages import write
+
+
+@click.command()
+@click.option(
+    "-o",
+    "--output",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("jitgen-cache.html"),
+    show_default=True,
+    help="Where to.",
+)
+@with_output
+def report(output: Output, file: Path) -> None:
+    """
+    Make a page about the cache: every entry with its size, age and loads; which of them calls of
+    this installation find, and why not the others; failures, and what was set aside as damaged.
+
+    It is one file of HTML that needs no network.
+    """
+    from jitgen.cache import Store
+    from jitgen.inspect.cache_page import cache_page
+    from jitgen.inspect.cache_report import report as look_over
+
+    found = look_over(Store.open())
+    text = cache_page(found)
+    write(file, text)
+    size = len(text.encode("utf-8"))
+    document = {
+        "file": str(file),
+        "bytes": size,
+        "entries": len(found.rows),
+        "states": {str(state): count for state, count in found.states.items()},
+        "reasons": dict(found.reasons),
+        "failures": len(found.failures),
+        "quarantined": len(found.damages),
+    }
+    output.result("cache report", document, lambda: output.line(str(file)))
+    output.note(
+        f"{human_size(size)}, {counted(len(found.rows), 'entry', 'entries')}: open it in a browser"
+    )

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen inspect``: everything about a kernel, or two, on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jitgen.cli.lookup import Named, find
+from jitgen.cli.options import with_output
+from jitgen.cli.output import Output, counted, human_size
+from jitgen.cli.pages import write
+from jitgen.errors import ConfigError
+from jitgen.settings import settings
+from jitgen.targets.legality import require
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+    from jitgen.inspect.kernel import Inspected
+
+
+@click.command("inspect")
+@click.argument("config_or_key", metavar="CONFIG-or-KEY")
+@click.option(
+    "--against", metavar="CONFIG-or-KEY", help="Another kernel, beside it, and the difference."
+)
+@click.option(
+    "--plan",
+    "plan_names",
+    metavar="PLAN",
+    multiple=True,
+    help="Plans to look for problems in that it is chosen for; all that come with jitgen, if none.",
+)
+@click.option("--emulate", is_flag=True, help="Run it without a GPU, and mark what was executed.")
+@click.option(
+    "-o",
+    "--output",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to; the kernel's name and .html, if not given.",
+)
+@with_output
+def inspect_command(
+    output: Output,
+    config_or_key: str,
+    *,
+    against: str | None,
+    plan_names: tuple[str, ...],
+    emulate: bool,
+    file: Path | None,
+) -> None:
+    """
+    Make a page about a kernel: source, PTX and SASS side by side, linked by line; instructions,
+    memory, occupancy, what was measured and why it is chosen, its numbers and its key.
+
+    It is one file of HTML that needs no network, to be opened in any browser, or sent to somebody.
+    A kernel that is not in the cache is compiled; needs jitgen[inspect], and --emulate also
+    jitgen[emulator].
+    """
+    from jitgen.cache import Store
+    from jitgen.inspect.page import page
+
+    store = Store.open()
+    every = [find(text, store) for text in (config_or_key, against) if text is not None]
+    for named in every:
+        require(named.config, named.arch)
+        if emulate and not named.arch.is_gpu:
+            raise ConfigError(
+                f"{named.name} runs on this machine as it is, and is not emulated: leave out "
+                "--emulate"
+            )
+    found = []
+    for named in every:
+        output.note(f"looking at {named.name}" + ", and emulating it" * emulate)
+        found.append(_inspected(named, store, plan_names, emulates=emulate))
+    text = page(*found)
+    path = file or Path(f"{every[0].name}.html")
+    write(path, text)
+    size = len(text.encode("utf-8"))
+    document = {
+        "file": str(path),
+        "bytes": size,
+        "kernels": [_json(each) for each in found],
+    }
+    output.result("inspect", document, lambda: output.line(str(path)))
+    output.note(f"{human_size(size)}, {counted(len(found), 'kernel')}: open it in a browser")
+
+
+def _inspected(
+    named: Named, store: Store, plan_names: tuple[str, ...], *, emulates: bool
+) -> Inspected:
+    from jitgen.codegen.render import Source, render
+    from jitgen.inspect.kernel import inspected
+
+    entry = store.read(named.key)
+    if entry is None and not named.arch.is_gpu and settings.on_miss != "error":
+        from jitgen.runtime.entries import build
+        from jitgen.runtime.spec import spec_of
+        from jitgen.runtime.tiers import Tiers
+
+        entry = build(Tiers(store), spec_of(named.config, named.arch))[0]
+    if entry is not None and named.is_key:
+        source = Source(
+            config=named.config,
+            arch=named.arch,
+            name=named.name,
+            text=entry.source,
+            entry=named.config.op,
+        )
+    else:
+        source = render(named.config, named.arch)
+    return inspected(
+        source, named.key, store, entry, emulates=emulates, plan_names=plan_names or None
+    )
+
+
+def _json(kernel: Inspected) -> dict[str, Any]:
+    return {
+        "name": kernel.name,
+        "arch": kernel.arch,
+        "key": kernel.key,
+        "lines": {each.language: len(each.lines) for each in kernel.listings},
+        "ctas_per_sm": None if kernel.occupancy is None else kernel.occupancy.ctas,
+        "measured": len(kernel.speed.measurements),
+        "right": None if kernel.emulation is None else kernel.emulation.is_right,
+        "notes": list(kernel.notes),
+    }

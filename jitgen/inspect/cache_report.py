@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a whole cache holds: every entry, whether calls can still find it, and what went wrong.
+
+A cache keeps no list of its misses. But an entry that nothing asks for any more says why calls
+missed it: they looked for another key, and the two key documents tell in what they differ.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from jitgen.cache import inventory
+from jitgen.config import Config
+from jitgen.errors import ConfigError, ToolchainError
+from jitgen.frozen import frozen
+from jitgen.runtime import spec
+from jitgen.runtime.kernel import unsupported_levels
+from jitgen.targets.legality import check
+
+if TYPE_CHECKING:
+    from jitgen.cache import EntryInfo, Meta, Store
+    from jitgen.cache.failures import Failure
+    from jitgen.cache.inventory import Stats
+    from jitgen.cache.quarantine import Damage
+
+
+class State(StrEnum):
+    """Whether a call of this installation finds an entry."""
+
+    FOUND = "found"
+    """It does."""
+
+    OTHER = "other key"
+    """It looks for another key: templates, compiler or options are not what they were."""
+
+    REFUSED = "refused"
+    """Nobody asks for it: the rules of its target refuse the config now."""
+
+    CPU = "other CPU"
+    """This processor cannot run its host part."""
+
+    DAMAGED = "damaged"
+    """Its record cannot be read."""
+
+    UNKNOWN = "unknown"
+    """No compiler is installed to look for a key of, or nothing here reads its config."""
+
+
+@frozen
+class Row:
+    """
+    One entry.
+
+    Attributes:
+        info: What a list of entries says of it.
+        state: Whether calls find it.
+        reason: Why not; empty where they do.
+        created: When it was compiled, ISO 8601; empty where its record cannot be read.
+        compile_s: Seconds that this took.
+    """
+
+    info: EntryInfo
+    state: State
+    reason: str = ""
+    created: str = ""
+    compile_s: float = 0.0
+
+
+@frozen
+class CacheReport:
+    """
+    A cache.
+
+    Attributes:
+        root: Its folder.
+        mode: ``rw``, ``ro`` or ``off``.
+        bases: Roots that are only read.
+        made: When the report was made, seconds since 1970.
+        stats: Totals of the own root.
+        rows: Every entry, the last used first.
+        failures: Remembered failures by key.
+        damages: What lies in quarantine.
+    """
+
+    root: str
+    mode: str
+    bases: tuple[str, ...]
+    made: float
+    stats: Stats
+    rows: tuple[Row, ...]
+    failures: tuple[tuple[str, Failure], ...]
+    damages: tuple[Damage, ...]
+
+    @property
+    def states(self) -> Counter[State]:
+        """How many entries are in each state."""
+        return Counter(row.state for row in self.rows)
+
+    @property
+    def reasons(self) -> Counter[str]:
+        """How many entries calls do not find for each reason."""
+        return Counter(row.reason for row in self.rows if row.reason)
+
+
+def report(store: Store) -> CacheReport:
+    """Look over a cache; loads nothing of it."""
+    metas = {meta.key: meta for meta in store.metas()}
+    rows = [_row(info, metas.get(info.key)) for info in store.entries()]
+    return CacheReport(
+        root=str(store.root),
+        mode=store.mode,
+        bases=tuple(map(str, store.bases)),
+        made=time.time(),
+        stats=store.stats(),
+        rows=tuple(sorted(rows, key=lambda row: (-row.info.last_use, row.info.key))),
+        failures=tuple(store.index.failures().items()),
+        damages=tuple(store.quarantined()),
+    )
+
+
+def _row(info: EntryInfo, meta: Meta | None) -> Row:
+    if meta is None:
+        return Row(info=info, state=State.DAMAGED, reason="its record cannot be read")
+    state, reason = _state(meta)
+    return Row(
+        info=info, state=state, reason=reason, created=meta.created, compile_s=meta.compile_s
+    )
+
+
+def _state(meta: Meta) -> tuple[State, str]:
+    """Return whether calls find an entry, and why not."""
+    try:
+        config, arch = Config.parse(meta.name)
+        verdict = check(config, arch)
+        if not verdict:
+            return State.REFUSED, f"{verdict.code}: the rules of {arch} refuse its config now"
+        wanted = spec.document(config, arch)
+    except ConfigError:
+        return State.UNKNOWN, "nothing here reads its config: a plugin may be missing"
+    except ToolchainError:
+        return State.UNKNOWN, "no compiler is installed here, so that no key can be looked for"
+    if spec.digest(wanted) != meta.key:
+        return State.OTHER, f"calls look for {' and '.join(_fields(meta, wanted))}"
+    missing = unsupported_levels(meta.host_isa)
+    if missing:
+        return State.CPU, f"its host part needs {', '.join(missing)}, which this CPU lacks"
+    return State.FOUND, ""
+
+
+def _fields(meta: Meta, wanted: dict[str, Any]) -> Iterator[str]:
+    """Yield in what a key document differs from the one that calls look for, briefly."""
+    ((_, differences),) = inventory.nearest([meta], wanted, 1)
+    seen = set()
+    for each in differences:
+        head, _, rest = each.field.partition(".")
+        text = f"other {head}"
+        if head == "toolchain":
+            text = f"{rest} {_word(each.wanted)} instead of {_word(each.found)}"
+        if text not in seen:
+            seen.add(text)
+            yield text
+
+
+def _word(value: Any) -> str:
+    return "none" if value == inventory.ABSENT else str(value)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+HTML that is escaped by construction: a text becomes markup through `escaped` alone.
+
+Names, reasons and sources come out of files that somebody else may have written. So a plain string
+is never markup: `tag` escapes every child and every value of an attribute that is not `Markup`.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from typing import Any
+
+from jitgen.text import printable
+
+_EMPTY = frozenset({"input", "meta", "line", "rect", "circle", "path"})
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def escaped(value: Any) -> Markup:
+    """
+    Return `value` as markup: itself if it is some, else its text with every special character
+    escaped, and what reorders or hides text shown as an escape.
+    """
+    if isinstance(value, Markup):
+        return value
+    return Markup(html.escape(printable(str(value), keep="\n\t"), quote=True))
+
+
+def joined(parts: Iterable[Any]) -> Markup:
+    """Return `parts` one behind the other."""
+    return Markup("".join(map(escaped, parts)))
+
+
+def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
+    """
+    Return an element.
+
+    Args:
+        name: Of the element.
+        children: Texts, which are escaped, and markup.
+        attributes: By name: ``class_`` is class, ``data_line`` is data-line. True is an attribute
+            without a value, None and False are none.
+    """
+    words = "".join(
+        f" {_attribute(key)}" if value is True else f' {_attribute(key)}="{escaped(value)}"'
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    if name in _EMPTY and not children:
+        return Markup(f"<{name}{words}>" if name in ("input", "meta") else f"<{name}{words}/>")
+    return Markup(f"<{name}{words}>{joined(children)}</{name}>")
+
+
+def table(
+    heads: Iterable[Any], rows: Iterable[Iterable[Any]], numbers: Iterable[int] = (), **more: Any
+) -> Markup:
+    """Return a table; `numbers` are the columns that are aligned to the right."""
+    right = set(numbers)
+
+    def cells(name: str, values: Iterable[Any], **extra: Any) -> Markup:
+        return joined(
+            tag(name, value, class_="number" if at in right else None, **extra)
+            for at, value in enumerate(values)
+        )
+
+    head = tag("thead", tag("tr", cells("th", heads, scope="col")))
+    body = tag("tbody", *(tag("tr", cells("td", row)) for row in rows))
+    return tag("div", tag("table", head, body, **more), class_="scroll")
+
+
+def fields(pairs: Iterable[tuple[Any, Any]]) -> Markup:
+    """Return names and values in two columns."""
+    return tag("dl", *(joined((tag("dt", name), tag("dd", value))) for name, value in pairs))
+
+
+def _attribute(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What is known of a kernel's speed: the problems that it was measured for, here or before jitgen was
+shipped, and those that it is chosen for, with the selector's reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from jitgen import plans
+from jitgen.config import Arch, Config
+from jitgen.errors import JitgenError, ToolchainError
+from jitgen.frozen import frozen
+from jitgen.inspect.hardware import Roofs, roofs
+from jitgen.targets import devices
+from jitgen.targets.legality import rules, target
+from jitgen.tuning import device as here
+from jitgen.tuning import known
+from jitgen.tuning.choice import Chooser, buckets
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+    from jitgen.tuning.record import TuningRecord
+
+MOST = 200
+"""Measurements on a page; the table of a device has some hundred."""
+
+_MOST_REASONS = 16
+
+
+@frozen
+class Measurement:
+    """
+    A kernel, measured for a problem.
+
+    Attributes:
+        problem: What stands for the bucket.
+        time_us: Of this kernel.
+        winner: Name of the fastest kernel.
+        best_us: Of that one.
+        rivals: How many kernels were measured.
+        source: ``tuned`` or ``shipped``.
+        device: Name of the device.
+        date: When, in ISO 8601.
+        flop: Operations; 0 of what multiplies nothing.
+        traffic: Bytes that cross memory, as the cost model counts them.
+    """
+
+    problem: Any
+    time_us: float
+    winner: str
+    best_us: float
+    rivals: int
+    source: str
+    device: str
+    date: str
+    flop: int
+    traffic: int
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte."""
+        return self.flop / self.traffic if self.traffic else 0.0
+
+    @property
+    def flop_rate(self) -> float:
+        """Operations in a second."""
+        return self.flop / self.time_us * 1e6
+
+    @property
+    def byte_rate(self) -> float:
+        """Bytes in a second."""
+        return self.traffic / self.time_us * 1e6
+
+
+@frozen
+class Reason:
+    """
+    A problem that a kernel is chosen for.
+
+    Attributes:
+        problem: What stands for the bucket.
+        source: What decided: ``tuned``, ``shipped``, ``model``, ...
+        why: The reason in one sentence.
+        plan: The plan that holds the problem; empty where it was measured.
+    """
+
+    problem: Any
+    source: str
+    why: str
+    plan: str = ""
+
+
+@frozen
+class Speed:
+    """
+    All of this about one kernel.
+
+    Attributes:
+        measurements: By problem; the first `MOST`.
+        reasons: For some of the problems that it is chosen for.
+        roofs: Of the devices that it was measured on.
+        excluded: Why it must not be chosen here; empty where it may.
+    """
+
+    measurements: tuple[Measurement, ...]
+    reasons: tuple[Reason, ...]
+    roofs: tuple[Roofs, ...]
+    excluded: str = ""
+
+
+def speed_of(
+    config: Config, arch: Arch, store: Store, plan_names: Iterable[str] | None = None
+) -> Speed:
+    """
+    Return what is known of the speed of a kernel; asks no device.
+
+    Args:
+        config: The kernel's.
+        arch: Its target.
+        store: Where measurements made here are.
+        plan_names: Plans whose problems it may be chosen for; None for the shipped ones.
+    """
+    name = config.name(arch)
+    found = sorted(_measured(config, arch, store), key=lambda each: each.problem.kind)
+    chooser = Chooser(lambda: store)
+    named = plans.names() if plan_names is None else plan_names
+    every = chain(
+        _of_measured(found, config, arch, chooser), _of_plans(config, arch, chooser, named)
+    )
+    reasons: dict[Any, Reason] = {}
+    for reason in every:
+        reasons.setdefault(reason.problem, reason)
+        if len(reasons) == _MOST_REASONS:
+            break
+    names = dict.fromkeys(each.device for each in found)
+    family, bits = target(arch).family, _bits(config)
+    known_roofs = (roofs(family, devices.find(arch, each), bits) for each in names)
+    return Speed(
+        measurements=tuple(found[:MOST]),
+        reasons=tuple(reasons.values()),
+        roofs=tuple(each for each in known_roofs if each is not None),
+        excluded=_exclusions(store, arch).get(name, ""),
+    )
+
+
+def _measured(config: Config, arch: Arch, store: Store) -> Iterator[Measurement]:
+    name = config.name(arch)
+    for source, device, record in _records(arch, store):
+        if record.problem.op == config.op and name in record.times_us:
+            yield Measurement(
+                problem=record.problem,
+                time_us=record.times_us[name],
+                winner=record.winner,
+                best_us=record.times_us[record.winner],
+                rivals=len(record.times_us),
+                source=source,
+                device=device,
+                date=record.date,
+                flop=_flop(record.problem),
+                traffic=_traffic(record.problem, config, arch, device),
+            )
+
+
+def _records(arch: Arch, store: Store) -> Iterator[tuple[str, str, TuningRecord]]:
+    try:
+        own = [] if store.tuned.is_empty else known.all_recorded(store, arch)
+    except ToolchainError:  # without a compiler's version nothing is known to hold
+        own = []
+    for record in own:
+        yield known.Source.TUNED, here.device_name(arch), record
+    for device in target(arch).devices:
+        shipped = known.shipped(arch, device.name)
+        for found in map(shipped.get, shipped):
+            if found is not None:  # one that is damaged is as if it were not there
+                yield known.Source.SHIPPED, device.name, found
+
+
+def _exclusions(store: Store, arch: Arch) -> dict[str, str]:
+    try:
+        return {} if store.tuned.is_empty else known.exclusions(store, arch)
+    except ToolchainError:
+        return {}
+
+
+def _flop(problem: Any) -> int:
+    n, k = getattr(problem, "n", 0), getattr(problem, "k", 0)
+    return 2 * problem.m * n * k if n and k else 0
+
+
+def _traffic(problem: Any, config: Config, arch: Arch, name: str) -> int:
+    device = devices.find(arch, name)
+    return rules(arch, config.op).predict(problem, config, device, device.num_sms).traffic_bytes
+
+
+def _bits(config: Config) -> int:
+    """Return the bits of the wider operand, at whose rate tensor cores multiply."""
+    operands: Any = getattr(config, "operands", None)
+    return max(operands.a_dtype.bits, operands.b_dtype.bits) if operands else 0
+
+
+def _may_serve(config: Config, problem: Any) -> bool:
+    """Say whether a config and a problem agree in all that both have, their types included."""
+    if problem.op != config.op:
+        return False
+    fields = {spec.name for spec in dataclasses.fields(config)}  # type: ignore[arg-type]
+    common = [spec.name for spec in dataclasses.fields(problem) if spec.name in fields]
+    if "operands" in fields:
+        common.append("operands")
+    return all(getattr(config, name) == getattr(problem, name) for name in common)
+
+
+def _of_measured(
+    found: Iterable[Measurement], config: Config, arch: Arch, chooser: Chooser
+) -> Iterator[Reason]:
+    every = (_reason(each.problem, config, arch, chooser) for each in found)
+    yield from (reason for reason in every if reason is not None)
+
+
+def _of_plans(
+    config: Config, arch: Arch, chooser: Chooser, names: Iterable[str]
+) -> Iterator[Reason]:
+    for name in names:
+        for sweep in plans.load(name).sweeps:
+            if not _may_serve(config, sweep.problem):
+                continue
+            for problem in buckets(sweep.problem, arch, (sweep.min_rows, sweep.max_rows)):
+                reason = _reason(problem, config, arch, chooser)
+                if reason is not None:
+                    yield replace(reason, plan=name)
+
+
+def _reason(problem: Any, config: Config, arch: Arch, chooser: Chooser) -> Reason | None:
+    try:
+        choice = chooser.select(problem, arch)
+    except JitgenError:  # sizes of other targets
+        return None
+    if choice.config != config:
+        return None
+    return Reason(problem=problem, source=str(choice.source), why=choice.why)

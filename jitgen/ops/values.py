@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+JITGEN_CHECK=1: what kernels take on trust, looked at. Which rows belong to which group lies on the
+device, so that looking waits for it; and a call that looks is never a remembered one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Layout
+from jitgen.errors import InputError
+from jitgen.layouts import ARGUMENT, GROUP_ALIGNMENT
+from jitgen.settings import settings
+
+
+def check_values(
+    layout: Layout,
+    found: Tensor | None,
+    rows: int,
+    *,
+    groups: int | None = None,
+    start: int = GROUP_ALIGNMENT,
+) -> None:
+    """
+    Do nothing unless JITGEN_CHECK is on; then require values of `found` that kernels can serve.
+
+    Waits for the device. While a CUDA graph is captured it does nothing, because values come when
+    the graph runs.
+
+    Args:
+        layout: How rows belong to groups.
+        found: offs, m_indices or masked_m of the right type and shape; None: every row counts.
+        rows: Rows of a; in the masked layout those of one group.
+        groups: Number of groups, where `found` does not tell: of the contiguous layout; None: any.
+        start: What rows of the contiguous layout a group starts at multiples of.
+
+    Raises:
+        InputError: A value is wrong; it says which, and where.
+    """
+    if found is None or not settings.check:
+        return
+    if found.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
+    {Layout.RAGGED: _ends, Layout.MASKED: _counts}.get(layout, _indices)(
+        ARGUMENT[layout], found.cpu(), (rows, groups, start)
+    )
+
+
+_Sizes = tuple[int, int | None, int]
+
+
+def _ends(name: str, ends: Tensor, sizes: _Sizes) -> None:
+    starts = torch.cat([ends.new_zeros(1), ends[:-1]])
+    if (place := _first(ends < starts)) is not None:
+        raise InputError(
+            name,
+            "must not decrease, and begin at 0 or above: they are cumulative ends of groups (got "
+            f"{int(ends[place])} after {int(starts[place])}, of group {place})",
+        )
+    if (place := _first(ends > sizes[0])) is not None:
+        raise InputError(
+            name, f"must be at most the {sizes[0]} rows (got {int(ends[place])}, of group {place})"
+        )
+
+
+def _counts(name: str, counts: Tensor, sizes: _Sizes) -> None:
+    if (place := _first((counts < 0) | (counts > sizes[0]))) is not None:
+        raise InputError(
+            name,
+            f"must be from 0 to the {sizes[0]} rows of a group (got {int(counts[place])}, of group "
+            f"{place})",
+        )
+
+
+def _indices(name: str, indices: Tensor, sizes: _Sizes) -> None:
+    _, groups, start = sizes
+    beyond = indices < -1
+    if groups is not None:
+        beyond |= indices >= groups
+    if (place := _first(beyond)) is not None:
+        most = "a group" if groups is None else f"one of the {groups} groups"
+        raise InputError(
+            name, f"must be {most}, or -1 for padding (got {int(indices[place])}, of row {place})"
+        )
+    padded = torch.nn.functional.pad(indices, (0, -len(indices) % start), value=-1)
+    last = padded.view(-1, start).amax(1).repeat_interleave(start)[: len(indices)]
+    if (place := _first((indices >= 0) & (indices != last))) is not None:
+        block = place // start * start
+        raise InputError(
+            name,
+            f"must have groups that start at multiples of {start} rows (got {int(indices[place])} "
+            f"for row {place}, and {int(last[place])} in rows {block} to {block + start - 1}, too)",
+        )
+
+
+def _first(is_wrong: Tensor) -> int | None:
+    """Return the first place of a mistake."""
+    places = is_wrong.nonzero()
+    return int(places[0]) if len(places) else None

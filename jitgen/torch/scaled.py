@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+`jitgen.torch.scaled_grouped_mm`: torch's functions of that name, of which there are two.
+
+``torch._scaled_grouped_mm`` finds out from its scales what they are of;
+``torch.nn.functional.scaled_grouped_mm`` is told by recipes. Which one is meant the argument behind
+`scale_a` says: a tensor in the first, a recipe in the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.nn.functional import ScalingType, SwizzleType
+
+from jitgen.errors import InputError
+from jitgen.formats.atoms import BYTES, PLACES, ROWS
+from jitgen.formats.protocol import ceil_div
+from jitgen.torch.forms import Scales, product
+
+_Tensors = Tensor | Sequence[Tensor]
+_Recipes = ScalingType | Sequence[ScalingType]
+_Swizzles = SwizzleType | Sequence[SwizzleType] | None
+_Operand = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""Scales and their recipes."""
+
+
+@overload
+def scaled_grouped_mm(  # torch's own
+    mat_a: Tensor,
+    mat_b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale_result: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> Tensor: ...
+
+
+@overload
+def scaled_grouped_mm(  # torch's own
+    mat_a: Tensor,
+    mat_b: Tensor,
+    scale_a: _Tensors,
+    scale_recipe_a: _Recipes,
+    scale_b: _Tensors,
+    scale_recipe_b: _Recipes,
+    swizzle_a: _Swizzles = None,
+    swizzle_b: _Swizzles = None,
+    bias: Tensor | None = None,
+    offs: Tensor | None = None,
+    output_dtype: torch.dtype | None = torch.bfloat16,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,
+) -> Tensor: ...
+
+
+def scaled_grouped_mm(
+    mat_a: Tensor, mat_b: Tensor, scale_a: Any, *given: Any, **named: Any
+) -> Tensor:
+    """
+    Do what ``torch._scaled_grouped_mm`` and ``torch.nn.functional.scaled_grouped_mm`` do, with the
+    arguments of either.
+
+    The forms are those of `grouped_mm`. Both operands have K contiguous: `mat_b` is
+    ``w.transpose(-2, -1)`` of weights (G, N, K).
+
+    ================================  ==========================  ==============================
+    recipe                            scale_a, (M, K) mat_a       scale_b, (G, K, N) mat_b
+    ================================  ==========================  ==============================
+    RowWise                           (M,) float32                (G, N) float32
+    TensorWise                        (1,) float32                (G,) float32
+    BlockWise1x128, mat_b's           (M, ceil(K / 128)) float32  (G, ceil(K / 128),
+    BlockWise128x128                                              ceil(N / 128)) float32
+    BlockWise1x32                     (R, S) float8_e8m0fnu       (G, R * S) float8_e8m0fnu
+    [BlockWise1x16, TensorWise]       (R, S) float8_e4m3fn and    (G, R * S) float8_e4m3fn and
+                                      (1,) float32                (G,) or (1,) float32
+    ================================  ==========================  ==============================
+
+    With a 3D `mat_a` the first three have (G, M) for (M,), and its last two (G, R * S). R and S are
+    rows and scales along K, up to multiples of 128 and 4, each group's rows on their own, swizzled
+    as SWIZZLE_32_4_4: torch's blocked order, which `jitgen.quantize.to_torch` makes. Operands are
+    float8_e4m3fn; float4_e2m1fn_x2 with the last two. Without recipes it is RowWise where scales
+    are float32, and BlockWise1x32 where they are float8_e8m0fnu.
+
+    Args:
+        mat_a: As `grouped_mm` takes it.
+        mat_b: Likewise.
+        scale_a: See above; several in a list.
+        given: What comes behind, of either function.
+        named: Likewise. `use_fast_accum` changes nothing: how sums are promoted is the kernel's.
+
+    Raises:
+        InputError: An argument is wrong, or there is no kernel: the message says what is allowed.
+        JitgenError: As `jitgen.grouped_gemm`.
+    """
+    has_recipes = "scale_recipe_a" in named or "scale_recipe_b" in named
+    if has_recipes or (given and not isinstance(given[0], Tensor)):
+        return _by_recipes(mat_a, mat_b, scale_a, *given, **named)
+    return _by_scales(mat_a, mat_b, scale_a, *given, **named)
+
+
+def _by_scales(  # noqa: PLR0913, PLR0917  # torch's own
+    mat_a: Tensor,
+    mat_b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale_result: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,  # noqa: ARG001  # torch's own
+) -> Tensor:
+    if scale_result is not None:
+        raise InputError("scale_result", "must be None: no kernel scales its result")
+    is_mx = scale_a.dtype is torch.float8_e8m0fnu
+    return _product(
+        mat_a,
+        mat_b,
+        ((scale_a,), (ScalingType.BlockWise1x32 if is_mx else ScalingType.RowWise,)),
+        ((scale_b,), (ScalingType.BlockWise1x32 if is_mx else ScalingType.RowWise,)),
+        (offs, bias, out_dtype),
+    )
+
+
+def _by_recipes(  # noqa: PLR0913, PLR0917  # torch's own
+    mat_a: Tensor,
+    mat_b: Tensor,
+    scale_a: _Tensors,
+    scale_recipe_a: _Recipes,
+    scale_b: _Tensors,
+    scale_recipe_b: _Recipes,
+    swizzle_a: _Swizzles = None,
+    swizzle_b: _Swizzles = None,
+    bias: Tensor | None = None,
+    offs: Tensor | None = None,
+    output_dtype: torch.dtype | None = torch.bfloat16,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,  # noqa: ARG001  # torch's own
+) -> Tensor:
+    _require_contraction(mat_a, mat_b, contraction_dim)
+    operands = []
+    for name, scales, recipes, swizzles in (
+        ("a", scale_a, scale_recipe_a, swizzle_a),
+        ("b", scale_b, scale_recipe_b, swizzle_b),
+    ):
+        listed = _listed(recipes)
+        _require_swizzle(name, listed, _listed(swizzles))
+        operands.append((_listed(scales), listed))
+    return _product(mat_a, mat_b, operands[0], operands[1], (offs, bias, output_dtype))
+
+
+def _product(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    of_a: _Operand,
+    of_b: _Operand,
+    rest: tuple[Tensor | None, Tensor | None, torch.dtype | None],
+) -> Tensor:
+    """Return the product of operands with their scales and recipes; `rest`: offs, bias, dtype."""
+    names = tuple("+".join(recipe.name for recipe in recipes) for _, recipes in (of_a, of_b))
+    if names not in _KINDS:
+        known = ", ".join(f"{a} with {b}" for a, b in _KINDS)
+        raise InputError("scale_recipe_a", f"must be one of {known} (got {' with '.join(names)})")
+    for name, (scales, recipes) in (("scale_a", of_a), ("scale_b", of_b)):
+        if len(scales) != len(recipes) or not all(isinstance(x, Tensor) for x in scales):
+            raise InputError(
+                name, f"must be a tensor for each recipe, {len(recipes)} (got {len(scales)})"
+            )
+    scales = _KINDS[names](mat_a, mat_b, of_a[0], of_b[0])
+    offs, bias, out_dtype = rest
+    return product(mat_a, mat_b, scales, offs, bias, out_dtype or torch.bfloat16)
+
+
+_Scales = tuple[Tensor, ...]
+
+
+def _as_given(_mat_a: Tensor, _mat_b: Tensor, of_a: _Scales, of_b: _Scales) -> Scales:
+    return Scales(of_a[0], of_b[0])
+
+
+def _blocks(_mat_a: Tensor, mat_b: Tensor, of_a: _Scales, of_b: _Scales) -> Scales:
+    """In weights (G, K, N) K comes first, in their scales, too."""
+    if mat_b.dim() != 3 or of_b[0].dim() != 3:
+        raise InputError(
+            "scale_b",
+            "must have 3 dimensions, (G, ceil(K / 128), ceil(N / 128)), as a 3D mat_b has (got "
+            f"{tuple(of_b[0].shape)} for {tuple(mat_b.shape)})",
+        )
+    return Scales(of_a[0], of_b[0].transpose(1, 2))
+
+
+def _mx(mat_a: Tensor, mat_b: Tensor, of_a: _Scales, of_b: _Scales) -> Scales:
+    return Scales(
+        _atoms("scale_a", of_a[0], mat_a, mat_a.shape[-1], 32),
+        _atoms("scale_b", of_b[0], mat_b, mat_b.shape[-2], 32),
+    )
+
+
+def _nv(mat_a: Tensor, mat_b: Tensor, of_a: _Scales, of_b: _Scales) -> Scales:
+    groups = max(mat.shape[0] for mat in (mat_a, mat_b) if mat.dim() == 3)
+    return Scales(
+        _atoms("scale_a", of_a[0], mat_a, mat_a.shape[-1], 16),
+        _atoms("scale_b", of_b[0], mat_b, mat_b.shape[-2], 16),
+        (of_a[1] * of_b[1]).reshape(-1).expand(groups).contiguous(),
+    )
+
+
+def _atoms(name: str, scale: Tensor, matrix: Tensor, elements: int, values: int) -> Tensor:
+    """Return a view of scales in torch's blocked order as kernels take them."""
+    per_element = 2 if matrix.dtype is torch.float4_e2m1fn_x2 else 1
+    columns = ceil_div(ceil_div(elements * per_element, values), PLACES)
+    front = matrix.shape[:-2]
+    wanted = columns * (BYTES if front else PLACES)
+    is_right = scale.dim() == 2 and scale.is_contiguous() and scale.shape[1] % wanted == 0
+    if not is_right or (front and scale.shape[0] != front[0]):
+        size = f"(G, a multiple of {wanted})" if front else f"(R, {wanted})"
+        raise InputError(
+            name,
+            f"must be contiguous, {size}, in blocks of 128 rows x 4 scales along K (got "
+            f"{tuple(scale.shape)}, strides {scale.stride()})",
+        )
+    if not front:
+        scale = scale[: scale.shape[0] // ROWS * ROWS]
+    return scale.reshape(*front, -1, columns, BYTES)
+
+
+_KINDS: dict[tuple[str, ...], Callable[[Tensor, Tensor, _Scales, _Scales], Scales]] = {
+    ("RowWise", "RowWise"): _as_given,
+    ("TensorWise", "TensorWise"): _as_given,
+    ("BlockWise1x128", "BlockWise128x128"): _blocks,
+    ("BlockWise1x32", "BlockWise1x32"): _mx,
+    ("BlockWise1x16+TensorWise", "BlockWise1x16+TensorWise"): _nv,
+}
+"""What makes jitgen's scales of torch's, by the recipes of both operands."""
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    """Return what torch takes alone or in a list."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+def _require_swizzle(name: str, recipes: tuple[Any, ...], swizzles: tuple[Any, ...]) -> None:
+    """Require scales of a byte to be in blocks, and no others."""
+    is_blocked = bool(recipes) and recipes[0].name in {"BlockWise1x16", "BlockWise1x32"}
+    wanted = "SWIZZLE_32_4_4" if is_blocked else "NO_SWIZZLE"
+    found = swizzles[0].name if swizzles else "NO_SWIZZLE"
+    if found != wanted:
+        raise InputError(f"swizzle_{name}", f"must be {wanted} for {recipes[0].name} (got {found})")
+
+
+def _require_contraction(mat_a: Tensor, mat_b: Tensor, dims: Sequence[int]) -> None:
+    """Require K to be where torch has it by default."""
+    usual = (mat_a.dim() - 1, mat_b.dim() - 2)
+    if dims and tuple(d % m.dim() for d, m in zip(dims, (mat_a, mat_b), strict=True)) != usual:
+        raise InputError(
+            "contraction_dim",
+            f"must be left out or {list(usual)}: K is mat_a's last dimension, mat_b's one before "
+            f"(got {list(dims)})",
+        )

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.compile on the GPU at hand: its CUDA graphs hold kernels of jitgen's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+import jitgen
+from jitgen.settings import settings
+from tests import needs
+from tests.traced import EVERY, GROUPS, OTHER_ROWS, ROWS, K, N, Traced, ends, normal
+
+pytestmark = [
+    needs.compiler,
+    needs.linker,
+    pytest.mark.filterwarnings("ignore::UserWarning:torch.*"),
+    pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _afresh(prewarmed: None) -> Iterator[None]:
+    """Kernels of so small problems nobody carries here."""
+    torch._dynamo.reset()
+    with settings.scope(on_miss="compile"):
+        yield
+
+
+def parts(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def on_gpu(traced: Traced, rows: int) -> tuple[Tensor, ...]:
+    return tuple(x.cuda() for x in traced.tensors(rows))
+
+
+@pytest.mark.parametrize("traced", EVERY, ids=str)
+def test_less_overhead(traced: Traced) -> None:
+    """Warmed up, captured and replayed, with the values of an eager call each time."""
+    compiled = torch.compile(traced.call, fullgraph=True, mode="reduce-overhead")
+    for rows in (ROWS, ROWS, ROWS, *OTHER_ROWS):
+        expected = parts(traced.call(*on_gpu(traced, rows)))
+        torch.compiler.cudagraph_mark_step_begin()
+        found = [x.clone() for x in parts(compiled(*on_gpu(traced, rows)))]
+
+        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
+def test_a_graphs_memory_is_its_own() -> None:
+    """
+    Scales of one that operands without any get used to be made while torch warmed up, in the pool
+    of the graph that followed, and torch refuses what it finds there and did not give out.
+    """
+    offs = ends(ROWS).cuda()
+    layers = [normal(i, GROUPS, N, K).cuda() for i in range(2)]
+
+    def model(x: Tensor) -> Tensor:
+        return jitgen.grouped_gemm(x, layers[0], offs=offs) + jitgen.grouped_gemm(
+            x, layers[1], offs=offs
+        )
+
+    x = normal(ROWS, ROWS, K).cuda()
+    with jitgen.Session():
+        compiled = torch.compile(model, fullgraph=True, mode="reduce-overhead")
+        results = []
+        for _ in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            results.append(compiled(x).clone())
+
+    assert all(torch.equal(each, model(x)) for each in results)
