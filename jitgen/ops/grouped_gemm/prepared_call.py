@@ -116,18 +116,15 @@ class UnpackedLaunch(AnyLaunch):
         Unpacked weights are memory of torch's allocator, which a later use of the same stream may
         have as soon as this returns.
 
-        Raises:
-            ValueError: There is a bias.
         """
-        if bias is not None:
-            raise ValueError("there is a bias")
         if out is None:
             shape = (*a.shape[: self.front], self.columns)
             out = a.new_empty(shape, dtype=self.out_dtype)
         values = b.values.new_empty((b.groups, b.n, b.k), dtype=torch.float8_e4m3fn)
         scale = b.factor.new_empty((b.groups, b.n))
         self.unpack(b.values, b.factor, values, scale, *self.tail)
-        self.function(a, values, a_scale, scale, groups, out, *self.tail)
+        more = () if bias is None else (bias,)
+        self.function(a, values, a_scale, scale, *more, groups, out, *self.tail)
         return out
 
 

@@ -23,7 +23,7 @@ _PARAMETERS = frozenset(
         *("math_warpgroups", "waves", "threads", "load_registers", "math_registers"),
         *("num_ab_stage", "part_m", "out_n", "epilogue_n", "max_entries"),
         *("scale_chunk", "scale_columns", "scale_values", "scale_box", "scale_pitch"),
-        *("a_scale_granularity", "b_layout"),
+        *("a_scale_granularity", "b_layout", "bias"),
     )
 )
 

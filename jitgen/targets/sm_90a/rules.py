@@ -131,6 +131,7 @@ class Sm90Rules:
     def derive(self, config: KernelConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_what_is_to_come(config, "sm_90a", self.space)
+        self._check_bias(config)
         refuse_selectors(config, "sm_90a")
         refuse_pairs(config, "sm_90a")
         self._check_instruction(config)
@@ -227,6 +228,22 @@ class Sm90Rules:
             "CTAs of a cluster 2x1 would not keep step; allowed: 1x1, 1x2",
         )
 
+    def _check_bias(self, config: KernelConfig) -> None:
+        """Refuse a bias but beside scales of rows, whose way from memory to threads it goes."""
+        types = config.operands
+        refuse_unless(
+            not config.epilogue.bias
+            or (_is_promoted(config) and types.scale_granularity is ScaleGranularity.ROW),
+            "E_EPILOGUE",
+            f"a bias beside {types.text}, unlike e4m3 with row scales, has no sm_90a kernel: add "
+            "it afterwards",
+        )
+        refuse_unless(
+            not config.epilogue.bias or config.schedule.split_k == 1,
+            "E_EPILOGUE",
+            f"split_k={config.schedule.split_k} with a bias: each part of K would add it",
+        )
+
     def _check_split_k(self, config: KernelConfig) -> None:
         tile, split_k = config.tile, config.schedule.split_k
         refuse_unless(
@@ -314,7 +331,8 @@ class Sm90Rules:
                 stage += _waves(tile.m) * _align(_scale_box(config), 32) * 4
                 fixed += 2 * SCALE_CHUNK * _scale_values(tile.n) * 4
             case ScaleGranularity.ROW:
-                fixed += 2 * (tile.m + tile.n) * 4
+                columns = tile.n * (2 if config.epilogue.bias else 1)
+                fixed += 2 * (tile.m + columns) * 4
             case _:
                 fixed += 16
         if config.layout is not Layout.CONTIGUOUS:
