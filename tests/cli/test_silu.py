@@ -72,7 +72,7 @@ def test_select(jitgen: Jitgen) -> None:
     [
         (
             ("select", "--op", "silu", *SIZES),
-            "'silu' is not known; allowed: grouped_gemm, moe_fc2_dense, quantize, si",
+            "'silu' is not known; allowed: grouped_gemm, moe_fc2_dense, quantize, route, si",
         ),
         (
             ("select", *OP, *SIZES, "-k", "64"),
