@@ -6,6 +6,11 @@
 #
 #     {"bias":false,"experts":128,"grouped":false,"op":"route","scores_dtype":"bf16",
 #     "scoring":"softmax","tiling":{"cluster":1,"is_spread":false,"threads":512,"use_pdl":true}}
+#
+# To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
+# `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
+# config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
+# under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
 Routing on a GPU: experts of each token, sorted.
 
