@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -55,6 +56,12 @@ class Case:
 
 
 FORMATS = ("bf16", "block128", "row", "wide1", "exact1", "exact1_row")
+_ON_EVERY_PUSH = ("bf16", "block128", "wide1")
+SOME_FORMATS = tuple(
+    form if form in _ON_EVERY_PUSH else pytest.param(form, marks=pytest.mark.nightly)
+    for form in FORMATS
+)
+"""All of them at night: each has kernels of its own to compile."""
 
 
 def make(form: str, tokens: int = 19, seed: int = 0, **config: Any) -> Case:

@@ -8,8 +8,9 @@ transformers: jitgen as an implementation of experts, for bfloat16 and FP8 model
     model = AutoModelForCausalLM.from_pretrained(name, experts_implementation="jitgen")
 
 It serves every model whose experts go through transformers' interface with weights (E, N, K):
-Mixtral, Qwen3-MoE, DeepSeek-V3 and most others. SwiGLU is a kernel; another activation is computed
-by the model's own code between the two products. There are no gradients.
+Mixtral, Qwen3-MoE, DeepSeek-V3 and most others; and gpt-oss, whose weights are MXFP4's. SwiGLU is a
+kernel; another activation is computed by the model's own code between the two products. There are
+no gradients.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from jitgen.config import Arch
 from jitgen.errors import InputError, ToolchainError
 from jitgen.formats.block128 import per_token_group
+from jitgen.formats.prepared import prepare_mxfp4_from
 from jitgen.frozen import frozen
 from jitgen.layer import plan as plans
 from jitgen.layer.call import run
@@ -161,6 +163,8 @@ class GatedChain(Chain):
 
 
 def _chain(module: Any, top_k: int) -> Chain:
+    if type(module).__name__ == "GptOssExperts":
+        return gpt_oss_chain(module, top_k)
     _require_kind(module)
     fields = {}
     for ours, theirs in (("w13", "gate_up_proj"), ("w2", "down_proj")):
@@ -169,17 +173,52 @@ def _chain(module: Any, top_k: int) -> Chain:
         if weight.dtype is torch.float8_e4m3fn:
             fields[f"{ours}_scale"] = getattr(module, f"{theirs}_scale_inv").detach().float()
     weights = ExpertWeights(**fields)
-    config: dict[str, Any] = {
-        "hidden": weights.hidden,
-        "intermediate": weights.intermediate,
-        "experts": max(weights.groups, top_k),  # of a share, whose ids end with its own
-        "local_experts": weights.groups,
-        "top_k": top_k,
-    }
     activation = _activation(module)
     if activation is None:
-        return GatedChain(config=MoEConfig(**config), weights=weights, module=module)
-    return Chain(config=MoEConfig(**config, **activation), weights=weights)
+        return GatedChain(config=_config(weights, top_k), weights=weights, module=module)
+    return Chain(config=_config(weights, top_k, **activation), weights=weights)
+
+
+def gpt_oss_chain(module: Any, top_k: int) -> Chain:
+    """
+    Return the chain of gpt-oss's experts: bfloat16 weights (E, K, N) with a bias.
+
+    Their values are those of an MXFP4 checkpoint, so that they go back into MXFP4 without a loss,
+    which is what kernels with a bias read: besides the model's own, 4.25 bits a weight.
+
+    Raises:
+        InputError: They have other values, as after training.
+    """
+    fields: dict[str, Any] = {}
+    for ours, theirs in (("w13", "gate_up_proj"), ("w2", "down_proj")):
+        weight = getattr(module, theirs).detach().transpose(1, 2)
+        fields[ours] = prepare_mxfp4_from(weight, layout="wide1")
+        fields[f"{ours}_bias"] = getattr(module, f"{theirs}_bias").detach().float().contiguous()
+        for group, each in enumerate(weight):
+            if not torch.equal(
+                fields[ours].part(slice(group, group + 1)).weights()[0], each.float()
+            ):
+                raise InputError(
+                    "experts_implementation",
+                    f"jitgen adds a bias beside MXFP4 weights alone, and {theirs} has values that "
+                    "MXFP4 has not; take grouped_mm for this model",
+                )
+    weights = ExpertWeights(**fields)
+    gate = {"limit": float(module.limit), "alpha": float(module.alpha)}
+    config = _config(weights, top_k, activation="swiglu_oai", interleaved=True, **gate)
+    return Chain(config=config, weights=weights)
+
+
+def _config(weights: ExpertWeights, top_k: int, **activation: Any) -> MoEConfig:
+    """Return the layer of a module, or of the share of experts that it is."""
+    return MoEConfig(
+        hidden=weights.hidden,
+        intermediate=weights.intermediate,
+        experts=max(weights.groups, top_k),  # of a share, whose ids end with its own
+        local_experts=weights.groups,
+        top_k=top_k,
+        **activation,
+    )
 
 
 def _require_kind(module: Any) -> None:

@@ -34,7 +34,7 @@ def register() -> None:
         _logger.info("VLLM_PLUGINS does not name %s: vLLM keeps its own experts", NAME)
         return
     for name, backends in _ORACLES.items():
-        oracle = importlib.import_module(f"vllm.model_executor.layers.fused_moe.oracle.{name}")
+        oracle: Any = importlib.import_module(f"vllm.model_executor.layers.fused_moe.oracle.{name}")
         choose = oracle.backend_to_kernel_cls
         if not hasattr(choose, NAME):
             oracle.backend_to_kernel_cls = extended(choose, backends)

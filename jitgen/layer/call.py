@@ -12,6 +12,7 @@ from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.layer.workspace import Workspace
 from jitgen.ops import calling as common
 from jitgen.ops.calling import calling
+from jitgen.ops.route.results import Routing, Sorting
 
 
 def moe(  # noqa: PLR0913  # each is one thing to say
@@ -32,6 +33,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     alpha: float | None = None,
     experts: int | None = None,
     first_expert: int = 0,
+    sorting: Routing | Sorting | None = None,
     shared: Tensor | None = None,
     out: Tensor | None = None,
     workspace: Workspace | None = None,
@@ -71,6 +73,8 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         experts: Experts of the whole layer; None: `first_expert` and those of `w13`.
         first_expert: The number of `w13`'s first expert: ranks that share a layer have parts of it,
             and add up their results.
+        sorting: What `jitgen.route` or `jitgen.sort_pairs` gave for these `topk_ids` and the
+            experts here, which saves the launch that sorts. Its values are not checked.
         shared: (T, H) bfloat16, added at the end: the result of experts that all tokens share.
         out: (T, H) bfloat16, H contiguous: where the result goes; it may be x.
         workspace: Memory between the launches; None: torch's allocator is asked.
@@ -110,9 +114,8 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         chunk_tokens=chunk_tokens,
         min_latency=min_latency,
     )
-    return run(
-        Chain(config=config, weights=weights), x, topk_weights, topk_ids, shared, out, workspace
-    )
+    chain = Chain(config=config, weights=weights)
+    return run(chain, x, topk_weights, topk_ids, shared, out, workspace, sorting)
 
 
 def run(  # what a call and a module have in common
@@ -123,6 +126,7 @@ def run(  # what a call and a module have in common
     shared: Tensor | None = None,
     out: Tensor | None = None,
     workspace: Workspace | None = None,
+    sorting: Routing | Sorting | None = None,
 ) -> Tensor:
     """
     Check the tensors of a call and run the chain.
@@ -132,11 +136,28 @@ def run(  # what a call and a module have in common
     """
     with calling("moe"):
         _check(chain, x, topk_weights, topk_ids, shared, out)
+        pairs = None if sorting is None else _sorted(chain, sorting, topk_ids)
         if workspace is not None:
             workspace.require(chain.config, chain.weights)
         out = x.new_empty(x.shape) if out is None else out
         ids, counts = topk_ids.to(torch.int32).contiguous(), topk_weights.contiguous()
-        return chain.run_in_chunks(x, counts, ids, shared, out, workspace)
+        return chain.run_in_chunks(x, counts, ids, shared, out, workspace, pairs)
+
+
+def _sorted(chain: Chain, given: Routing | Sorting, topk_ids: Tensor) -> Sorting:
+    """Return what is known of the rows of a call's pairs, if it can be theirs."""
+    found = Sorting(*given[-3:])
+    for name, shape in (
+        ("offs", (chain.weights.groups,)),
+        ("permutation", (topk_ids.numel(),)),
+        ("inverse", tuple(topk_ids.shape)),
+    ):
+        tensor = getattr(found, name)
+        common.require_tensor(f"sorting.{name}", tensor)
+        common.require_dtype(f"sorting.{name}", tensor, [torch.int32], None)
+        common.require_shape(f"sorting.{name}", tensor, shape, "for these topk_ids and experts")
+        common.require_device(f"sorting.{name}", tensor, ("topk_ids", topk_ids))
+    return found
 
 
 def _check(

@@ -117,9 +117,10 @@ class Chain:
         shared: Tensor | None,
         out: Tensor,
         into: Buffers = NEW,
+        sorting: Sorting | None = None,
     ) -> Tensor:
-        """Run every launch for tokens that go through at once."""
-        pairs = self.sort(topk_ids)
+        """Run every launch for tokens that go through at once; `sorting` is theirs, if known."""
+        pairs = self.sort(topk_ids) if sorting is None else sorting
         h = self.gate_up(self.gather(x, pairs, into), pairs, into)
         y = self.down(self.activate(h, pairs, into), pairs, into)
         return self.combine(y, pairs, topk_weights, shared, out)
@@ -132,21 +133,29 @@ class Chain:
         shared: Tensor | None,
         out: Tensor,
         workspace: Workspace | None,
+        sorting: Sorting | None = None,
     ) -> Tensor:
-        """Run chunk after chunk, as many tokens at once as the layer and the workspace allow."""
+        """
+        Run chunk after chunk, as many tokens at once as the layer and the workspace allow; a
+        sorting of all tokens says nothing of a chunk's.
+        """
         tokens, most = x.shape[0], self.config.chunk_tokens
         if workspace is not None:
             most = min(most, workspace.tokens)
+        if not tokens:
+            return out
+        if tokens <= most:  # without five views
+            into = NEW if workspace is None else workspace.buffers(tokens)
+            return self.run(x, topk_weights, topk_ids, shared, out, into, sorting)
         for first in range(0, tokens, most):
             part = slice(first, min(first + most, tokens))
-            size = part.stop - part.start
             self.run(
                 x[part],
                 topk_weights[part],
                 topk_ids[part],
                 None if shared is None else shared[part],
                 out[part],
-                NEW if workspace is None else workspace.buffers(size),
+                NEW if workspace is None else workspace.buffers(part.stop - part.start),
             )
         return out
 

@@ -18,6 +18,7 @@ from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace
+from jitgen.ops.route.results import Routing, Sorting
 from jitgen.plans import Plan, configs
 from jitgen.runtime.prewarm import PrewarmReport, prewarm
 
@@ -74,6 +75,7 @@ class MoELayer(nn.Module):
         for name, tensor in weights.tensors.items():
             self.register_buffer(name, tensor)
         self._chain = self._bind()
+        self.register_load_state_dict_post_hook(_rebind)  # type: ignore[no-untyped-call]
 
     @property
     def weights(self) -> ExpertWeights:
@@ -93,6 +95,7 @@ class MoELayer(nn.Module):
         topk_weights: Tensor,
         topk_ids: Tensor,
         *,
+        sorting: Routing | Sorting | None = None,
         shared: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
@@ -103,10 +106,11 @@ class MoELayer(nn.Module):
             x: (T, H) bfloat16.
             topk_weights: (T, k) float32.
             topk_ids: (T, k) int32 or int64.
+            sorting: What `jitgen.route` gave for them, which saves the launch that sorts.
             shared: (T, H) bfloat16, added at the end.
             out: (T, H) bfloat16: where the result goes.
         """
-        return run(self._chain, x, topk_weights, topk_ids, shared, out, self.workspace)
+        return run(self._chain, x, topk_weights, topk_ids, shared, out, self.workspace, sorting)
 
     def plan(
         self,
@@ -214,11 +218,16 @@ class MoELayer(nn.Module):
                 )
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._workspace = None
-        self._chain = self._bind()
-        self._like = self._chain.weights
+        _rebind(self)
         return self
 
     def _bind(self) -> Chain:
         """Return the chain over the buffers as they are now."""
         tensors = {name: getattr(self, name) for name in self._like.tensors}
         return Chain(config=self.config, weights=self._like.of(tensors))
+
+
+def _rebind(layer: MoELayer, *_: object) -> None:
+    """Let the chain of a layer have its buffers, where others took their place."""
+    layer._chain = layer._bind()
+    layer._like = layer._chain.weights

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 import jitgen
 from jitgen.bench.layer import deep_gemm, inductor, ours
+from jitgen.bench.layer import run as running
 from jitgen.bench.layer.cases import EXPERTS, TOKENS, Case, plan
 from jitgen.bench.layer.operands import Experts, Operands
 from jitgen.bench.layer.report import Found, LayerReport, tables, targets
@@ -19,7 +21,9 @@ from jitgen.bench.peers import Unavailable
 from jitgen.config import Arch
 from jitgen.errors import ConfigError
 from jitgen.layer import reference
+from jitgen.tuning.measure.clock import Batch, Call
 from jitgen.tuning.measure.errors import WrongResult
+from jitgen.tuning.measure.times import Times
 from tests import needs
 
 TRITON = find_spec("triton") is not None
@@ -67,7 +71,7 @@ def test_the_plan() -> None:
 @needs.compiler
 @pytest.mark.usefixtures("shared_cache")
 class TestSides:
-    @pytest.mark.parametrize("tokens", [1, 7])
+    @pytest.mark.parametrize("tokens", [7, pytest.param(1, marks=pytest.mark.nightly)])
     def test_ours(self, experts: Experts, tokens: int) -> None:
         operands = Operands(small(tokens), experts, "cpu")
         ready = ours.prepare(operands)
@@ -148,6 +152,44 @@ def test_places_of_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(place.unique()) == 1400
     assert torch.equal(torch.bincount(owners[owners >= 0], minlength=4), padded)
     assert (owners[int(padded.sum()) :] == -1).all()
+
+
+@needs.compiler
+@pytest.mark.usefixtures("shared_cache")
+def test_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, without graphs and clocks of a GPU: who is here is checked and timed."""
+
+    def capture(calls: Sequence[Call]) -> Batch:
+        def replay() -> None:
+            for call in calls:
+                call()
+
+        return Batch(calls=tuple(calls), replay=replay)
+
+    def timed(batches: Sequence[Batch], **_: int) -> list[Times]:
+        for batch in batches:
+            batch.replay()
+        return [Times(seconds=(2e-5, 3e-5, 4e-5)) for _ in batches]
+
+    monkeypatch.setattr(running, "_DEVICE", "cpu")
+    monkeypatch.setattr(running, "require_gpu", lambda _: None)
+    monkeypatch.setattr(running, "copy_rate", lambda: 1e9)
+    monkeypatch.setattr(running.gpu, "conditions", dict)
+    monkeypatch.setattr(running.Batch, "capture", capture)
+    monkeypatch.setattr(running, "compete_in_batches", timed)
+    report, saved = LayerReport(), []
+    sides = (ours.OURS, deep_gemm.MASKED, deep_gemm.CONTIGUOUS)
+    cases = [small(3), small(9, experts=2)]
+    done = list(running.run(report, cases, running.Method(sides=sides), lambda: saved.append(1)))
+
+    assert done == cases
+    assert saved == [1, 1]
+    first = report.found[0]
+    assert first.times_us == {ours.OURS: 30.0}
+    assert tuple(first.steps_us) == ours.STEPS
+    assert 0 < first.errors[ours.OURS] < 0.07
+    assert first.floor_us == first.active * 3 * 256 * 128 * 1e-3
+    assert set(first.missing) == set(sides[1:])
 
 
 @pytest.mark.parametrize("tokens", [1, 7])

@@ -94,6 +94,7 @@ def generated(made: Any, implementation: str, ids: Tensor) -> tuple[Tensor, Tens
 
 @pytest.mark.parametrize("name", NAMES)
 class TestAModel:
+    @pytest.mark.nightly
     def test_prefill(self, name: str) -> None:
         """Within what the other implementation of transformers differs from eager."""
         made = model(name)
@@ -131,6 +132,7 @@ class TestAModel:
 
         assert compared > NEW
 
+    @pytest.mark.nightly
     def test_one_token(self, name: str) -> None:
         made = model(name)
         with torch.no_grad():
@@ -198,6 +200,7 @@ def with_fp8(made: Any, name: str) -> tuple[str, Any]:
 
 
 class TestAModule:
+    @pytest.mark.nightly
     def test_another_activation(self) -> None:
         """Where no kernel computes it, the model's own code does."""
         made = transformers.AutoModelForCausalLM.from_config(
@@ -227,6 +230,7 @@ class TestAModule:
         assert reference.relative_error(found, expected) < 0.01
         assert not found[2].any()
 
+    @pytest.mark.nightly
     def test_new_weights_are_seen(self) -> None:
         experts = model("mixtral").get_submodule("model.layers.0.mlp.experts")
         given = torch.randn(3, HIDDEN).bfloat16(), torch.tensor([[0, 1]] * 3), torch.rand(3, 2)
@@ -244,21 +248,52 @@ class TestAModule:
         with pytest.raises(InputError, match="no gradients"):
             made(torch.tensor([[1, 2]]))
 
-    def test_a_bias_is_refused(self) -> None:
-        """gpt-oss has one in bfloat16, and transposed weights."""
-        made = transformers.AutoModelForCausalLM.from_config(
-            transformers.GptOssConfig(
-                **{**_COMMON, "head_dim": 32}, num_local_experts=4, num_experts_per_tok=2
-            ),
-            dtype=torch.bfloat16,
-        )
+
+def gpt_oss() -> Any:
+    """Return a tiny gpt-oss with the values of MXFP4 weights, as after loading a checkpoint."""
+    torch.manual_seed(2)
+    made = transformers.AutoModelForCausalLM.from_config(
+        transformers.GptOssConfig(
+            **{**_COMMON, "head_dim": 32}, num_local_experts=4, num_experts_per_tok=2
+        ),
+        dtype=torch.bfloat16,
+    ).eval()
+    for name in expert_names(made):
+        experts = made.get_submodule(name)
+        for part in ("gate_up_proj", "down_proj"):
+            weight = getattr(experts, part)
+            rounded = jitgen.quantize.prepare_mxfp4_from(weight.data.transpose(1, 2)).weights()
+            weight.data = rounded.transpose(1, 2).contiguous().bfloat16()
+            getattr(experts, f"{part}_bias").data.normal_()
+    return made
+
+
+class TestGptOss:
+    def test_a_model(self) -> None:
+        """Its biases and its activation, without a loss in its weights."""
+        made = gpt_oss()
+        ids = torch.randint(0, 128, (2, PROMPT))
+        with torch.no_grad():
+            made.set_experts_implementation("eager")
+            expected = made(ids).logits
+            made.set_experts_implementation(integration.IMPLEMENTATION)
+            found = made(ids).logits
+
+        assert reference.relative_error(found, expected) < 0.02
+
+    def test_other_values_are_refused(self) -> None:
+        made = gpt_oss()
+        experts = made.get_submodule(expert_names(made)[0])
+        with torch.no_grad():
+            experts.down_proj[2, 5, 7] += 0.001
         made.set_experts_implementation(integration.IMPLEMENTATION)
 
-        with torch.no_grad(), pytest.raises(InputError, match="grouped_mm for this model"):
+        with torch.no_grad(), pytest.raises(InputError, match="down_proj has values"):
             made(torch.tensor([[1, 2]]))
 
 
 class TestWarmUp:
+    @pytest.mark.nightly
     def test_prewarmed_and_frozen(self) -> None:
         """What `prewarm` brought is what the model asks for, whatever the batch."""
         made = model("deepseek_v3")

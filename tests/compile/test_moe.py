@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -11,13 +12,14 @@ import torch
 import jitgen
 from jitgen.errors import InputError
 from jitgen.layer import reference
+from jitgen.ops.route.results import Sorting
 from tests import needs
-from tests.moe_cases import EXPERTS, FORMATS, HIDDEN, INTERMEDIATE, TOP_K, make
+from tests.moe_cases import EXPERTS, HIDDEN, INTERMEDIATE, SOME_FORMATS, TOP_K, make
 
 pytestmark = [needs.compiler, pytest.mark.usefixtures("shared_cache")]
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", SOME_FORMATS)
 class TestEveryFormat:
     def test_right(self, form: str) -> None:
         """Within what its formats round; an expert without a token changes nothing."""
@@ -69,7 +71,7 @@ class TestAShareOfTheExperts:
         assert all(part.any() for part in parts[:2])
         assert case.error(sum(parts)) < case.tolerance  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("sentinel", [-1, EXPERTS, 10_000])
+    @pytest.mark.parametrize("sentinel", [-1, EXPERTS])
     def test_other_numbers_are_skipped(self, sentinel: int) -> None:
         case = make("bf16")
         layer = jitgen.MoELayer(case.config, case.weights)
@@ -96,6 +98,25 @@ class TestACall:
         x = case.x.clone()
         layer(x, *case.given[1:], shared=shared, out=x)
         assert torch.equal(x, out)
+
+    def test_a_routing_saves_the_sorting(self) -> None:
+        """What `route` sorted gives the same bits, also where chunks have to sort anew."""
+        case = make("block128")
+        logits = torch.randn(len(case.x), EXPERTS)
+        routing = jitgen.route(logits, top_k=TOP_K, scoring="sigmoid", scale=2.5)
+        given = (case.x, routing.topk_weights, routing.topk_ids)
+        layer = jitgen.MoELayer(case.config, case.weights)
+        expected = layer(*given)
+        chunks = jitgen.MoELayer(case.config, case.weights, max_tokens=8)
+
+        assert torch.equal(layer(*given, sorting=routing), expected)
+        assert torch.equal(layer(*given, sorting=Sorting(*routing[2:])), expected)
+        assert torch.equal(chunks(*given, sorting=routing), expected)
+        with pytest.raises(InputError, match=r"sorting\.inverse"):
+            layer(
+                *(each[:3] for each in given),
+                sorting=routing._replace(permutation=routing.permutation[:6]),
+            )
 
     def test_no_tokens(self) -> None:
         case = make("bf16", tokens=0)
@@ -144,8 +165,12 @@ class TestAModule:
         found = jitgen.MoELayer(other.config, other.weights)
         assert not torch.equal(found(*case.given), layer(*case.given))
         found.load_state_dict(layer.state_dict())
+        taken = jitgen.MoELayer(other.config, other.weights)
+        taken.load_state_dict(layer.state_dict(), assign=True)
+        copied = copy.deepcopy(layer)
 
-        assert torch.equal(found(*case.given), layer(*case.given))
+        for each in (found, taken, copied):
+            assert torch.equal(each(*case.given), layer(*case.given))
         assert not list(layer.parameters())
 
     @pytest.mark.parametrize("cast", [lambda x: x.half(), lambda x: x.to(torch.bfloat16)])
@@ -158,7 +183,7 @@ class TestAModule:
         assert case.error(layer(*case.given)) < case.tolerance
 
     def test_it_moves(self) -> None:
-        case = make("exact1")
+        case = make("exact1")  # nothing runs
         layer = jitgen.MoELayer(case.config, case.weights, max_tokens=4).to("meta")
 
         assert layer.weights.device.type == "meta"
@@ -178,6 +203,16 @@ class TestAModule:
         wrong = jitgen.MoELayer(other.config, other.weights, workspace=one.workspace)
         with pytest.raises(InputError, match="workspace"):
             wrong(*other.given)
+
+
+@pytest.mark.parametrize("form", ["block128", pytest.param("wide1", marks=pytest.mark.nightly)])
+def test_torch_compile_sees_one_graph(form: str) -> None:
+    """A layer is a row of operations in torch's hands, without a break."""
+    case = make(form)
+    layer = jitgen.MoELayer(case.config, case.weights)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+
+    assert torch.equal(compiled(*case.given), layer(*case.given))
 
 
 class TestMistakes:

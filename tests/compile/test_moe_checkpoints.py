@@ -156,6 +156,7 @@ class TestEveryFamily:
                     value.view(torch.uint8), whole.state_dict()[key].view(torch.uint8)
                 )
 
+    @pytest.mark.nightly
     def test_a_share(self, name: str) -> None:
         """Ranks read their own experts alone, and add up to the whole."""
         prefix, tensors, _ = MAKERS[name]()

@@ -15,12 +15,16 @@ from tests import needs
 from tests.moe_cases import FORMATS, make
 
 pytestmark = needs.compiler
+ONE_FORMAT = (
+    "block128",
+    *(pytest.param(form, marks=pytest.mark.nightly) for form in FORMATS if form != "block128"),
+)
 OPERATIONS = {"route", "permute_quantize", "grouped_gemm", "silu_mul_quantize", "combine"}
 
 
-@pytest.mark.parametrize("form", FORMATS)
 class TestAPlan:
     @pytest.mark.usefixtures("shared_cache")
+    @pytest.mark.parametrize("form", ONE_FORMAT)
     def test_it_is_what_calls_load(self, form: str) -> None:
         """Of all numbers of tokens; whoever has only these kernels misses none."""
         case = make(form, tokens=300)
@@ -34,6 +38,7 @@ class TestAPlan:
 
         assert loaded == planned
 
+    @pytest.mark.parametrize("form", FORMATS)
     def test_it_is_written_and_read(self, form: str, tmp_path: Path) -> None:
         case = make(form)
         plan = jitgen.MoELayer(case.config, case.weights, max_tokens=64).plan(name="mine")
@@ -43,6 +48,7 @@ class TestAPlan:
 
         assert plans.load(path) == plan
 
+    @pytest.mark.parametrize("form", FORMATS)
     def test_hopper_has_its_kernels(self, form: str) -> None:
         """Each launch of the chain has some."""
         case = make(form)
@@ -51,6 +57,7 @@ class TestAPlan:
         assert {config.op for config in configs} == OPERATIONS
 
 
+@pytest.mark.nightly
 def test_prewarmed_and_frozen() -> None:
     """Nothing is compiled any more, and what was not planned for is a miss."""
     case = make("bf16")
@@ -65,7 +72,7 @@ def test_prewarmed_and_frozen() -> None:
             jitgen.MoELayer(other.config, other.weights)(*other.given)
 
 
-@pytest.mark.parametrize("name", plans.names())
+@pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss-hopper", "glue", "swiglu", "route"])
 def test_shipped_plans_are_written_and_read(name: str, tmp_path: Path) -> None:
     plan = plans.load(name)
     path = tmp_path / f"{name}.toml"

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+import jitgen
 from jitgen import plans
 from jitgen.bench.kernels import KINDS
 from jitgen.config import Arch, DType, Layout
@@ -23,6 +24,7 @@ from jitgen.ops.quantize.config import Format, QuantizeConfig, QuantizeProblem
 from jitgen.ops.route.config import RouteConfig
 from jitgen.targets.legality import rules, target
 from tests.candidates import candidates
+from tests.moe_cases import FORMATS, make
 
 
 def arch_of_gpu() -> Arch:
@@ -128,10 +130,17 @@ def routed(arch: Arch) -> list[RouteConfig]:
     return [*chosen, *early]
 
 
+def layers(arch: Arch) -> list[Any]:
+    """Return the kernels of layers of experts in every format; nothing but on Hopper."""
+    if arch != Arch.SM_90A:
+        return []
+    made = (make(form) for form in FORMATS)
+    every = (jitgen.MoELayer(case.config, case.weights).configs(arch, 700) for case in made)
+    return [config for configs in every for config in configs]
+
+
 def main() -> None:
     """Prewarm what the tests and the suites of `jitgen bench` run on a target."""
-    import jitgen
-
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--arch", default=str(ARCH), help="a GPU target")
     arch = Arch.parse(parser.parse_args().arch)
@@ -145,6 +154,7 @@ def main() -> None:
         *wgrad(arch),
         *quantized(arch),
         *routed(arch),
+        *layers(arch),
     ]
     every = dict.fromkeys([*wanted, *(config for configs in named for config in configs)])
     report = jitgen.prewarm(list(every), arch=arch)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What takes the place of SGLang's fused Triton experts: see `jitgen.integrations.sglang`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.events import warn_once
+from jitgen.integrations.sizes import Sizes, prewarmed
+from jitgen.layer.call import run
+from jitgen.layer.chain import Chain
+from jitgen.layer.config import CHUNK_TOKENS, MoEConfig
+from jitgen.layer.weights import ExpertWeights
+
+_OTHER_FORMATS = (
+    *("use_mxfp8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16", "per_channel_quant"),
+    "fuse_swiglu_interleaved",
+)
+_OTHER_LAYERS = ("gemm1_alpha", "gemm1_clamp_limit", "swiglu_limit")
+
+Fused = Callable[[Any, Any, Any], Any]
+"""Takes dispatched tokens, weights and the config of a runner; returns what is combined."""
+
+
+def fused(usual: Fused) -> Fused:
+    """Return what computes a layer with jitgen, or with `usual` where it is of another kind."""
+    combine = importlib.import_module(
+        "sglang.srt.layers.moe.token_dispatcher.standard"
+    ).StandardCombineInput
+    chains: dict[tuple[Any, ...], Chain] = {}
+
+    def experts(dispatched: Any, weights: Any, layer: Any) -> Any:
+        if why := refusal(dispatched, weights, layer):
+            warn_once(f"sglang {why}", "SGLang keeps its own experts for a layer: %s", why)
+            return usual(dispatched, weights, layer)
+        topk = dispatched.topk_output
+        place = (weights.w13_weight.data_ptr(), topk.topk_ids.shape[1])
+        if place not in chains:
+            chains[place] = _chain(weights, layer, topk.topk_ids.shape[1])
+        counts: Tensor = topk.topk_weights.float()
+        if layer.routed_scaling_factor is not None:
+            counts = counts * layer.routed_scaling_factor
+        with torch.no_grad():
+            return combine(run(chains[place], dispatched.hidden_states, counts, topk.topk_ids))
+
+    return experts
+
+
+def refusal(dispatched: Any, weights: Any, layer: Any) -> str:
+    """Return why a layer is none that there is a chain for; empty where there is one."""
+    has_blocks = weights.use_fp8_w8a8 and list(weights.block_shape or ()) == [128, 128]
+    found = {
+        "its activation is no gated silu": layer.activation != "silu" or not layer.is_gated,
+        "it limits its activation": any(getattr(layer, name) is not None for name in _OTHER_LAYERS),
+        "it has a bias": weights.b13 is not None or weights.b2 is not None,
+        "its weights are of another format": any(getattr(weights, name) for name in _OTHER_FORMATS),
+        "its FP8 scales are not for 128 x 128": weights.use_fp8_w8a8 and not has_blocks,
+        "tokens are not bfloat16": dispatched.hidden_states.dtype is not torch.bfloat16,
+        "its sum is asked for in parts": layer.no_combine or layer.apply_router_weight_on_input,
+        "its routing has another form": not hasattr(dispatched.topk_output, "topk_ids"),
+    }
+    return next((why for why, is_so in found.items() if is_so), "")
+
+
+def _chain(given: Any, layer: Any, top_k: int) -> Chain:
+    """Return the chain of a layer's weights, with its kernels in the store."""
+    weights = ExpertWeights(
+        w13=given.w13_weight.detach(),
+        w2=given.w2_weight.detach(),
+        w13_scale=given.w13_scale if given.use_fp8_w8a8 else None,
+        w2_scale=given.w2_scale if given.use_fp8_w8a8 else None,
+    )
+    experts = max(layer.num_experts or 0, weights.groups, top_k)
+    sizes = Sizes(
+        hidden=weights.hidden,
+        intermediate=weights.intermediate,
+        experts=experts,
+        local_experts=weights.groups,
+        top_k=top_k,
+        is_fp8=bool(given.use_fp8_w8a8),
+    )
+    prewarmed(sizes, max_tokens=CHUNK_TOKENS)
+    config = MoEConfig(
+        hidden=weights.hidden,
+        intermediate=weights.intermediate,
+        experts=experts,
+        local_experts=weights.groups,
+        top_k=top_k,
+    )
+    return Chain(config=config, weights=weights)

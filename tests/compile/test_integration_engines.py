@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What jitgen hangs into vLLM and SGLang, with stand-ins for their modules.
+
+`tests/service/test_vllm.py` runs a real vLLM; nothing here runs a real SGLang.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from jitgen.integrations import sglang, sglang_experts, sizes, vllm
+from jitgen.layer import reference
+from tests import needs
+from tests.moe_cases import EXPERTS, HIDDEN, INTERMEDIATE, TOP_K, Case, make
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **names: Any) -> ModuleType:
+    """Put a module of this name, and the packages that it is in, where imports look."""
+    parts = name.split(".")
+    for length in range(1, len(parts)):
+        monkeypatch.setitem(sys.modules, ".".join(parts[:length]), ModuleType(parts[length - 1]))
+    module = ModuleType(name)
+    vars(module).update(names)
+    monkeypatch.setitem(sys.modules, name, module)
+    return module
+
+
+@pytest.mark.usefixtures("shared_cache")
+class TestSizes:
+    @pytest.mark.parametrize("form", ["bf16", "block128"])
+    def test_a_layer_without_weights_has_the_same_plan(self, form: str) -> None:
+        import jitgen
+
+        case = make(form)
+        found = sizes.Sizes(
+            hidden=HIDDEN,
+            intermediate=INTERMEDIATE,
+            experts=EXPERTS,
+            local_experts=EXPERTS,
+            top_k=TOP_K,
+            is_fp8=form == "block128",
+        )
+        layer = jitgen.MoELayer(case.config, case.weights)
+
+        assert found.plan(512).sweeps == layer.plan(512).sweeps
+
+
+class Backend(Enum):
+    TRITON = 1
+    MARLIN = 2
+
+
+class TestVllm:
+    def test_only_where_it_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Who has both installed, and did not ask for it, has vLLM as it is."""
+        monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+        monkeypatch.setitem(sys.modules, "vllm", None)
+        vllm.register()
+        monkeypatch.setenv("VLLM_PLUGINS", "lora,other")
+        vllm.register()
+        monkeypatch.setenv("VLLM_PLUGINS", "lora,jitgen")
+
+        with pytest.raises(ImportError):
+            vllm.register()
+
+    def test_ours_are_asked_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Ours:
+            pass
+
+        def choose(backend: Backend) -> list[object]:
+            return [backend.name]
+
+        stand_in(
+            monkeypatch, "vllm.model_executor.layers.fused_moe.oracle.unquantized"
+        ).backend_to_kernel_cls = choose  # type: ignore[attr-defined]
+        oracles = [sys.modules["vllm.model_executor.layers.fused_moe.oracle.unquantized"]]
+        fp8 = ModuleType("fp8")
+        fp8.backend_to_kernel_cls = choose  # type: ignore[attr-defined]
+        oracles.append(fp8)
+        monkeypatch.setitem(sys.modules, "vllm.model_executor.layers.fused_moe.oracle.fp8", fp8)
+        experts = ModuleType("vllm_experts")
+        experts.JitgenExperts = Ours  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "jitgen.integrations.vllm_experts", experts)
+        monkeypatch.setenv("VLLM_PLUGINS", "jitgen")
+        vllm.register()
+        vllm.register()
+
+        for oracle in oracles:
+            assert oracle.backend_to_kernel_cls(Backend.TRITON) == [Ours, "TRITON"]
+            assert oracle.backend_to_kernel_cls(Backend.MARLIN) == ["MARLIN"]
+
+
+class Combined(NamedTuple):
+    hidden_states: Tensor
+
+
+def of_sglang(case: Case, **changes: Any) -> tuple[Any, Any, Any]:
+    """Return what SGLang hands to its fused experts."""
+    weights = case.weights
+    is_fp8 = weights.w13_scale is not None
+    dispatched = SimpleNamespace(
+        hidden_states=case.x,
+        topk_output=SimpleNamespace(topk_weights=case.topk_weights, topk_ids=case.topk_ids),
+    )
+    given = {
+        **dict.fromkeys(sglang_experts._OTHER_FORMATS, False),
+        "w13_weight": weights.w13,
+        "w2_weight": weights.w2,
+        "w13_scale": weights.w13_scale,
+        "w2_scale": weights.w2_scale,
+        "b13": None,
+        "b2": None,
+        "use_fp8_w8a8": is_fp8,
+        "block_shape": [128, 128] if is_fp8 else None,
+    }
+    layer = {
+        **dict.fromkeys(sglang_experts._OTHER_LAYERS),
+        "activation": "silu",
+        "is_gated": True,
+        "no_combine": False,
+        "apply_router_weight_on_input": False,
+        "routed_scaling_factor": 2.5,
+        "num_experts": EXPERTS,
+    }
+    for name, value in changes.items():
+        assert name in given or name in layer
+        (given if name in given else layer)[name] = value
+    return dispatched, SimpleNamespace(**given), SimpleNamespace(**layer)
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
+    """Modules of SGLang as far as `register` looks at them; returns its fused experts."""
+    functions: dict[tuple[str, str], Any] = {("none", "triton"): lambda *_: "its own"}
+    stand_in(
+        monkeypatch, "sglang.srt.layers.moe.token_dispatcher.standard"
+    ).StandardCombineInput = (  # type: ignore[attr-defined]
+        Combined
+    )
+    for name in ("triton", "base"):
+        module = ModuleType(name)
+        vars(module)["FusedOpPool"] = SimpleNamespace(_fused_funcs=functions)
+        full = f"sglang.srt.layers.moe.moe_runner.{name}"
+        monkeypatch.setitem(sys.modules, "sglang.srt.layers.moe.moe_runner", ModuleType("runner"))
+        monkeypatch.setitem(sys.modules, full, module)
+    return functions
+
+
+@needs.compiler
+@pytest.mark.usefixtures("shared_cache")
+class TestSglang:
+    def test_only_where_it_is_named(
+        self, pool: dict[tuple[str, str], Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        usual = dict(pool)
+        monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
+        sglang.register()
+
+        assert pool == usual
+
+    @pytest.mark.parametrize("form", ["block128", pytest.param("bf16", marks=pytest.mark.nightly)])
+    def test_a_layer(
+        self, form: str, pool: dict[tuple[str, str], Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SGLANG_PLUGINS", "jitgen")
+        sglang.register()
+        sglang.register()
+        case = make(form)
+        given = of_sglang(case)
+        found = [pool["none", "triton"](*given).hidden_states for _ in range(2)]
+
+        assert torch.equal(*found)
+        expected = 2.5 * case.expected()
+        assert reference.relative_error(found[0], expected) < case.tolerance
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"activation": "gelu"},
+            {"gemm1_alpha": 1.7},
+            {"b13": torch.zeros(1)},
+            {"use_int8_w8a8": True},
+            {"block_shape": [64, 64]},
+            {"no_combine": True},
+        ],
+    )
+    def test_another_kind_of_layer_is_left_alone(
+        self,
+        changes: dict[str, Any],
+        pool: dict[tuple[str, str], Any],
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        monkeypatch.setenv("SGLANG_PLUGINS", "jitgen")
+        sglang.register()
+
+        assert pool["none", "triton"](*of_sglang(make("block128"), **changes)) == "its own"
+        assert "SGLang keeps its own experts" in caplog.text
