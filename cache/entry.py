@@ -43,6 +43,9 @@ Largest size of each file in bytes, a hundred times what is usual; a larger one 
 Nothing else is ever opened.
 """
 
+EDITED = "override"
+"""Field of a key document: SHA-256 of a source that a person has edited; it stays in this cache."""
+
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _NO_DIGEST = b"0" * 64
 # With its indentation, which no field inside of another one has, and no text can hold.
@@ -127,6 +130,11 @@ class Meta:
     def size_bytes(self) -> int:
         """Size of all files in bytes, without ``meta.json``."""
         return sum(record["bytes"] for record in self.files.values())
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether its source was edited by a person; see `EDITED`."""
+        return EDITED in self.key_document
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values."""

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
     from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, SiluMulQuantizeProblem
     from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
+    from jitgen.runtime.override import Override, override
     from jitgen.runtime.prewarm import prewarm
     from jitgen.runtime.session import Session, freeze, get_kernel, select
     from jitgen.targets.legality import check
@@ -81,6 +82,7 @@ __all__ = [
     "MoeFc2DenseConfig",
     "MoeFc2DenseProblem",
     "Operands",
+    "Override",
     "PermuteQuantizeConfig",
     "PermuteQuantizeProblem",
     "Pipeline",
@@ -112,6 +114,7 @@ __all__ = [
     "moe",
     "moe_fc2_dense",
     "on_event",
+    "override",
     "permute_quantize",
     "prewarm",
     "quantize",
@@ -121,6 +124,7 @@ __all__ = [
     "settings",
     "silu_mul_quantize",
     "sort_pairs",
+    "torch",
     "warm_up",
 ]
 
@@ -180,6 +184,8 @@ _HOME = {
     "emulate": "jitgen.verify",
     "Event": "jitgen.events",
     "on_event": "jitgen.events",
+    "Override": "jitgen.runtime.override",
+    "override": "jitgen.runtime.override",
     "prewarm": "jitgen.runtime.prewarm",
     "freeze": "jitgen.runtime.session",
     "get_kernel": "jitgen.runtime.session",

@@ -6,7 +6,8 @@ Every error that jitgen raises on purpose.
 
     JitgenError
     ├── ConfigError (ValueError)          a config, name or JSON document is malformed
-    │   └── UnsupportedConfig             well formed, but the hardware or a template cannot run it
+    │   ├── UnsupportedConfig             well formed, but the hardware or a template cannot run it
+    │   └── OverrideError                 a file is no edited source of a kernel
     ├── InputError (ValueError)           a tensor or size handed to an operation is wrong
     ├── SettingError (ValueError)         a JITGEN_* variable or setting has a bad value
     ├── PlanError (ValueError)            a prewarm plan cannot be read
@@ -58,6 +59,19 @@ class UnsupportedConfig(ConfigError):
         super().__init__(message)
         self.code = code
         self.proposal = proposal
+
+
+class OverrideError(ConfigError):
+    """
+    A file that is to be an edited kernel cannot be used as one.
+
+    Attributes:
+        path: The file.
+    """
+
+    def __init__(self, path: Any, message: str) -> None:
+        super().__init__(f"{path} {message}")
+        self.path = path
 
 
 class InputError(JitgenError, ValueError):

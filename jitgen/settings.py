@@ -236,6 +236,15 @@ TABLE: tuple[Setting, ...] = (
         "their code runs in every process that uses jitgen.",
     ),
     Setting(
+        name="override",
+        default=None,
+        parse=values.absolute,
+        kind="path",
+        shown_default="none",
+        help="Folder with edited kernels, `*.py`: each serves every call of the config that it "
+        "names, and runs as you. See docs/kernel-engineer.md.",
+    ),
+    Setting(
         name="jobs",
         default=0,
         parse=values.number(

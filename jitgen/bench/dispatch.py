@@ -130,9 +130,10 @@ def _silu(arch: Arch, device: str) -> Iterator[Row]:
     function, new_scale = current.get().get_kernel(config, arch).function, BLOCK128.new_a
     x, q, tail = solved.tensors[0], solved.q, _tail(arch)
     none = torch.zeros(_GROUPS, dtype=torch.int32, device=device)
+    rows = Rows(x.shape[:-1])
 
     def bare() -> None:
-        function(x, none, q, new_scale(x, Rows(x.shape[:-1]), problem.n), *tail)
+        function(x, none, q, new_scale(x, rows, problem.n), *tail)
 
     def full() -> None:
         silu(x, offs=none, out=q, expected_m=_EXPECTED)

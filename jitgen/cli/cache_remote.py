@@ -225,14 +225,17 @@ def place_of(url: str | None, *, is_written: bool = True) -> Objects:
 
 
 def _entries(store: Store, names: tuple[str, ...]) -> Iterator[Entry]:
-    """Yield the entries that are named, or all of the own root, whoever signed them."""
+    """
+    Yield the entries that are named, or all of the own root, whoever signed them; of these, none
+    that a person has edited: such a kernel goes nowhere.
+    """
     keys = [find_key(name, store) for name in names]
     if not names:
         keys = [info.key for info in store.entries() if not info.base]
     for key in keys:
         with settings.scope(verify="off"):
             entry = store.read_own(key)
-        if entry is not None:
+        if entry is not None and (names or not entry.meta.is_edited):
             yield entry
         elif names:
             raise ConfigError(f"there is no entry {key[:KEY_DIGITS]} in {store.root}")

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.runtime import spec as keys
+from jitgen.runtime.override import override
+from jitgen.runtime.spec import KernelSpec
 from jitgen.text import shown
 
 if TYPE_CHECKING:
@@ -31,17 +34,26 @@ class Named:
         arch: Its target.
         key: The key that was given, or the one that the installed toolchain gives the config.
         is_key: Whether a key was given: then exactly that entry is meant, whatever built it.
+        text: The source, where a file was given; else empty.
+        title: What the user called it.
     """
 
     config: Config
     arch: Arch
     key: str
     is_key: bool
+    text: str = field(default="", repr=False)
+    title: str = ""
 
     @property
     def name(self) -> str:
         """The kernel's name."""
         return self.config.name(self.arch)
+
+    @property
+    def spec(self) -> KernelSpec:
+        """What is compiled for it here; of a key this may be another one than was given."""
+        return keys.spec_of(self.config, self.arch, self.text)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields with which documents about one kernel begin."""
@@ -66,17 +78,34 @@ class Nameless(ConfigError):
         self.damages = damages
 
 
-def find(text: str, store: Store) -> Named:
+def find(text: str, store: Store, *, with_files: bool = False) -> Named:
     """
     Return the kernel that `text` names: a kernel name, a key, or the first digits of one.
 
+    Args:
+        text: What the user typed.
+        store: Where keys are looked up.
+        with_files: Whether it may also be the path of an edited kernel, ``FILE.py``.
+
     Raises:
         ConfigError: `text` is none of them, or the digits fit no entry, or several.
+        OverrideError: A file cannot be used.
         Nameless: They fit one of whose record nothing is left.
     """
+    if with_files and text.endswith(".py"):
+        edited = override(text)
+        return Named(
+            config=edited.config,
+            arch=edited.arch,
+            key=edited.spec.key,
+            is_key=False,
+            text=edited.text,
+            title=text,
+        )
     if not _HEX.fullmatch(text):
         config, arch = Config.parse(text)
-        return Named(config=config, arch=arch, key=keys.key(config, arch), is_key=False)
+        key = keys.key(config, arch)
+        return Named(config=config, arch=arch, key=key, is_key=False, title=text)
     found = find_key(text, store)
     name = next((info.name for info in store.entries() if info.key == found), "")
     if not name and (damages := store.damages(found)):
@@ -89,7 +118,7 @@ def find(text: str, store: Store) -> Named:
             "see: jitgen cache ls --failures"
         )
     config, arch = Config.parse(name)
-    return Named(config=config, arch=arch, key=found, is_key=True)
+    return Named(config=config, arch=arch, key=found, is_key=True, title=text)
 
 
 def find_key(text: str, store: Store) -> str:

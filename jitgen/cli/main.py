@@ -44,6 +44,8 @@ _COMMANDS = {
     "plan": ("jitgen.cli.plan:plan", "Look at plans, and make them of what programs called."),
     "show": ("jitgen.cli.show:show", "Show a kernel: source, PTX, SASS, resources, key."),
     "inspect": ("jitgen.cli.inspect:inspect_command", "Make a page about a kernel, or two."),
+    "run": ("jitgen.cli.run:run", "Compile an edited kernel, check it and time it."),
+    "diff": ("jitgen.cli.diff:diff", "Compare two kernels, from config to machine code."),
     "verify": ("jitgen.cli.verify:verify", "Run GPU kernels without a GPU and check them."),
     "configs": ("jitgen.cli.configs:configs", "List the configs that a target can run."),
     "select": ("jitgen.cli.select:select", "Say which config serves a problem, and why."),

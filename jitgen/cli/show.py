@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from jitgen.cli.kernels import document_of, entry_of, source_of
 from jitgen.cli.lookup import Named, find
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Output, human_time
-from jitgen.errors import ConfigError, KernelMiss
-from jitgen.settings import settings
+from jitgen.errors import ConfigError
 from jitgen.targets.legality import require
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
-    from jitgen.cache import Entry, Store
-    from jitgen.codegen.render import Source
+    from jitgen.cache import Store
 
 
 def _stage(name: str, text: str) -> Callable[[Decorated], Decorated]:
@@ -29,31 +28,44 @@ def _stage(name: str, text: str) -> Callable[[Decorated], Decorated]:
 
 
 @click.command()
-@click.argument("config_or_key", metavar="CONFIG-or-KEY")
+@click.argument("config_or_key", metavar="CONFIG|KEY|FILE")
 @_stage("source", "The generated Python source.")
 @_stage("ptx", "The PTX (GPU targets).")
 @_stage("sass", "The disassembly (GPU targets; needs jitgen[inspect]).")
 @_stage("resources", "Registers, stack, shared memory, barriers (GPU targets).")
 @_stage("key", "The key alone.")
 @click.option(
+    "--line-info",
+    is_flag=True,
+    help="With --ptx or --sass: which line of the source each instruction is from.",
+)
+@click.option(
     "-o", "--output", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write to FILE."
 )
 @with_output
-def show(output: Output, config_or_key: str, stage: str | None, file: Path | None) -> None:
+def show(
+    output: Output, config_or_key: str, stage: str | None, file: Path | None, line_info: bool
+) -> None:
     """
-    Show a kernel, named by its config or by the first digits of its key.
+    Show a kernel, named by its config, by the first digits of its key, or by the FILE.py of an
+    edited one.
 
     Without a flag: what is known about it. A kernel that is not in the cache is compiled where
-    machine code is asked for; the source and the key need no compiler.
+    machine code is asked for; the source and the key need no compiler. With --line-info the source
+    is compiled once more, which leaves the instructions as they are, and every line of it stands
+    before the instructions that it became.
     """
     from jitgen.cache import Store
 
     store = Store.open()
-    named = find(config_or_key, store)
+    named = find(config_or_key, store, with_files=True)
     require(named.config, named.arch)
+    if line_info and stage not in _LINED:
+        raise click.UsageError("--line-info goes with --ptx or --sass")
     if stage in ("ptx", "sass", "resources") and not named.arch.is_gpu:
         raise ConfigError(f"{named.name} runs on the host: it has a source, but no {stage}")
-    document, text = _SHOWN[stage or "summary"](store, named, output)
+    shown = _LINED[stage or ""] if line_info else _SHOWN[stage or "summary"]
+    document, text = shown(store, named, output)
     if file is not None:
         try:
             file.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
@@ -70,9 +82,14 @@ def show(output: Output, config_or_key: str, stage: str | None, file: Path | Non
 
 def _summary(store: Store, named: Named, output: Output) -> tuple[dict[str, Any], str]:
     """What is known without compiling: derived numbers, and the entry if there is one."""
+    from jitgen.runtime.overrides import found
+
     derived = dataclasses.asdict(require(named.config, named.arch).derived)  # type: ignore[call-overload]
     rows = [("name", named.name), ("arch", str(named.arch)), ("key", named.key)]
     rows += [(name.replace("_", " "), str(value)) for name, value in derived.items()]
+    used = None if named.is_key or named.text else found(named.config, named.arch)
+    if used is not None:
+        rows.append(("calls use", f"{used.path}, as JITGEN_OVERRIDE says"))
     entry = store.read(named.key)
     facts: dict[str, Any] | None = None
     if entry is None:
@@ -87,40 +104,58 @@ def _summary(store: Store, named: Named, output: Output) -> tuple[dict[str, Any]
             "files": {name: record["bytes"] for name, record in meta.files.items()},
             "host_isa": list(meta.host_isa),
             "jitgen": meta.jitgen,
+            "edited": meta.is_edited,
         }
+        if meta.is_edited:
+            rows.append(("source", "edited by a person; it stays on this machine"))
         rows.append(("cached", str(entry.directory)))
         rows.append(("compiled", f"{meta.created}, in {human_time(meta.compile_s)}"))
         rows += [(name, output.size(size)) for name, size in facts["files"].items()]
     width = max(len(name) for name, _ in rows)
     text = "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
-    return {"config": named.config.to_json(), "derived": derived, "entry": facts}, text
+    document = {"config": named.config.to_json(), "derived": derived, "entry": facts}
+    return {**document, "override": None if used is None else str(used.path)}, text
 
 
 def _source(store: Store, named: Named, _: Output) -> tuple[dict[str, Any], str]:
-    text = _rendered(store, named).text
+    text = source_of(store, named).text
     return {"source": text}, text
 
 
 def _ptx(store: Store, named: Named, _: Output) -> tuple[dict[str, Any], str]:
     from jitgen.compile import inspect
 
-    text = inspect.ptx(_rendered(store, named))
+    text = inspect.ptx(source_of(store, named))
     return {"ptx": text}, text
 
 
 def _sass(store: Store, named: Named, output: Output) -> tuple[dict[str, Any], str]:
     from jitgen.compile import inspect
 
-    text = inspect.sass(_entry(store, named, output).library)
+    text = inspect.sass(entry_of(store, named, output).library)
     return {"sass": text}, text
+
+
+def _ptx_by_line(store: Store, named: Named, _: Output) -> tuple[dict[str, Any], str]:
+    from jitgen.compile import by_line
+
+    found = by_line.ptx(source_of(store, named))
+    return {"ptx": found.text, "lines": list(found.lines)}, found.text
+
+
+def _sass_by_line(store: Store, named: Named, _: Output) -> tuple[dict[str, Any], str]:
+    from jitgen.compile import by_line
+
+    found = by_line.sass(source_of(store, named))
+    return {"sass": found.text, "lines": list(found.lines)}, found.text
 
 
 def _resources(store: Store, named: Named, output: Output) -> tuple[dict[str, Any], str]:
     from jitgen.compile import inspect
 
-    found = inspect.resources(_entry(store, named, output).library)
+    found = inspect.resources(entry_of(store, named, output).library)
     derived = require(named.config, named.arch).derived
-    lines = inspect.spill_lines(_rendered(store, named)) if found.spill_instructions else {}
+    lines = inspect.spill_lines(source_of(store, named)) if found.spill_instructions else {}
     resources = {
         **dataclasses.asdict(found),
         "spill_lines": {str(line): number for line, number in lines.items()},
@@ -138,10 +173,8 @@ def _resources(store: Store, named: Named, output: Output) -> tuple[dict[str, An
     return {"resources": resources}, text
 
 
-def _key(_: Store, named: Named, __: Output) -> tuple[dict[str, Any], str]:
-    from jitgen.runtime.spec import document
-
-    return {"key_document": document(named.config, named.arch)}, named.key
+def _key(store: Store, named: Named, _: Output) -> tuple[dict[str, Any], str]:
+    return {"key_document": document_of(store, named)}, named.key
 
 
 _SHOWN = {
@@ -152,32 +185,5 @@ _SHOWN = {
     "resources": _resources,
     "key": _key,
 }
-
-
-def _rendered(store: Store, named: Named) -> Source:
-    """Return the source: of the entry whose key was given, else as the templates render it now."""
-    from jitgen.codegen.render import Source, render
-
-    entry = store.read(named.key) if named.is_key else None
-    if entry is None:
-        return render(named.config, named.arch)
-    text = entry.source
-    config = named.config
-    return Source(config=config, arch=named.arch, name=named.name, text=text, entry=config.op)
-
-
-def _entry(store: Store, named: Named, output: Output) -> Entry:
-    """Return the compiled entry; compile it where the cache has none and the settings allow it."""
-    entry = store.read(named.key)
-    if entry is not None:
-        return entry
-    if settings.on_miss == "error":
-        raise KernelMiss(
-            named.name, f"{named.name} is not compiled, and compiling is off (JITGEN_ON_MISS=error)"
-        )
-    from jitgen.runtime.entries import build
-    from jitgen.runtime.spec import spec_of
-    from jitgen.runtime.tiers import Tiers
-
-    output.note(f"compiling {named.name}")
-    return build(Tiers(store), spec_of(named.config, named.arch))[0]
+_LINED = {"ptx": _ptx_by_line, "sass": _sass_by_line}
+"""The same, with lines of the source."""

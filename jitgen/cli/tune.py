@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from jitgen import plans
+from jitgen.cli import tune_space
 from jitgen.cli.options import ARCH, SECONDS, with_output, with_sizes
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
 from jitgen.config import Arch
@@ -67,6 +68,7 @@ _STANDARD_OUTPUT = Path("-")
     type=click.Path(path_type=Path, allow_dash=True, dir_okay=False),
     help="Take over a table that --export wrote.",
 )
+@tune_space.options
 @with_output
 def tune(
     output: Output,
@@ -77,6 +79,7 @@ def tune(
     time_limit: float,
     export_to: Path | None,
     import_from: Path | None,
+    space: tune_space.Wanted | None,
     **sizes: Any,
 ) -> int:
     """
@@ -89,9 +92,19 @@ def tune(
     broken off goes on where it was. Where a plan counts calls, what is called most comes first.
 
     --export alone writes all that was measured here.
+
+    With --space nothing decides afterwards: every legal kernel of the target, or of the part of its
+    space that --set names, is timed beside the selector's choice, best predicted first, as far as
+    the model and --budget let it. It begins with an estimate, and goes on where it was.
     """
     calls: dict[Any, float] = {}
     problems = _problems(names, sizes, arch, calls)
+    if space is not None:
+        if problems is None or export_to is not None or import_from is not None:
+            raise click.UsageError("--space takes a plan, or --groups, --m, --n and --k")
+        return tune_space.run(
+            output, problems, arch or default_arch(), space, again=again, time_limit_s=time_limit
+        )
     if import_from is not None:
         if problems or export_to is not None or again:
             raise click.UsageError("--import goes alone: it measures and writes nothing")

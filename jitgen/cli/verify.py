@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 TASK = "jitgen.verify.verification:verify_task"
 
-_PRELOAD = ("torch", "numpy", "jitgen.verify.verification", "jitgen.emulator.isa")
+PRELOAD = ("torch", "numpy", "jitgen.verify.verification", "jitgen.emulator.isa")
 """What every task needs, beside the compiler."""
 
 _SHOWN_FINDINGS = 6
 
 
 @frozen
-class _Row:
+class Row:
     """What became of one kernel: the JSON form of its verification, or why there is none."""
 
     name: str
@@ -45,14 +45,17 @@ class _Row:
 
     @property
     def is_right(self) -> bool:
+        """Whether it was verified, and found right."""
         return not self.error and bool(self.document["right"])
 
     @property
     def state(self) -> str:
+        """The same in a word."""
         return "right" if self.is_right else "failed" if self.error else "WRONG"
 
     @property
     def trials(self) -> list[dict[str, Any]]:
+        """Each problem that it was run with."""
         return self.document.get("trials", [])  # type: ignore[no-any-return]
 
     @property
@@ -64,9 +67,11 @@ class _Row:
 
     @property
     def coverage(self) -> list[dict[str, Any]]:
+        """What was executed of each of its entries."""
         return self.document.get("coverage", [])  # type: ignore[no-any-return]
 
     def largest(self, field: str) -> float:
+        """Return the largest value of a field of its trials."""
         return max((trial[field] for trial in self.trials), default=0.0)
 
 
@@ -215,7 +220,7 @@ def _name(task: dict[str, Any]) -> str:
 
 def _run(
     output: Output, function: str, tasks: list[dict[str, Any]], jobs: int | None, timeout_s: float
-) -> list[_Row]:
+) -> list[Row]:
     """Verify in processes, so that one that crashes costs itself only; rows as the tasks are."""
     from jitgen.compile import capacity, workers
 
@@ -225,26 +230,26 @@ def _run(
         tasks,
         jobs=min(number, len(tasks)),
         timeout_s=timeout_s,
-        preload=(*workers.PRELOAD, *_PRELOAD),
+        preload=(*workers.PRELOAD, *PRELOAD),
         without=(),
     )
-    found: dict[int, list[_Row]] = {}
+    found: dict[int, list[Row]] = {}
     with output.progress(len(tasks), "verifying") as progress:
         for outcome in outcomes:
-            rows = found[outcome.index] = list(_rows(outcome))
+            rows = found[outcome.index] = list(rows_of(outcome))
             state = next((row.state for row in rows if not row.is_right), rows[0].state)
             name = _name(outcome.task)
             progress.advance(f"{state} in {human_time(outcome.seconds)} {name}")
     return [row for index in sorted(found) for row in found[index]]
 
 
-def _rows(outcome: Outcome) -> Iterator[_Row]:
+def rows_of(outcome: Outcome) -> Iterator[Row]:
     """Yield a row for each kernel of a task; one that names the task if there is none."""
     result = outcome.result or {}
     error = outcome.error or result.get("error", "")
     named = _name(outcome.task)
     for kernel in result.get("kernels", [result]):
-        yield _Row(
+        yield Row(
             name=kernel.get("name", named),
             seconds=outcome.seconds,
             document={} if error else kernel,
@@ -252,7 +257,7 @@ def _rows(outcome: Outcome) -> Iterator[_Row]:
         )
 
 
-def _print(output: Output, rows: list[_Row], modes: list[str], wall_s: float) -> None:
+def _print(output: Output, rows: list[Row], modes: list[str], wall_s: float) -> None:
     columns = [
         Column("STATE"),
         Column("TIME", is_number=True),
@@ -282,7 +287,7 @@ def _print(output: Output, rows: list[_Row], modes: list[str], wall_s: float) ->
         _print_coverage(output, rows[0])
     for row in rows:
         if not row.is_right or any(_findings(row)):
-            _print_trouble(output, row)
+            print_trouble(output, row)
     wrong = sum(not row.is_right for row in rows)
     verdict = f"{wrong} not right" if wrong else "all right"
     output.note(
@@ -291,7 +296,7 @@ def _print(output: Output, rows: list[_Row], modes: list[str], wall_s: float) ->
     )
 
 
-def _print_counts(output: Output, row: _Row) -> None:
+def _print_counts(output: Output, row: Row) -> None:
     """Print what one kernel executed, in the first mode of its first problem that ended."""
     runs = [run for trial in row.trials for run in trial["runs"]]
     if not runs:
@@ -311,7 +316,7 @@ def _print_counts(output: Output, row: _Row) -> None:
     output.fields(seconds)
 
 
-def _print_coverage(output: Output, row: _Row) -> None:
+def _print_coverage(output: Output, row: Row) -> None:
     """Print what all problems together executed, and why some of it cannot be."""
     for kernel in row.coverage:
         output.line()
@@ -334,7 +339,7 @@ def _print_coverage(output: Output, row: _Row) -> None:
             output.line(f"  never executed: {missed['place']}")
 
 
-def _findings(row: _Row) -> Iterator[tuple[str, dict[str, Any]]]:
+def _findings(row: Row) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield where and what, for each finding of a kernel."""
     for trial in row.trials:
         if trial["fault"] is not None:
@@ -346,7 +351,7 @@ def _findings(row: _Row) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "all problems", gap
 
 
-def _print_trouble(output: Output, row: _Row) -> None:
+def print_trouble(output: Output, row: Row) -> None:
     """Print what is wrong with a kernel, and what it is warned of."""
     output.line()
     output.line(row.name, style="bold")

@@ -110,9 +110,15 @@ def used_parameters(template: Template) -> frozenset[str]:
     return frozenset(used)
 
 
-def render(config: Config, arch: Arch | str) -> Source:
+def render(config: Config, arch: Arch | str, root: Path | None = None) -> Source:
     """
     Return the source of `config` for `arch`.
+
+    Args:
+        config: The config.
+        arch: The target.
+        root: A folder with another version of its template; what it includes and is not there is
+            taken from jitgen's own.
 
     Raises:
         UnsupportedConfig: `arch` cannot run `config`.
@@ -121,6 +127,8 @@ def render(config: Config, arch: Arch | str) -> Source:
     arch = Arch.parse(arch)
     start = time.perf_counter()
     template, values = template_of(config, arch), parameters(config, arch)
+    if root is not None:
+        template = template._replace(root=root)
     name = config.name(arch)
     declared = {key: _plain(key, value) for key, value in values.items()}
     try:
@@ -136,6 +144,19 @@ def render(config: Config, arch: Arch | str) -> Source:
     seconds = time.perf_counter() - start
     events.emit(Event(kind=EventKind.RENDER, kernel=name, seconds=seconds))
     return Source(config=config, arch=arch, name=name, text=text)
+
+
+def source_of(config: Config, arch: Arch, text: str = "") -> Source:
+    """
+    Return the source of `config` for `arch`: `text`, which a person has edited, or is in an entry;
+    where it is empty, what the templates give.
+
+    Raises:
+        As `render`.
+    """
+    if not text:
+        return render(config, arch)
+    return Source(config=config, arch=arch, name=config.name(arch), text=text)
 
 
 def _tidy(text: str) -> str:

@@ -44,7 +44,13 @@ def usual() -> Where:
 
 
 def compile_kernel(
-    config: Config, arch: Arch, where: Where, *, timeout_s: float, stop: Stop | None = None
+    config: Config,
+    arch: Arch,
+    where: Where,
+    *,
+    timeout_s: float,
+    stop: Stop | None = None,
+    text: str = "",
 ) -> Artifact:
     """
     Render and compile `config` for `arch` where it is to be compiled.
@@ -56,6 +62,7 @@ def compile_kernel(
             here, but in a process of its own where this one is unfit, or fails.
         timeout_s: How long a process of its own may take.
         stop: What ends such a process from another thread.
+        text: A source that a person has edited, in the place of the rendered one.
 
     Raises:
         CompileError: The compiler refused it.
@@ -67,7 +74,7 @@ def compile_kernel(
     own = None
     if where is not Where.WORKER:
         try:
-            return _compile_here(config, arch, must=where is Where.PROCESS)
+            return _compile_here(config, arch, text, must=where is Where.PROCESS)
         except ToolchainError:
             raise
         except Exception as error:  # whatever is wrong with this process
@@ -80,7 +87,7 @@ def compile_kernel(
         with forks.idle():
             from jitgen.compile.isolated import compile_isolated
 
-            return compile_isolated(config, arch, timeout_s=timeout_s, stop=stop)
+            return compile_isolated(config, arch, timeout_s=timeout_s, stop=stop, text=text)
     except ResourceError as error:
         if isinstance(own, CompileError):
             raise own from error  # nobody can say for certain; this is what is known
@@ -91,13 +98,13 @@ class _Unfit(Exception):
     """The process is not one to compile in."""
 
 
-def _compile_here(config: Config, arch: Arch, *, must: bool) -> Artifact:
-    from jitgen.codegen.render import render
+def _compile_here(config: Config, arch: Arch, text: str, *, must: bool) -> Artifact:
+    from jitgen.codegen.render import source_of
     from jitgen.compile import compiler
 
     if not must and (reason := compiler.unfit()):
         raise _Unfit(reason)
-    return compiler.compile_source(render(config, arch))
+    return compiler.compile_source(source_of(config, arch, text))
 
 
 def _named(name: str, error: Exception) -> JitgenError:

@@ -17,7 +17,7 @@ import struct
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -249,14 +249,21 @@ def spill_lines(source: Source) -> dict[int, int]:
     from jitgen.compile import compiler
 
     made = compiler.compile_source(source, line_info=True, links=False)
+    rows = sass(made.files[made.library], "--print-line-info").splitlines()
     found: Counter[int] = Counter()
-    line = 0
-    for row in sass(made.files[made.library], "--print-line-info").splitlines():
-        if place := _LINE.search(row):
-            line = int(place[1])
-        elif line and spills(row):
+    for row, line in zip(rows, sass_lines(rows), strict=True):
+        if line is not None and spills(row):
             found[line] += 1
     return dict(found.most_common())
+
+
+def sass_lines(rows: Iterable[str]) -> Iterator[int | None]:
+    """Yield for each row of a disassembly with line information the line of the source."""
+    line = None
+    for row in rows:
+        if place := _LINE.search(row):
+            line = int(place[1])
+        yield line
 
 
 def wgmma_serialised(disassembly: str, *, chain: int = 4) -> bool:

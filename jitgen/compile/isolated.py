@@ -15,7 +15,7 @@ from jitgen import templates
 from jitgen.cache.entry import LIMITS, SOURCE
 from jitgen.cache.scratch import scratch
 from jitgen.codegen.parameters import template_of
-from jitgen.codegen.render import render
+from jitgen.codegen.render import source_of
 from jitgen.compile import workers
 from jitgen.compile.compiler import Artifact, compile_source
 from jitgen.compile.workers import Outcome, OutcomeKind, Stop
@@ -30,10 +30,11 @@ _REFUSED, _BROKEN, _SHORT = "refused", "broken", "short of something"
 
 
 def compile_isolated(
-    config: Config, arch: Arch, *, timeout_s: float, stop: Stop | None = None
+    config: Config, arch: Arch, *, timeout_s: float, stop: Stop | None = None, text: str = ""
 ) -> Artifact:
     """
-    Render and compile `config` for `arch` in a process of its own, within `timeout_s` seconds.
+    Render and compile `config` for `arch` in a process of its own, within `timeout_s` seconds; or
+    compile `text`, a source that a person has edited.
 
     Raises:
         CompileError: The compiler refused it, which is certain.
@@ -43,7 +44,12 @@ def compile_isolated(
     """
     name = config.name(arch)
     with scratch() as directory:
-        task = {"directory": str(directory), "config": config.to_json(), "arch": str(arch)}
+        task = {
+            "directory": str(directory),
+            "config": config.to_json(),
+            "arch": str(arch),
+            "text": text,
+        }
         try:
             outcomes = list(workers.run(TASK, [task], jobs=1, timeout_s=timeout_s, stop=stop))
         except OSError as error:
@@ -98,7 +104,7 @@ def compile_task(task: dict[str, Any]) -> dict[str, Any]:
     """
     config, arch = Config.from_json(task["config"]), Arch.parse(task["arch"])
     try:
-        artifact = compile_source(render(config, arch))
+        artifact = compile_source(source_of(config, arch, task["text"]))
         for name, content in artifact.files.items():
             Path(task["directory"], name).write_bytes(content)
     except CompileError as error:

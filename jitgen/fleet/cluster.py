@@ -23,6 +23,7 @@ from jitgen.cache.folder import Damaged
 from jitgen.config import Arch, Config
 from jitgen.errors import JitgenError, ResourceError, ToolchainError
 from jitgen.remote import wire
+from jitgen.runtime.overrides import refuse_to_share
 from jitgen.runtime.prewarm import (
     PrewarmReport,
     PrewarmRow,
@@ -78,10 +79,13 @@ def prewarm(
 
     Raises:
         ClusterError: There is no scheduler at `address`.
+        SettingError: JITGEN_OVERRIDE has one of them.
         ToolchainError: The package distributed is not installed.
     """
     start, jobs = time.perf_counter(), 0
-    rows = {row.key: row for row in examine(tuple(configs), arch, store)}
+    configs = tuple(configs)
+    refuse_to_share(configs, arch)
+    rows = {row.key: row for row in examine(configs, arch, store)}
     total, done = len(rows), 0
     missing = []
 

@@ -24,6 +24,7 @@ from jitgen.fleet.board import Board, BoardError, Note, RankStore
 from jitgen.fleet.rank import Place, Progress, Rank
 from jitgen.fleet.report import WarmUpReport, WarmUpRow, WarmUpState, lost, manifest
 from jitgen.plans import Plan
+from jitgen.runtime.overrides import refuse_to_share
 from jitgen.runtime.prewarm import PrewarmRow, PrewarmState, prewarm, wanted
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import spec_of
@@ -78,6 +79,7 @@ def warm_up(
         PlanError: The plan cannot be found or read.
         UnsupportedConfig: `arch` cannot run one of the configs; nothing was compiled.
         CacheError: The cache may not be written.
+        SettingError: JITGEN_OVERRIDE has one of the kernels, and several ranks would share it.
     """
     start = time.perf_counter()
     target = default_arch() if arch is None else Arch.parse(arch)
@@ -90,6 +92,7 @@ def warm_up(
     place, shared = _place(group, jobs)
     if shared is None:
         return _alone(configs, target, store, place, start=start, on_progress=on_progress)
+    refuse_to_share(configs, target)
     board = Board(shared, place.rank, socket.gethostname(), patience_s)
     return together(configs, target, store, place, board, start, on_progress)
 

@@ -48,14 +48,16 @@ class AnyLaunch:
         function: The compiled entry.
         tail: What the entry takes behind the tensors: on a GPU the number of SMs, for one CTA on
             each.
-        config: The config that serves. The memo's key holds the identity of one that was asked for,
-            and this keeps that object alive.
+        config: The config that serves.
+        forced: What the caller asked for, whose identity the memo's key holds: this keeps that
+            object alive.
         awaited: The config that was chosen, where another serves until its kernel is compiled.
     """
 
     function: Callable[..., Any]
     tail: tuple[Any, ...]
     config: Config
+    forced: object = None
     awaited: Config | None
 
     @property
@@ -171,7 +173,7 @@ def prepared(
     # Nor is one remembered that a dispatch mode was told not to see: the next it is to see. Nor any
     # while values are looked at, which warm calls do not.
     if not (is_waiting or torch._C._len_torch_dispatch_stack() or settings.check):
-        _remember(session, key, family, rows, launch)
+        _remember(session, key, family, rows, bare, launch)
         if launch.awaited is not None and epoch is not session.epoch:
             session.memo.pop(key, None)  # it may have arrived after we looked, before we remembered
     return launch

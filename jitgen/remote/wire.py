@@ -103,7 +103,8 @@ def checked(record: bytes, files: Mapping[str, bytes], key: str, signatures: byt
 
     Raises:
         Damaged: The record is not as `Meta.encode` writes it, belongs to another key, lists other
-            files or other digests, or one of the parts may not travel or is too large.
+            files or other digests, or one of the parts may not travel or is too large; or a person
+            has edited its source.
     """
     for name, part in {META: record, SIGNATURES: signatures, **files}.items():
         if name not in _NAMES:
@@ -114,11 +115,7 @@ def checked(record: bytes, files: Mapping[str, bytes], key: str, signatures: byt
             )
     if not signatures.isascii():
         raise Damaged("signatures.json is no text")
-    meta = Meta.decode(record)
-    if meta.key != key:
-        raise Damaged("meta.json belongs to another key")
-    if meta.encode() != record:
-        raise Damaged("meta.json is not written as this version of jitgen writes it")
+    meta = _meta(record, key)
     if meta.files.keys() != files.keys():
         raise Damaged("the files are not those that meta.json lists")
     for name, said in meta.files.items():
@@ -126,6 +123,18 @@ def checked(record: bytes, files: Mapping[str, bytes], key: str, signatures: byt
         if is_long or hashlib.sha256(files[name]).hexdigest() != said["sha256"]:
             raise Damaged(f"{name} does not have its digest")
     return Packed(meta=meta, record=record, files=dict(files), signatures=signatures)
+
+
+def _meta(record: bytes, key: str) -> Meta:
+    """Return what a record says; raises Damaged where it may not travel as that of `key`."""
+    meta = Meta.decode(record)
+    if meta.key != key:
+        raise Damaged("meta.json belongs to another key")
+    if meta.is_edited:
+        raise Damaged("its source was edited by a person, and such a kernel stays where it is")
+    if meta.encode() != record:
+        raise Damaged("meta.json is not written as this version of jitgen writes it")
+    return meta
 
 
 def _header(name: str, num_bytes: int) -> bytes:

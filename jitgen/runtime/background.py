@@ -26,7 +26,7 @@ from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.frozen import frozen
 from jitgen.runtime.entries import build
 from jitgen.runtime.registry import Backoff
-from jitgen.runtime.spec import key, spec_of
+from jitgen.runtime.spec import KernelSpec, serving
 from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
 
@@ -47,16 +47,12 @@ class _Want:
     A kernel to compile, with the settings of when it was asked for.
 
     Attributes:
-        config: Its config.
-        arch: The target.
-        key: Digest of its key document.
+        spec: What it is.
         timeout_s: How long the compile may take.
         failure_ttl_s: How long a failure is remembered.
     """
 
-    config: Config
-    arch: Arch
-    key: str
+    spec: KernelSpec
     timeout_s: float
     failure_ttl_s: float
 
@@ -89,15 +85,14 @@ class Background:
 
     def want(self, config: Config, arch: Arch) -> None:
         """Have `config` compiled, unless it is on its way or failed not long ago; never waits."""
-        name = key(config, arch)
+        spec = serving(config, arch)
+        name = spec.key
         with self._changed:
             is_failed = time.monotonic() < self._failed.get(name, 0.0)
             if self._is_closed or is_failed or name in self._pending:
                 return
             want = _Want(
-                config=config,
-                arch=arch,
-                key=name,
+                spec=spec,
                 timeout_s=settings.compile_timeout,
                 failure_ttl_s=settings.failure_ttl,
             )
@@ -151,16 +146,16 @@ class Background:
                 with events.held(), forks.busy():
                     self._compile(want)
             except ResourceError as error:
-                again_s = self._backoff.failed(want.key, str(error))
+                again_s = self._backoff.failed(want.spec.key, str(error))
                 if not self._is_closed:
                     self._tell_failure(want, f"{error}; trying again in {again_s:g} s")
             except Exception as error:  # whoever is told of a kernel may raise anything
                 if not self._is_closed:
-                    self._failed[want.key] = time.monotonic() + want.failure_ttl_s
+                    self._failed[want.spec.key] = time.monotonic() + want.failure_ttl_s
                     self._tell_failure(want, _words(error))
             with self._changed:
                 if again_s is None:
-                    self._pending.discard(want.key)
+                    self._pending.discard(want.spec.key)
                 else:
                     self._queue.append((time.monotonic() + again_s, want))
 
@@ -185,12 +180,12 @@ class Background:
         Raises:
             JitgenError: It cannot be had.
         """
-        if failure := self._tiers.store.index.failure(want.key):
-            raise CompileError(want.config.name(want.arch), failure.reason)
-        found = readable(self._tiers, spec_of(want.config, want.arch), tells_miss=False)
+        if failure := self._tiers.store.index.failure(want.spec.key):
+            raise CompileError(want.spec.name, failure.reason)
+        found = readable(self._tiers, want.spec, tells_miss=False)
         entry, tier = found or self._build(want)
-        self._backoff.succeeded(want.key)
-        self._deliver(want.config, want.arch, entry, tier)
+        self._backoff.succeeded(want.spec.key)
+        self._deliver(want.spec.config, want.spec.arch, entry, tier)
 
     def _build(self, want: _Want) -> tuple[Entry, str]:
         from jitgen.compile.compile import Where
@@ -204,7 +199,7 @@ class Background:
         try:
             return build(
                 self._tiers,
-                spec_of(want.config, want.arch),
+                want.spec,
                 where=Where.WORKER,
                 timeout_s=want.timeout_s,
                 failure_ttl_s=want.failure_ttl_s,
@@ -216,17 +211,17 @@ class Background:
 
     def _tell_failure(self, want: _Want, reason: str) -> None:
         warn_once(
-            f"background {want.key}",
+            f"background {want.spec.key}",
             "%s could not be compiled in the background: %s; calls that want it keep using "
             "another kernel",
-            want.config.name(want.arch),
+            want.spec.name,
             reason,
         )
         events.emit(
             Event(
                 kind=EventKind.ERROR,
-                kernel=want.config.name(want.arch),
-                key=want.key,
+                kernel=want.spec.name,
+                key=want.spec.key,
                 detail=reason,
             )
         )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.config import Arch, Config
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.runtime.spec import key, spec_of
+from jitgen.runtime.spec import serving
 from jitgen.runtime.tiers import Tiers, readable
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def beyond(
         return ()
     tiers = Tiers(store)
     held = [
-        readable(tiers, spec_of(config, arch), tells_miss=False) is not None
+        readable(tiers, serving(config, arch), tells_miss=False) is not None
         for config, arch in wanted
     ]
     ordered = sorted(zip(held, wanted, strict=True), key=lambda pair: not pair[0])
@@ -55,8 +55,9 @@ def tell(asked: Collection[tuple[Config, Arch]], newest: tuple[Config, Arch], mo
         varied([config for config, _ in asked]),
         name,
     )
+    spec = serving(config, arch)
     detail = f"{len(asked)} distinct kernels, JITGEN_MAX_KERNELS={most}"
-    events.emit(Event(kind=EventKind.BUDGET, kernel=name, key=key(config, arch), detail=detail))
+    events.emit(Event(kind=EventKind.BUDGET, kernel=name, key=spec.key, detail=detail))
 
 
 def varied(configs: Collection[Config]) -> str:

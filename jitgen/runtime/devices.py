@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from jitgen.config import Arch, Config
 from jitgen.errors import InputError
 from jitgen.runtime import fallback
+from jitgen.runtime.spec import plain
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
     import torch
 
     from jitgen.runtime.session import Session
+    from jitgen.runtime.spec import Wanted
 
 Entry = Callable[..., Any]
 
@@ -40,14 +42,14 @@ class Device(Protocol):
         ...
 
     def entry(
-        self, session: Session, config: Config, neighbours: Sequence[Config]
+        self, session: Session, config: Wanted, neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
         """
         Return an entry for tensors here, and its config: `config`, or another that may serve.
 
         Args:
             session: Where kernels come from.
-            config: What is wanted.
+            config: What is wanted; of an edited kernel the config that it stands for is returned.
             neighbours: What may serve instead, best first.
         """
         ...
@@ -60,7 +62,7 @@ class Cpu:
     tail = ()
 
     def entry(
-        self, session: Session, config: Config, neighbours: Sequence[Config]
+        self, session: Session, config: Wanted, neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
         """Return the entry of a kernel."""
         return _served(session, config, neighbours, self.arch)
@@ -75,7 +77,7 @@ class Cuda(NamedTuple):
     is_alone: bool
 
     def entry(
-        self, session: Session, config: Config, neighbours: Sequence[Config]
+        self, session: Session, config: Wanted, neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
         """Return the entry of a kernel; of several GPUs another may be the current one."""
         function, served = _served(session, config, neighbours, self.arch)
@@ -104,11 +106,11 @@ class Emulated(NamedTuple):
     def entry(
         self,
         session: Session,  # noqa: ARG002  # it finds kernels itself
-        config: Config,
+        config: Wanted,
         neighbours: Sequence[Config],  # noqa: ARG002  # nobody waits for an emulator
     ) -> tuple[Entry, Config]:
         """Return what runs `config`."""
-        return self.function(config), config
+        return self.function(config), plain(config)
 
 
 _CPU = Cpu()
@@ -169,13 +171,14 @@ def _cuda(device: torch.device, name: str) -> Cuda:
 
 
 def _served(
-    session: Session, config: Config, neighbours: Sequence[Config], arch: Arch
+    session: Session, config: Wanted, neighbours: Sequence[Config], arch: Arch
 ) -> tuple[Entry, Config]:
+    wanted = plain(config)
     if neighbours and settings.on_miss == "fallback":
-        kernel = fallback.serve(session.registry, config, neighbours, arch)
+        kernel = fallback.serve(session.registry, wanted, neighbours, arch)
     else:
         kernel = session.registry.get(config, arch)
-    return kernel.function, config if kernel.config == config else kernel.config
+    return kernel.function, wanted if kernel.config == wanted else kernel.config
 
 
 def on_device(function: Entry, index: int) -> Entry:

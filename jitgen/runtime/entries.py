@@ -101,6 +101,7 @@ def build(
                 where or compiling.usual(),
                 timeout_s=settings.compile_timeout if timeout_s is None else timeout_s,
                 stop=stop,
+                text=spec.text,
             )
             entry = _publish(tiers, spec, artifact)
     except CompileError as error:

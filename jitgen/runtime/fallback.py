@@ -15,7 +15,7 @@ from jitgen.config import Arch, Config
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.registry import Registry, is_capturing
-from jitgen.runtime.spec import key
+from jitgen.runtime.spec import serving
 
 
 def serve(registry: Registry, chosen: Config, neighbours: Iterable[Config], arch: Arch) -> Kernel:
@@ -46,7 +46,12 @@ def serve(registry: Registry, chosen: Config, neighbours: Iterable[Config], arch
         if kernel is None:
             continue
         events.emit(
-            Event(kind=EventKind.FALLBACK, kernel=name, key=key(chosen, arch), detail=kernel.name)
+            Event(
+                kind=EventKind.FALLBACK,
+                kernel=name,
+                key=serving(chosen, arch).key,
+                detail=kernel.name,
+            )
         )
         if not registry.is_frozen:
             registry.background.want(chosen, arch)

@@ -24,7 +24,7 @@ from jitgen.plans import Plan
 from jitgen.runtime.entries import fetch
 from jitgen.runtime.session import current
 from jitgen.runtime.shard import Shard
-from jitgen.runtime.spec import key, spec_of
+from jitgen.runtime.spec import key, serving
 from jitgen.runtime.task import TASK, compile_task
 from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
@@ -210,12 +210,13 @@ def examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[Prewa
     """Return a row for each config: ``cached``, or ``would compile``."""
     rows, tiers = [], Tiers(store)
     for config in configs:
-        found = readable(tiers, spec_of(config, arch))
+        spec = serving(config, arch)
+        found = readable(tiers, spec)
         rows.append(
             PrewarmRow(
                 config=config,
-                name=config.name(arch),
-                key=key(config, arch),
+                name=spec.name,
+                key=spec.key,
                 state=PrewarmState.WOULD_COMPILE if found is None else PrewarmState.CACHED,
                 bytes=0 if found is None else found[0].meta.size_bytes,
             )
@@ -226,7 +227,7 @@ def examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[Prewa
 def fetched(row: PrewarmRow, arch: Arch, store: Store) -> PrewarmRow | None:
     """Return the row of a kernel that could be fetched from elsewhere, where it was compiled."""
     start = time.perf_counter()
-    found = fetch(Tiers(store), spec_of(row.config, arch))
+    found = fetch(Tiers(store), serving(row.config, arch))
     if isinstance(found, str) or found[0].why_private:
         return None
     return replace(
@@ -243,7 +244,7 @@ def _compile(
     """Compile `rows` in processes, and yield them as they are done."""
     from jitgen.compile import workers
 
-    tasks = [compile_task(store, row.config, arch) for row in rows]
+    tasks = [compile_task(store, row.config, arch, serving(row.config, arch).text) for row in rows]
     waiting = dict(enumerate(rows))
     run = workers.run(TASK, tasks, jobs=jobs, timeout_s=timeout_s)
     try:
@@ -261,7 +262,7 @@ def _done(row: PrewarmRow, outcome: Outcome, arch: Arch, store: Store) -> Prewar
     row = replace(row, seconds=outcome.seconds)
     answer = outcome.result or {}
     error = outcome.error or answer.get("error", "")
-    found = None if error else readable(Tiers(store), spec_of(row.config, arch))
+    found = None if error else readable(Tiers(store), serving(row.config, arch))
     if found is not None:
         return replace(row, state=PrewarmState.COMPILED, bytes=found[0].meta.size_bytes)
     why = answer.get("why_private")

@@ -92,12 +92,13 @@ def rebuilt(
     from jitgen.compile.compile import Where, compile_kernel
 
     try:
-        spec = _spec(meta)
+        spec = _spec(meta, files)
         artifact = compile_kernel(
             spec.config,
             spec.arch,
             where or Where.WORKER,
             timeout_s=settings.compile_timeout if timeout_s is None else timeout_s,
+            text=spec.text,
         )
     except JitgenError as error:
         return Rebuilt(key=meta.key, name=meta.name, error=str(error))
@@ -121,9 +122,10 @@ def differences(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iter
             yield f"{name}: {_COMPARE.get(name, _bytes)(before[name], after[name])}"
 
 
-def _spec(meta: Meta) -> KernelSpec:
+def _spec(meta: Meta, files: Mapping[str, bytes]) -> KernelSpec:
     """
-    Return what `meta` says it is, as this machine has it.
+    Return what `meta` says it is, as this machine has it; of an edited kernel the source is what
+    the entry holds, and has to have the digest that its key names.
 
     Raises:
         JitgenError: It is no legal kernel, or this machine would give it another key.
@@ -132,7 +134,8 @@ def _spec(meta: Meta) -> KernelSpec:
 
     config, arch = Config.from_json(meta.config), Arch.parse(meta.arch)
     require(config, arch)
-    spec = spec_of(config, arch)
+    text = files[SOURCE].decode("utf-8", "replace") if meta.is_edited else ""
+    spec = spec_of(config, arch, text)
     if spec.key != meta.key:
         ((_, fields),) = nearest([meta], spec.document, 1)
         other = ", ".join(

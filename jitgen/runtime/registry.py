@@ -39,7 +39,8 @@ from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.runtime import kernel
 from jitgen.runtime.entries import build, fetch
 from jitgen.runtime.kernel import Kernel
-from jitgen.runtime.spec import key, spec_of
+from jitgen.runtime.override import Override
+from jitgen.runtime.spec import plain, serving
 from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
 from jitgen.targets.devices import default_arch
@@ -48,6 +49,7 @@ from jitgen.targets.legality import named, require
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Store
     from jitgen.runtime.background import Background
+    from jitgen.runtime.spec import Wanted
 
 
 RETRY_FIRST_S = 1.0
@@ -107,8 +109,8 @@ class Registry:
         self.store = store
         self.tiers = Tiers(store)
         self._on_arrival = on_arrival
-        self._kernels: dict[tuple[Config, Arch], Kernel] = {}
-        self._arrived: dict[tuple[Config, Arch], Kernel] = {}  # not served yet
+        self._kernels: dict[tuple[Wanted, Arch], Kernel] = {}
+        self._arrived: dict[tuple[Wanted, Arch], Kernel] = {}  # not served yet
         self._asked: set[tuple[Config, Arch]] = set()
         self._background: Background | None = None
         self._is_closed = False
@@ -167,14 +169,15 @@ class Registry:
         """Return the kernels in memory."""
         return list(self._kernels.values())
 
-    def get(self, config: Config | str, arch: Arch | str | None = None) -> Kernel:
+    def get(self, config: Wanted | str, arch: Arch | str | None = None) -> Kernel:
         """
         Return the kernel of `config`, from memory, else from disk, else from where JITGEN_REMOTE
-        and JITGEN_SERVICE say, else by compiling it.
+        and JITGEN_SERVICE say, else by compiling it. An edited one comes from nowhere else.
 
         Args:
-            config: What to serve: a config, or a kernel's name.
-            arch: The target; None for the one that a name says, else that `default_arch` finds.
+            config: What to serve: a config, a kernel's name, or an edited kernel.
+            arch: The target; None for the one that a name or an edited kernel says, else that
+                `default_arch` finds.
 
         Raises:
             InputError: `config` is none.
@@ -192,12 +195,16 @@ class Registry:
         kernel = self._kernels.get((config, arch)) if type(arch) is Arch else None  # type: ignore[arg-type]
         if kernel is None:
             with boundary("serving a kernel"):
-                config, arch = named(config, arch)
+                if isinstance(config, Override):
+                    arch = config.arch if arch is None else Arch.parse(arch)
+                    config.on(arch)
+                else:
+                    config, arch = named(config, arch)
                 target = default_arch() if arch is None else Arch.parse(arch)
                 kernel = self._kernels.get((config, target)) or self._miss(config, target)
         return kernel
 
-    def find(self, config: Config, arch: Arch, *, tells_miss: bool = False) -> Kernel | None:
+    def find(self, config: Wanted, arch: Arch, *, tells_miss: bool = False) -> Kernel | None:
         """
         Return the kernel of a legal `config` if it is compiled; waits for nobody.
 
@@ -206,7 +213,7 @@ class Registry:
         """
         kernel = self._kernels.get((config, arch))
         if kernel is None and not is_capturing(arch):
-            with boundary(f"looking for {config.name(arch)}"), events.held(), forks.busy():
+            with boundary(f"looking for {plain(config).name(arch)}"), events.held(), forks.busy():
                 kernel = self._arrived.get((config, arch)) or self._from_disk(
                     config, arch, tells_miss=tells_miss
                 )
@@ -224,16 +231,16 @@ class Registry:
         self._arrived[config, arch] = _kernel(config, arch, entry, tier)
         self._on_arrival(config)
 
-    def _miss(self, config: Config, arch: Arch) -> Kernel:
-        require(config, arch)
+    def _miss(self, config: Wanted, arch: Arch) -> Kernel:
+        require(plain(config), arch)
         _refuse_while_capturing(config, arch)
-        self.ask(config, arch)
-        with boundary(f"serving {config.name(arch)}"):
+        self.ask(plain(config), arch)
+        with boundary(f"serving {plain(config).name(arch)}"):
             return with_room(lambda: self._served(config, arch))
 
-    def _served(self, config: Config, arch: Arch) -> Kernel:
+    def _served(self, config: Wanted, arch: Arch) -> Kernel:
         """Return a kernel that is not in memory; events wait until no lock is held any more."""
-        name = key(config, arch)
+        name = serving(config, arch).key
         with self._guard:
             flight = self._flights.setdefault(name, threading.Lock())
         with events.held(), flight, forks.busy():
@@ -256,10 +263,10 @@ class Registry:
 
             budget.tell(tuple(self._asked), (config, arch), most)
 
-    def _from_disk(self, config: Config, arch: Arch, *, tells_miss: bool) -> Kernel | None:
+    def _from_disk(self, config: Wanted, arch: Arch, *, tells_miss: bool) -> Kernel | None:
         start = time.perf_counter()
-        found = readable(self.tiers, spec_of(config, arch), tells_miss=tells_miss)
-        return None if found is None else self._loaded(config, arch, found, start)
+        found = readable(self.tiers, serving(config, arch), tells_miss=tells_miss)
+        return None if found is None else self._loaded(plain(config), arch, found, start)
 
     def _loaded(
         self, config: Config, arch: Arch, found: tuple[Entry, str], start: float
@@ -279,11 +286,11 @@ class Registry:
         )
         return kernel
 
-    def _compiled(self, config: Config, arch: Arch) -> Kernel:
+    def _compiled(self, config: Wanted, arch: Arch) -> Kernel:
         """Return a kernel that is not on disk: from elsewhere, or by compiling it."""
         if self._frozen or settings.on_miss == "error":
             return self._fetched(config, arch)
-        name = key(config, arch)
+        name = serving(config, arch).key
         if reason := self._backoff.waits(name):
             raise ResourceError(f"{reason} (tried again in some seconds, when asked again)")
         try:
@@ -297,29 +304,34 @@ class Registry:
         self._backoff.succeeded(name)
         return kernel
 
-    def _built(self, config: Config, arch: Arch) -> Kernel:
-        start, spec = time.perf_counter(), spec_of(config, arch)
+    def _built(self, config: Wanted, arch: Arch) -> Kernel:
+        start, spec = time.perf_counter(), serving(config, arch)
         entry, tier = build(self.tiers, spec)
         if tier != "compiled":
-            kernel = self._loaded(config, arch, (entry, tier), start)
+            kernel = self._loaded(spec.config, arch, (entry, tier), start)
             if kernel is not None:
                 return kernel
             entry, tier = build(self.tiers, spec, fetches=False)
-        return _kernel(config, arch, entry, tier)
+        return _kernel(spec.config, arch, entry, tier)
 
-    def _fetched(self, config: Config, arch: Arch) -> Kernel:
+    def _fetched(self, config: Wanted, arch: Arch) -> Kernel:
         """Return a kernel that somebody else has compiled; raises KernelMiss."""
-        start, name = time.perf_counter(), config.name(arch)
-        found = fetch(self.tiers, spec_of(config, arch))
-        kernel = None if isinstance(found, str) else self._loaded(config, arch, found, start)
+        from jitgen.runtime.overrides import called
+
+        start, spec = time.perf_counter(), serving(config, arch)
+        found = fetch(self.tiers, spec)
+        kernel = None if isinstance(found, str) else self._loaded(spec.config, arch, found, start)
         if kernel is not None:
             return kernel
         why = "the registry is frozen" if self._frozen else "JITGEN_ON_MISS=error"
         elsewhere = f", nor elsewhere ({found})" if found and isinstance(found, str) else ""
+        remedy = f"prewarm it with: jitgen prewarm --config {spec.name}"
+        if isinstance(config, Override):
+            remedy = f"compile it with: jitgen run {config.path}"
         raise KernelMiss(
-            name,
-            f"no compiled kernel {name} in {self.store.root}{elsewhere}, and compiling is off "
-            f"({why}); prewarm it with: jitgen prewarm --config {name}",
+            spec.name,
+            f"no compiled kernel {called(config, arch)} in {self.store.root}{elsewhere}, and "
+            f"compiling is off ({why}); {remedy}",
         )
 
 
@@ -337,10 +349,10 @@ def _kernel(config: Config, arch: Arch, entry: Entry, tier: str) -> Kernel:
     )
 
 
-def _tell_error(config: Config, arch: Arch, error: JitgenError) -> None:
+def _tell_error(config: Wanted, arch: Arch, error: JitgenError) -> None:
     reason = error.reason if isinstance(error, CompileError) else str(error)
-    name = config.name(arch)
-    events.emit(Event(kind=EventKind.ERROR, kernel=name, key=key(config, arch), detail=reason))
+    spec = serving(config, arch)
+    events.emit(Event(kind=EventKind.ERROR, kernel=spec.name, key=spec.key, detail=reason))
 
 
 def is_capturing(arch: Arch) -> bool:
@@ -351,17 +363,18 @@ def is_capturing(arch: Arch) -> bool:
     return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
-def _refuse_while_capturing(config: Config, arch: Arch) -> None:
+def _refuse_while_capturing(config: Wanted, arch: Arch) -> None:
     """
     Loading a kernel allocates, which a captured stream must not do: say so instead of breaking the
     graph.
     """
     if is_capturing(arch):
-        name = config.name(arch)
+        from jitgen.runtime.overrides import called
+
         raise CaptureMiss(
-            name,
-            f"a CUDA graph is being captured and {name} is not loaded yet; call it once, or "
-            "jitgen.get_kernel(...), before the capture",
+            plain(config).name(arch),
+            f"a CUDA graph is being captured and {called(config, arch)} is not loaded yet; call it "
+            "once, or jitgen.get_kernel(...), before the capture",
         )
 
 

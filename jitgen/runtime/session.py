@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from jitgen.config import Arch, Config
     from jitgen.runtime.devices import Emulated
     from jitgen.runtime.kernel import Kernel
+    from jitgen.runtime.override import Override
 
 _sessions: WeakSet[Session] = WeakSet()
 
@@ -98,7 +99,7 @@ class Session:
         with self.active():
             return self._chooser.select(problem, arch, **options)
 
-    def get_kernel(self, config: Config | str, arch: Arch | str | None = None) -> Kernel:
+    def get_kernel(self, config: Config | Override | str, arch: Arch | str | None = None) -> Kernel:
         """Return the kernel of `config`; see `Registry.get`."""
         with self.active():
             return self.registry.get(config, arch)
@@ -205,12 +206,12 @@ def _forget_launches() -> None:
 settings.watch("check", _forget_launches)
 
 
-def get_kernel(config: Config | str, arch: Arch | str | None = None) -> Kernel:
+def get_kernel(config: Config | Override | str, arch: Arch | str | None = None) -> Kernel:
     """
     Return the kernel of `config` from memory, else from disk, else by compiling it.
 
     Args:
-        config: A config, or a kernel's name.
+        config: A config, a kernel's name, or an edited kernel: see `jitgen.override`.
         arch: The target; None for the one that a name says, else JITGEN_ARCH, the GPU's, or cpu.
 
     Raises:

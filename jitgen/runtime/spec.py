@@ -10,35 +10,43 @@ beside the artifact, so that a miss can be explained field by field.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jitgen import templates
+from jitgen.cache.entry import EDITED
 from jitgen.codegen.parameters import derived, rendering, template_of
 from jitgen.compile import toolchain
 from jitgen.config import Arch, Config
 from jitgen.config.config import canonical_json
 from jitgen.config.rooms import OPERATIONS, TARGETS
 from jitgen.frozen import frozen
+from jitgen.settings import settings
 from jitgen.targets.legality import check
+
+if TYPE_CHECKING:
+    from jitgen.runtime.override import Override
+
+    Wanted: TypeAlias = Config | Override
+    """What a call asks for."""
 
 SCHEMA = 2
 """2: host parts are compiled for a named level, not for whatever CPU compiled them."""
 
 
-def document(config: Config, arch: Arch) -> dict[str, Any]:
+def document(config: Config, arch: Arch, text: str = "") -> dict[str, Any]:
     """
     Return the key document of `config` on `arch`: only JSON values, in no particular order.
 
-    One that the target refuses has no derived numbers, and is never compiled.
+    One that the target refuses has no derived numbers, and is never compiled. Where a person has
+    edited the source, the digest of its `text` stands in place of what sources are rendered from.
     """
     document = {
         "schema": SCHEMA,
         "config": config.to_json(),
         "arch": str(arch),
-        "derived": derived(config, arch) if check(config, arch) else None,
-        "templates": templates.digest(template_of(config, arch)),
-        "rendering": rendering(),
+        **(_rendered(config, arch) if not text else {EDITED: sha256(text)}),
         "toolchain": dict(toolchain.versions()),
         "options": list(toolchain.options(arch)),
         "host": toolchain.host(arch),
@@ -51,15 +59,29 @@ def document(config: Config, arch: Arch) -> dict[str, Any]:
     return document | {"plugins": plugins} if plugins else document
 
 
+def _rendered(config: Config, arch: Arch) -> dict[str, Any]:
+    """Return what a source is rendered from, besides the config."""
+    return {
+        "derived": derived(config, arch) if check(config, arch) else None,
+        "templates": templates.digest(template_of(config, arch)),
+        "rendering": rendering(),
+    }
+
+
+def sha256(text: str) -> str:
+    """Return the SHA-256 of a source, in hexadecimal."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
 def digest(key_document: dict[str, Any]) -> str:
     """Return the SHA-256 of the canonical JSON of `key_document`, in hexadecimal."""
     return hashlib.sha256(canonical_json(key_document).encode("ascii")).hexdigest()
 
 
 @lru_cache(maxsize=4096)
-def key(config: Config, arch: Arch) -> str:
-    """Return the key under which the artifact of `config` for `arch` is stored."""
-    return digest(document(config, arch))
+def key(config: Config, arch: Arch, text: str = "") -> str:
+    """Return the key under which the artifact of `config` for `arch` is stored; see `document`."""
+    return digest(document(config, arch, text))
 
 
 @frozen
@@ -72,12 +94,19 @@ class KernelSpec:
         arch: The target.
         name: Its name.
         key: Digest of its key document.
+        text: Its source, where a person has edited that; empty: as the templates render it.
     """
 
     config: Config
     arch: Arch
     name: str
     key: str
+    text: str = field(default="", repr=False)
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether its source is a person's."""
+        return bool(self.text)
 
     @property
     def derived(self) -> dict[str, Any]:
@@ -87,15 +116,40 @@ class KernelSpec:
     @property
     def document(self) -> dict[str, Any]:
         """The key document."""
-        return document(self.config, self.arch)
+        return document(self.config, self.arch, self.text)
 
 
-def spec_of(config: Config, arch: Arch) -> KernelSpec:
+def spec_of(config: Config, arch: Arch, text: str = "") -> KernelSpec:
     """
-    Return what `config` is on `arch`.
+    Return what `config` is on `arch`, compiled from the edited source `text` if there is one.
 
     Raises:
         UnsupportedConfig: `arch` cannot run it.
         ToolchainError: The compiler's versions, which the key holds, are not known here.
     """
-    return KernelSpec(config=config, arch=arch, name=config.name(arch), key=key(config, arch))
+    digest_of = key(config, arch, text) if text else key(config, arch)
+    return KernelSpec(config=config, arch=arch, name=config.name(arch), key=digest_of, text=text)
+
+
+def plain(wanted: Wanted) -> Config:
+    """Return the config that is asked for, or that an edited kernel stands for."""
+    return wanted if isinstance(wanted, Config) else wanted.config
+
+
+def serving(wanted: Wanted, arch: Arch) -> KernelSpec:
+    """
+    Return what serves `wanted` on `arch` in this program: an edited kernel, if that is asked for or
+    JITGEN_OVERRIDE has one for the config.
+
+    Raises:
+        OverrideError: A file of JITGEN_OVERRIDE cannot be used.
+        SettingError: Its folder cannot be.
+        UnsupportedConfig: `arch` cannot run it.
+        ToolchainError: The compiler's versions, which the key holds, are not known here.
+    """
+    if isinstance(wanted, Config) and settings.override is None:
+        return spec_of(wanted, arch)
+    from jitgen.runtime import overrides
+
+    edited = overrides.found(wanted, arch)
+    return spec_of(plain(wanted), arch) if edited is None else edited.spec

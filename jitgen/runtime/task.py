@@ -24,9 +24,10 @@ _PATHS = ("trust", "token_file")
 """Settings that may be none: without one, a worker has what its environment says."""
 
 
-def compile_task(store: Store, config: Config, arch: Arch) -> dict[str, Any]:
+def compile_task(store: Store, config: Config, arch: Arch, text: str = "") -> dict[str, Any]:
     """
-    Return the task that brings `config` for `arch` into `store`.
+    Return the task that brings `config` for `arch` into `store`, compiled from the edited source
+    `text` if there is one.
 
     It carries the settings that a compile reads: this program may have changed them, and a worker
     sees the environment only.
@@ -36,6 +37,7 @@ def compile_task(store: Store, config: Config, arch: Arch) -> dict[str, Any]:
         "mode": store.mode,
         "config": config.to_json(),
         "arch": str(arch),
+        "text": text,
         "settings": {
             "failure_ttl": settings.failure_ttl,
             "lock_timeout": settings.lock_timeout,
@@ -65,7 +67,8 @@ def build_task(task: dict[str, Any]) -> dict[str, Any]:
         try:
             store = _store(task["root"], task["mode"])
             # Nothing else lives in this process: a refusal here is as certain as any.
-            entry, tier = build(Tiers(store), spec_of(config, arch), where=Where.PROCESS)
+            spec = spec_of(config, arch, task.get("text", ""))
+            entry, tier = build(Tiers(store), spec, where=Where.PROCESS)
         except JitgenError as error:
             return {"error": str(error)}
     return {"key": entry.key, "tier": tier, "why_private": entry.why_private}

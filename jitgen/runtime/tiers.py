@@ -142,6 +142,7 @@ class Tiers:
 
         It is in the store by then, or in memory where that cannot be written. This waits for
         networks: never call it while a CUDA graph is captured, nor where a kernel may be at hand.
+        Nobody else is asked for a kernel that a person has edited.
 
         Args:
             spec: The kernel.
@@ -151,7 +152,7 @@ class Tiers:
             SettingError: What is fetched must be signed, and JITGEN_TRUST is not set.
             ToolchainError: A package that fetching needs is not installed.
         """
-        if not self.has_elsewhere:
+        if not self.has_elsewhere or spec.is_edited:
             return ""
         from jitgen.remote.outcomes import Nothing
         from jitgen.remote.tiers import places

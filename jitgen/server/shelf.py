@@ -93,7 +93,7 @@ class Shelf:
         if other is not None:  # maybe all that there is: the disk may be full
             return await self._recoded(key, other, encoding)
         entry = await asyncio.to_thread(self.store.read, key)
-        if entry is None:
+        if entry is None or entry.meta.is_edited:  # what a person has edited is for this host alone
             self._known.pop(key, None)
             return None
         return await self.take(entry, encoding)
@@ -154,7 +154,8 @@ class Shelf:
         return [k for k in keys if k in absent or self.revocations.of_key(k) is not None]
 
     def _on_disk(self, keys: list[str]) -> list[str]:
-        return [key for key in keys if self.store.read(key) is not None]
+        found = ((key, self.store.read(key)) for key in keys)
+        return [key for key, entry in found if entry is not None and not entry.meta.is_edited]
 
     def remember(self, key: str) -> None:
         """Note that there is an entry `key`."""

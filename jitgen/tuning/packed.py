@@ -55,9 +55,11 @@ class Packed(Mapping[str, TuningRecord]):
     def __init__(self, document: Any) -> None:
         if not isinstance(document, dict) or document.get("schema") != PACKED:
             raise BadRecord(f"a shipped table must be a JSON object of schema {PACKED}")
-        self._records, self._kernels = document.get("records"), document.get("kernels")
-        if not isinstance(self._records, dict) or not isinstance(self._kernels, list):
+        records, kernels = document.get("records"), document.get("kernels")
+        if not isinstance(records, dict) or not isinstance(kernels, list):
             raise BadRecord("a shipped table must have an object of records and a list of kernels")
+        self._records: dict[str, Any] = records
+        self._kernels: list[Any] = kernels
         # Without its records it is a table as any other, and checked as that.
         self._shell = Table.from_json({**document, "schema": SCHEMA, "records": []})
         self._read: dict[str, TuningRecord] = {}

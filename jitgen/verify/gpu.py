@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jitgen.codegen.render import Source, render
+from jitgen.codegen.render import source_of
 from jitgen.config import Arch
 from jitgen.emulator.api import TIME_LIMIT_S
 from jitgen.emulator.artifact import Artifact
@@ -17,13 +17,15 @@ from jitgen.emulator.machine.machine import NUM_SMS
 from jitgen.emulator.modes import Mode, parse
 from jitgen.emulator.report import Report
 from jitgen.errors import ConfigError, EmulationError
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import Session, current
-from jitgen.runtime.spec import spec_of
+from jitgen.runtime.spec import serving
 from jitgen.runtime.tiers import readable
 from jitgen.verify.artifacts import compiled_once, of_entry
 from jitgen.verify.emulation import emulate
+
+if TYPE_CHECKING:
+    from jitgen.runtime.spec import Wanted
 
 
 @contextmanager
@@ -57,9 +59,9 @@ def device(
     if not target.is_gpu:
         raise ConfigError(f"{target} kernels run on this machine as they are: name a GPU target")
     reports: list[Report] = []
-    artifacts: dict[KernelConfig, Artifact] = {}
+    artifacts: dict[Wanted, Artifact] = {}
 
-    def function(config: KernelConfig) -> Callable[..., Any]:
+    def function(config: Wanted) -> Callable[..., Any]:
         artifact = artifacts.get(config)
         if artifact is None:
             artifact = artifacts[config] = _artifact(config, target)
@@ -79,15 +81,14 @@ def device(
         yield reports
 
 
-def _artifact(config: KernelConfig, arch: Arch) -> Artifact:
+def _artifact(config: Wanted, arch: Arch) -> Artifact:
     """
     Return the artifact of what the cache has; where it has nothing, of a compile that gives library
     and PTX at once: an entry would have to be compiled once more for its PTX.
     """
-    found = readable(current.get().registry.tiers, spec_of(config, arch))
+    spec = serving(config, arch)
+    found = readable(current.get().registry.tiers, spec)
     if found is None:
-        return compiled_once(render(config, arch))
+        return compiled_once(source_of(spec.config, arch, spec.text))
     entry = found[0]
-    text = entry.source
-    name, op = config.name(arch), config.op
-    return of_entry(entry, Source(config=config, arch=arch, name=name, text=text, entry=op))
+    return of_entry(entry, source_of(spec.config, arch, entry.source))

@@ -150,10 +150,12 @@ def tile(config: KernelConfig) -> tuple[int, int]:
     return config.tile.m, config.tile.n
 
 
-def make(config: KernelConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0) -> Solved:
+def make(
+    config: KernelConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0, device: str = "cpu"
+) -> Solved:
     """
-    Return a call of `config` with `sizes`, the same for the same `seed`. Every layout gets rows
-    that nobody owns, and what belongs to groups without rows is NaN.
+    Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`. Every
+    layout gets rows that nobody owns, and what belongs to groups without rows is NaN.
     """
     types = config.operands
     problem = Problem(
@@ -171,6 +173,12 @@ def make(config: KernelConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0) -
         bias=config.epilogue.bias,
     )
     call = random_call(
-        problem, sizes.rows, is_exact=is_exact, has_spare=True, spoils_idle=True, seed=seed
+        problem,
+        sizes.rows,
+        is_exact=is_exact,
+        has_spare=True,
+        spoils_idle=True,
+        device=device,
+        seed=seed,
     )
     return Solved.of(call, is_exact=is_exact)

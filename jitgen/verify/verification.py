@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jitgen.codegen.render import Source, render
+from jitgen.codegen.render import render, source_of
 from jitgen.config import Arch, Config
 from jitgen.emulator.api import TIME_LIMIT_S
 from jitgen.emulator.artifact import Artifact
@@ -257,8 +257,8 @@ def verify_task(task: dict[str, Any]) -> dict[str, Any]:
     Verify one kernel in a worker process.
 
     Args:
-        task: ``config``, ``arch``, ``problem``, ``modes``, ``time_limit_s``; and ``root`` and
-            ``key`` for an entry of the cache, else null.
+        task: ``config``, ``arch``, ``problem``, ``modes``, ``time_limit_s``; ``root`` and ``key``
+            for an entry of the cache, else null; and perhaps ``text``, an edited source.
 
     Returns:
         The verification as JSON values, or ``{"error": ...}`` with the message of an error that
@@ -266,13 +266,18 @@ def verify_task(task: dict[str, Any]) -> dict[str, Any]:
     """
     config, arch = Config.from_json(task["config"]), Arch.parse(task["arch"])
     try:
+        artifact = None
+        if task["key"]:
+            artifact = _of_key(config, arch, task["root"], task["key"])
+        elif text := task.get("text", ""):
+            artifact = compiled(source_of(config, arch, text))
         return verify(
             config,
             arch,
             task["problem"],
             modes=task["modes"],
             time_limit_s=task["time_limit_s"],
-            artifact=_of_key(config, arch, task["root"], task["key"]) if task["key"] else None,
+            artifact=artifact,
         ).to_json()
     except JitgenError as error:
         return {"error": str(error)}
@@ -285,6 +290,4 @@ def _of_key(config: Config, arch: Arch, root: str, key: str) -> Artifact:
     entry = Store.open(Path(root), mode="ro").read(key)
     if entry is None:
         raise ConfigError(f"entry {key[:12]} is not in {root} any more")
-    text = entry.source
-    name, op = config.name(arch), config.op
-    return of_entry(entry, Source(config=config, arch=arch, name=name, text=text, entry=op))
+    return of_entry(entry, source_of(config, arch, entry.source))

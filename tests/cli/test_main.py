@@ -40,7 +40,7 @@ ALL = commands(main.cli)
 
 def test_every_promised_command_is_there() -> None:
     promised = ["demo", "prewarm", "show", "verify", "configs", "select", "tune", "doctor"]
-    promised += ["inspect", "serve", "token", "signer"]
+    promised += ["inspect", "serve", "token", "signer", "run", "diff"]
     cache = [
         "dir",
         "ls",

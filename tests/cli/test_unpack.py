@@ -33,7 +33,10 @@ def test_few_rows(jitgen: Jitgen) -> None:
 
 
 def test_where_there_is_one_way(jitgen: Jitgen) -> None:
-    assert "unpacked" not in jitgen("select", *GIVEN, "-m", "131072", "--bias", "--json").document
+    given = [*GIVEN, "-m", "131072", "--json"]
+    assert jitgen("select", *given, "--bias").document["unpacked"]["is_chosen"]
+    given[given.index("row")] = "block128"
+    assert "unpacked" not in jitgen("select", *given).document
 
 
 def test_the_operation_itself(jitgen: Jitgen) -> None:

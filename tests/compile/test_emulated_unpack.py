@@ -91,6 +91,7 @@ class TestEveryKernel:
 
 ROWS = (13, 0, 27)
 OFFS = torch.tensor([13, 13, 40], dtype=torch.int32)
+COUNTS = torch.tensor([13, 27])
 N, K = 72, 416
 
 
@@ -170,15 +171,21 @@ class TestCalls:
         assert same(found[group >= 0], expected[group >= 0])
         assert UnpackedLaunch in launches()
 
-    @pytest.mark.parametrize(
-        ("spread", "bias"), [(15, False), pytest.param(12, True, marks=NIGHTLY)]
-    )
-    def test_what_is_not_unpacked(self, spread: int, bias: bool) -> None:
-        """Rows that would be rounded, and a bias, which kernels for FP8 weights do not have."""
-        weights, (a, scale) = weights_of("exact1", spread), tokens()
-        given = torch.ones(3, N) if bias else None
-        found = jitgen.grouped_gemm(a, weights, scale, offs=OFFS, bias=given)
-        expected = reference(a, weights, scale) + float(bias)
+    def test_with_a_bias(self) -> None:
+        weights, (a, scale) = weights_of("exact1"), tokens()
+        bias = torch.randn(3, N, generator=torch.Generator().manual_seed(2))
+        found = jitgen.grouped_gemm(a, weights, scale, offs=OFFS, bias=bias)
+        expected = jitgen.grouped_gemm(a, *pair(weights, scale), offs=OFFS, bias=bias)
+        exact = reference(a, weights, scale) + bias[[0, 2]].repeat_interleave(COUNTS, 0)
+
+        assert same(found, expected)
+        assert torch.allclose(found.float(), exact, rtol=2.0**-8, atol=1e-4, equal_nan=True)
+        assert UnpackedLaunch in launches()
+
+    def test_rows_that_would_be_rounded_are_not_unpacked(self) -> None:
+        weights, (a, scale) = weights_of("exact1", 15), tokens()
+        found = jitgen.grouped_gemm(a, weights, scale, offs=OFFS)
+        expected = reference(a, weights, scale)
 
         assert torch.allclose(found.float(), expected, rtol=2.0**-8, atol=1e-4, equal_nan=True)
         assert launches() == {PreparedLaunch}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -151,6 +152,21 @@ def test_what_was_computed_passes_gradients_on() -> None:
 
     assert torch.allclose(a.grad.double(), da * 2, rtol=1e-5)  # type: ignore[union-attr]
     assert torch.allclose(b.grad.double(), db * b.detach().exp(), rtol=1e-4, atol=1e-4)  # type: ignore[union-attr]
+
+
+def test_the_session_of_the_call_serves_its_gradients() -> None:
+    """Autograd goes back in threads of its own, where nobody entered a session."""
+    a, b, groups = call("offs")
+    a.requires_grad_(), b.requires_grad_()
+    with jitgen.Session() as session:
+        y = jitgen.grouped_gemm(a, b, **groups, out_dtype=torch.float32)
+    kept = len(session.memo)
+    thread = Thread(target=lambda: y[:20].sum().backward())  # type: ignore[no-untyped-call]
+    thread.start()
+    thread.join()
+
+    assert a.grad is not None
+    assert len(session.memo) == kept + 2
 
 
 @pytest.mark.parametrize(

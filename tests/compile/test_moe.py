@@ -205,7 +205,8 @@ class TestAModule:
             wrong(*other.given)
 
 
-@pytest.mark.parametrize("form", ["block128", pytest.param("wide1", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("form", ["block128", "wide1"])
 def test_torch_compile_sees_one_graph(form: str) -> None:
     """A layer is a row of operations in torch's hands, without a break."""
     case = make(form)

@@ -27,7 +27,7 @@ from jitgen.errors import (
 )
 from jitgen.events import Event, events
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
-from jitgen.runtime import registry
+from jitgen.runtime import registry, spec
 from jitgen.runtime.registry import Registry
 
 F32 = Operands(a_dtype="f32", b_dtype="f32", out_dtype="f32", scale_granularity="tensor")
@@ -164,7 +164,7 @@ class TestSingleFlight:
         monkeypatch.setenv("JITGEN_LOCK_TIMEOUT", "0.1")
         waits: list[float] = []
         stop = jitgen.on_event(lambda e: waits.append(e.seconds) if e.kind == "queue" else None)
-        with Store.open(cache_root).lock(registry.key(CONFIG, jitgen.Arch.CPU), 1) as is_locked:
+        with Store.open(cache_root).lock(spec.key(CONFIG, jitgen.Arch.CPU), 1) as is_locked:
             assert is_locked
             kernel = Registry(store).get(CONFIG, "cpu")
         stop()
@@ -243,7 +243,7 @@ class TestDamage:
         Bytes with the right digest that are no library are moved aside, not loaded over and over.
         """
         store = Store.open(root)
-        entry = store.read(registry.key(CONFIG, jitgen.Arch.CPU))
+        entry = store.read(spec.key(CONFIG, jitgen.Arch.CPU))
         assert entry is not None
         store.remove(entry.key)
         store.publish(entry.meta, {**entry.files, "kernel.so": b"no library"})

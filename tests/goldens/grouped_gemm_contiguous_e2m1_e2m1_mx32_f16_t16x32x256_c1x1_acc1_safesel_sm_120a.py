@@ -9,6 +9,11 @@
 #     "out_dtype":"f16","scale_granularity":"mx32"},"pipeline":{"num_ab_stage":null,
 #     "num_acc_stage":1},"schedule":{"raster":8,"safe_selectors":true,"split_k":1,"stream_b":false,
 #     "two_cta":false,"use_pdl":true},"tile":{"k":256,"m":16,"n":32}}
+#
+# To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
+# `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
+# config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
+# under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
 Grouped GEMM on Blackwell's GPUs for desks: e2m1 tokens, e2m1 weights, f16 result.
 
@@ -40,7 +45,7 @@ To see it, check it and run it:
     kernel = jitgen.get_kernel(NAME)
     kernel(a, b, a_scale, b_scale, groups, out, num_ctas)  # see grouped_gemm(), at the end
 
-An edit of this copy changes nothing. To change the kernel, edit sm120/grouped_gemm.py.jinja or what
+To change all kernels of this kind, not just a copy of one, edit sm120/grouped_gemm.py.jinja or what
 it includes, among jitgen's templates, and verify.
 """
 

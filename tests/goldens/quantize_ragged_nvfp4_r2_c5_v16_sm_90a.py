@@ -6,6 +6,11 @@
 #
 #     {"format":"nvfp4","layout":"ragged","op":"quantize","rounding":"up","tiling":{"ctas_per_sm":5,
 #     "is_persistent":true,"rows":2,"threads":128,"use_pdl":false,"vector":16}}
+#
+# To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
+# `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
+# config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
+# under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
 Quantisation of bf16 to NVFP4, in one pass.
 
@@ -29,7 +34,7 @@ To see it, check it and run it:
 
     kernel = jitgen.get_kernel(NAME)  # its arguments: see quantize(), below
 
-An edit of this copy changes nothing. To change the kernel, edit sm90/quantize.py.jinja or what it
+To change all kernels of this kind, not just a copy of one, edit sm90/quantize.py.jinja or what it
 includes, among jitgen's templates, and verify.
 """
 

@@ -7,6 +7,11 @@
 #     {"activation":"swiglu_oai","interleaved":true,"layout":"masked","op":"silu_mul_quantize",
 #     "power_of_two":true,"scale_granularity":"row","tiling":{"ctas_per_sm":2,"held":1,
 #     "is_persistent":true,"loads_ahead":false,"rows":2,"threads":256,"use_pdl":false}}
+#
+# To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
+# `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
+# config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
+# under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
 SwiGLU of a gate-up result on Hopper, and its quantisation: bf16 in, e4m3 out.
 
@@ -29,7 +34,7 @@ To see it, check it and run it:
 
     kernel = jitgen.get_kernel(NAME)  # its arguments: see silu_mul_quantize(), below
 
-An edit of this copy changes nothing. To change the kernel, edit sm90/silu_mul_quantize.py.jinja or
+To change all kernels of this kind, not just a copy of one, edit sm90/silu_mul_quantize.py.jinja or
 what it includes, among jitgen's templates, and verify.
 """
 

@@ -16,12 +16,15 @@ import torch
 import jitgen
 from jitgen import plans
 from jitgen.bench.kernels import KINDS
-from jitgen.config import Arch, DType, Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.config import Arch, Config, DType, Layout
+from jitgen.formats.unpacked import LAYOUTS
+from jitgen.ops.grouped_gemm import prepared_ways
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.ops.quantize.config import Format, QuantizeConfig, QuantizeProblem
 from jitgen.ops.route.config import RouteConfig
+from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.targets.legality import rules, target
 from tests.candidates import candidates
 from tests.moe_cases import FORMATS, make
@@ -102,7 +105,48 @@ def quantized(arch: Arch) -> list[QuantizeConfig]:
     ]
 
 
+MANY_ROWS = Problem(
+    layout="ragged",
+    groups=8,
+    m=8 * 1280,
+    n=1032,
+    k=1568,
+    b_dtype="e2m1",
+    scale_granularity="mx32",
+    a_scale_granularity="row",
+    b_layout="exact1",
+)
+"""A call with prepared weights for which they are unpacked first."""
+
+
+def unpacking(arch: Arch) -> list[UnpackWeightsConfig]:
+    """Return everything that may be chosen for `unpack_weights`; nothing without a kernel."""
+    if "unpack_weights" not in target(arch).operations:
+        return []
+    sizes = {"groups": MANY_ROWS.groups, "m": MANY_ROWS.groups * MANY_ROWS.n, "k": MANY_ROWS.k}
+    return [
+        config
+        for b_layout in LAYOUTS
+        for config in rules(arch, "unpack_weights").candidates(
+            UnpackWeightsProblem(**sizes, b_layout=b_layout)
+        )
+    ]
+
+
+def of_many_rows(arch: Arch) -> list[Config]:
+    """Return the kernels of calls with prepared weights of many rows, with a bias and without."""
+    if not unpacking(arch):
+        return []
+    kinds = [
+        replace(MANY_ROWS, b_layout=b_layout, bias=bias)
+        for b_layout in LAYOUTS
+        for bias in (False, True)
+    ]
+    return [config for kind in kinds for config in prepared_ways.kernels(kind, arch, jitgen.select)]
+
+
 ARCH = arch_of_gpu()
+UNPACK: list[UnpackWeightsConfig] = unpacking(ARCH)
 ACCUMULATOR_BITS: dict[DType, int] = of_family(ARCH).ACCUMULATOR_BITS
 CONFIGS: list[KernelConfig] = list(dict.fromkeys([*of_family(ARCH).CONFIGS, *choices(ARCH)]))
 PREPARED: list[KernelConfig] = prepared(ARCH)
@@ -155,6 +199,8 @@ def main() -> None:
         *quantized(arch),
         *routed(arch),
         *layers(arch),
+        *unpacking(arch),
+        *of_many_rows(arch),
     ]
     every = dict.fromkeys([*wanted, *(config for configs in named for config in configs)])
     report = jitgen.prewarm(list(every), arch=arch)

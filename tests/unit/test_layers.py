@@ -37,6 +37,7 @@ LAYERS = [
     {"ops", "quantize", "reference"},
     {"layer"},
     {"integrations"},
+    {"torch"},
     {"verify"},
     {"inspect"},
     {"tuning.measure"},

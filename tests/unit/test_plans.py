@@ -12,6 +12,7 @@ import pytest
 from jitgen import plans
 from jitgen.config import Arch, Layout
 from jitgen.errors import PlanError, UnsupportedConfig
+from jitgen.ops.protocol import operation
 from jitgen.runtime.session import select
 from jitgen.targets.legality import rules
 from tests.targets import EACH
@@ -70,6 +71,8 @@ def test_shipped_plans_ask_for_candidates_alone(name: str, arch: Arch) -> None:
         for sweep in plan.served(arch)
         for config in rules(arch, sweep.problem.op).candidates(sweep.problem)
     }
+    for problem in plan.problems(arch):
+        known |= {*operation(problem.op).launched_beside(problem, arch, select)}
 
     assert wanted
     assert set(wanted) <= known

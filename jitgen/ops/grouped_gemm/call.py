@@ -18,6 +18,7 @@ from jitgen.ops.grouped_gemm.dispatch import run
 from jitgen.ops.grouped_gemm.validate import Arguments
 from jitgen.ops.launch import similar
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def _calls() -> Callable[[tuple[Any, ...], KernelConfig | None], Tensor]:
+def _calls() -> Callable[[tuple[Any, ...], KernelConfig | Override | None], Tensor]:
     """Return the calls with prepared weights: most programs have none, and start without them."""
     from jitgen.ops.grouped_gemm.prepared_call import from_tuple
 
@@ -47,7 +48,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
     out_dtype: torch.dtype | None = None,
     expected_m: int | None = None,
     min_latency: bool | None = None,
-    config: KernelConfig | None = None,
+    config: KernelConfig | Override | None = None,
 ) -> Tensor:
     """
     Multiply the rows of each group with the group's weights: a linear layer of many experts.
@@ -114,8 +115,9 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
         alpha: (G,) float32, with nv16 scales and only with them: what each group's sums are
             multiplied with, a's global scale times b's.
         bias: (G, N) float32, N contiguous: what is added to each row of a group before it is
-            rounded. With prepared weights, and on sm_120a and sm_121a with any; on a CPU with e2m1
-            beside bfloat16, too. Other kernels have none, and refuse it.
+            rounded. With prepared weights, on sm_90a with e4m3 that has scales of rows, and on
+            sm_120a and sm_121a with any; on a CPU with e2m1 beside bfloat16, too. Other kernels
+            have none, and refuse it.
         out: (M, N) or (G, M, N), N contiguous, on no memory of `a`: where the result goes. Rows of
             no group are not written.
         out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
@@ -123,7 +125,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             gives right results. Without it groups count as equally large, and masked ones as full.
         min_latency: Whether calls of at most 8 rows a group take the kernel of least latency, where
             `config` names none; None: as JITGEN_MIN_LATENCY says. See docs/selection.md.
-        config: A config to use instead of the selector's.
+        config: A config to use instead of the selector's, or an edited kernel: see
+            `jitgen.override`.
 
     Returns:
         `out`, or a new tensor, in which rows of no group are not initialised.

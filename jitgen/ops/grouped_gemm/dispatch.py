@@ -17,10 +17,12 @@ from jitgen.formats import atoms
 from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced, needs_gradient
+from jitgen.ops.forced import forced
 from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem
 from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.ops.values import check_values
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import check, require, rules
 
@@ -124,7 +126,7 @@ _PAIRS = torch.float4_e2m1fn_x2
 """What kernels take as bytes."""
 
 
-def run(given: Arguments, config: KernelConfig | None, key: Key) -> Tensor:
+def run(given: Arguments, config: KernelConfig | Override | None, key: Key) -> Tensor:
     """
     Do what `grouped_gemm` says, with every check, and remember the launch under `key`.
 
@@ -148,7 +150,9 @@ def run(given: Arguments, config: KernelConfig | None, key: Key) -> Tensor:
         return _run(given, config, key, current.get())
 
 
-def _run(given: Arguments, config: KernelConfig | None, key: Key, session: Session) -> Tensor:
+def _run(
+    given: Arguments, config: KernelConfig | Override | None, key: Key, session: Session
+) -> Tensor:
     launch = prepared(session, key, given.a, lambda: _prepare(given, config, session))
     out = launch.new_out(given.a) if given.out is None else given.out
     scales = (given.a_scale, given.b_scale, given.alpha)
@@ -158,7 +162,7 @@ def _run(given: Arguments, config: KernelConfig | None, key: Key, session: Sessi
 
 
 def _prepare(
-    given: Arguments, config: KernelConfig | None, session: Session
+    given: Arguments, config: KernelConfig | Override | None, session: Session
 ) -> tuple[Launch, Family, int]:
     """
     Validate `given`, choose a config unless one is forced, and get a kernel.
@@ -168,7 +172,7 @@ def _prepare(
     """
     facts = validate(given, session)
     check_values(facts.layout, given.groups, facts.rows, groups=facts.groups)
-    family = Family()
+    family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:
         problem = problem_of(facts, given, bias=given.bias is not None)
@@ -177,15 +181,14 @@ def _prepare(
         wanted, neighbours = chosen(session, problem, facts.arch, "a")
         family = Family.of(problem, facts, given.expected_m)
     else:  # whatever the rows, it serves, and is never replaced
-        require_fit(config, facts)
-        require_bias(config, given.bias)
-        wanted = config
+        wanted = require_fit(config, facts)
+        require_bias(wanted, given.bias)
     device, a_scale, types = given.a.device, given.a_scale, facts.operands
     is_ragged = facts.layout is Layout.RAGGED
     spare_rows = (atoms.ROWS - 1) * (facts.groups if is_ragged else 1)
     function, served = nothing, wanted
     if 0 not in facts.shape:
-        function, served = facts.device.entry(session, wanted, neighbours)
+        function, served = facts.device.entry(session, config or wanted, neighbours)
     form = _form(served)
     launch = Launch(
         function=function,
@@ -197,6 +200,7 @@ def _prepare(
         spare_rows=spare_rows if form.has_atoms else 0,
         b_values=types.b_dtype.values_per_element // types.a_dtype.values_per_element,
         config=served,
+        forced=config,
         awaited=None if served == wanted else wanted,
     )
     return launch, family, 0 if 0 in facts.shape else facts.rows
@@ -236,26 +240,15 @@ def problem_of(facts: Facts, given: _Hints, *, bias: bool = False) -> Problem:
     )
 
 
-def require_config(config: object) -> None:
+def require_fit(asked: object, facts: Facts) -> KernelConfig:
     """
-    Do nothing if `config` is one.
-
-    Raises:
-        InputError: It is not.
-    """
-    if not isinstance(config, KernelConfig):
-        raise InputError("config", f"must be a KernelConfig (got {type(config).__name__})")
-
-
-def require_fit(config: KernelConfig, facts: Facts) -> None:
-    """
-    Do nothing if `config` is legal and made for tensors like these.
+    Return the config that a caller has `asked` for, which is legal and made for tensors like these.
 
     Raises:
         InputError: It is no config, or one for other tensors.
         UnsupportedConfig: The target cannot run it.
     """
-    require_config(config)
+    config: KernelConfig = forced(asked, KernelConfig, facts.arch)
     if config.layout is not facts.layout or config.operands != facts.operands:
         raise InputError(
             "config",
@@ -263,6 +256,7 @@ def require_fit(config: KernelConfig, facts: Facts) -> None:
             f"(got one for {config.layout}, {config.operands.text})",
         )
     require(config, facts.arch)
+    return config
 
 
 def _require_biased(problem: Problem, arch: Arch) -> None:

@@ -31,6 +31,7 @@ from jitgen.ops.grouped_gemm.validate import Facts
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared, similar
 from jitgen.ops.values import check_values
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.tuning.choice import Choice
 
@@ -116,27 +117,24 @@ class UnpackedLaunch(AnyLaunch):
         Unpacked weights are memory of torch's allocator, which a later use of the same stream may
         have as soon as this returns.
 
-        Raises:
-            ValueError: There is a bias.
         """
-        if bias is not None:
-            raise ValueError("there is a bias")
         if out is None:
             shape = (*a.shape[: self.front], self.columns)
             out = a.new_empty(shape, dtype=self.out_dtype)
         values = b.values.new_empty((b.groups, b.n, b.k), dtype=torch.float8_e4m3fn)
         scale = b.factor.new_empty((b.groups, b.n))
         self.unpack(b.values, b.factor, values, scale, *self.tail)
-        self.function(a, values, a_scale, scale, groups, out, *self.tail)
+        more = () if bias is None else (bias,)
+        self.function(a, values, a_scale, scale, *more, groups, out, *self.tail)
         return out
 
 
-def from_tuple(given: tuple[Any, ...], config: KernelConfig | None) -> Tensor:
+def from_tuple(given: tuple[Any, ...], config: KernelConfig | Override | None) -> Tensor:
     """Do the same as `grouped_gemm`, with the fields of `PreparedArguments`."""
     return grouped_gemm(PreparedArguments(*given), config)
 
 
-def grouped_gemm(given: PreparedArguments, config: KernelConfig | None) -> Tensor:
+def grouped_gemm(given: PreparedArguments, config: KernelConfig | Override | None) -> Tensor:
     """
     Do what `jitgen.grouped_gemm` says with prepared weights.
 
@@ -187,7 +185,7 @@ def _rows(given: PreparedArguments) -> Tensor:
     return a_scale if has_parts and a_scale is not None else a
 
 
-def run(given: PreparedArguments, config: KernelConfig | None, key: Key) -> Tensor:
+def run(given: PreparedArguments, config: KernelConfig | Override | None, key: Key) -> Tensor:
     """
     Do the same with every check, and remember the launch under `key`.
 
@@ -205,12 +203,12 @@ def run(given: PreparedArguments, config: KernelConfig | None, key: Key) -> Tens
 
 
 def _prepare(
-    given: PreparedArguments, config: KernelConfig | None, session: Session
+    given: PreparedArguments, config: KernelConfig | Override | None, session: Session
 ) -> tuple[PreparedLaunch | UnpackedLaunch, Family, int]:
     """Validate `given`, choose a config unless one is forced, and get a kernel, or two."""
     facts = validate(given, session)
     check_values(facts.layout, given.groups, facts.rows, groups=facts.groups)
-    family = Family()
+    family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     rows = 0 if 0 in facts.shape else facts.rows
     if config is None:
@@ -222,16 +220,15 @@ def _prepare(
             if found is not None and found.is_unpacked:
                 return _unpacked(facts, found, session), family, rows
     else:
-        require_fit(config, facts)
-        require_bias(config, given.bias)
-        wanted = config
+        wanted = require_fit(config, facts)
+        require_bias(wanted, given.bias)
     function, served = nothing, wanted
     if rows:
-        function, served = facts.device.entry(session, wanted, neighbours)
+        function, served = facts.device.entry(session, config or wanted, neighbours)
     scale = given.a_scale
     is_blocked = facts.operands.a_scale_granularity == "block128"
     copies_scales = is_blocked and scale is not None and not is_kernel_layout(scale)
-    launch = _prepared(facts, function, served, wanted, copies_scales=copies_scales)
+    launch = _prepared(facts, function, served, wanted, copies_scales=copies_scales, forced=config)
     return launch, family, rows
 
 
@@ -242,6 +239,7 @@ def _prepared(
     wanted: Config,
     *,
     copies_scales: bool,
+    forced: KernelConfig | Override | None = None,
 ) -> PreparedLaunch:
     """Return a launch of a kernel for prepared weights."""
     return PreparedLaunch(
@@ -252,6 +250,7 @@ def _prepared(
         columns=facts.n,
         out_dtype=TORCH[facts.operands.out_dtype],
         config=served,
+        forced=forced,
         awaited=None if served == wanted else wanted,
     )
 

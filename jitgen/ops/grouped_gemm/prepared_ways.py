@@ -124,8 +124,7 @@ def ways(
     """
     Return what both ways take for `problem`; None where there is only one.
 
-    Weights are unpacked for e4m3 activations with scales of rows, without a bias, which kernels for
-    FP8 weights do not have.
+    Weights are unpacked for e4m3 activations with scales of rows.
 
     Args:
         problem: The sizes, with prepared weights.
@@ -180,10 +179,9 @@ def kernels(problem: Any, arch: Arch, choose: Choose) -> tuple[Config, ...]:
 
 
 def _can_be_unpacked(problem: Problem) -> bool:
-    """Say whether kernels for FP8 weights take activations and epilogue of `problem`."""
+    """Say whether kernels for FP8 weights with scales of rows take the activations of `problem`."""
     return (
         problem.b_layout in _LAYOUTS
         and problem.a_dtype is DType.E4M3
         and problem.a_scale_granularity is ScaleGranularity.ROW
-        and not problem.bias
     )

@@ -186,8 +186,9 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         ("out", given.out, alignment),
     ):
         if tensor is not None:
-            check_memory(name, tensor, ("a", a), bytes_, has_memory=has_memory)
-    check_the_rest(given, n)
+            across = b_layout is BLayout.N_MAJOR and tensor is b
+            check_memory(name, tensor, ("a", a), bytes_, has_memory=has_memory, across=across)
+    check_the_rest(given, n, has_memory=has_memory)
     require_differentiable(given._asdict())
     return facts
 
@@ -219,6 +220,16 @@ def require_differentiable(given: Mapping[str, Any]) -> None:
         refuse_gradients(given, _OP, why, advice)
     others = {name: value for name, value in given.items() if name not in _WITH_GRADIENTS}
     refuse_gradients(others, _OP)
+
+
+def _b_layout(b: Tensor, space: Space, of_a: DType) -> BLayout:
+    """Return how b lies, which its strides tell; of one column or row K counts as contiguous."""
+    _, n, k = b.shape
+    if of_a not in space.n_major or b.stride(2) == 1 or k == 1:
+        return BLayout.PLAIN
+    if b.stride(1) != 1 and n != 1:
+        raise InputError("b", f"must have K or N contiguous (got strides {b.stride()})")
+    return BLayout.N_MAJOR
 
 
 def check_bias(bias: Tensor | None, groups: int, n: int) -> None:

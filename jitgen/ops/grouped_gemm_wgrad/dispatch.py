@@ -80,7 +80,7 @@ def _prepare(
     """
     facts = validate(given, session)
     check_values(facts.layout, given.groups, facts.rows)
-    family = Family()
+    family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:
         problem = problem_of(given, facts)

@@ -15,6 +15,7 @@ from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.moe_fc2_dense.dispatch import run
 from jitgen.ops.moe_fc2_dense.validate import Arguments
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 
@@ -27,7 +28,7 @@ def moe_fc2_dense(  # each is one thing to say
     *,
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-    config: MoeFc2DenseConfig | None = None,
+    config: MoeFc2DenseConfig | Override | None = None,
 ) -> Tensor:
     """
     Multiply every token with every expert's weights and add up the experts, weighted.
@@ -66,7 +67,8 @@ def moe_fc2_dense(  # each is one thing to say
             ``torch.zeros(E, ceil(T / 4) * 4).T[:T]`` has; any other order costs a copy.
         out: (T, N), N contiguous: where the result goes.
         out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
-        config: A config to use instead of the selector's.
+        config: A config to use instead of the selector's, or an edited kernel: see
+            `jitgen.override`.
 
     Returns:
         `out`, or a new tensor.

@@ -16,9 +16,11 @@ from jitgen.formats.block128 import is_kernel_layout, kernel_layout
 from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.forced import forced
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.ops.moe_fc2_dense.validate import Arguments, Facts, validate
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
 from jitgen.tuning.choice import edges_of
@@ -70,7 +72,7 @@ _PAIRS = torch.float4_e2m1fn_x2
 """What kernels take as bytes."""
 
 
-def run(given: Arguments, config: MoeFc2DenseConfig | None, key: Key) -> Tensor:
+def run(given: Arguments, config: MoeFc2DenseConfig | Override | None, key: Key) -> Tensor:
     """
     Do what `moe_fc2_dense` says, with every check, and remember the launch under `key`.
 
@@ -92,7 +94,7 @@ def run(given: Arguments, config: MoeFc2DenseConfig | None, key: Key) -> Tensor:
 
 
 def _prepare(
-    given: Arguments, config: MoeFc2DenseConfig | None, session: Session
+    given: Arguments, config: MoeFc2DenseConfig | Override | None, session: Session
 ) -> tuple[Launch, Family, int]:
     """
     Validate `given`, choose a config unless one is forced, and get a kernel.
@@ -109,16 +111,16 @@ def _prepare(
         wanted, neighbours = chosen(session, problem, facts.arch, "a")
         family = Family(edges=edges_of(problem, facts.arch), arch=facts.arch, problem=problem)
     else:  # whatever the tokens, it serves, and is never replaced
-        require_fit(config, facts)
-        wanted = config
+        wanted = require_fit(config, facts)
     function, served = nothing, wanted
     if facts.rows:
-        function, served = facts.device.entry(session, wanted, neighbours)
+        function, served = facts.device.entry(session, config or wanted, neighbours)
     form = formats.find(facts.scale_granularity)
     launch = Launch(
         function=function,
         tail=facts.device.tail,
         config=served,
+        forced=config,
         awaited=None if served == wanted else wanted,
         form=form,
         copies=not (form.is_readable(given.a_scale) and is_kernel_layout(given.alpha)),
@@ -141,26 +143,15 @@ def problem_of(facts: Facts) -> MoeFc2DenseProblem:
     )
 
 
-def require_config(config: object) -> None:
+def require_fit(asked: object, facts: Facts) -> MoeFc2DenseConfig:
     """
-    Do nothing if `config` is one.
-
-    Raises:
-        InputError: It is not.
-    """
-    if not isinstance(config, MoeFc2DenseConfig):
-        raise InputError("config", f"must be a MoeFc2DenseConfig (got {type(config).__name__})")
-
-
-def require_fit(config: MoeFc2DenseConfig, facts: Facts) -> None:
-    """
-    Do nothing if `config` is legal and made for tensors like these.
+    Return the config that a caller has `asked` for, which is legal and made for tensors like these.
 
     Raises:
         InputError: It is no config, or one for other tensors.
         UnsupportedConfig: The target cannot run it.
     """
-    require_config(config)
+    config: MoeFc2DenseConfig = forced(asked, MoeFc2DenseConfig, facts.arch)
     if config.operands != facts.operands:
         have, wanted = config.operands.to_json(), facts.operands.to_json()
         raise InputError(
@@ -170,3 +161,4 @@ def require_fit(config: MoeFc2DenseConfig, facts: Facts) -> None:
             + f" (got one for {config.words()})",
         )
     require(config, facts.arch)
+    return config

@@ -24,6 +24,7 @@ from jitgen.ops.quantize.config import Format, QuantizeConfig, Rounding
 from jitgen.ops.quantize.dispatch import Call, Result, run, server, shapes_of
 from jitgen.ops.values import check_values
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 
@@ -34,7 +35,7 @@ def mxfp8(
     masked_m: Tensor | None = None,
     rounding: mx32.Rounding = "up",
     out: Result | None = None,
-    config: QuantizeConfig | None = None,
+    config: QuantizeConfig | Override | None = None,
 ) -> tuple[Tensor, Tensor]:
     """
     Quantise activations or weights to MXFP8: e4m3 with a power of two for every 32 along K.
@@ -52,7 +53,8 @@ def mxfp8(
             specification's (6.3), which clips values between 448 and 512 times the scale, where
             ``up`` doubles the scale and so all errors. torchao calls them RCEIL and FLOOR.
         out: Where q and scale go: of the shapes and types below, contiguous.
-        config: The kernel to use, instead of the selector's; for tensors that one serves.
+        config: The kernel to use, instead of the selector's, or an edited one, see
+            `jitgen.override`; for tensors that one serves.
 
     Returns:
         q: Shape of `x`, float8_e4m3fn, row-major.
@@ -78,7 +80,7 @@ def mxfp4(
     masked_m: Tensor | None = None,
     rounding: mx32.Rounding = "up",
     out: Result | None = None,
-    config: QuantizeConfig | None = None,
+    config: QuantizeConfig | Override | None = None,
 ) -> tuple[Tensor, Tensor]:
     """
     Quantise activations or weights to MXFP4: e2m1 with a power of two for every 32 along K.
@@ -111,7 +113,7 @@ def nvfp4(
     masked_m: Tensor | None = None,
     global_scale: Tensor | None = None,
     out: Result | None = None,
-    config: QuantizeConfig | None = None,
+    config: QuantizeConfig | Override | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """
     Quantise activations or weights to NVFP4: e2m1 with an e4m3 for every 16 along K.
@@ -154,7 +156,7 @@ def quantized(
     global_scale: Tensor | None,
     rounding: mx32.Rounding,
     out: Result | None,
-    config: QuantizeConfig | None,
+    config: QuantizeConfig | Override | None,
 ) -> Result:
     """Return q and its scales for any format; NVFP4 has a `global_scale`, others none."""
     if is_dynamo_compiling() and not (is_grad_enabled() and x.requires_grad):
@@ -182,7 +184,7 @@ def _launched(
     global_scale: Tensor | None,
     rounding: str,
     out: Result | None,
-    config: QuantizeConfig | None,
+    config: QuantizeConfig | Override | None,
 ) -> Result | None:
     """
     Return what a kernel computes; None where torch's operations are to.
@@ -243,7 +245,9 @@ def _launched(
         return _served(call, config, key)
 
 
-def _served(call: Call, config: QuantizeConfig | None, key: tuple[Any, ...]) -> Result | None:
+def _served(
+    call: Call, config: QuantizeConfig | Override | None, key: tuple[Any, ...]
+) -> Result | None:
     session = current.get()
     check_values(call.layout, call.groups, call.x.shape[-2])
     device = server(call, session)

@@ -12,10 +12,12 @@ from jitgen.errors import InputError
 from jitgen.formats.atoms import Atoms
 from jitgen.formats.protocol import Rows
 from jitgen.frozen import frozen
+from jitgen.ops.forced import forced
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, prepared
 from jitgen.ops.quantize.config import Format, QuantizeConfig, QuantizeProblem, Rounding
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.targets.legality import require, rules, size_refusal, target
 
@@ -184,7 +186,7 @@ def _is_readable(x: Tensor, arch: Arch) -> bool:
 
 
 def run(
-    call: Call, device: Device, config: QuantizeConfig | None, key: Key, session: Session
+    call: Call, device: Device, config: QuantizeConfig | Override | None, key: Key, session: Session
 ) -> Result:
     """
     Launch a kernel, and remember the launch under `key`.
@@ -199,19 +201,19 @@ def run(
 
 
 def _prepare(
-    call: Call, device: Device, config: QuantizeConfig | None, session: Session
+    call: Call, device: Device, config: QuantizeConfig | Override | None, session: Session
 ) -> tuple[Launch, Family, int]:
     """Return the launch, the family that it belongs to, and its rows."""
     problem = problem_of(call)
     facts = Facts(arch=device.arch, layout=call.layout, groups=problem.groups)
-    family, wanted = Family(arch=device.arch), config
+    family = Family(arch=device.arch)
     neighbours: tuple[Config, ...] = ()
-    if wanted is None:
+    if config is None:
         wanted, neighbours = _chosen(session, problem, device)
         family = Family.of(problem, facts, None)
     else:
-        _require_fit(wanted, call, device)
-    function, served = device.entry(session, wanted, neighbours)
+        wanted = _require_fit(config, call, device)
+    function, served = device.entry(session, config or wanted, neighbours)
     form = formats.find(call.format.scales)
     if not isinstance(form, Atoms):
         raise TypeError(f"the scales of {call.format} lie in no atoms")
@@ -220,6 +222,7 @@ def _prepare(
         function=function,
         tail=device.tail,
         config=served,
+        forced=config,
         awaited=None if served == wanted else wanted,
         q_dtype=torch.uint8 if is_packed else torch.float8_e4m3fn,
         per_element=2 if is_packed else 1,
@@ -237,9 +240,8 @@ def _chosen(
     return config, neighbours  # type: ignore[return-value]
 
 
-def _require_fit(config: QuantizeConfig, call: Call, device: Device) -> None:
-    if not isinstance(config, QuantizeConfig):
-        raise InputError("config", f"must be a QuantizeConfig (got {type(config).__name__})")
+def _require_fit(asked: object, call: Call, device: Device) -> QuantizeConfig:
+    config: QuantizeConfig = forced(asked, QuantizeConfig, device.arch)
     wanted = QuantizeConfig(
         layout=call.layout, format=call.format, rounding=call.rounding, tiling=config.tiling
     )
@@ -249,3 +251,4 @@ def _require_fit(config: QuantizeConfig, call: Call, device: Device) -> None:
             f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
         )
     require(config, device.arch)
+    return config

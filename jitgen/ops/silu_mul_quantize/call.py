@@ -14,6 +14,7 @@ from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.dispatch import run
 from jitgen.ops.silu_mul_quantize.validate import Arguments
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 
@@ -32,7 +33,7 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
     power_of_two: bool = False,
     out: Tensor | None = None,
     expected_m: int | None = None,
-    config: SiluMulQuantizeConfig | None = None,
+    config: SiluMulQuantizeConfig | Override | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """
     Activate and quantise the rows of every group: what an MoE layer does between its two GEMMs.

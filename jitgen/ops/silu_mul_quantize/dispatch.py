@@ -12,6 +12,7 @@ from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.forced import forced
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.ops.silu_mul_quantize.config import (
     Scales,
@@ -20,6 +21,7 @@ from jitgen.ops.silu_mul_quantize.config import (
 )
 from jitgen.ops.silu_mul_quantize.validate import Arguments, Facts, validate
 from jitgen.ops.values import check_values
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
 
@@ -76,7 +78,7 @@ def _form(scales: Scales) -> ScaleFormat | None:
     return formats.find(ScaleGranularity(str(scales))) if scales.is_found else None
 
 
-def run(given: Arguments, config: SiluMulQuantizeConfig | None, key: Key) -> Result:
+def run(given: Arguments, config: SiluMulQuantizeConfig | Override | None, key: Key) -> Result:
     """
     Do what `silu_mul_quantize` says, with every check, and remember the launch under `key`.
 
@@ -96,14 +98,14 @@ def run(given: Arguments, config: SiluMulQuantizeConfig | None, key: Key) -> Res
 
 
 def _run(
-    given: Arguments, config: SiluMulQuantizeConfig | None, key: Key, session: Session
+    given: Arguments, config: SiluMulQuantizeConfig | Override | None, key: Key, session: Session
 ) -> Result:
     launch = prepared(session, key, given.x, lambda: _prepare(given, config, session))
     return launch.call(given.x, given.groups, given.scale, given.out)
 
 
 def _prepare(
-    given: Arguments, config: SiluMulQuantizeConfig | None, session: Session
+    given: Arguments, config: SiluMulQuantizeConfig | Override | None, session: Session
 ) -> tuple[Launch, Family, int]:
     """
     Validate `given`, choose a config unless one is forced, and get a kernel.
@@ -113,23 +115,23 @@ def _prepare(
     """
     facts = validate(given, session)
     check_values(facts.layout, given.groups, facts.rows, start=1)
-    family = Family()
+    family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:
         problem = problem_of(given, facts)
         wanted, neighbours = chosen(session, problem, facts.arch, "x")
         family = Family.of(problem, facts, _mean(given, facts))
     else:  # whatever the rows, it serves, and is never replaced
-        require_fit(config, given, facts)
-        wanted = config
+        wanted = require_fit(config, given, facts)
     function, served = nothing, wanted
     if facts.rows:
-        function, served = facts.device.entry(session, wanted, neighbours)
+        function, served = facts.device.entry(session, config or wanted, neighbours)
     scales = facts.scale_granularity
     launch = Launch(
         function=function,
         tail=(*given.limits, *facts.device.tail),
         config=served,
+        forced=config,
         awaited=None if served == wanted else wanted,
         columns=facts.n,
         q_dtype=TORCH[scales.q_dtype],
@@ -160,26 +162,15 @@ def problem_of(given: Arguments, facts: Facts) -> SiluMulQuantizeProblem:
     )
 
 
-def require_config(config: object) -> None:
+def require_fit(asked: object, given: Arguments, facts: Facts) -> SiluMulQuantizeConfig:
     """
-    Do nothing if `config` is one.
-
-    Raises:
-        InputError: It is not.
-    """
-    if not isinstance(config, SiluMulQuantizeConfig):
-        raise InputError("config", f"must be a SiluMulQuantizeConfig (got {type(config).__name__})")
-
-
-def require_fit(config: SiluMulQuantizeConfig, given: Arguments, facts: Facts) -> None:
-    """
-    Do nothing if `config` is legal and made for a call like this.
+    Return the config that a caller has `asked` for, which is legal and made for a call like this.
 
     Raises:
         InputError: It is no config, or one for another call.
         UnsupportedConfig: The target cannot run it.
     """
-    require_config(config)
+    config: SiluMulQuantizeConfig = forced(asked, SiluMulQuantizeConfig, facts.arch)
     wanted = SiluMulQuantizeConfig(
         layout=facts.layout,
         scale_granularity=facts.scale_granularity,
@@ -194,3 +185,4 @@ def require_fit(config: SiluMulQuantizeConfig, given: Arguments, facts: Facts) -
             f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
         )
     require(config, facts.arch)
+    return config

@@ -27,12 +27,13 @@ from jitgen.ops.tracing import prepared_gemm as prepared
 from jitgen.ops.tracing import quantize as quantizing
 from jitgen.ops.tracing import silu_mul_quantize as silu
 from jitgen.ops.tracing.grouped_gemm import name_of, operation, operation_out
+from jitgen.runtime.override import Override
 
-_kept: dict[int, Config] = {}
+_kept: dict[int, Config | Override] = {}
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _name(config: KernelConfig, device: torch.device) -> str | None:
+def _name(config: KernelConfig | Override, device: torch.device) -> str | None:
     """
     Return what stands for `config` in a graph.
 
@@ -44,14 +45,14 @@ def _name(config: KernelConfig, device: torch.device) -> str | None:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _silu_name(config: SiluMulQuantizeConfig, device: torch.device) -> str | None:
+def _silu_name(config: SiluMulQuantizeConfig | Override, device: torch.device) -> str | None:
     """Return the same for another operation."""
     _kept[id(config)] = config
     return silu.name_of(config, device)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _fc2_name(config: MoeFc2DenseConfig, device: torch.device) -> str | None:
+def _fc2_name(config: MoeFc2DenseConfig | Override, device: torch.device) -> str | None:
     """Return the same for the third."""
     _kept[id(config)] = config
     return fc2.name_of(config, device)
@@ -62,6 +63,13 @@ def _wgrad_name(config: GroupedGemmWgradConfig, device: torch.device) -> str | N
     """Return the same for the gradient of weights."""
     _kept[id(config)] = config
     return wgrad.name_of(config, device)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _quantize_name(config: QuantizeConfig | Override, device: torch.device) -> str | None:
+    """Return the same for the fourth."""
+    _kept[id(config)] = config
+    return quantizing.name_of(config, device)
 
 
 def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
@@ -78,7 +86,7 @@ def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
     out_dtype: torch.dtype | None,
     expected_m: int | None,
     min_latency: bool | None,
-    config: KernelConfig | None,
+    config: KernelConfig | Override | None,
 ) -> Tensor:
     """Call the operation, which is all that the graph holds."""
     if isinstance(b, PreparedWeights):
@@ -121,7 +129,7 @@ def silu_mul_quantize(  # noqa: PLR0913, PLR0917  # as the public one
     power_of_two: bool,
     out: Tensor | None,
     expected_m: int | None,
-    config: SiluMulQuantizeConfig | None,
+    config: SiluMulQuantizeConfig | Override | None,
 ) -> tuple[Tensor, Tensor | None]:
     """Call the operation, which is all that the graph holds."""
     given = Arguments(
@@ -150,7 +158,7 @@ def moe_fc2_dense(  # as the public one
     alpha: Tensor,
     out: Tensor | None,
     out_dtype: torch.dtype | None,
-    config: MoeFc2DenseConfig | None,
+    config: MoeFc2DenseConfig | Override | None,
 ) -> Tensor:
     """Call the operation, which is all that the graph holds."""
     given = Fc2Arguments(
@@ -186,3 +194,18 @@ def grouped_gemm_wgrad(  # as the public one
         expected_m=expected_m,
     )
     return wgrad.call(given, None if config is None else _wgrad_name(config, a.device))
+
+
+def quantize(  # as `jitgen.ops.quantize.call.quantized`
+    form: Format,
+    x: Tensor,
+    offs: Tensor | None,
+    masked_m: Tensor | None,
+    global_scale: Tensor | None,
+    rounding: str,
+    out: tuple[Tensor, Tensor] | None,
+    config: QuantizeConfig | Override | None,
+) -> tuple[Tensor, Tensor]:
+    """Call the operation, which is all that the graph holds."""
+    name = None if config is None else _quantize_name(config, x.device)
+    return quantizing.call(out, x, form.value, offs, masked_m, global_scale, rounding, name)

@@ -21,6 +21,7 @@ from jitgen.layouts import ARGUMENT
 from jitgen.ops.calling import needs_gradient
 from jitgen.ops.grouped_gemm import gradients
 from jitgen.ops.grouped_gemm.validate import require_differentiable
+from jitgen.runtime.session import current
 
 
 def of_grouped_gemm(op: Any) -> Callable[..., Any]:
@@ -80,7 +81,7 @@ class _Product(_SingleLevelFunction):
         places = {name: place for place, name in enumerate(named, _BEFORE)}
         needs_a, needs_b = (ctx.needs_input_grad[places[name]] for name in "ab")
         ctx.names, ctx.num_groups, ctx.expected_m = list(named), b.shape[0], named["expected_m"]
-        ctx.groups = tuple(groups)
+        ctx.groups, ctx.session = tuple(groups), current.get()
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None, *groups.values())
 
     @staticmethod
@@ -89,7 +90,7 @@ class _Product(_SingleLevelFunction):
         (dy,) = found
         a, b, *tensors = ctx.saved_tensors
         groups = dict(zip(ctx.groups, tensors, strict=True))
-        with torch.no_grad():
+        with torch.no_grad(), ctx.session.active():  # another thread may be here
             da = None if b is None else gradients.of_rows(dy, b, groups, ctx.expected_m)
             db = None
             if a is not None:

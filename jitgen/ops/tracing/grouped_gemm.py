@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
-from jitgen.errors import InputError
+from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.grouped_gemm import call as eager
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.dispatch import require_bias, require_config, require_fit
+from jitgen.ops.grouped_gemm.dispatch import require_bias, require_fit
 from jitgen.ops.grouped_gemm.validate import Arguments, require_differentiable, validate
 from jitgen.ops.tracing.gradients import differentiated, of_grouped_gemm
 from jitgen.ops.tracing.library import Operation, register
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 _ARGUMENTS = (
@@ -34,7 +35,7 @@ _ARGUMENTS = (
 _NAMES = tuple(part.split("=")[0].split()[-1] for part in _ARGUMENTS.split(", "))
 
 
-def record(given: Arguments, config: KernelConfig | None) -> Tensor:
+def record(given: Arguments, config: KernelConfig | Override | None) -> Tensor:
     """
     Do what `grouped_gemm` says, through torch's dispatcher.
 
@@ -55,7 +56,7 @@ def record(given: Arguments, config: KernelConfig | None) -> Tensor:
     return given.out
 
 
-def differentiable(given: Arguments, config: KernelConfig | None) -> Tensor:
+def differentiable(given: Arguments, config: KernelConfig | Override | None) -> Tensor:
     """
     Do what `grouped_gemm` says in autograd's hands, past the dispatcher: no tracer wants to see it.
 
@@ -67,11 +68,11 @@ def differentiable(given: Arguments, config: KernelConfig | None) -> Tensor:
     return differentiated(partial(_run_for, config), values)
 
 
-def _run_for(config: KernelConfig | None, *given: Any) -> Tensor:
+def _run_for(config: KernelConfig | Override | None, *given: Any) -> Tensor:
     return eager.grouped_gemm(**_arguments(None, *given) | {"config": config})
 
 
-def name_of(config: KernelConfig | None, device: torch.device) -> str | None:
+def name_of(config: KernelConfig | Override | None, device: torch.device) -> str | None:
     """
     Return what stands for `config` in a graph: the kernel's name on `device`.
 
@@ -80,11 +81,10 @@ def name_of(config: KernelConfig | None, device: torch.device) -> str | None:
     """
     if config is None:
         return None
-    require_config(config)
-    return config.name(_arch(device))
+    return graph_name(config, KernelConfig, _arch(device))
 
 
-def _check(given: Arguments, config: KernelConfig | None) -> None:
+def _check(given: Arguments, config: KernelConfig | Override | None) -> None:
     """
     Raise what a call without a tracer would.
 
@@ -102,8 +102,7 @@ def _check(given: Arguments, config: KernelConfig | None) -> None:
             raise
     else:
         if config is not None:
-            require_fit(config, facts)
-            require_bias(config, given.bias)
+            require_bias(require_fit(config, facts), given.bias)
 
 
 def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
@@ -141,7 +140,7 @@ def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
     }
 
 
-def config_of(name: str, device: torch.device) -> KernelConfig:
+def config_of(name: str, device: torch.device) -> KernelConfig | Override:
     """
     Return the config that `name` stands for in a graph; the inverse of `name_of`.
 
@@ -156,12 +155,10 @@ def _arch(device: torch.device) -> Arch:
 
 
 @cache
-def _config(name: str, arch: Arch) -> KernelConfig:
+def _config(name: str, arch: Arch) -> KernelConfig | Override:
     """Return the config called `name`: the same object each time, as launches are kept by it."""
-    config, of_name = KernelConfig.parse(name)
-    if of_name is not arch:
-        raise InputError("config", f"must be for {arch}, as the tensors are (got {name})")
-    return config
+    found: KernelConfig | Override = of_graph(name, KernelConfig, arch)
+    return found
 
 
 def _run(*given: Any) -> Tensor:

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
-from jitgen.errors import InputError
+from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.moe_fc2_dense import call as eager
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
-from jitgen.ops.moe_fc2_dense.dispatch import require_config, require_fit
+from jitgen.ops.moe_fc2_dense.dispatch import require_fit
 from jitgen.ops.moe_fc2_dense.validate import Arguments, validate
 from jitgen.ops.tracing.library import Operation, register
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 _ARGUMENTS = (
@@ -30,7 +31,7 @@ _ARGUMENTS = (
 _NAMES = tuple(part.split("=")[0].split()[-1] for part in _ARGUMENTS.split(", "))
 
 
-def record(given: Arguments, config: MoeFc2DenseConfig | None) -> Tensor:
+def record(given: Arguments, config: MoeFc2DenseConfig | Override | None) -> Tensor:
     """
     Do what `moe_fc2_dense` says, through torch's dispatcher.
 
@@ -53,7 +54,7 @@ def call(given: Arguments, config: str | None) -> Tensor:
     return given.out
 
 
-def name_of(config: MoeFc2DenseConfig | None, device: torch.device) -> str | None:
+def name_of(config: MoeFc2DenseConfig | Override | None, device: torch.device) -> str | None:
     """
     Return what stands for `config` in a graph: the kernel's name on `device`.
 
@@ -62,11 +63,10 @@ def name_of(config: MoeFc2DenseConfig | None, device: torch.device) -> str | Non
     """
     if config is None:
         return None
-    require_config(config)
-    return config.name(devices.find(device, current.get()).arch)
+    return graph_name(config, MoeFc2DenseConfig, devices.find(device, current.get()).arch)
 
 
-def _check(given: Arguments, config: MoeFc2DenseConfig | None) -> None:
+def _check(given: Arguments, config: MoeFc2DenseConfig | Override | None) -> None:
     """
     Raise what a call without a tracer would.
 
@@ -86,12 +86,10 @@ def _check(given: Arguments, config: MoeFc2DenseConfig | None) -> None:
 
 
 @cache
-def _config(name: str, arch: Arch) -> MoeFc2DenseConfig:
+def _config(name: str, arch: Arch) -> MoeFc2DenseConfig | Override:
     """Return the config called `name`: the same object each time, as launches are kept by it."""
-    config, of_name = MoeFc2DenseConfig.parse(name)
-    if of_name is not arch:
-        raise InputError("config", f"must be for {arch}, as the tensors are (got {name})")
-    return config
+    found: MoeFc2DenseConfig | Override = of_graph(name, MoeFc2DenseConfig, arch)
+    return found
 
 
 def _arguments(out: Tensor | None, *given: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from jitgen.ops.grouped_gemm.dispatch import require_bias, require_fit
 from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments, validate
 from jitgen.ops.tracing.grouped_gemm import config_of, name_of
 from jitgen.ops.tracing.library import Operation, register
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 _ARGUMENTS = (
@@ -31,7 +32,7 @@ _ARGUMENTS = (
 )
 
 
-def record(given: PreparedArguments, config: KernelConfig | None) -> Tensor:
+def record(given: PreparedArguments, config: KernelConfig | Override | None) -> Tensor:
     """
     Do what `grouped_gemm` says, through torch's dispatcher.
 
@@ -57,7 +58,9 @@ def call(given: PreparedArguments, config: str | None) -> Tensor:
     return given.out
 
 
-def _check(given: PreparedArguments, config: KernelConfig | None) -> tuple[int, ...] | None:
+def _check(
+    given: PreparedArguments, config: KernelConfig | Override | None
+) -> tuple[int, ...] | None:
     """
     Raise what a call without a tracer would; return the shape of the result.
 
@@ -75,8 +78,7 @@ def _check(given: PreparedArguments, config: KernelConfig | None) -> tuple[int, 
             raise
         return None
     if config is not None:
-        require_fit(config, facts)
-        require_bias(config, given.bias)
+        require_bias(require_fit(config, facts), given.bias)
     return facts.shape
 
 
@@ -97,7 +99,7 @@ def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
     min_latency: bool | None = None,
     config: str | None = None,
     row_spread: int | None = None,
-) -> tuple[PreparedArguments, KernelConfig | None]:
+) -> tuple[PreparedArguments, KernelConfig | Override | None]:
     """Return what the eager function takes; torch leaves out what is the schema's default."""
     weights = PreparedWeights(
         values=b,

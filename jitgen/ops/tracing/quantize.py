@@ -16,11 +16,13 @@ from torch import Tensor
 
 from jitgen.config import Arch
 from jitgen.errors import InputError
+from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.quantize import call as eager
 from jitgen.ops.quantize.config import Format, QuantizeConfig
 from jitgen.ops.quantize.dispatch import shapes_of
 from jitgen.ops.tracing.library import Operation, register
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 _ARGUMENTS = (
@@ -39,7 +41,7 @@ def record(
     global_scale: Tensor | None,
     rounding: str,
     out: _Result | None,
-    config: QuantizeConfig | None,
+    config: QuantizeConfig | Override | None,
 ) -> _Result:
     """
     Do what `jitgen.ops.quantize.call.quantized` says, through torch's dispatcher.
@@ -60,7 +62,7 @@ def call(out: _Result | None, *given: Any) -> _Result:
     return out
 
 
-def name_of(config: QuantizeConfig | None, device: torch.device) -> str | None:
+def name_of(config: QuantizeConfig | Override | None, device: torch.device) -> str | None:
     """
     Return what stands for `config` in a graph: the kernel's name on `device`.
 
@@ -69,9 +71,7 @@ def name_of(config: QuantizeConfig | None, device: torch.device) -> str | None:
     """
     if config is None:
         return None
-    if not isinstance(config, QuantizeConfig):
-        raise InputError("config", f"must be a QuantizeConfig (got {type(config).__name__})")
-    return config.name(_arch(device))
+    return graph_name(config, QuantizeConfig, _arch(device))
 
 
 def _arch(device: torch.device) -> Arch:
@@ -79,12 +79,10 @@ def _arch(device: torch.device) -> Arch:
 
 
 @cache
-def _config(name: str, arch: Arch) -> QuantizeConfig:
-    """Return the config called `name`: the same object each time, as launches are kept by it."""
-    config, of_name = QuantizeConfig.parse(name)
-    if of_name is not arch:
-        raise InputError("config", f"must be for {arch}, as the tensors are (got {name})")
-    return config
+def _config(name: str, arch: Arch) -> QuantizeConfig | Override:
+    """Return what `name` stands for: the same object each time, as launches are kept by it."""
+    found: QuantizeConfig | Override = of_graph(name, QuantizeConfig, arch)
+    return found
 
 
 def _format(name: str) -> Format:

@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
-from jitgen.errors import InputError
+from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.silu_mul_quantize import call as eager
 from jitgen.ops.silu_mul_quantize.config import Scales, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.dispatch import (
     Result,
     new_q,
     new_scale,
-    require_config,
     require_fit,
 )
 from jitgen.ops.silu_mul_quantize.validate import Arguments, validate
 from jitgen.ops.tracing.library import Operation, register
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 _ARGUMENTS = (
@@ -40,7 +40,7 @@ _ARGUMENTS = (
 _NAMES = tuple(part.split("=")[0].split()[-1] for part in _ARGUMENTS.split(", "))
 
 
-def record(given: Arguments, config: SiluMulQuantizeConfig | None) -> Result:
+def record(given: Arguments, config: SiluMulQuantizeConfig | Override | None) -> Result:
     """
     Do what `silu_mul_quantize` says, through torch's dispatcher.
 
@@ -65,7 +65,7 @@ def call(given: Arguments, config: str | None) -> Result:
     return q, scale if given.scale_granularity in ("block128", "row") else given.scale
 
 
-def name_of(config: SiluMulQuantizeConfig | None, device: torch.device) -> str | None:
+def name_of(config: SiluMulQuantizeConfig | Override | None, device: torch.device) -> str | None:
     """
     Return what stands for `config` in a graph: the kernel's name on `device`.
 
@@ -74,11 +74,10 @@ def name_of(config: SiluMulQuantizeConfig | None, device: torch.device) -> str |
     """
     if config is None:
         return None
-    require_config(config)
-    return config.name(devices.find(device, current.get(), "x").arch)
+    return graph_name(config, SiluMulQuantizeConfig, devices.find(device, current.get(), "x").arch)
 
 
-def _check(given: Arguments, config: SiluMulQuantizeConfig | None) -> None:
+def _check(given: Arguments, config: SiluMulQuantizeConfig | Override | None) -> None:
     """
     Raise what a call without a tracer would.
 
@@ -100,12 +99,10 @@ def _check(given: Arguments, config: SiluMulQuantizeConfig | None) -> None:
 
 
 @cache
-def _config(name: str, arch: Arch) -> SiluMulQuantizeConfig:
+def _config(name: str, arch: Arch) -> SiluMulQuantizeConfig | Override:
     """Return the config called `name`: the same object each time, as launches are kept by it."""
-    config, of_name = SiluMulQuantizeConfig.parse(name)
-    if of_name is not arch:
-        raise InputError("config", f"must be for {arch}, as the tensors are (got {name})")
-    return config
+    found: SiluMulQuantizeConfig | Override = of_graph(name, SiluMulQuantizeConfig, arch)
+    return found
 
 
 def _arguments(out: Tensor | None, *given: Any) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def unpack_mxfp4(
     Turn prepared MXFP4 weights into FP8 ones with scales of rows, as `grouped_gemm` takes them.
 
     `grouped_gemm` does this itself for many rows, where it loses nothing and is predicted to pay.
-    Who has the memory to keep the result, or a workspace of his own, does it here. On sm_90a it is
+    Who has the memory to keep the result, or a workspace of his own, does it here. On Hopper it is
     one kernel that reads weights once; everywhere else torch's operations. Nothing waits for the
     device.
 

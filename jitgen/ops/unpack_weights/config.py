@@ -60,8 +60,8 @@ class UnpackWeightsConfig(Config):
     Example::
 
         config = UnpackWeightsConfig(b_layout="exact1", tiling=Tiling(columns=8))
-        config.name("sm_90a")
-        # 'unpack_weights_exact1_k8_sm_90a'
+        config.words()
+        # 'exact1_k8'
     """
 
     op: ClassVar[str] = "unpack_weights"

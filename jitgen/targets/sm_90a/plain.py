@@ -12,7 +12,7 @@ from jitgen.targets import gemm
 from jitgen.targets.gemm import check_vectors
 from jitgen.targets.protocol import Candidate, Device, Template
 from jitgen.targets.sm_90a import candidates, cost
-from jitgen.targets.sm_90a.devices import H200, fit_of
+from jitgen.targets.sm_90a.devices import H100, H200, fit_of
 from jitgen.targets.sm_90a.rules import Sm90Rules
 
 _PARAMETERS = frozenset(
@@ -23,7 +23,7 @@ _PARAMETERS = frozenset(
         *("math_warpgroups", "waves", "threads", "load_registers", "math_registers"),
         *("num_ab_stage", "part_m", "out_n", "epilogue_n", "max_entries"),
         *("scale_chunk", "scale_columns", "scale_values", "scale_box", "scale_pitch"),
-        *("a_scale_granularity", "b_layout"),
+        *("a_scale_granularity", "b_layout", "bias"),
     )
 )
 
@@ -59,8 +59,9 @@ class PlainGemm(Sm90Rules):
 
     def doubt(self, problem: Problem, device: Device) -> str:
         """Return what the cost model was not fitted to, if so."""
-        is_fitted = problem.operands.a_dtype is DType.E4M3 and device is H200
-        return "" if is_fitted else f"the model was fitted to e4m3 operands on an {H200.name}"
+        is_fitted = problem.operands.a_dtype is DType.E4M3 and device in (H200, H100)
+        known = f"{H200.name} and an {H100.name}"
+        return "" if is_fitted else f"the model was fitted to e4m3 operands on an {known}"
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""

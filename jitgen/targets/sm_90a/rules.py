@@ -19,9 +19,9 @@ from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.targets.gemm import (
     Space,
     refuse_pairs,
+    refuse_prepared,
     refuse_scales,
     refuse_selectors,
-    refuse_what_is_to_come,
 )
 from jitgen.targets.protocol import refuse_unless
 
@@ -130,7 +130,8 @@ class Sm90Rules:
 
     def derive(self, config: KernelConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
-        refuse_what_is_to_come(config, "sm_90a", self.space)
+        refuse_prepared(config, "sm_90a", n_major=self.space.n_major)
+        self._check_bias(config)
         refuse_selectors(config, "sm_90a")
         refuse_pairs(config, "sm_90a")
         self._check_instruction(config)
@@ -227,6 +228,17 @@ class Sm90Rules:
             "CTAs of a cluster 2x1 would not keep step; allowed: 1x1, 1x2",
         )
 
+    def _check_bias(self, config: KernelConfig) -> None:
+        """Refuse a bias but beside scales of rows, whose way from memory to threads it goes."""
+        types, split_k = config.operands, config.schedule.split_k
+        is_row = _is_promoted(config) and types.scale_granularity is ScaleGranularity.ROW
+        for is_right, why in (
+            (is_row, f"{types.text}, unlike e4m3 with row scales, has no sm_90a kernel"),
+            (split_k == 1, f"split_k={split_k}, where each part would, has no sm_90a kernel"),
+        ):
+            reason = f"a bias beside {why}: add it afterwards"
+            refuse_unless(is_right or not config.epilogue.bias, "E_EPILOGUE", reason)
+
     def _check_split_k(self, config: KernelConfig) -> None:
         tile, split_k = config.tile, config.schedule.split_k
         refuse_unless(
@@ -314,7 +326,8 @@ class Sm90Rules:
                 stage += _waves(tile.m) * _align(_scale_box(config), 32) * 4
                 fixed += 2 * SCALE_CHUNK * _scale_values(tile.n) * 4
             case ScaleGranularity.ROW:
-                fixed += 2 * (tile.m + tile.n) * 4
+                columns = tile.n * (2 if config.epilogue.bias else 1)
+                fixed += 2 * (tile.m + columns) * 4
             case _:
                 fixed += 16
         if config.layout is not Layout.CONTIGUOUS:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from jitgen.config import Arch
-from jitgen.errors import CacheError, ConfigError
+from jitgen.errors import CacheError, ConfigError, SettingError
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.runtime import prewarm as compiling
 from jitgen.runtime.session import current, select
@@ -84,6 +84,7 @@ def tune(
 
     Raises:
         NoDevice: The target is not here.
+        SettingError: JITGEN_OVERRIDE is set.
         CacheError: The store cannot be written.
         Stuck: A kernel hangs so that its process cannot be ended; it is excluded.
     """
@@ -110,12 +111,28 @@ def tune(
     )
 
 
+def require_plain() -> None:
+    """
+    Do nothing where kernels are what the templates give.
+
+    Raises:
+        SettingError: JITGEN_OVERRIDE is set: an edited kernel would be measured under the name of
+            the original, for which the result decides.
+    """
+    if settings.override is not None:
+        raise SettingError(
+            "JITGEN_OVERRIDE is set, and tuning measures kernels as the templates give them: unset "
+            "it, and time an edited kernel with jitgen bench kernel FILE"
+        )
+
+
 class _Run:
     """What a run knows: the kernels that must not, or cannot, be tried."""
 
     def __init__(self, arch: Arch, store: Store, *, again: bool) -> None:
         if arch.is_gpu and not device.gpu_at_hand(arch):
             raise NoDevice(f"tuning for {arch} needs such a GPU, and none is here")
+        require_plain()
         if store.mode != "rw":
             raise CacheError(
                 f"tuning writes the cache, which it may not now: JITGEN_CACHE={store.mode}"

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Kernels of one problem beside each other on the device at hand: right first, then timed in turn.
+
+They run in a process of their own, because a kernel that a person is working on may crash, hang or
+write where it must not: then that process is lost, and this one says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Any
+
+from jitgen.config import Arch
+from jitgen.errors import ConfigError, JitgenError
+from jitgen.frozen import frozen
+from jitgen.runtime.session import current
+from jitgen.runtime.spec import KernelSpec
+from jitgen.settings import settings
+from jitgen.tuning import device
+from jitgen.tuning.search.process import Lost, Refused, Worker
+
+TRIALS = "jitgen.bench.kernel_trials:KernelTrials"
+"""The class that the process serves."""
+
+_START_S = 120.0
+"""What it may take besides: importing torch, waking a GPU, compiling what cannot be kept."""
+
+PROBLEMS = {
+    "grouped_gemm": ("4:128:512:512", "8:4096:4096:7168"),
+    "moe_fc2_dense": ("8:16:512:256", "32:16:7168:256"),
+    "silu_mul_quantize": ("4:128:512", "8:4096:2048"),
+    "quantize": ("4:128:512", "8:4096:7168"),
+}
+"""What kernels of an operation are timed with if nobody says: on a CPU, and on a GPU."""
+
+
+@frozen
+class Contender:
+    """
+    A kernel to be tried.
+
+    Attributes:
+        title: What it is called in results: its name, or a file.
+        spec: What it is.
+    """
+
+    title: str
+    spec: KernelSpec
+
+
+@frozen
+class Checked:
+    """
+    Whether a kernel is right.
+
+    Attributes:
+        title: Which.
+        rows: One for each problem that it was run with; see `KernelTrials.check`.
+        error: Why there are none, or no more; empty if it came to its end.
+    """
+
+    title: str
+    rows: tuple[dict[str, Any], ...] = ()
+    error: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it came to its end, and every value is right."""
+        return not self.error and all(row["right"] for row in self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        rows = list(self.rows)
+        return {"title": self.title, "right": self.is_right, "rows": rows, "error": self.error}
+
+
+@frozen
+class Tried:
+    """
+    What came out.
+
+    Attributes:
+        checks: Of each kernel, in the order in which they were given, up to the first wrong one.
+        times: What `KernelTrials.time` returned; nothing where a kernel is wrong, or could not be
+            timed.
+        error: Why they could not be timed though they are right.
+    """
+
+    checks: tuple[Checked, ...]
+    times: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every kernel is."""
+        return not self.error and all(each.is_right for each in self.checks)
+
+
+def obstacle(arch: Arch) -> str:
+    """Return why kernels for `arch` cannot be run here; empty where they can."""
+    if not arch.is_gpu or device.gpu_at_hand(arch):
+        return ""
+    return f"no GPU for {arch} is here"
+
+
+def usual_problem(spec: KernelSpec) -> str:
+    """Return what kernels of its operation are timed with; empty: the first one with all edges."""
+    return PROBLEMS.get(spec.config.op, ("", ""))[spec.arch.is_gpu]
+
+
+def parse_problem(text: str, spec: KernelSpec) -> None:
+    """
+    Do nothing where `text` are sizes of the operation.
+
+    Raises:
+        ConfigError: They are not, or its kernels have no samples.
+    """
+    from jitgen.verify.verification import samples_of
+
+    samples_of(spec.config).Sizes.parse(text, spec.config)
+
+
+def together(contenders: Sequence[Contender]) -> None:
+    """
+    Do nothing where kernels can be compared: they compute the same, on the same target.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    first = contenders[0]
+    for other in contenders[1:]:
+        if _call_of(other.spec) != _call_of(first.spec):
+            raise ConfigError(
+                f"{other.title} and {first.title} do not compute the same on the same target: "
+                f"{other.spec.name} and {first.spec.name} differ in more than how"
+            )
+
+
+def _call_of(spec: KernelSpec) -> tuple[Any, ...]:
+    """Return what kernels have in common that take each other's calls."""
+    config = spec.config.to_json()
+    how = ("tile", "cluster", "pipeline", "schedule", "tiling")
+    return spec.arch, {name: value for name, value in config.items() if name not in how}
+
+
+def missing(contenders: Sequence[Contender]) -> Contender | None:
+    """Return the first kernel that would have to be compiled where that is off; else None."""
+    if settings.on_miss != "error":
+        return None
+    store = current.get().store
+    return next((each for each in contenders if store.read(each.spec.key) is None), None)
+
+
+def attempt(
+    contenders: Sequence[Contender],
+    problem: str,
+    *,
+    time_limit_s: float,
+    has_edges: bool = False,
+) -> Tried:
+    """
+    Run kernels of one problem, compare their results, and time them in turn if all are right.
+
+    Args:
+        contenders: The kernels; `together` has let them pass.
+        problem: Sizes, as the operation spells them.
+        time_limit_s: Seconds that one kernel may take to be checked, and to be timed.
+        has_edges: Whether the first is checked with sizes of every edge, too.
+
+    Raises:
+        JitgenError: The process cannot be started.
+    """
+    first = contenders[0].spec
+    store = current.get().store
+    environment = {
+        "JITGEN_CACHE_DIR": str(store.root.absolute()),
+        "JITGEN_CACHE": store.mode,
+        "JITGEN_ON_MISS": "compile",
+    }
+    checks: list[Checked] = []
+    with Worker(TRIALS, environment) as worker:
+        try:
+            config = first.config.to_json()
+            worker.ask("open", config, str(first.arch), timeout_s=_START_S + time_limit_s)
+        except (Lost, Refused) as error:
+            raise JitgenError(f"kernels cannot be run here: {error}") from None
+        for number, each in enumerate(contenders):
+            problems = ["", problem] if has_edges and not number else [problem]
+            checks.append(_checked(worker, each, problems, time_limit_s))
+            if not checks[-1].is_right:
+                return Tried(checks=tuple(checks))
+        titles = [each.title for each in contenders]
+        try:
+            times = worker.ask("time", titles, problem, timeout_s=time_limit_s * len(titles))
+        except (Lost, Refused) as error:
+            return Tried(checks=tuple(checks), error=f"they cannot be timed: {error}")
+    return Tried(checks=tuple(checks), times=times)
+
+
+def _checked(
+    worker: Worker, each: Contender, problems: Sequence[str], time_limit_s: float
+) -> Checked:
+    rows: list[dict[str, Any]] = []
+    config, text = each.spec.config.to_json(), each.spec.text
+    try:
+        worker.ask("load", each.title, config, text, timeout_s=_START_S + time_limit_s)
+        for problem in problems:
+            rows += worker.ask("check", each.title, problem, timeout_s=time_limit_s)
+    except (Lost, Refused) as error:
+        return Checked(title=each.title, rows=tuple(rows), error=str(error))
+    return Checked(title=each.title, rows=tuple(rows))

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen bench kernel``: kernels that somebody names, beside each other, on problems."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jitgen.bench import OWN
+from jitgen.bench.kernel import (
+    PROBLEMS,
+    Contender,
+    Tried,
+    attempt,
+    missing,
+    obstacle,
+    parse_problem,
+    together,
+    usual_problem,
+)
+from jitgen.bench.protocol import conditions
+from jitgen.cli.lookup import Named, find
+from jitgen.cli.options import SECONDS, with_output
+from jitgen.cli.output import Column, ExitCode, Output, human_time
+from jitgen.errors import ConfigError
+from jitgen.targets.legality import require
+from jitgen.tuning.measure.errors import NoDevice
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+
+_USUAL = ", ".join(
+    f"{cpu} on a CPU and {gpu} on a GPU for {op}" for op, (cpu, gpu) in PROBLEMS.items()
+)
+
+
+@click.command("kernel", short_help=OWN["kernel"], epilog=f"Without --problem: {_USUAL}.")
+@click.argument("names", metavar="NAME|KEY|FILE...", nargs=-1, required=True)
+@click.option(
+    "--problem",
+    "problems",
+    multiple=True,
+    metavar="G:M:N:K",
+    help="Groups, rows in all, N, K (G:M:I for SwiGLU); again for more.",
+)
+@click.option(
+    "--time-limit",
+    type=SECONDS,
+    default=300.0,
+    show_default=True,
+    help="Seconds for one kernel and problem.",
+)
+@with_output
+def command(
+    output: Output, names: tuple[str, ...], problems: tuple[str, ...], time_limit: float
+) -> int:
+    """
+    Time kernels in turn on problems, each checked before: names, keys, or files of edited ones.
+
+    They have to compute the same on the same target: they differ in tiles, clusters, stages and
+    schedules, or in what a person has edited. RATIO is how fast each is beside the first. On a GPU
+    operands are cold, as in a model. The exit code is 1 if one is wrong, and nothing is timed then;
+    3 if one is not compiled and compiling is off.
+    """
+    from jitgen.cache import Store
+
+    store = Store.open()
+    contenders = [_contender(store, find(name, store, with_files=True)) for name in names]
+    if repeated := [n for i, n in enumerate(names) if n in names[:i]]:
+        raise click.UsageError(f"{repeated[0]} is named twice")
+    together(contenders)
+    spec = contenders[0].spec
+    chosen = problems or (usual_problem(spec),)
+    for problem in filter(None, chosen):
+        parse_problem(problem, spec)
+    if reason := obstacle(spec.arch):
+        raise NoDevice(f"{reason}; jitgen run and jitgen verify need none")
+    if (absent := missing(contenders)) is not None:
+        output.error("KernelMiss", f"{absent.title} is not compiled, and compiling is off")
+        return ExitCode.WOULD_COMPILE
+    found = [_attempted(output, contenders, problem, time_limit) for problem in chosen]
+    is_good = all(tried.is_right for tried in found)
+    where = conditions()
+
+    def human() -> None:
+        _print(output, found)
+        output.note(", ".join(f"{name} {value}" for name, value in where.items()))
+
+    document = {
+        "ok": is_good,
+        "conditions": where,
+        "kernels": [
+            {"title": each.title, "name": each.spec.name, "key": each.spec.key}
+            for each in contenders
+        ],
+        "problems": [
+            {
+                "checks": [check.to_json() for check in tried.checks],
+                "times": tried.times or None,
+                "error": tried.error,
+            }
+            for tried in found
+        ],
+    }
+    output.result("bench kernel", document, human)
+    return ExitCode.OK if is_good else ExitCode.FAILED
+
+
+def _contender(store: Store, named: Named) -> Contender:
+    """
+    Return a kernel that the user named.
+
+    Raises:
+        ConfigError: Its key is that of another toolchain or of other templates.
+    """
+    require(named.config, named.arch)
+    if named.is_key and named.spec.key != named.key:
+        from jitgen.runtime.spec import spec_of
+
+        entry = store.read(named.key)
+        spec = spec_of(named.config, named.arch, "" if entry is None else entry.source)
+        if spec.key != named.key:
+            raise ConfigError(
+                f"{named.title} was compiled from something else than is installed here; write its "
+                f"source to a file and name that: jitgen show {named.title} --source -o FILE.py"
+            )
+        return Contender(title=named.title, spec=spec)
+    return Contender(title=named.title, spec=named.spec)
+
+
+def _attempted(
+    output: Output, contenders: list[Contender], problem: str, time_limit_s: float
+) -> Tried:
+    output.note(f"measuring {problem or 'sizes with every edge'}")
+    return attempt(contenders, problem, time_limit_s=time_limit_s)
+
+
+def _print(output: Output, found: list[Tried]) -> None:
+    columns = [
+        Column("TIME", is_number=True),
+        Column("SPREAD", is_number=True),
+        Column("RATIO", is_number=True),
+        Column("GB/s", is_number=True),
+        Column("TFLOP/s", is_number=True),
+        Column("KERNEL"),
+    ]
+    for tried in found:
+        for check in tried.checks:
+            if not check.is_right:
+                wrong = sum(row["wrong"] for row in check.rows)
+                output.line(f"{check.title}: {check.error or f'{wrong:,} wrong values'}")
+        if tried.error:
+            output.line(tried.error)
+        if tried.times:
+            output.line(tried.times["problem"], style="bold")
+            output.table(columns, [_cells(row, tried.times) for row in tried.times["kernels"]])
+
+
+def _cells(row: dict[str, Any], times: dict[str, Any]) -> tuple[str, ...]:
+    us, first = row["time_us"], times["kernels"][0]["time_us"]
+    flop = times["flop"] / us * 1e-6
+    return (
+        human_time(us * 1e-6),
+        f"{row['spread'] * 100:.1f} %",
+        f"{first / us:.3f}",
+        f"{times['bytes'] / us * 1e-3:.3g}",
+        f"{flop:.3g}" if flop else "",
+        row["title"],
+    )

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What several commands ask of a kernel that the user named: source, entry, key document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jitgen.cli.lookup import Named
+from jitgen.cli.output import Output
+from jitgen.errors import ConfigError, KernelMiss
+from jitgen.settings import settings
+
+if TYPE_CHECKING:
+    from jitgen.cache import Entry, Store
+    from jitgen.codegen.render import Source
+
+
+def source_of(store: Store, named: Named) -> Source:
+    """
+    Return the source: of the entry whose key was given, of the file, else as the templates render
+    it now.
+    """
+    from jitgen.codegen import render
+
+    entry = store.read(named.key) if named.is_key else None
+    text = named.text if entry is None else entry.source
+    return render.source_of(named.config, named.arch, text)
+
+
+def entry_of(store: Store, named: Named, output: Output) -> Entry:
+    """
+    Return the compiled entry; compile it where the cache has none and the settings allow it.
+
+    Raises:
+        KernelMiss: They do not.
+        ConfigError: A key was given, and its entry is damaged: nothing else has that key.
+    """
+    entry = store.read(named.key)
+    if entry is not None:
+        return entry
+    if named.is_key and named.spec.key != named.key:
+        raise ConfigError(
+            f"entry {named.key[:12]} cannot be read, and nothing here would compile to its key; "
+            f"see: jitgen cache explain {named.key[:12]}"
+        )
+    if settings.on_miss == "error":
+        raise KernelMiss(
+            named.name, f"{named.name} is not compiled, and compiling is off (JITGEN_ON_MISS=error)"
+        )
+    from jitgen.runtime.entries import build
+    from jitgen.runtime.tiers import Tiers
+
+    output.note(f"compiling {named.title}")
+    return build(Tiers(store), named.spec)[0]
+
+
+def document_of(store: Store, named: Named) -> dict[str, Any]:
+    """Return the key document: of the entry whose key was given, else as it would be made now."""
+    entry = store.read(named.key) if named.is_key else None
+    return named.spec.document if entry is None else entry.meta.key_document

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen run``: compile an edited kernel, prove it, and time it beside the original."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jitgen.cache.entry import SOURCE
+from jitgen.cli.options import SECONDS, with_output
+from jitgen.cli.output import Column, ExitCode, Output, human_time
+from jitgen.errors import CompileError
+from jitgen.frozen import frozen
+from jitgen.runtime.override import Override, override
+from jitgen.settings import settings
+
+if TYPE_CHECKING:
+    from jitgen.bench.kernel import Tried
+    from jitgen.cache import Store
+    from jitgen.cli.verify import Row
+
+ORIGINAL = "the original"
+_MOST_PLACES = 4  # lines about wrong values of one problem
+
+
+@frozen
+class _Step:
+    """
+    One row of what was done.
+
+    Attributes:
+        name: ``compile``, ``emulate``, ``check`` or ``time``.
+        state: ``ok``, ``right``, ``WRONG``, ``failed`` or ``skipped``.
+        detail: How long it took, or why.
+    """
+
+    name: str
+    state: str
+    detail: str
+
+    @property
+    def is_bad(self) -> bool:
+        return self.state in ("WRONG", "failed")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "state": self.state.lower(), "detail": self.detail}
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--problem",
+    metavar="G:M:N:K",
+    help="What to check and time it on: groups, rows in all, N, K (G:M:I for SwiGLU).",
+)
+@click.option("--modes", default="quick", show_default=True, help="Of the emulator; see verify.")
+@click.option(
+    "--time-limit",
+    type=SECONDS,
+    default=300.0,
+    show_default=True,
+    help="Seconds for one mode of one problem.",
+)
+@with_output
+def run(output: Output, file: Path, problem: str | None, modes: str, time_limit: float) -> int:
+    """
+    Compile an edited kernel, check it, and time it beside the original.
+
+    FILE is a source that `jitgen show NAME --source -o FILE` wrote, edited below its first lines.
+    It is compiled into the cache, under a key of its own. A kernel for a GPU is verified in the
+    emulator, as `jitgen verify` does it; where its device is here, it is run with sizes of every
+    edge and with the --problem, compared with the right results, and timed in turn with the kernel
+    that the templates give. Where the GPU is not here, a --problem goes to the emulator, too.
+
+    The exit code is 1 where it does not compile or is wrong, and 3 where it is not compiled and
+    compiling is off. This runs the code in FILE.
+    """
+    from jitgen.bench import kernel as trying
+    from jitgen.cache import Store
+    from jitgen.emulator.modes import parse
+
+    edited = override(file)
+    chosen = [mode.name for mode in parse(modes)]
+    spec = edited.spec
+    if problem is not None:
+        trying.parse_problem(problem, spec)
+    store = Store.open()
+    if settings.on_miss == "error" and store.read(spec.key) is None:
+        step = _Step(name="compile", state="skipped", detail="compiling is off (JITGEN_ON_MISS)")
+        return _tell(output, edited, [step], {}, code=ExitCode.WOULD_COMPILE)
+    steps = [_compiled(output, store, edited)]
+    found: dict[str, Any] = {}
+    if steps[0].is_bad:
+        return _tell(output, edited, steps, found, code=ExitCode.FAILED)
+    obstacle = trying.obstacle(spec.arch)
+    emulated = _emulated(output, edited, problem if obstacle else None, chosen, time_limit)
+    if emulated is not None:
+        steps.append(_of_emulator(emulated))
+        found["emulated"] = [{**row.document, "error": row.error} for row in emulated]
+    else:
+        steps.append(_Step(name="emulate", state="skipped", detail="it runs here as it is"))
+    if obstacle or steps[-1].is_bad:
+        reason = obstacle or "it is wrong"
+        steps += [_Step(name=name, state="skipped", detail=reason) for name in ("check", "time")]
+    else:
+        tried = _tried(output, edited, problem, time_limit)
+        steps += _of_device(tried)
+        found["checks"] = [each.to_json() for each in tried.checks]
+        found["times"] = tried.times or None
+    code = ExitCode.FAILED if any(step.is_bad for step in steps) else ExitCode.OK
+    return _tell(output, edited, steps, found, emulated or [], code=code)
+
+
+def _compiled(output: Output, store: Store, edited: Override) -> _Step:
+    """Compile it, unless the cache has it; what the compiler says of it names its file."""
+    from jitgen.codegen.render import render
+    from jitgen.runtime.entries import build
+    from jitgen.runtime.tiers import Tiers
+
+    if edited.text == render(edited.config, edited.arch).text:
+        output.note(f"nothing is edited in {edited.path}: its text is the original's")
+    output.note(f"compiling {edited.path}")
+    start = time.perf_counter()
+    try:
+        entry, tier = build(Tiers(store), edited.spec)
+    except CompileError as error:
+        # it was compiled as a copy of this name
+        reason = re.sub(rf"[^\s'\"]*/{re.escape(SOURCE)}\b", str(edited.path), error.reason)
+        return _Step(name="compile", state="failed", detail=reason)
+    seconds = time.perf_counter() - start
+    where = f"in {human_time(seconds)}" if tier == "compiled" else f"was in the cache ({tier})"
+    kept = f"; not kept: {entry.why_private}" if entry.why_private else ""
+    return _Step(name="compile", state="ok", detail=f"{where}{kept}")
+
+
+def _emulated(
+    output: Output, edited: Override, problem: str | None, modes: list[str], time_limit_s: float
+) -> list[Row] | None:
+    """Verify a kernel for a GPU in processes, with all edges and a problem; None for others."""
+    if not edited.arch.is_gpu:
+        return None
+    from jitgen.cli.verify import PRELOAD, TASK, rows_of
+    from jitgen.compile import workers
+    from jitgen.verify import require_numpy
+
+    require_numpy()
+    output.note("emulating it")
+    task = {
+        "config": edited.config.to_json(),
+        "arch": str(edited.arch),
+        "root": "",
+        "key": "",
+        "text": edited.text,
+        "modes": modes,
+        "time_limit_s": time_limit_s,
+    }
+    problems = [None] if problem is None else [None, problem]
+    outcomes = workers.run(
+        TASK,
+        [{**task, "problem": each} for each in problems],
+        jobs=len(problems),
+        timeout_s=time_limit_s * (len(modes) + 1) + settings.compile_timeout,
+        preload=(*workers.PRELOAD, *PRELOAD),
+        without=(),
+    )
+    by_index = {outcome.index: list(rows_of(outcome)) for outcome in outcomes}
+    return [row for index in sorted(by_index) for row in by_index[index]]
+
+
+def _of_emulator(rows: list[Row]) -> _Step:
+    state = next((row.state for row in rows if not row.is_right), "right")
+    done, total = rows[0].executed
+    seconds = human_time(sum(row.seconds for row in rows))
+    return _Step(
+        name="emulate",
+        state=state,
+        detail=f"in {seconds}; executed {done} of {total} instructions that matter",
+    )
+
+
+def _tried(output: Output, edited: Override, problem: str | None, time_limit_s: float) -> Tried:
+    """Run it on its device, beside the original."""
+    from jitgen.bench.kernel import Contender, attempt, missing, usual_problem
+    from jitgen.runtime.spec import spec_of
+
+    output.note("running it beside the original")
+    spec = edited.spec
+    original = spec_of(edited.config, edited.arch)
+    contenders = [
+        Contender(title=str(edited.path), spec=spec),
+        Contender(title=ORIGINAL, spec=original),
+    ]
+    if missing(contenders) is not None:
+        del contenders[1]
+    sizes = problem or usual_problem(spec)
+    return attempt(contenders, sizes, time_limit_s=time_limit_s, has_edges=True)
+
+
+def _of_device(tried: Tried) -> list[_Step]:
+    rows = [row for check in tried.checks for row in check.rows]
+    wrong = next((check for check in tried.checks if not check.is_right), None)
+    if wrong is None:
+        checked = _Step(name="check", state="right", detail=f"{len(rows)} results")
+    else:
+        text = wrong.error or f"{sum(row['wrong'] for row in wrong.rows):,} wrong values"
+        state = "failed" if wrong.error else "WRONG"
+        checked = _Step(name="check", state=state, detail=f"{wrong.title}: {text}")
+    if not tried.times:
+        state = "failed" if tried.error else "skipped"
+        return [checked, _Step(name="time", state=state, detail=tried.error or "it is wrong")]
+    mine, *others = (each["time_us"] for each in tried.times["kernels"])
+    detail = f"{human_time(mine * 1e-6)}; {ORIGINAL} is not compiled, and compiling is off"
+    for original in others:
+        text = f"{human_time(mine * 1e-6)}, {ORIGINAL} {human_time(original * 1e-6)}"
+        detail = f"{text}: {original / mine:.3f}x as fast"
+    return [checked, _Step(name="time", state="ok", detail=detail)]
+
+
+def _tell(
+    output: Output,
+    edited: Override,
+    steps: list[_Step],
+    found: dict[str, Any],
+    emulated: list[Row] | None = None,
+    *,
+    code: ExitCode,
+) -> int:
+    document = {
+        "ok": code is ExitCode.OK,
+        "name": edited.name,
+        "arch": str(edited.arch),
+        "key": edited.spec.key,
+        "file": str(edited.path),
+        "steps": [step.to_json() for step in steps],
+        "emulated": found.get("emulated", []),
+        "checks": found.get("checks", []),
+        "times": found.get("times"),
+    }
+    output.result("run", document, lambda: _print(output, edited, steps, found, emulated or []))
+    return code
+
+
+def _print(
+    output: Output,
+    edited: Override,
+    steps: list[_Step],
+    found: dict[str, Any],
+    emulated: list[Row],
+) -> None:
+    from jitgen.cli.verify import print_trouble
+
+    output.fields([("name", edited.name), ("file", str(edited.path)), ("key", edited.spec.key)])
+    output.line()
+    columns = [Column("STEP"), Column("STATE"), Column("DETAIL", is_prose=True)]
+    output.table(columns, [(step.name, step.state, step.detail) for step in steps])
+    for row in emulated:
+        if not row.is_right:
+            print_trouble(output, row)
+    for check in found.get("checks", []):
+        for row in check["rows"]:
+            if not row["right"]:
+                output.line()
+                output.line(f"{check['title']}: {row['values']}, {row['problem']}", style="bold")
+                for place in row["places"][:_MOST_PLACES]:
+                    output.line(f"  {place}")
+    if times := found.get("times"):
+        output.note(f"timed with {times['problem']}")

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen tune --space``: every legal kernel for a problem, beside the selector's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce, wraps
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from jitgen.cli.options import SECONDS
+from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
+from jitgen.config import Arch
+from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.settings import settings
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+    from jitgen.tuning.search.space import SpacePlan, Trial
+    from jitgen.tuning.search.space_run import SpaceReport
+
+_MOST_ROWS = 20  # kernels that are shown; --json has all
+_FEWEST_WITHIN = 1.0
+
+
+class Wanted(NamedTuple):
+    """
+    What the command line asks of a search.
+
+    Attributes:
+        part: Values of fields.
+        within: How many times the best predicted time a kernel may be predicted to take.
+        budget_s: How long it may take, for all problems together.
+        is_dry: Whether only to say what would be done.
+    """
+
+    part: dict[str, tuple[str, ...]]
+    within: float
+    budget_s: float
+    is_dry: bool
+
+
+_OPTIONS = (
+    click.option("--space", "is_space", is_flag=True, help="Try any legal kernel; see below."),
+    click.option(
+        "--set",
+        "fields",
+        multiple=True,
+        metavar="FIELD=VALUE[,VALUE...]",
+        help="With --space: only configs with one of these values, such as raster=1,8.",
+    ),
+    click.option(
+        "--within",
+        type=click.FloatRange(_FEWEST_WITHIN),
+        default=1.5,
+        show_default=True,
+        help="With --space: predicted times of at most so many times the best one.",
+    ),
+    click.option(
+        "--budget",
+        type=SECONDS,
+        default=600.0,
+        show_default=True,
+        help="With --space: seconds that it may take.",
+    ),
+    click.option("--dry-run", is_flag=True, help="With --space: say what it would do."),
+)
+_NAMES = ("fields", "within", "budget", "dry_run")
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options, and what they say as the argument `space`; None without it."""
+
+    @wraps(command)
+    def with_space(*arguments: Any, is_space: bool, **values: Any) -> Any:
+        own = {name: values.pop(name) for name in _NAMES}
+        if is_space:
+            part = dict(_field(text) for text in own["fields"])
+            space = Wanted(part, own["within"], own["budget"], own["dry_run"])
+            return command(*arguments, space=space, **values)
+        if own["fields"] or own["dry_run"]:
+            raise click.UsageError("--set and --dry-run go with --space")
+        return command(*arguments, space=None, **values)
+
+    return reduce(lambda made, option: option(made), reversed(_OPTIONS), with_space)
+
+
+def _field(text: str) -> tuple[str, tuple[str, ...]]:
+    name, equals, values = text.partition("=")
+    found = tuple(value for value in values.split(",") if value)
+    if not (name and equals and found):
+        raise click.UsageError(f"{text!r} is not FIELD=VALUE[,VALUE...]")
+    return name, found
+
+
+def run(
+    output: Output,
+    problems: list[Problem],
+    arch: Arch,
+    wanted: Wanted,
+    *,
+    again: bool,
+    time_limit_s: float,
+) -> int:
+    """Search the space for each problem, tell, and return the exit code."""
+    from jitgen.cache import Store
+    from jitgen.tuning.search.space import plan
+    from jitgen.tuning.search.tuner import buckets_of
+
+    buckets_of(problems, arch)  # which refuses other operations
+    store = Store.open()
+    plans = [
+        plan(problem, arch, store, part=wanted.part, within=wanted.within, again=again)
+        for problem in dict.fromkeys(problems)
+    ]
+    estimate_s = sum(each.seconds for each in plans)
+    left_s, reports = wanted.budget_s, []
+    for each in plans:
+        _announce(output, each, left_s)
+        if not wanted.is_dry:
+            report = _searched(output, each, store, left_s, time_limit_s)
+            reports.append(report)
+            left_s = max(0.0, left_s - report.wall_s)
+    document = {
+        "ok": wanted.is_dry or all(report.best is not None for report in reports),
+        "arch": str(arch),
+        "dry_run": wanted.is_dry,
+        "estimate_s": estimate_s,
+        "budget_s": wanted.budget_s,
+        "wall_s": sum(report.wall_s for report in reports),
+        "problems": [_plan_json(each) for each in plans]
+        if wanted.is_dry
+        else [_report_json(report) for report in reports],
+    }
+
+    def human() -> None:
+        for each in plans if wanted.is_dry else ():
+            _print_plan(output, each)
+        for report in reports:
+            _print(output, report)
+
+    output.result("tune", document, human)
+    missing = not wanted.is_dry and settings.on_miss == "error"
+    if missing and any(report.best is None for report in reports):
+        return ExitCode.WOULD_COMPILE
+    return ExitCode.OK if document["ok"] else ExitCode.FAILED
+
+
+def _searched(
+    output: Output, each: SpacePlan, store: Store, budget_s: float, time_limit_s: float
+) -> SpaceReport:
+    from jitgen.tuning.search.space_run import search
+
+    fitting, _ = each.within(budget_s)
+    with output.progress(len(fitting), "measuring") as progress:
+
+        def on_trial(trial: Trial, _done: int, _total: int, left_s: float) -> None:
+            progress.advance(f"{_line(trial)}; {human_time(left_s)} left")
+
+        return search(each, store, budget_s=budget_s, time_limit_s=time_limit_s, on_trial=on_trial)
+
+
+def _announce(output: Output, each: SpacePlan, budget_s: float) -> None:
+    """Say before anything is done how much there is, how long it takes, and what will be left."""
+    _, left = each.within(budget_s)
+    output.note(
+        f"{_sizes(each.problem)}: {counted(len(each.planned), 'kernel')} to try, "
+        f"{len(each.known)} known, {each.pruned} left out by the model, {each.refused} illegal; "
+        f"about {human_time(each.seconds)}"
+    )
+    if left:
+        output.warn(
+            f"of these {len(left)} will not be finished in {human_time(budget_s)}, from "
+            f"{left[0].name} on, which is predicted to take {left[0].cost_us:,.0f} us a call; "
+            "give a larger --budget, or run it again: it goes on where it was"
+        )
+
+
+def _line(trial: Trial) -> str:
+    if trial.time_us is None or trial.ratio is None:
+        return f"{trial.state}: {trial.name}: {trial.reason}"
+    return f"{trial.time_us:.1f} us, {trial.ratio:.3f} of the selector's: {trial.name}"
+
+
+def _plan_json(each: SpacePlan) -> dict[str, Any]:
+    return {
+        "problem": _sizes(each.problem),
+        "chosen": each.chosen.name,
+        "estimate_s": each.seconds,
+        "pruned": each.pruned,
+        "refused": each.refused,
+        "known": [trial.to_json() for trial in each.known],
+        "planned": [
+            {
+                "name": row.name,
+                "key": row.key,
+                "cost_us": row.cost_us,
+                "compiled": row.is_compiled,
+                "seconds": row.seconds,
+            }
+            for row in each.planned
+        ],
+    }
+
+
+def _report_json(report: SpaceReport) -> dict[str, Any]:
+    return {
+        "problem": _sizes(report.plan.problem),
+        "chosen": report.plan.chosen.name,
+        "best": None if report.best is None else report.best.name,
+        "estimate_s": report.plan.seconds,
+        "pruned": report.plan.pruned,
+        "refused": report.plan.refused,
+        "kernels": [trial.to_json() for trial in report.trials],
+    }
+
+
+def _print_plan(output: Output, each: SpacePlan) -> None:
+    columns = [
+        Column("COST (us)", is_number=True),
+        Column("TAKES", is_number=True),
+        Column("KERNEL"),
+    ]
+    rows = [(f"{x.cost_us:.1f}", human_time(x.seconds), x.name) for x in each.planned]
+    output.table(columns, rows)
+
+
+def _print(output: Output, report: SpaceReport) -> None:
+    from jitgen.tuning.search.space import TrialState
+
+    columns = [
+        Column("STATE"),
+        Column("TIME (us)", is_number=True),
+        Column("COST (us)", is_number=True),
+        Column("RATIO", is_number=True),
+        Column("KERNEL"),
+    ]
+    rows = [
+        (
+            str(trial.state),
+            "" if trial.time_us is None else f"{trial.time_us:.1f}",
+            f"{trial.cost_us:.1f}",
+            "" if trial.ratio is None else f"{trial.ratio:.3f}",
+            f"{trial.name}: {trial.reason}" if trial.reason else trial.name,
+        )
+        for trial in report.trials[:_MOST_ROWS]
+    ]
+    output.table(columns, rows)
+    if len(report.trials) > _MOST_ROWS:
+        output.note(f"and {len(report.trials) - _MOST_ROWS} more; see --json")
+    parts = [f"{count} {state}" for state in TrialState if (count := report.count(state))]
+    output.note(f"{', '.join(parts)} in {human_time(report.wall_s)}")
+    best, chosen = report.best, report.plan.chosen.name
+    if best is not None and best.ratio is not None and best.ratio >= 1:
+        output.note(f"none is faster than the selector's choice, {chosen}")
+    elif best is not None and best.ratio is not None:
+        output.note(
+            f"the best takes {best.ratio:.3f} of the time of the selector's choice, {chosen}; "
+            f"to call it: config=jitgen.KernelConfig.parse({best.name!r})[0]"
+        )
+
+
+def _sizes(problem: Problem) -> str:
+    return f"{problem.layout} {problem.groups} groups, M {problem.m}, N {problem.n}, K {problem.k}"

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+PTX and SASS with the source between them: before each run of instructions the line that they are
+from.
+
+They come from one more compile with line information, which leaves the instructions as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from jitgen.compile import inspect
+from jitgen.emulator.program.lines import source_lines
+from jitgen.errors import ArtifactError
+from jitgen.frozen import frozen
+
+if TYPE_CHECKING:
+    from jitgen.codegen.render import Source
+
+_MARK = re.compile(r"^\s*(?:\.loc\s|\.file\s|//## File )")
+"""Rows that say where code is from: what stands in their place says it with the source."""
+
+
+@frozen
+class Listing:
+    """
+    Code with lines of its source.
+
+    Attributes:
+        text: The rows; those of the source are comments.
+        lines: For each row the line of the source that it is, or is from; None where none is known.
+    """
+
+    text: str
+    lines: tuple[int | None, ...]
+
+
+def ptx(source: Source) -> Listing:
+    """
+    Return the PTX of a GPU kernel.
+
+    Raises:
+        As `jitgen.compile.inspect.ptx`.
+    """
+    text = inspect.ptx(source, line_info=True)
+    return _listing(text.split("\n"), source_lines(text), source, _is_ptx)
+
+
+def sass(source: Source) -> Listing:
+    """
+    Return the disassembly of a GPU kernel.
+
+    Raises:
+        ArtifactError: The target is the cpu.
+        ToolchainError: Compiler or nvdisasm is not installed.
+        CompileError: The compiler refused the source.
+    """
+    from jitgen.compile import compiler
+
+    if not source.arch.is_gpu:
+        raise ArtifactError(f"{source.name} is host code and has no SASS")
+    made = compiler.compile_source(source, line_info=True, links=False)
+    rows = inspect.sass(made.files[made.library], "--print-line-info").split("\n")
+    return _listing(rows, inspect.sass_lines(rows), source, _is_sass)
+
+
+def _listing(
+    rows: list[str],
+    lines: Iterable[int | None],
+    source: Source,
+    is_code: Callable[[str], bool],
+) -> Listing:
+    """Return rows without their marks, and a row of the source wherever another line begins."""
+    texts = source.text.split("\n")
+
+    def placed() -> Iterator[tuple[str, int | None]]:
+        last: int | None = None
+        for row, line in zip(rows, lines, strict=True):
+            if _MARK.match(row):
+                continue
+            if not is_code(row):
+                yield row, None
+                continue
+            if line is not None and line != last:
+                yield f"\t// {line}: {texts[line - 1].strip()}", line
+            last = line
+            yield row, line
+
+    found = list(placed())
+    return Listing(text="\n".join(row for row, _ in found), lines=tuple(n for _, n in found))
+
+
+def _is_ptx(row: str) -> bool:
+    """Say whether a row of PTX is an instruction: no directive, label, comment or brace."""
+    text = row.strip()
+    return bool(text) and text[0] not in "./${}()" and not text.endswith(":")
+
+
+def _is_sass(row: str) -> bool:
+    """Say whether a row of SASS is an instruction: these begin with their offset."""
+    return row.lstrip().startswith("/*")

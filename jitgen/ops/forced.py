@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What `config=` of a call may be: a config of its operation, or an edited kernel of one.
+
+In a graph of torch's, which holds no objects of ours, the first is its kernel's name, and the
+second that with the digest of its source: only a process that has read the file can run it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jitgen.config import Arch, Config
+from jitgen.errors import InputError
+from jitgen.runtime.override import Override
+from jitgen.runtime.spec import sha256
+
+_EDITED = "@"
+"""What stands between name and digest."""
+
+_read: dict[str, Override] = {}
+"""The edited kernels that graphs of this process hold, by what they are called there."""
+
+
+def forced(config: object, kind: type[Config], arch: Arch) -> Any:
+    """
+    Return the config that a caller forces on a call on `arch`: `config`, or what it stands for.
+
+    Raises:
+        InputError: It is neither a `kind` nor the edited kernel of one, or for another target.
+    """
+    plain = config.on(arch) if isinstance(config, Override) else config
+    if not isinstance(plain, kind):
+        got = type(plain).__name__ + (f" in {config.path}" if isinstance(config, Override) else "")
+        hint = f"; the source in a file is jitgen.override({plain!r})" if _is_path(plain) else ""
+        raise InputError("config", f"must be a {kind.__name__} (got {got}){hint}")
+    return plain
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and value.endswith(".py")
+
+
+def graph_name(config: object, kind: type[Config], arch: Arch) -> str:
+    """
+    Return what stands for `config` in a graph for `arch`.
+
+    Raises:
+        InputError: As `forced`.
+    """
+    name = str(forced(config, kind, arch).name(arch))
+    if isinstance(config, Override):
+        name = f"{name}{_EDITED}{sha256(config.text)}"
+        _read.setdefault(name, config)
+    return name
+
+
+def of_graph(name: str, kind: type[Config], arch: Arch) -> Any:
+    """
+    Return the config, or the edited kernel, that `name` stands for in a graph.
+
+    Raises:
+        InputError: It is for another target, or this process has not read the file.
+        ConfigError: `name` is no kernel's.
+    """
+    kernel, _, digest = name.partition(_EDITED)
+    config, of_name = kind.parse(kernel)
+    if of_name is not arch:
+        raise InputError("config", f"must be for {arch}, as the tensors are (got {kernel})")
+    if digest and name not in _read:
+        raise InputError(
+            "config",
+            f"is {kernel} as somebody has edited it, in another process: a graph with an edited "
+            "kernel runs where it was traced",
+        )
+    return _read[name] if digest else config
