@@ -46,7 +46,7 @@ def configs_of(config: MoEConfig, weights: ExpertWeights, tokens: int) -> Mappin
     session = current.get()
     forms = _form(weights.w13), _form(weights.w2)
     biases = weights.w13_bias is None, weights.w2_bias is None
-    key = config, tokens, weights.activations, *forms, *biases, weights.device
+    key = config, weights.groups, tokens, weights.activations, *forms, *biases, weights.device
     found: Mapping[str, Any] | None = session.chains.get(key)
     if found is None:
         if len(session.chains) >= _MOST_KEPT:
@@ -88,7 +88,7 @@ def mean_rows(config: MoEConfig, tokens: int) -> int:
 def _form(b: Matrices) -> tuple[Any, ...]:
     """Return what configs depend on of a matrix."""
     if isinstance(b, PreparedWeights):
-        return b.layout, b.shape
+        return b.layout, b.n, b.k
     return b.dtype, b.shape, _is_plain(b)
 
 
