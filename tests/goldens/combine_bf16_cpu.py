@@ -6,6 +6,11 @@
 #
 #     {"has_shared":false,"op":"combine","tiling":{"ctas_per_sm":8,"is_persistent":false,"loads":4,
 #     "rows":1,"threads":128,"use_pdl":true}}
+#
+# To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
+# `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
+# config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
+# under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
 The weighted sum of each token's rows, bf16, on the host.
 
@@ -24,7 +29,7 @@ To see it, check it and run it:
 
     kernel = jitgen.get_kernel(NAME)  # its arguments: see combine(), at the end
 
-An edit of this copy changes nothing. To change the kernel, edit cpu/combine.py.jinja or what it
+To change all kernels of this kind, not just a copy of one, edit cpu/combine.py.jinja or what it
 includes, among jitgen's templates; jitgen.reference says what must come out.
 """
 

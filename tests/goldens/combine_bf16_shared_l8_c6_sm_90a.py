@@ -6,6 +6,11 @@
 #
 #     {"has_shared":true,"op":"combine","tiling":{"ctas_per_sm":6,"is_persistent":false,"loads":8,
 #     "rows":1,"threads":128,"use_pdl":true}}
+#
+# To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
+# `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
+# config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
+# under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
 The weighted sum of each token's rows, bf16.
 
@@ -22,7 +27,7 @@ To see it, check it and run it:
 
     kernel = jitgen.get_kernel(NAME)  # its arguments: see combine(), below
 
-An edit of this copy changes nothing. To change the kernel, edit sm90/combine.py.jinja or what it
+To change all kernels of this kind, not just a copy of one, edit sm90/combine.py.jinja or what it
 includes, among jitgen's templates, and verify.
 """
 

@@ -9,6 +9,11 @@
 #     "out_dtype":"bf16","scale_granularity":"row"},"pipeline":{"num_ab_stage":null,
 #     "num_acc_stage":1},"schedule":{"raster":8,"split_k":1,"stream_b":false,"two_cta":false,
 #     "use_pdl":true},"tile":{"k":128,"m":128,"n":192}}
+#
+# To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
+# `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
+# config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
+# under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
 Grouped GEMM on Hopper: e4m3 operands, float32 sums, bf16 result.
 
@@ -43,7 +48,7 @@ To see it, check it and run it:
     kernel = jitgen.get_kernel(*jitgen.KernelConfig.parse(NAME))
     kernel(a, b, a_scale, b_scale, bias, groups, out, num_ctas)  # see grouped_gemm(), at the end
 
-An edit of this copy changes nothing. To change the kernel, edit sm90/grouped_gemm.py.jinja or what
+To change all kernels of this kind, not just a copy of one, edit sm90/grouped_gemm.py.jinja or what
 it includes, among jitgen's templates, and verify.
 """
 

@@ -7,6 +7,11 @@
 #     {"a_dtype":"f32","cluster":{"m":1,"n":1},"layout":"ragged","num_ab_stage":null,
 #     "op":"grouped_gemm_wgrad","out_dtype":"f32","raster":8,"tile":{"k":128,"m":64,"n":128},
 #     "use_pdl":true}
+#
+# To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
+# `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
+# config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
+# under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
 Gradient of a grouped GEMM's weights on the host: the rows of each group, summed over.
 
@@ -38,7 +43,7 @@ To see it, check it and run it:
     kernel = jitgen.get_kernel(NAME)
     kernel(dy, a, groups, out)  # see grouped_gemm_wgrad() below
 
-An edit of this copy changes nothing. To change the kernel, edit cpu/grouped_gemm_wgrad.py.jinja or
+To change all kernels of this kind, not just a copy of one, edit cpu/grouped_gemm_wgrad.py.jinja or
 what it includes, among jitgen's templates; jitgen.reference says what must come out.
 """
 

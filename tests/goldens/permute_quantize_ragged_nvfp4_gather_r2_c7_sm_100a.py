@@ -7,6 +7,11 @@
 #     {"format":"nvfp4","layout":"ragged","op":"permute_quantize","power_of_two":false,
 #     "rounding":"up","tiling":{"ctas_per_sm":7,"held":1,"is_eager":false,"is_persistent":false,
 #     "rows":2,"threads":128,"use_pdl":true,"vector":8},"walk":"gather"}
+#
+# To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
+# `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
+# config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
+# under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
 Rows of tokens, copied to where their experts want them and quantised on the way: bf16 in,
 e2m1 out.
@@ -37,7 +42,7 @@ To see it, check it and run it:
 
     kernel = jitgen.get_kernel(NAME)  # its arguments: see permute_quantize(), below
 
-An edit of this copy changes nothing. To change the kernel, edit sm90/permute_quantize.py.jinja or
+To change all kernels of this kind, not just a copy of one, edit sm90/permute_quantize.py.jinja or
 what it includes, among jitgen's templates, and verify.
 """
 

@@ -6,6 +6,11 @@
 #
 #     {"bias":true,"experts":256,"grouped":true,"op":"route","scores_dtype":"f32",
 #     "scoring":"sigmoid","tiling":{"cluster":8,"is_spread":true,"threads":1024,"use_pdl":false}}
+#
+# To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
+# `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
+# config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
+# under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
 Routing on a GPU: experts of each token, sorted.
 
@@ -33,7 +38,7 @@ To see it, check it and run it:
 
     kernel = jitgen.get_kernel(NAME)  # its arguments: see route(), at the end
 
-An edit of this copy changes nothing. To change the kernel, edit sm90/route.py.jinja or what it
+To change all kernels of this kind, not just a copy of one, edit sm90/route.py.jinja or what it
 includes, among jitgen's templates, and verify.
 """
 

@@ -6,6 +6,11 @@
 #
 #     {"b_layout":"exact1","op":"unpack_weights","tiling":{"columns":16,"ctas_per_sm":6,
 #     "use_pdl":false}}
+#
+# To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
+# `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
+# config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
+# under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
 Prepared MXFP4 weights (exact1) to e4m3 with one scale for each row, in one pass.
 
@@ -29,7 +34,7 @@ To see it, check it and run it:
 
     kernel = jitgen.get_kernel(NAME)  # its arguments: see unpack_weights(), at the end
 
-An edit of this copy changes nothing. To change the kernel, edit sm90/unpack_weights.py.jinja or
+To change all kernels of this kind, not just a copy of one, edit sm90/unpack_weights.py.jinja or
 what it includes, among jitgen's templates, and verify.
 """
 
