@@ -24,7 +24,8 @@ from jitgen.cache.folder import Damaged, Folder, Untrusted
 from jitgen.cache.root import Root
 from jitgen.errors import CacheError, UnsafeCacheRoot
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.settings import NoHomeFolder, settings
+from jitgen.settings import settings
+from jitgen.variables import NoHomeFolder
 
 if TYPE_CHECKING:
     from jitgen.cache.builders import Builders

@@ -7,7 +7,6 @@ Make tables that `jitgen tune --export` wrote those that come with jitgen.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -18,16 +17,6 @@ from jitgen.tuning.packed import pack
 from jitgen.tuning.record import MAX_TABLE_BYTES, Table
 
 
-def text_of(table: Table) -> str:
-    """Return the shipped form of `table`, a line for each record, so that changes can be read."""
-    head = pack(table)
-    rows = ",\n".join(
-        f"{json.dumps(slug)}: {json.dumps(row, separators=(',', ':'))}"
-        for slug, row in head.pop("records").items()
-    )
-    return json.dumps(head, indent=1)[:-2] + f',\n "records": {{\n{rows}\n}}\n}}\n'
-
-
 def main(names: list[str]) -> None:
     """Pack each table into the folder of its target."""
     for name in names:
@@ -35,7 +24,7 @@ def main(names: list[str]) -> None:
         table = Table.from_json(parse_json(data, max_bytes=MAX_TABLE_BYTES))
         path = file_of(table.arch, table.device)
         path.parent.mkdir(exist_ok=True)
-        path.write_text(text_of(table), encoding="ascii")
+        path.write_bytes(pack(table))
         print(f"{path}: {len(table.records)} records, {path.stat().st_size:,} bytes")
 
 

@@ -23,9 +23,9 @@ from jitgen.bench.pod_places import Missing, Places
 from jitgen.bench.protocol import Row, python
 from jitgen.bench.start import PROBLEM
 from jitgen.frozen import frozen
-from jitgen.settings import TABLE
 from jitgen.tuning.measure.errors import WrongResult
 from jitgen.tuning.measure.times import Times
+from jitgen.variables import TABLE
 
 BUDGET_MS = 60.0
 """The most that a fetch may take beyond a local hit: far less than a compile, or nobody would."""

@@ -24,8 +24,9 @@ from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output, counted
 from jitgen.config import Arch
 from jitgen.errors import JitgenError
-from jitgen.settings import TABLE, settings
+from jitgen.settings import settings
 from jitgen.targets.legality import target
+from jitgen.variables import TABLE
 
 
 class _Ear(logging.Handler):

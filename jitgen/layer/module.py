@@ -75,7 +75,7 @@ class MoELayer(nn.Module):
         for name, tensor in weights.tensors.items():
             self.register_buffer(name, tensor)
         self._chain = self._bind()
-        self.register_load_state_dict_post_hook(_rebind)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
 
     @property
     def weights(self) -> ExpertWeights:
@@ -218,16 +218,18 @@ class MoELayer(nn.Module):
                 )
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._workspace = None
-        _rebind(self)
+        self._chain = self._bind()
+        self._like = self._chain.weights
         return self
 
-    def _bind(self) -> Chain:
+    def _bind(self, *, are_others: bool = False) -> Chain:
         """Return the chain over the buffers as they are now."""
         tensors = {name: getattr(self, name) for name in self._like.tensors}
-        return Chain(config=self.config, weights=self._like.of(tensors))
+        weights = self._like.of(tensors, are_others=are_others)
+        return Chain(config=self.config, weights=weights)
 
 
-def _rebind(layer: MoELayer, *_: object) -> None:
-    """Let the chain of a layer have its buffers, where others took their place."""
-    layer._chain = layer._bind()
+def _loaded(layer: MoELayer, *_: object) -> None:
+    """Let the chain of a layer have the weights that were loaded in the place of its own."""
+    layer._chain = layer._bind(are_others=True)
     layer._like = layer._chain.weights

@@ -15,6 +15,7 @@ PreparedWeights, others      in them                              e4m3, for each
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -137,19 +138,24 @@ class ExpertWeights:
                 found[name] = getattr(self, name)
         return found
 
-    def of(self, tensors: dict[str, Tensor]) -> ExpertWeights:
-        """Return the same weights in other memory, which `tensors` names as those of this one."""
+    def of(self, tensors: dict[str, Tensor], *, are_others: bool = False) -> ExpertWeights:
+        """
+        Return weights of the same form in other memory.
+
+        Args:
+            tensors: By the names that `tensors` gives those of this one.
+            are_others: They hold other numbers, of which nobody knows what is known of these.
+        """
         fields: dict[str, Any] = {"activations": self.activations}
         for name in ("w13", "w2"):
             each = getattr(self, name)
             fields[name] = tensors[name]
             if isinstance(each, PreparedWeights):
-                fields[name] = PreparedWeights(
+                fields[name] = replace(
+                    each,
                     values=tensors[name],
                     factor=tensors[f"{name}_factor"],
-                    n=each.n,
-                    k=each.k,
-                    layout=each.layout,
+                    row_spread=None if are_others else each.row_spread,
                 )
         for name in ("w13_scale", "w2_scale", "w13_bias", "w2_bias"):
             fields[name] = tensors.get(name)

@@ -72,7 +72,7 @@ def test_select(jitgen: Jitgen) -> None:
     [
         (
             ("select", "--op", "silu", *SIZES),
-            "'silu' is not known; allowed: grouped_gemm, grouped_gemm_wgrad, moe_fc2",
+            "'silu' is not known; allowed: combine, grouped_gemm, grouped_gemm_wgrad",
         ),
         (
             ("select", *OP, *SIZES, "-k", "64"),

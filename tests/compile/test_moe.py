@@ -173,6 +173,19 @@ class TestAModule:
             assert torch.equal(each(*case.given), layer(*case.given))
         assert not list(layer.parameters())
 
+    def test_what_is_known_of_weights_goes_with_them(self) -> None:
+        """That rows may be unpacked holds for these weights, moved or not, and not for others."""
+        case = make("exact1")
+        layer = jitgen.MoELayer(case.config, case.weights)
+        known = layer.weights.w13.row_spread  # type: ignore[union-attr]
+        assert known is not None
+        layer.to("cpu")
+        assert layer.weights.w13.row_spread == known  # type: ignore[union-attr]
+        layer.load_state_dict(layer.state_dict())
+
+        assert layer.weights.w13.row_spread is None  # type: ignore[union-attr]
+        assert layer.weights.w2.row_spread is None  # type: ignore[union-attr]
+
     @pytest.mark.parametrize("cast", [lambda x: x.half(), lambda x: x.to(torch.bfloat16)])
     def test_it_is_not_cast(self, cast: Callable[[torch.nn.Module], object]) -> None:
         case = make("block128")
@@ -205,7 +218,8 @@ class TestAModule:
             wrong(*other.given)
 
 
-@pytest.mark.parametrize("form", ["block128", pytest.param("wide1", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("form", ["block128", "wide1"])
 def test_torch_compile_sees_one_graph(form: str) -> None:
     """A layer is a row of operations in torch's hands, without a break."""
     case = make(form)

@@ -15,7 +15,17 @@ ROOT = Path(jitgen.__file__).parent
 LAYERS = [
     {"errors", "frozen"},
     {
-        *("emulator", "text", "documents", "settings", "values", "events", "forks", "boundary"),
+        *(
+            "emulator",
+            "text",
+            "documents",
+            "settings",
+            "variables",
+            "values",
+            "events",
+            "forks",
+            "boundary",
+        ),
         "_version",
     },
     {"config", "layouts"},

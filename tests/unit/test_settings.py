@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from jitgen.errors import SettingError
-from jitgen.settings import TABLE, settings
+from jitgen.settings import settings
 from jitgen.values import parse_size
+from jitgen.variables import TABLE
 
 
 def test_precedence(monkeypatch: pytest.MonkeyPatch) -> None:

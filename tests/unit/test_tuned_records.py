@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,45 +99,64 @@ class TestRecords:
 class TestPacked:
     """The form in which tables come with jitgen."""
 
-    def packed(self, **changes: Any) -> Any:
-        table = Table(device="X", arch=GPU, conditions={"driver": "1"}, records=(record(),))
-        return {**json.loads(json.dumps(pack(table))), **changes}
+    def packed(self, *records: TuningRecord) -> bytes:
+        return pack(Table(device="X", arch=GPU, conditions={"driver": "1"}, records=records))
 
     def test_round_trip(self) -> None:
         whole = record(excluded={"a": "hung"})
-        table = Table(device="X", arch=GPU, conditions={"driver": "1"}, records=(whole,))
-        found = Packed(json.loads(json.dumps(pack(table))))
+        other = replace(whole, problem=replace(PROBLEM, groups=9))
+        data = self.packed(whole, other)
+        found = Packed(data)
 
-        assert dict(found) == {PROBLEM.slug: whole}
+        assert dict(found) == {PROBLEM.slug: whole, other.problem.slug: other}
         assert (found.shell.device, found.shell.conditions) == ("X", {"driver": "1"})
+        assert [*json.loads(data)["records"]] == [*found]
+        assert found.get("x") is None
+
+    def test_of_one_slug_in_another(self) -> None:
+        """`_m64_` is the beginning of `_m640_`, and must not be found there."""
+        long = replace(record(), problem=replace(PROBLEM, k=16384))
+        short = replace(PROBLEM, k=1638)
+
+        assert Packed(self.packed(long)).get(short.slug) is None
 
     @pytest.mark.parametrize(
-        "changes",
-        [{"schema": SCHEMA}, {"records": []}, {"kernels": {}}, {"device": ""}, {"arch": "sm_1"}],
-        ids=str,
-    )
-    def test_other_documents_are_refused(self, changes: Any) -> None:
-        with pytest.raises(BadRecord):
-            Packed(self.packed(**changes))
-
-    @pytest.mark.parametrize(
-        "changes",
+        ("old", "new"),
         [
-            {"winner": 99},
-            {"winner": -1},
-            {"winner": "fast"},
-            {"times_us": {"-1": 1.0}},
-            {"times_us": []},
-            {"problem": {**record().to_json()["problem"], "groups": 9}},
+            (b'"schema": 2', b'"schema": 1'),
+            (b'"records": {', b'"records": ['),
+            (b'"kernels": [', b'"grains": ['),
+            (b'"device": "X"', b'"device": ""'),
+            (b'"arch": "sm_90a"', b'"arch": "sm_1"'),
+            (
+                b"{",
+                b"[",
+            ),
         ],
-        ids=str,
+    )
+    def test_other_documents_are_refused(self, old: bytes, new: bytes) -> None:
+        data = self.packed(record())
+        assert old in data
+        with pytest.raises(ValueError, match=r"must|JSON|known"):
+            Packed(data.replace(old, new, 1))
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            (b'"winner":2', b'"winner":99'),
+            (b'"winner":2', b'"winner":-1'),
+            (b'"winner":2', b'"winner":"fast"'),
+            (b'"times_us":{"', b'"times_us":{"-'),
+            (b'"times_us":{', b'"times_us":['),
+            (b'"groups":8', b'"groups":9'),
+        ],
     )
     def test_a_damaged_record_is_none(
-        self, changes: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+        self, old: bytes, new: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: Any
     ) -> None:
         monkeypatch.setattr("jitgen.events._warned", set())
-        document = self.packed()
-        document["records"][PROBLEM.slug] |= changes
+        data = re.sub(rb'"winner":\d', b'"winner":2', self.packed(record()))
+        assert old in data
 
-        assert Packed(document).get(PROBLEM.slug) is None
+        assert Packed(data.replace(old, new)).get(PROBLEM.slug) is None
         assert f"ignoring the shipped record {PROBLEM.slug}" in caplog.text

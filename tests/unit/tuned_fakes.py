@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,7 @@ def ship(
     table = Table(device=name, arch=GPU, conditions=conditions or {}, records=records)
     path = folder / "sm_90a" / "tables" / f"{device.slug(name)}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(pack(table)))
+    path.write_bytes(pack(table))
     forget()
 
 

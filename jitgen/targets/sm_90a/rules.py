@@ -230,19 +230,14 @@ class Sm90Rules:
 
     def _check_bias(self, config: KernelConfig) -> None:
         """Refuse a bias but beside scales of rows, whose way from memory to threads it goes."""
-        types = config.operands
-        refuse_unless(
-            not config.epilogue.bias
-            or (_is_promoted(config) and types.scale_granularity is ScaleGranularity.ROW),
-            "E_EPILOGUE",
-            f"a bias beside {types.text}, unlike e4m3 with row scales, has no sm_90a kernel: add "
-            "it afterwards",
-        )
-        refuse_unless(
-            not config.epilogue.bias or config.schedule.split_k == 1,
-            "E_EPILOGUE",
-            f"split_k={config.schedule.split_k} with a bias: each part of K would add it",
-        )
+        types, split_k = config.operands, config.schedule.split_k
+        is_row = _is_promoted(config) and types.scale_granularity is ScaleGranularity.ROW
+        for is_right, why in (
+            (is_row, f"{types.text}, unlike e4m3 with row scales, has no sm_90a kernel"),
+            (split_k == 1, f"split_k={split_k}, where each part would, has no sm_90a kernel"),
+        ):
+            reason = f"a bias beside {why}: add it afterwards"
+            refuse_unless(is_right or not config.epilogue.bias, "E_EPILOGUE", reason)
 
     def _check_split_k(self, config: KernelConfig) -> None:
         tile, split_k = config.tile, config.schedule.split_k
