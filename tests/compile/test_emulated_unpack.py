@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from jitgen.runtime.session import current
 from jitgen.verify import device, verify
 from jitgen.verify.artifacts import compiled
 from tests import needs
+from tests.compile.test_override import edited
 
 pytestmark = [needs.compiler, needs.linker]
 
@@ -239,6 +241,18 @@ class TestUnpacking:
 
         for each in (in_torch, found, mine):
             assert not any(differ(*pair).any() for pair in zip(each, expected, strict=True))
+
+    def test_an_edited_kernel(self, shared_cache: None, tmp_path: Path) -> None:
+        weights, config = weights_of("exact1"), config_of("exact1_k4")
+        before = "return factor * bits.bitcast(Float32)"
+        mine = edited(config, tmp_path / "my.py", before, f"{before} * 2.0", arch="sm_90a")
+        with device("sm_90a", num_sms=2):
+            b, b_scale = quantize.unpack_mxfp4(weights, config=config)
+            found, scale = quantize.unpack_mxfp4(weights, config=mine)
+
+        assert not differ(found, b).any()
+        assert not differ(scale, b_scale * 2).any()
+        assert b_scale.nan_to_num().any()
 
     @pytest.mark.parametrize(
         ("given", "message"),

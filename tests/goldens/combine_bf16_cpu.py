@@ -29,7 +29,7 @@ To see it, check it and run it:
 
     kernel = jitgen.get_kernel(NAME)  # its arguments: see combine(), at the end
 
-An edit of this copy changes nothing. To change the kernel, edit cpu/combine.py.jinja or what it
+To change all kernels of this kind, not just a copy of one, edit cpu/combine.py.jinja or what it
 includes, among jitgen's templates; jitgen.reference says what must come out.
 """
 

@@ -27,7 +27,7 @@ To see it, check it and run it:
 
     kernel = jitgen.get_kernel(NAME)  # its arguments: see combine(), below
 
-An edit of this copy changes nothing. To change the kernel, edit sm90/combine.py.jinja or what it
+To change all kernels of this kind, not just a copy of one, edit sm90/combine.py.jinja or what it
 includes, among jitgen's templates, and verify.
 """
 

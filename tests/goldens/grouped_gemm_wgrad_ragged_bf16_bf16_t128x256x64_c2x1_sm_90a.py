@@ -46,7 +46,7 @@ To see it, check it and run it:
     kernel = jitgen.get_kernel(NAME)
     kernel(dy, a, groups, out, num_ctas)  # see grouped_gemm_wgrad(), at the end
 
-An edit of this copy changes nothing. To change the kernel, edit sm90/grouped_gemm_wgrad.py.jinja or
+To change all kernels of this kind, not just a copy of one, edit sm90/grouped_gemm_wgrad.py.jinja or
 what it includes, among jitgen's templates, and verify.
 """
 

@@ -43,7 +43,7 @@ To see it, check it and run it:
     kernel = jitgen.get_kernel(NAME)
     kernel(dy, a, groups, out)  # see grouped_gemm_wgrad() below
 
-An edit of this copy changes nothing. To change the kernel, edit cpu/grouped_gemm_wgrad.py.jinja or
+To change all kernels of this kind, not just a copy of one, edit cpu/grouped_gemm_wgrad.py.jinja or
 what it includes, among jitgen's templates; jitgen.reference says what must come out.
 """
 

@@ -32,7 +32,7 @@ To see it, check it and run it:
 
     kernel = jitgen.get_kernel(NAME)  # its arguments: see permute_quantize(), below
 
-An edit of this copy changes nothing. To change the kernel, edit sm90/permute_quantize.py.jinja or
+To change all kernels of this kind, not just a copy of one, edit sm90/permute_quantize.py.jinja or
 what it includes, among jitgen's templates, and verify.
 """
 

@@ -14,6 +14,7 @@ from jitgen.ops.combine.dispatch import run
 from jitgen.ops.combine.validate import Arguments
 from jitgen.ops.launch import similar
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 
@@ -24,7 +25,7 @@ def combine(
     *,
     shared: Tensor | None = None,
     out: Tensor | None = None,
-    config: CombineConfig | None = None,
+    config: CombineConfig | Override | None = None,
 ) -> Tensor:
     """
     Add up the weighted rows of each token: what an MoE layer does behind its second GEMM.
@@ -46,7 +47,8 @@ def combine(
         topk_weights: (T, top_k) float32.
         shared: (T, N) bfloat16, what a shared expert gave, added at the end; memory as of y.
         out: (T, N) bfloat16, where the result goes; memory as of y.
-        config: A config to use instead of the selector's.
+        config: A config to use instead of the selector's, or an edited kernel: see
+            `jitgen.override`.
 
     Returns:
         (T, N) bfloat16: `out`, or a new tensor.

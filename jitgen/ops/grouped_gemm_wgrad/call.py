@@ -15,6 +15,7 @@ from jitgen.ops.grouped_gemm_wgrad.dispatch import run
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments
 from jitgen.ops.launch import similar
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 
@@ -27,7 +28,7 @@ def grouped_gemm_wgrad(  # each is one thing to say
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     expected_m: int | None = None,
-    config: GroupedGemmWgradConfig | None = None,
+    config: GroupedGemmWgradConfig | Override | None = None,
 ) -> Tensor:
     """
     Sum over the rows of each group: the gradient of a grouped GEMM's weights.
@@ -53,7 +54,8 @@ def grouped_gemm_wgrad(  # each is one thing to say
         out_dtype: Type of the result where `out` is None: bfloat16 by default, or float32.
         expected_m: How many rows a group is expected to have, for choosing a kernel; any value
             gives right results. Without it groups count as equally large, and masked ones as full.
-        config: A config to use instead of the selector's.
+        config: A config to use instead of the selector's, or an edited kernel: see
+            `jitgen.override`.
 
     Returns:
         `out`, or a new tensor.

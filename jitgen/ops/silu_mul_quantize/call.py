@@ -82,7 +82,8 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
             multiples of 8 values. Rows of no group are not written.
         expected_m: How many rows a group is expected to have, for choosing a kernel; any value
             gives right results. Without it groups count as equally large, and masked ones as full.
-        config: A config to use instead of the selector's.
+        config: A config to use instead of the selector's, or an edited kernel: see
+            `jitgen.override`.
 
     Returns:
         q: `out`, or a new tensor; rows of no group are not initialised.

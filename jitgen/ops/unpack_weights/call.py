@@ -13,16 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.config import Config
+from jitgen.config import Arch, Config
 from jitgen.errors import InputError, KernelMiss
 from jitgen.events import warn_once
 from jitgen.formats import unpacked as in_torch
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.ops import calling as common
-from jitgen.ops.launch import chosen
+from jitgen.ops.forced import forced
+from jitgen.ops.launch import AnyLaunch, Family, chosen
 from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require, rules, target
 
@@ -34,7 +36,7 @@ def unpack_mxfp4(
     weights: PreparedWeights,
     *,
     out: Result | None = None,
-    config: UnpackWeightsConfig | None = None,
+    config: UnpackWeightsConfig | Override | None = None,
 ) -> Result:
     """
     Turn prepared MXFP4 weights into FP8 ones with scales of rows, as `grouped_gemm` takes them.
@@ -48,7 +50,8 @@ def unpack_mxfp4(
         weights: Prepared as exact1 or folded1. Where `weights.row_spread` is above 14, small values
             of a row are rounded to e4m3's subnormal numbers.
         out: Where the result goes: contiguous tensors as described below. None: new ones.
-        config: The kernel to use, instead of the selector's; where one serves.
+        config: The kernel to use, instead of the selector's, or an edited one, see
+            `jitgen.override`; where one serves.
 
     Returns:
         b: (G, N, K) float8_e4m3fn.
@@ -115,11 +118,12 @@ def _is_done(
     weights: PreparedWeights,
     result: Result,
     device: Device,
-    config: UnpackWeightsConfig | None,
+    config: UnpackWeightsConfig | Override | None,
     session: Session,
 ) -> bool:
     """Launch a kernel; say whether there was one."""
     wanted: Config
+    family = Family(arch=device.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:
         problem = UnpackWeightsProblem(
@@ -129,29 +133,31 @@ def _is_done(
             b_layout=weights.layout,
         )
         wanted, neighbours = chosen(session, problem, device.arch, "weights")
+        family = Family(arch=device.arch, problem=problem)
     else:
-        _require_fit(config, weights)
-        require(config, device.arch)
-        wanted = config
+        wanted = _require_fit(config, weights, device.arch)
     alignment = rules(device.arch, _OP).alignment
     for name, tensor in (("weights", weights.values), ("out[0]", result[0])):
         common.check_memory(name, tensor, ("weights", weights.values), alignment, has_memory=True)
     try:
-        function, _ = device.entry(session, wanted, neighbours)
+        function, served = device.entry(session, config or wanted, neighbours)
     except KernelMiss as miss:
         if config is not None:
             raise
         warn_once(f"{_OP} {weights.layout}", "torch unpacks instead: %s", miss)
         return False
-    function(weights.values, weights.factor, *result, *device.tail)
+    launch = AnyLaunch(function=function, tail=device.tail, config=served, awaited=None)
+    launch = family.recorded(served).counted(launch, weights.n)
+    launch.function(weights.values, weights.factor, *result, *launch.tail)
     return True
 
 
-def _require_fit(config: Any, weights: PreparedWeights) -> None:
-    if not isinstance(config, UnpackWeightsConfig):
-        raise InputError("config", f"must be an UnpackWeightsConfig (got {type(config).__name__})")
+def _require_fit(asked: object, weights: PreparedWeights, arch: Arch) -> UnpackWeightsConfig:
+    config: UnpackWeightsConfig = forced(asked, UnpackWeightsConfig, arch)
     if config.b_layout is not weights.layout:
         raise InputError(
             "config",
             f"must be for {weights.layout}, as weights are (got one for {config.b_layout})",
         )
+    require(config, arch)
+    return config

@@ -52,6 +52,7 @@ from jitgen.targets.sm_100a.sizes import (
     scale_blocks,
     scale_box,
     scale_columns,
+    scale_padding,
     scale_values,
 )
 
@@ -318,7 +319,9 @@ class Sm100Rules:
         stage, fixed = self._memory(config)
         fixed = align(fixed, 128)
         most = (SMEM_BYTES - fixed) // stage
+        most -= most * stage + fixed + scale_padding(config, most) > SMEM_BYTES
         stages = config.pipeline.num_ab_stage or min(MAX_STAGES, most)
+        fixed += scale_padding(config, stages)
         refuse_unless(
             stages <= most,
             "E_SMEM",

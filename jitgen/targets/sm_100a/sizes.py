@@ -107,6 +107,19 @@ def atoms(config: KernelConfig) -> int:
     return ROW_BYTES * 8 // config.operands.a_dtype.bits // (4 * values)
 
 
+def scale_padding(config: KernelConfig, stages: int) -> int:
+    """
+    Return the bytes that nobody has between the rings of scales of a and of b.
+
+    The kernel's struct begins both, as it does tiles, at a multiple of SWIZZLE_BYTES: that is two
+    atoms, and a ring of an odd number of them ends halfway.
+    """
+    if not has_atoms(config):
+        return 0
+    ring = ATOM_BYTES * atoms(config) * stages
+    return align(ring, SWIZZLE_BYTES) - ring
+
+
 def scale_blocks(tile_n: int) -> int:
     """Return the blocks of 128 columns that a tile of b meets, wherever it starts."""
     return -(-(tile_n + SCALE_BLOCK - math.gcd(tile_n, SCALE_BLOCK)) // SCALE_BLOCK)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings: that calls of every operation there is are counted, chosen for or with a config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import jitgen
+from jitgen import plans, quantize
+from jitgen.config import Arch, BLayout
+from jitgen.config.rooms import OPERATIONS
+from jitgen.ops.grouped_gemm.config import Tile
+from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
+from jitgen.ops.moe_fc2_dense.samples import Sizes, make
+from jitgen.recording import files, recorder
+from jitgen.runtime.devices import Emulated
+from jitgen.runtime.registry import Registry
+from jitgen.runtime.session import Session, current
+from jitgen.targets.legality import target
+from tests.arguments import good, int32
+
+BF16 = torch.bfloat16
+Call = Callable[..., Any]
+
+
+def unpack(**options: Any) -> Any:
+    """Unpack weights that were prepared."""
+    codes, scale = torch.zeros(2, 8, 64, dtype=torch.uint8), torch.full((2, 8, 4), 120)
+    weights = quantize.prepare_mxfp4(codes, scale.to(torch.uint8), layout=BLayout.EXACT1)
+    return quantize.unpack_mxfp4(weights, **options)
+
+
+def dense(**options: Any) -> Any:
+    """Multiply tokens with every expert."""
+    sizes = Sizes(tokens=4, experts=2, n=128, k=128, top_k=1)
+    case = make(MoeFc2DenseConfig(tile=Tile(m=64, n=128, k=128)), sizes, is_exact=True)
+    return jitgen.moe_fc2_dense(**case.arguments | options)
+
+
+CALLS: dict[str, Call] = {
+    "combine": lambda **options: jitgen.combine(
+        torch.ones(4, 16, dtype=BF16), int32(2, 0, 3, 1).view(2, 2), torch.ones(2, 2), **options
+    ),
+    "grouped_gemm": lambda **options: jitgen.grouped_gemm(**good(), **options),
+    "grouped_gemm_wgrad": lambda **options: jitgen.grouped_gemm_wgrad(
+        torch.ones(6, 8, dtype=BF16), torch.ones(6, 16, dtype=BF16), offs=int32(2, 6), **options
+    ),
+    "moe_fc2_dense": dense,
+    "permute_quantize": lambda **options: jitgen.permute_quantize(
+        torch.ones(2, 256, dtype=BF16), int32(2, 0, 3, 1), top_k=2, offs=int32(1, 4), **options
+    ),
+    "quantize": lambda **options: quantize.mxfp8(torch.ones(4, 256, dtype=BF16), **options),
+    "route": lambda **options: jitgen.route(torch.ones(5, 32), top_k=3, **options),
+    "silu_mul_quantize": lambda **options: jitgen.silu_mul_quantize(
+        torch.ones(6, 256, dtype=BF16), offs=int32(2, 4, 6), **options
+    ),
+    "sort_pairs": lambda **options: jitgen.sort_pairs(
+        int32(0, 2, 2, 1).view(2, 2), experts=3, **options
+    ),
+    "unpack_weights": unpack,
+}
+"""A call of each; a new operation belongs here."""
+
+OPERATION = {"sort_pairs": "route"}
+"""Of what goes by another name."""
+
+PLACES = [
+    pytest.param(name, arch, id=f"{name}-{arch}")
+    for name in CALLS
+    for arch in ("cpu", "sm_90a")
+    if OPERATION.get(name, name) in target(arch).operations
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where calls are recorded."""
+    found = tmp_path / "calls.json"
+    monkeypatch.setenv("JITGEN_RECORD", str(found))
+    yield found
+    recorder.end(found)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The configs that were asked for; their kernels do nothing."""
+    found: list[Any] = []
+
+    def get(_: Registry, wanted: Any, arch: Arch) -> Any:
+        found.append(wanted)
+        return SimpleNamespace(function=lambda *_: None, arch=arch, config=wanted)
+
+    monkeypatch.setattr(Registry, "get", get)
+    current.get().forget()
+    yield found
+    current.get().forget()
+
+
+@contextmanager
+def on(arch: str, asked: list[Any]) -> Iterator[None]:
+    """Let calls find such a device, whose kernels do nothing, in this context."""
+    if arch == "cpu":
+        yield
+        return
+
+    def function(config: Any) -> Callable[..., None]:
+        asked.append(config)
+        return lambda *_: None
+
+    gpu = Emulated(arch=Arch.parse(arch), num_sms=4, function=function)
+    with Session.emulating(gpu, like=current.get()):
+        yield
+
+
+def test_no_operation_is_left_out() -> None:
+    assert {OPERATION.get(name, name) for name in CALLS} == set(OPERATIONS.built_in())
+
+
+@pytest.mark.parametrize(("name", "arch"), PLACES)
+def test_its_calls_are_counted(name: str, arch: str, path: Path, asked: list[Any]) -> None:
+    """Those that are chosen for by their problem, those with a config by its kernel."""
+    with on(arch, asked):
+        for _ in range(2):
+            CALLS[name]()
+        config = asked[-1]
+        for _ in range(3):
+            CALLS[name](config=config)
+    recorder.flush()
+    (part,) = files.parts(path)
+    found = files.read(part)
+
+    op = OPERATION.get(name, name)
+    assert [(each.arch, each.problem.op, each.total) for each in found.calls] == [(arch, op, 2)]
+    assert found.kernels == {config.name(arch): 3}
+    assert len(plans.from_recording(found).sweeps) == 1
