@@ -140,8 +140,15 @@ def run(  # what a call and a module have in common
         if workspace is not None:
             workspace.require(chain.config, chain.weights)
         out = x.new_empty(x.shape) if out is None else out
-        ids, counts = topk_ids.to(torch.int32).contiguous(), topk_weights.contiguous()
+        ids, counts = _short(topk_ids, chain.config.experts), topk_weights.contiguous()
         return chain.run_in_chunks(x, counts, ids, shared, out, workspace, pairs)
+
+
+def _short(topk_ids: Tensor, experts: int) -> Tensor:
+    """Return them as int32, dense; a number that int32 lacks must not become an expert's."""
+    if topk_ids.dtype is torch.int64:
+        topk_ids = topk_ids.clamp(-1, experts).to(torch.int32)
+    return topk_ids.contiguous()
 
 
 def _sorted(chain: Chain, given: Routing | Sorting, topk_ids: Tensor) -> Sorting:

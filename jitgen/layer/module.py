@@ -75,7 +75,7 @@ class MoELayer(nn.Module):
         for name, tensor in weights.tensors.items():
             self.register_buffer(name, tensor)
         self._chain = self._bind()
-        self.register_load_state_dict_post_hook(_rebind)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_reload)  # type: ignore[no-untyped-call]
 
     @property
     def weights(self) -> ExpertWeights:
@@ -231,3 +231,10 @@ def _rebind(layer: MoELayer, *_: object) -> None:
     """Let the chain of a layer have its buffers, where others took their place."""
     layer._chain = layer._bind()
     layer._like = layer._chain.weights
+
+
+def _reload(layer: MoELayer, *_: object) -> None:
+    """Likewise where a state was loaded: other values, of which other things are known."""
+    _rebind(layer)
+    layer._like = layer._like.looked_at()
+    layer._chain = layer._bind()

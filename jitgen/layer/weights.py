@@ -15,6 +15,7 @@ PreparedWeights, others      in them                              e4m3, for each
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -138,7 +139,10 @@ class ExpertWeights:
         return found
 
     def of(self, tensors: dict[str, Tensor]) -> ExpertWeights:
-        """Return the same weights in other memory, which `tensors` names as those of this one."""
+        """
+        Return the same weights in other memory, which `tensors` names as those of this one; they
+        may be those of some of the experts.
+        """
         fields: dict[str, Any] = {"activations": self.activations}
         for name in ("w13", "w2"):
             each = getattr(self, name)
@@ -150,10 +154,26 @@ class ExpertWeights:
                     n=each.n,
                     k=each.k,
                     layout=each.layout,
+                    row_spread=each.row_spread,
                 )
         for name in ("w13_scale", "w2_scale", "w13_bias", "w2_bias"):
             fields[name] = tensors.get(name)
         return ExpertWeights(**fields)
+
+    def looked_at(self) -> ExpertWeights:
+        """
+        Return weights whose values changed, with what is known of them: rows of prepared ones are
+        looked at where they were before. That waits for the device; of values that nobody has, on
+        ``meta`` or in a trace, nothing is known then.
+        """
+        found = {}
+        for name in ("w13", "w2"):
+            each = getattr(self, name)
+            if isinstance(each, PreparedWeights) and each.row_spread is not None:
+                is_there = not (each.values.is_meta or common.is_traced((each.values,)))
+                unknown = replace(each, row_spread=None)
+                found[name] = unknown.with_row_spread() if is_there else unknown
+        return replace(self, **found) if found else self
 
 
 def _shape(each: Matrices) -> tuple[int, int, int]:
