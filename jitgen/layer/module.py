@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from jitgen.config import Arch, Config
 from jitgen.errors import InputError
@@ -110,7 +111,8 @@ class MoELayer(nn.Module):
             shared: (T, H) bfloat16, added at the end.
             out: (T, H) bfloat16: where the result goes.
         """
-        return run(self._chain, x, topk_weights, topk_ids, shared, out, self.workspace, sorting)
+        workspace = None if is_compiling() else self.workspace
+        return run(self._chain, x, topk_weights, topk_ids, shared, out, workspace, sorting)
 
     def plan(
         self,

@@ -255,6 +255,23 @@ def test_torch_compile_sees_one_graph(form: str) -> None:
     assert torch.equal(compiled(*case.given), layer(*case.given))
 
 
+def test_torch_compile_sees_one_graph_for_every_number_of_tokens() -> None:
+    """With `max_tokens` each number was a graph of its own, and torch gave up at the eighth."""
+    case = make("bf16")
+    layer = jitgen.MoELayer(case.config, case.weights, max_tokens=8)
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=backend)
+    for tokens in range(2, 13):
+        given = [each[:tokens] for each in case.given]
+        assert torch.equal(compiled(*given), layer(*given))
+    assert len(graphs) == 1
+
+
 class TestMistakes:
     def test_gradients(self) -> None:
         case = make("bf16")
