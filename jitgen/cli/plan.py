@@ -19,6 +19,7 @@ from jitgen.recording.files import Recording
 from jitgen.runtime.session import select
 from jitgen.targets import devices
 from jitgen.targets.devices import default_arch
+from jitgen.targets.early import early
 from jitgen.text import printable
 
 _MOST_NAMED = 5  # kernels asked for by name that a note lists
@@ -62,21 +63,25 @@ def show(output: Output, name: str, arch: Arch | None, device: str | None) -> No
     loaded = plans.load(name)
     if arch is None:
         arch = default_arch() if device is None else devices.arch_of(device)
-    calls = loaded.calls(arch)
-    found = [(each, select(each, arch, device=device)) for each in loaded.problems(arch)]
+    calls = loaded.asked(arch)
+    found = [
+        (asked, choice, early(choice.config, arch) if asked[1] else choice.config)
+        for asked in sorted(calls, key=lambda each: -calls[each])
+        for choice in [select(asked[0], arch, device=device)]
+    ]
     document = {
         "plan": loaded.name,
         "description": loaded.description,
         "arch": str(arch),
         "problems": [
             {
-                "op": each.op,
-                "problem": each.to_json(),
-                "calls": calls[each],
-                "kernel": choice.config.name(arch),
+                "op": asked[0].op,
+                "problem": asked[0].to_json(),
+                "calls": calls[asked],
+                "kernel": config.name(arch),
                 "source": str(choice.source),
             }
-            for each, choice in found
+            for asked, choice, config in found
         ],
     }
     total = sum(calls.values())
@@ -90,15 +95,15 @@ def show(output: Output, name: str, arch: Arch | None, device: str | None) -> No
         ]
         rows = [
             (
-                *([f"{calls[each]:.0f}", f"{calls[each] / total:.1%}"] if total else []),
-                f"{each.op} {each.slug}",
-                choice.config.name(arch),
+                *([f"{calls[asked]:.0f}", f"{calls[asked] / total:.1%}"] if total else []),
+                f"{asked[0].op} {asked[0].slug}",
+                config.name(arch),
                 str(choice.source),
             )
-            for each, choice in found
+            for asked, choice, config in found
         ]
         output.table(columns, rows)
-        kernels = len({choice.config for _, choice in found})
+        kernels = len({config for _, _, config in found})
         output.note(f"{counted(len(found), 'problem')}, {counted(kernels, 'kernel')} for {arch}")
 
     output.result("plan show", document, human)

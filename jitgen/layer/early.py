@@ -12,12 +12,14 @@ from typing import Any
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from jitgen.config import Arch
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.problems import of_rows, of_tokens
 from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
+from jitgen.settings import settings
 from jitgen.targets.early import early
 
 EARLY_TOKENS = 64
@@ -63,7 +65,7 @@ def _chosen(config: MoEConfig, weights: ExpertWeights, tokens: int) -> dict[str,
     def choose(launch: str, problem: Any) -> None:
         usual = session.select(problem, arch).config
         chosen = early(usual, arch)
-        if chosen != usual:
+        if chosen != usual and _may_be_asked_for(chosen, arch):
             found[launch] = chosen
 
     for problem in of_tokens(config, weights, arch):
@@ -78,6 +80,16 @@ def _chosen(config: MoEConfig, weights: ExpertWeights, tokens: int) -> dict[str,
                 continue
         choose(launch, problem.with_mean(mean_rows(config, tokens)))
     return found
+
+
+def _may_be_asked_for(config: Any, arch: Arch) -> bool:
+    """
+    Say whether calls may have no other kernel than that of `config`. Where they are not to wait for
+    the compiler, only if it is there: nobody serves in its place, as in that of the selector's.
+    """
+    if settings.on_miss != "fallback":
+        return True
+    return current.get().registry.find(config, arch) is not None
 
 
 def mean_rows(config: MoEConfig, tokens: int) -> int:

@@ -65,12 +65,12 @@ class Plan:
         """
         target = Arch.parse(arch)
         found: dict[Any, float] = {}
-        for (place, _), calls in self._calls(target).items():
+        for (place, _), calls in self.asked(target).items():
             found[place] = found.get(place, 0.0) + calls
         return found
 
-    def _calls(self, target: Arch) -> dict[tuple[Any, bool], float]:
-        """Return the same, those whose kernels start early apart from others."""
+    def asked(self, target: Arch) -> dict[tuple[Any, bool], float]:
+        """Return the same, each with whether its kernel starts early; some problems have both."""
         found: dict[tuple[Any, bool], float] = {}
         for sweep in self.served(target):
             rows = sweep.min_rows, sweep.max_rows
@@ -83,7 +83,7 @@ class Plan:
         self, target: Arch, choose: Callable[[Any, Arch], Choice]
     ) -> Iterator[tuple[Config, float]]:
         """Yield what calls of its problems may launch, with the number of their calls."""
-        for (problem, is_early), calls in self._calls(target).items():
+        for (problem, is_early), calls in self.asked(target).items():
             config = choose(problem, target).config
             yield early(config, target) if is_early else config, calls
             for beside in operation(problem.op).launched_beside(problem, target, choose):

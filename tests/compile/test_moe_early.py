@@ -61,6 +61,13 @@ class TestTheChoice:
             other = replace(asked, tiling=replace(asked.tiling, use_pdl=False))
             assert replace(chain, configs={"route": other}).for_tokens(2).configs["route"] == other
 
+    def test_nobody_waits_for_the_compiler_who_need_not(self) -> None:
+        """A config that is asked for has no neighbours that serve while it is compiled."""
+        case = make("block128")
+        chain = jitgen.MoELayer(case.config, case.weights)._chain
+        with jitgen.Session(on_miss="fallback"), device("sm_90a"):
+            assert chain.for_tokens(2).configs == {}
+
     def test_a_choice_is_made_once(self) -> None:
         """Warm calls tell configs apart by what they are, not by what is in them."""
         case = make("block128")

@@ -112,6 +112,19 @@ OF_N_MAJOR = [
 ]
 """Columns of b in swizzles of 128, 64 and 32 bytes."""
 
+OF_EARLY = [
+    KernelConfig(
+        layout=layout,
+        operands=Operands(scale_granularity=scales),
+        tile=Tile(m=64, n=n, k=128),
+        schedule=Schedule(raster=1, stream_b=True, early_b=True),
+    )
+    for layout in (Layout.RAGGED, Layout.MASKED)
+    for scales in FLOAT_SCALES
+    for n in (64, 128)
+]
+"""What chains ask for; b and groups of a test are there before the last kernel in front begins."""
+
 _BIASED = Epilogue(bias=True)
 
 PREPARED = [
@@ -123,4 +136,4 @@ PREPARED = [
 ]
 """What may be chosen for prepared weights; of results of other types one each, with a bias."""
 
-CONFIGS = [*OF_FP8_TO_BF16, *OF_OTHER_TYPES, *OF_N_MAJOR]
+CONFIGS = [*OF_FP8_TO_BF16, *OF_OTHER_TYPES, *OF_N_MAJOR, *OF_EARLY]

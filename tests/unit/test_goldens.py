@@ -74,6 +74,7 @@ NAMES = [
     "grouped_gemm_wgrad_ragged_f32_f32_t64x128x128_c1x1_cpu",
     "unpack_weights_exact1_sm_90a",
     "unpack_weights_folded1_k4_sm_90a",
+    "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_raster1_streamb_earlyb_sm_90a",
     "moe_fc2_dense_e4m3_e4m3_block128_bf16_t64x128x128_c1x1_acc1_streamb_splitk2_sm_90a",
     "moe_fc2_dense_e4m3_e4m3_block128_f32_t128x64x128_c2x1_acc1_sm_90a",
     "moe_fc2_dense_e4m3_e4m3_block128_bf16_t64x64x128_c1x2_acc1_streamb_sm_90a",
