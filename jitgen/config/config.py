@@ -301,6 +301,11 @@ class Config(Part):
         """
         return OPERATIONS.get(self.op).arguments  # type: ignore[no-any-return]
 
+    @property
+    def settled(self) -> tuple[str, ...]:
+        """Those of its `arguments` that no earlier kernel may still be writing when it starts."""
+        return ()
+
     @abstractmethod
     def parameters(self) -> dict[str, Any]:
         """Return what a template may ask of this config, by name: integers, booleans and words."""

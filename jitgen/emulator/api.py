@@ -40,6 +40,7 @@ def emulate(
     time_limit_s: float = TIME_LIMIT_S,
     host: Host = STANDALONE,
     unknown: Collection[str] = (),
+    settled: Collection[str] = (),
 ) -> Report:
     """
     Run `artifact` on the CPU, once in each mode, and return what was found.
@@ -59,20 +60,24 @@ def emulate(
         unknown: Names of tensors (`Artifact.names`, or "argument 3") whose contents mean nothing
             until the kernel has written them: outputs and workspaces as ``torch.empty`` makes them.
             What reads them before is a finding.
+        settled: Names of tensors that no earlier grid can still be writing when this one starts
+            before that has ended: to read them before griddepcontrol.wait is no finding.
 
     Raises:
         MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
         UnsupportedPtx: It holds what the emulator does not know.
         EmulationError: It cannot be run for another reason.
         ToolchainError: A C compiler is missing.
-        InputError: `modes` is wrong.
+        InputError: `modes` is wrong, or a name in `unknown` or `settled`.
         Exception: Whatever the kernel's host part raises about its arguments.
     """
     chosen = parse(modes)
-    call = replace(_prepare(artifact, arguments, num_sms, host), unknown=frozenset(unknown))
-    if strangers := sorted(call.unknown - call.tensors.keys()):
-        allowed = ", ".join(call.tensors)
-        raise InputError("unknown", f"{strangers[0]!r} is no tensor; allowed: {allowed}")
+    call = _prepare(artifact, arguments, num_sms, host)
+    call = replace(call, unknown=frozenset(unknown), settled=frozenset(settled))
+    for what, names in (("unknown", call.unknown), ("settled", call.settled)):
+        if strangers := sorted(names - call.tensors.keys()):
+            allowed = ", ".join(call.tensors)
+            raise InputError(what, f"{strangers[0]!r} is no tensor; allowed: {allowed}")
     before = call.read()
     runs: list[Run] = []
     first: list[bytes] = []
@@ -98,6 +103,7 @@ class _Call:
         tensors: Tensors by the name that messages call them.
         num_sms: SMs of the GPU.
         unknown: Names of those whose contents mean nothing until they are written.
+        settled: Names of those that no earlier grid can still be writing.
     """
 
     programs: list[Program]
@@ -105,6 +111,7 @@ class _Call:
     tensors: dict[str, Tensor]
     num_sms: int
     unknown: frozenset[str] = frozenset()
+    settled: frozenset[str] = frozenset()
 
     def read(self) -> list[bytes]:
         """Return the bytes of every tensor."""
@@ -121,8 +128,13 @@ class _Call:
         machines = []
         memory = GlobalMemory()
         for name, tensor in self.tensors.items():
-            is_unknown = name in self.unknown
-            memory.add(tensor.data_ptr(), span(tensor), name, is_unknown=is_unknown)
+            memory.add(
+                tensor.data_ptr(),
+                span(tensor),
+                name,
+                is_unknown=name in self.unknown,
+                is_settled=name in self.settled,
+            )
         for program, launch in self.launches:
             memory.begin()
             machine = Machine(

@@ -9,13 +9,14 @@ so that it runs inside the capture of a CUDA graph, once its kernels are loaded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from torch import Tensor
 
 from jitgen.frozen import frozen
 from jitgen.layer.config import MoEConfig
+from jitgen.layer.early import SHARED, configs_of
 from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.layer.workspace import NEW, Buffers, Workspace
 from jitgen.ops.combine.call import combine
@@ -37,12 +38,23 @@ class Chain:
     Attributes:
         config: The layer.
         weights: Its experts on this rank.
-        configs: Configs to use instead of the selector's, by operation, but for products.
+        configs: Configs to use instead of the selector's: of products by ``gate_up`` and ``down``,
+            of other launches by their operation.
+        starts_early: Whether launches for few tokens start early, where that is faster: see
+            `jitgen.layer.early`.
     """
 
     config: MoEConfig
     weights: ExpertWeights
     configs: Mapping[str, Any] = field(default_factory=dict)
+    starts_early: bool = True
+
+    def for_tokens(self, tokens: int) -> Chain:
+        """Return the chain with the configs of its launches for so many tokens."""
+        if not self.starts_early:
+            return self
+        found = configs_of(self.config, self.weights, tokens)
+        return replace(self, configs={**found, **self.configs}) if found else self
 
     def sort(self, topk_ids: Tensor) -> Sorting:
         """Return which rows belong to which expert: `topk_ids` are (T, k) int32."""
@@ -72,7 +84,8 @@ class Chain:
         """Return the first product: (T * k, 2 I) bfloat16."""
         weights = self.weights
         bias = weights.w13_bias
-        return self._multiply(rows, (weights.w13, weights.w13_scale, bias), pairs, into.h)
+        b = weights.w13, weights.w13_scale, bias
+        return self._multiply(rows, b, pairs, into.h, "gate_up")
 
     def activate(self, h: Tensor, pairs: Sorting, into: Buffers = NEW) -> Rows:
         """Return gates times ups, (T * k, I), quantised as the second product reads them."""
@@ -89,7 +102,8 @@ class Chain:
     def down(self, rows: Rows, pairs: Sorting, into: Buffers = NEW) -> Tensor:
         """Return the second product: (T * k, H) bfloat16."""
         weights = self.weights
-        return self._multiply(rows, (weights.w2, weights.w2_scale, weights.w2_bias), pairs, into.y)
+        b = weights.w2, weights.w2_scale, weights.w2_bias
+        return self._multiply(rows, b, pairs, into.y, "down")
 
     def combine(
         self,
@@ -106,7 +120,7 @@ class Chain:
             topk_weights,
             shared=shared,
             out=out,
-            config=self.configs.get("combine"),
+            config=self.configs.get("combine" if shared is None else SHARED),
         )
 
     def run(  # a token's way
@@ -120,10 +134,11 @@ class Chain:
         sorting: Sorting | None = None,
     ) -> Tensor:
         """Run every launch for tokens that go through at once; `sorting` is theirs, if known."""
-        pairs = self.sort(topk_ids) if sorting is None else sorting
-        h = self.gate_up(self.gather(x, pairs, into), pairs, into)
-        y = self.down(self.activate(h, pairs, into), pairs, into)
-        return self.combine(y, pairs, topk_weights, shared, out)
+        chain = self.for_tokens(x.shape[0])
+        pairs = chain.sort(topk_ids) if sorting is None else sorting
+        h = chain.gate_up(chain.gather(x, pairs, into), pairs, into)
+        y = chain.down(chain.activate(h, pairs, into), pairs, into)
+        return chain.combine(y, pairs, topk_weights, shared, out)
 
     def run_in_chunks(  # likewise
         self,
@@ -165,6 +180,7 @@ class Chain:
         b: tuple[Matrices, Tensor | None, Tensor | None],
         pairs: Sorting,
         out: Tensor | None,
+        launch: str,
     ) -> Tensor:
         """Multiply the rows of each expert with its matrix of `b`: weights, scales, bias."""
         (a, a_scale), (weights, scale, bias) = rows, b
@@ -178,6 +194,7 @@ class Chain:
             out=out,
             expected_m=self._expected(pairs),
             min_latency=self.config.min_latency,
+            config=self.configs.get(launch),
             **named,
         )
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from jitgen.config import Arch, Config
 from jitgen.errors import InputError
@@ -75,7 +76,7 @@ class MoELayer(nn.Module):
         for name, tensor in weights.tensors.items():
             self.register_buffer(name, tensor)
         self._chain = self._bind()
-        self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_reload)  # type: ignore[no-untyped-call]
 
     @property
     def weights(self) -> ExpertWeights:
@@ -110,7 +111,8 @@ class MoELayer(nn.Module):
             shared: (T, H) bfloat16, added at the end.
             out: (T, H) bfloat16: where the result goes.
         """
-        return run(self._chain, x, topk_weights, topk_ids, shared, out, self.workspace, sorting)
+        workspace = None if is_compiling() else self.workspace
+        return run(self._chain, x, topk_weights, topk_ids, shared, out, workspace, sorting)
 
     def plan(
         self,
@@ -222,14 +224,13 @@ class MoELayer(nn.Module):
         self._like = self._chain.weights
         return self
 
-    def _bind(self, *, are_others: bool = False) -> Chain:
+    def _bind(self) -> Chain:
         """Return the chain over the buffers as they are now."""
         tensors = {name: getattr(self, name) for name in self._like.tensors}
-        weights = self._like.of(tensors, are_others=are_others)
-        return Chain(config=self.config, weights=weights)
+        return Chain(config=self.config, weights=self._like.of(tensors))
 
 
-def _loaded(layer: MoELayer, *_: object) -> None:
-    """Let the chain of a layer have the weights that were loaded in the place of its own."""
-    layer._chain = layer._bind(are_others=True)
-    layer._like = layer._chain.weights
+def _reload(layer: MoELayer, *_: object) -> None:
+    """Let the chain of a layer have values that were loaded, of which other things are known."""
+    layer._like = layer._bind().weights.looked_at()
+    layer._chain = layer._bind()

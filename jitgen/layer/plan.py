@@ -4,21 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import torch
-
-from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
-from jitgen.formats.prepared import PreparedWeights
-from jitgen.formats.protocol import OF_TORCH
+from jitgen.config import Arch
 from jitgen.layer.chain import Chain
-from jitgen.layer.weights import NONE, ExpertWeights, Matrices
-from jitgen.ops.combine.config import CombineProblem
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeProblem
-from jitgen.ops.permute_quantize.validate import walk_of
-from jitgen.ops.route.config import RouteProblem, Scoring
-from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeProblem
+from jitgen.layer.early import EARLY_TOKENS, mean_rows
+from jitgen.layer.problems import of_rows, of_tokens
 from jitgen.plans import Plan
 from jitgen.plans.sweep import Sweep
 from jitgen.targets.devices import default_arch
@@ -36,91 +26,33 @@ def of(chain: Chain, max_tokens: int | None, arch: Arch | str | None, *, name: s
     """
     config, weights = chain.config, chain.weights
     tokens = min(max_tokens or config.chunk_tokens, config.chunk_tokens)
-    most = max(1, -(-tokens * config.top_k // config.experts))
-    by_token = _of_tokens(chain, target(arch))
+    by_token = tuple(of_tokens(config, weights, target(arch)))
+    by_row = tuple(of_rows(config, weights))
     return Plan(
         name=name,
         description=f"{weights.groups} of {config.experts} experts, {config.top_k} for each token, "
         f"hidden size {config.hidden}, expert size {config.intermediate}",
-        sweeps=(
-            *(Sweep(problem=each, min_rows=1, max_rows=tokens) for each in by_token),
-            *(Sweep(problem=each, min_rows=1, max_rows=most) for each in _of_rows(chain)),
+        sweeps=tuple(
+            Sweep(problem=each.with_mean(least), min_rows=least, max_rows=most, is_early=is_early)
+            for first, last, is_early in _parts(tokens, chain.starts_early)
+            for problems, least, most in (
+                (by_token, first, last),
+                (by_row, mean_rows(config, first), mean_rows(config, last)),
+            )
+            for each in problems
         ),
     )
 
 
-def _of_tokens(chain: Chain, arch: Arch) -> Iterator[Any]:
-    """Yield the problems whose rows are tokens, with one of them."""
-    config, form = chain.config, Format(str(chain.weights.activations))
-    yield RouteProblem(
-        m=1,
-        experts=config.experts,
-        top_k=config.top_k,
-        scoring=Scoring.GIVEN,
-        local_experts=config.local_experts,
-    )
-    yield PermuteQuantizeProblem(
-        layout=Layout.RAGGED,
-        m=1,
-        k=config.hidden,
-        top_k=config.top_k,
-        format=form,
-        walk=walk_of(form, Layout.RAGGED, torch.empty(0), arch),  # every call has an inverse
-    )
-    for has_shared in (False, True):
-        yield CombineProblem(m=1, n=config.hidden, top_k=config.top_k, has_shared=has_shared)
-
-
-def _of_rows(chain: Chain) -> Iterator[Any]:
-    """Yield the problems whose rows belong to experts, with one for each of them."""
-    config, weights = chain.config, chain.weights
-    yield _product(chain, weights.w13, 2 * weights.intermediate, weights.hidden, "w13")
-    yield SiluMulQuantizeProblem(
-        layout=Layout.RAGGED,
-        groups=weights.groups,
-        m=weights.groups,
-        n=weights.intermediate,
-        scale_granularity=Scales(str(weights.activations)),
-        activation=Activation(config.activation),
-        interleaved=config.interleaved,
-    )
-    yield _product(chain, weights.w2, weights.hidden, weights.intermediate, "w2")
+def _parts(tokens: int, starts_early: bool) -> Iterator[tuple[int, int, bool]]:
+    """Yield ranges of tokens, and whether launches for so many start early."""
+    few = min(tokens, EARLY_TOKENS) if starts_early else 0
+    if few:
+        yield 1, few, True
+    if tokens > few:
+        yield few + 1, tokens, False
 
 
 def target(arch: Arch | str | None) -> Arch:
     """Return the target: the one that this process would use where none is named."""
     return default_arch() if arch is None else Arch.parse(arch)
-
-
-def _product(chain: Chain, b: Matrices, n: int, k: int, name: str) -> Problem:
-    """Return the grouped GEMM with `b`, with one row for each expert."""
-    weights = chain.weights
-    fields = _prepared(weights) if isinstance(b, PreparedWeights) else _plain(b, weights)
-    return Problem(
-        layout=Layout.RAGGED,
-        groups=weights.groups,
-        m=weights.groups,
-        n=n,
-        k=k,
-        bias=getattr(weights, f"{name}_bias") is not None,
-        min_latency=chain.config.min_latency,
-        **fields,
-    )
-
-
-def _plain(b: Any, weights: ExpertWeights) -> dict[str, Any]:
-    is_unscaled = weights.activations == NONE
-    granularity = ScaleGranularity.TENSOR if is_unscaled else weights.activations
-    return {"a_dtype": OF_TORCH[b.dtype], "scale_granularity": granularity}
-
-
-def _prepared(weights: ExpertWeights) -> dict[str, Any]:
-    b = weights.w13
-    layout = b.layout if isinstance(b, PreparedWeights) else BLayout.PLAIN
-    return {
-        "a_dtype": OF_TORCH[weights.a_dtype],
-        "b_dtype": DType.E2M1,
-        "scale_granularity": ScaleGranularity.MX32,
-        "a_scale_granularity": weights.activations,
-        "b_layout": layout,
-    }

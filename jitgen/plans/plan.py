@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from jitgen.plans.read import read_sweeps
 from jitgen.plans.sweep import Sweep
 from jitgen.runtime.session import select
 from jitgen.targets import legality
+from jitgen.targets.early import early
 from jitgen.text import shown
-from jitgen.tuning.choice import Chooser, buckets
+from jitgen.tuning.choice import Choice, Chooser, buckets
 
 _SHIPPED = Path(__file__).resolve().parent
 _KEYS = {"description", "problems"}
@@ -64,12 +65,29 @@ class Plan:
         """
         target = Arch.parse(arch)
         found: dict[Any, float] = {}
+        for (place, _), calls in self._calls(target).items():
+            found[place] = found.get(place, 0.0) + calls
+        return found
+
+    def _calls(self, target: Arch) -> dict[tuple[Any, bool], float]:
+        """Return the same, those whose kernels start early apart from others."""
+        found: dict[tuple[Any, bool], float] = {}
         for sweep in self.served(target):
             rows = sweep.min_rows, sweep.max_rows
-            places = list(buckets(sweep.problem, target, rows))
+            places = [(place, sweep.is_early) for place in buckets(sweep.problem, target, rows)]
             for place in places:
                 found[place] = found.get(place, 0.0) + sweep.calls / len(places)
         return found
+
+    def chosen(
+        self, target: Arch, choose: Callable[[Any, Arch], Choice]
+    ) -> Iterator[tuple[Config, float]]:
+        """Yield what calls of its problems may launch, with the number of their calls."""
+        for (problem, is_early), calls in self._calls(target).items():
+            config = choose(problem, target).config
+            yield early(config, target) if is_early else config, calls
+            for beside in operation(problem.op).launched_beside(problem, target, choose):
+                yield beside, calls
 
 
 def _has_kernels(arch: Arch, problem: Any) -> bool:
@@ -140,10 +158,8 @@ def configs(plan: Plan, arch: Arch | str, chooser: Chooser | None = None) -> tup
     target = Arch.parse(arch)
     choose = select if chooser is None else chooser.select
     chosen: dict[Config, float] = {}
-    for problem, calls in plan.calls(target).items():
-        beside = operation(problem.op).launched_beside(problem, target, choose)
-        for config in (choose(problem, target).config, *beside):
-            chosen[config] = chosen.get(config, 0.0) + calls
+    for config, calls in plan.chosen(target, choose):
+        chosen[config] = chosen.get(config, 0.0) + calls
     if not chosen:
         raise UnsupportedConfig(
             f"{target} has no kernel for anything in the plan {plan.name}: all of it is optional",

@@ -23,7 +23,7 @@ from jitgen.plans.sweep import Sweep
 from jitgen.text import shown
 
 OP, USUAL_OP = "op", "grouped_gemm"
-OPTIONAL, CALLS = "optional", "calls"
+OPTIONAL, CALLS, EARLY = "optional", "calls", "early"
 """Keys of an entry that its operation's problem knows nothing of."""
 
 ROWS = "rows_per_group"
@@ -56,12 +56,14 @@ class _Entry(NamedTuple):
         op: Its operation.
         is_optional: Whether targets without a kernel for its types leave it out.
         calls: How often each of its combinations was called; 0 where nobody counted.
+        is_early: Whether a chain calls them, whose kernels start early.
         values: For each of its keys the values that it lists.
     """
 
     op: str
     is_optional: bool
     calls: int
+    is_early: bool
     values: dict[str, list[Any]]
 
 
@@ -94,10 +96,10 @@ def _entry(entry: Any, where: str) -> _Entry:
     if isinstance(entry, dict):
         op = _op(entry.get(OP, USUAL_OP), where)
     keys = keys_of(op)
-    allowed = ", ".join((*keys, OP, OPTIONAL, CALLS))
+    allowed = ", ".join((*keys, OP, OPTIONAL, CALLS, EARLY))
     if not isinstance(entry, dict):
         raise PlanError(f"{where}: must be a table with {allowed} (got {shown(entry)})")
-    if unknown := sorted(entry.keys() - keys.keys() - {OP, OPTIONAL, CALLS}):
+    if unknown := sorted(entry.keys() - keys.keys() - {OP, OPTIONAL, CALLS, EARLY}):
         raise PlanError(
             f"{where}: no key {shown(unknown[0])}{_owner(unknown[0], op)}; allowed: {allowed}"
         )
@@ -110,7 +112,8 @@ def _entry(entry: Any, where: str) -> _Entry:
     }
     is_optional = _flag(entry.get(OPTIONAL, False), f"{where}: {OPTIONAL}")
     calls = _size(entry[CALLS], f"{where}: {CALLS}") if CALLS in entry else 0
-    return _Entry(op=op, is_optional=is_optional, calls=calls, values=values)
+    is_early = _flag(entry.get(EARLY, False), f"{where}: {EARLY}")
+    return _Entry(op=op, is_optional=is_optional, calls=calls, is_early=is_early, values=values)
 
 
 def _op(value: Any, where: str) -> str:
@@ -162,6 +165,7 @@ def _sweeps(entry: _Entry) -> Iterator[Sweep]:
             max_rows=most,
             is_optional=entry.is_optional,
             calls=entry.calls,
+            is_early=entry.is_early,
         )
 
 

@@ -19,6 +19,8 @@ class Sweep:
         max_rows: Largest mean of rows a group; every mean between may come.
         is_optional: Whether targets without a kernel for its types or sizes leave it out.
         calls: How often they were called, as far as anybody counted; 0 where nobody did.
+        is_early: Whether a chain of launches calls them, whose kernels start early: see
+            `jitgen.targets.early`.
     """
 
     problem: Any
@@ -26,3 +28,4 @@ class Sweep:
     max_rows: int
     is_optional: bool = False
     calls: int = 0
+    is_early: bool = False

@@ -10,7 +10,7 @@ from typing import Any
 
 from jitgen.errors import PlanError
 from jitgen.plans.plan import MAX_BYTES, Plan
-from jitgen.plans.read import CALLS, MAX_SWEEPS, OP, OPTIONAL, ROWS, USUAL_OP, Key, keys_of
+from jitgen.plans.read import CALLS, EARLY, MAX_SWEEPS, OP, OPTIONAL, ROWS, USUAL_OP, Key, keys_of
 from jitgen.plans.sweep import Sweep
 
 
@@ -50,6 +50,8 @@ def _lines(plan: Plan) -> Iterator[str]:
             yield f"{OPTIONAL} = true"
         if sweep.calls:
             yield f"{CALLS} = {sweep.calls}"
+        if sweep.is_early:
+            yield f"{EARLY} = true"
     yield ""
 
 

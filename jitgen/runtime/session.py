@@ -51,6 +51,7 @@ class Session:
         memo: Launches by what calls look like; only `jitgen.ops` knows what is in it.
         families: What launches of other numbers of rows have in common; likewise.
         unit_scales: Scales of one, by device and number of groups; likewise.
+        chains: What chains of launches chose, by what they are; only `jitgen.layer` knows more.
         emulated: What runs tensors in host memory in the place of the CPU.
 
     Raises:
@@ -61,6 +62,7 @@ class Session:
         self.memo: dict[Any, Any] = {}
         self.families: dict[Any, Any] = {}
         self.unit_scales: dict[Any, Any] = {}
+        self.chains: dict[Any, Any] = {}
         self.epoch = object()
         self.emulated: Emulated | None = None
         self._settings = settings.parsed(settings_inside)
@@ -113,6 +115,7 @@ class Session:
         self._chooser.forget()
         self.memo.clear()
         self.families.clear()
+        self.chains.clear()
         self.epoch = object()
 
     def reset(self) -> None:

@@ -117,6 +117,16 @@ def refuse_selectors(config: KernelConfig, arch: str) -> None:
     )
 
 
+def refuse_early(config: KernelConfig, kernel: str) -> None:
+    """Refuse weights that are loaded before the kernel before has ended, where none are."""
+    refuse_unless(
+        not config.schedule.early_b,
+        "E_EARLY_B",
+        f"early_b: {kernel} loads no weights before the kernel before it has ended; those of "
+        "grouped_gemm on sm_90a do, with weights as they were quantised (plain)",
+    )
+
+
 def refuse_scales(config: KernelConfig, space: Space, arch: str) -> None:
     """Refuse scales that a target has no kernels for, or that are not for such operands."""
     types = config.operands

@@ -55,6 +55,8 @@ class Case:
             is wrong.
         unknown: Names of tensors whose contents mean nothing until the kernel has written them, as
             ``torch.empty`` makes outputs and workspaces. To read them before is a finding.
+        settled: Names of tensors that no earlier kernel can still be writing, where this one may
+            start before that has ended: it may read them before griddepcontrol.wait.
         tile: Rows and columns that one CTA computes; wrong values are told tile by tile.
         num_sms: Multiprocessors of the GPU that the entry finds.
     """
@@ -69,6 +71,7 @@ class Case:
     atol: float = 0.0
     check: Callable[[Mapping[str, Any]], None] | None = None
     unknown: Collection[str] = ()
+    settled: Collection[str] = ()
     tile: tuple[int, int] | None = None
     num_sms: int = NUM_SMS
 
@@ -201,7 +204,7 @@ def _problems(case: Case) -> Iterator[str]:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in ELEMENTS)
             yield f"argument {name!r} must be of {known}, not {_words(value)}"
     tensors = {name: x for name, x in case.arguments.items() if isinstance(x, Tensor)}
-    for what in ("expected", "unknown", "samples"):
+    for what in ("expected", "unknown", "settled", "samples"):
         for name in getattr(case, what):
             if name not in (case.arguments if what == "samples" else tensors):
                 yield f"{what} names {name!r}, which is no tensor of its arguments"

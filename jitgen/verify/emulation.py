@@ -26,6 +26,7 @@ def emulate(
     num_sms: int = NUM_SMS,
     time_limit_s: float = TIME_LIMIT_S,
     unknown: Collection[str] = (),
+    settled: Collection[str] = (),
 ) -> Report:
     """
     Run `kernel` on the CPU, once in each mode, and return what was found.
@@ -44,13 +45,15 @@ def emulate(
         num_sms: SMs of the GPU. Few make a small problem give a CTA several tiles.
         time_limit_s: Seconds that one mode may take.
         unknown: Names of tensors whose contents mean nothing until the kernel has written them.
+        settled: Names of tensors that no earlier kernel can still be writing when this one starts
+            before that has ended (PDL): to read them before griddepcontrol.wait is no finding.
 
     Raises:
         MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
         UnsupportedPtx: It holds what the emulator does not know.
         EmulationError: It cannot be run for another reason.
         ToolchainError: A C compiler or the kernel compiler is missing.
-        InputError: `modes` is wrong.
+        InputError: `modes` is wrong, or a name in `unknown` or `settled`.
         Exception: Whatever the kernel's host part raises about its arguments.
     """
     chosen = parse(modes)  # before the kernel is compiled once more
@@ -66,4 +69,5 @@ def emulate(
         time_limit_s=time_limit_s,
         host=HOST,
         unknown=unknown,
+        settled=settled,
     )

@@ -242,6 +242,7 @@ def _trial(
             num_sms=case.num_sms,
             time_limit_s=time_limit_s,
             unknown=case.unknown,
+            settled=case.settled,
         )
     except MachineFault as error:
         kind = "deadlock" if isinstance(error, Deadlock) else "fault"

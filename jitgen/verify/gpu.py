@@ -68,7 +68,12 @@ def device(
 
         def call(*arguments: Any) -> None:
             report = emulate(
-                artifact, *arguments, modes=chosen, num_sms=num_sms, time_limit_s=time_limit_s
+                artifact,
+                *arguments,
+                modes=chosen,
+                num_sms=num_sms,
+                time_limit_s=time_limit_s,
+                settled=config.settled,
             )
             reports.append(report)
             if not report.is_clean:

@@ -71,6 +71,8 @@ class Sizes:
         tile's rows has none of the group's.
 
         The third is flat, for kernels that split K: less than a k-block, so that parts are empty.
+        For those that load weights early it is small: one tile for two CTAs, and fewer k-blocks
+        than the ring of operands has stages.
         """
         tile, cluster, types = config.tile, config.cluster, config.operands
         split_k = config.schedule.split_k
@@ -105,6 +107,8 @@ class Sizes:
             k=(blocks * split_k - 1) * tile.k + vector,
             num_sms=cluster.size * split_k,
         )
+        if config.schedule.early_b:
+            return wide, deep, cls(rows=(3, 0), n=tile.n, k=tile.k + vector, num_sms=2)
         if split_k == 1:
             return wide, deep
         return wide, deep, replace(deep, n=2 * tile.n, k=vector)

@@ -173,6 +173,7 @@ def verify(
             some,
             time_limit_s,
             results=operation(config.op).results,
+            settled=config.settled,
         )
         for sizes, is_exact, some in plans
     )
@@ -223,6 +224,7 @@ def _trial(
     time_limit_s: float,
     *,
     results: tuple[str, ...],
+    settled: tuple[str, ...],
 ) -> Trial:
     named = zip(kernel.names, case.tensors, strict=False)
     unknown = [name for name, tensor in named if name in results and tensor is not None]
@@ -236,6 +238,7 @@ def _trial(
             num_sms=sizes.num_sms,
             time_limit_s=time_limit_s,
             unknown=unknown,
+            settled=settled,
         )
     except MachineFault as error:
         kind = "deadlock" if isinstance(error, Deadlock) else "fault"

@@ -46,7 +46,13 @@ class Program:
         problem, num_sms = deepcopy(self.problem), self.num_sms
         try:
             report = emulate(
-                artifact, *problem.tensors, num_sms, modes=modes, num_sms=num_sms, time_limit_s=60
+                artifact,
+                *problem.tensors,
+                num_sms,
+                modes=modes,
+                num_sms=num_sms,
+                time_limit_s=60,
+                settled=self.source.config.settled,
             )
         except MachineFault as error:
             kind = "deadlock" if isinstance(error, Deadlock) else "fault"

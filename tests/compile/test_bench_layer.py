@@ -18,9 +18,10 @@ from jitgen.bench.layer.cases import EXPERTS, TOKENS, Case, plan
 from jitgen.bench.layer.operands import Experts, Operands
 from jitgen.bench.layer.report import Found, LayerReport, tables, targets
 from jitgen.bench.peers import Unavailable
-from jitgen.config import Arch
+from jitgen.config import Config
 from jitgen.errors import ConfigError
 from jitgen.layer import reference
+from jitgen.layer.early import EARLY_TOKENS
 from jitgen.tuning.measure.clock import Batch, Call
 from jitgen.tuning.measure.errors import WrongResult
 from jitgen.tuning.measure.times import Times
@@ -68,6 +69,26 @@ def test_the_plan() -> None:
     assert cases[0].expert_bytes == 3 * 2048 * 7168
 
 
+class TestKernels:
+    """Those of both of our sides, which are shown before anything is measured."""
+
+    def test_few_tokens_have_early_and_late_ones(self) -> None:
+        early, late = [], []
+        for name in ours.kernel_names(small(EARLY_TOKENS)):
+            config, arch = Config.parse(name)
+            assert jitgen.check(config, arch), name
+            (early if "_pdl_" in name or "_earlyb_" in name else late).append(config.op)
+
+        assert early == ["route", "grouped_gemm", "silu_mul_quantize", "grouped_gemm"]
+        assert late.count("grouped_gemm") == 2
+
+    def test_many_tokens_have_late_ones(self) -> None:
+        names = [*ours.kernel_names(small(EARLY_TOKENS + 1))]
+
+        assert len(names) == 6
+        assert not any("_pdl_" in name or "_earlyb_" in name for name in names)
+
+
 @needs.compiler
 @pytest.mark.usefixtures("shared_cache")
 class TestSides:
@@ -83,15 +104,6 @@ class TestSides:
         for call in ours.steps(operands).values():
             call()
         assert torch.equal(ready.result(), first)
-
-    def test_the_early_launches_are_legal_on_hopper(self, experts: Experts) -> None:
-        operands = Operands(small(8), experts, "cpu")
-        chain = ours.with_pdl(ours.chain(operands), 8, Arch.SM_90A)
-
-        assert set(chain.configs) == {"route", "permute_quantize", "silu_mul_quantize", "combine"}
-        for config in chain.configs.values():
-            assert config.tiling.use_pdl
-            assert jitgen.check(config, "sm_90a"), config
 
     def test_the_last_step_is_the_result(self, experts: Experts) -> None:
         operands = Operands(small(5), experts, "cpu")

@@ -12,6 +12,7 @@ from jitgen.ops.moe_fc2_dense.samples import Sizes as Fc2Sizes
 from jitgen.verify.problem import Sizes
 from tests import needs
 from tests.compile.mutations import Mutation
+from tests.compile.mutations_early import EARLY
 from tests.compile.mutations_fc2 import EXPERTS
 from tests.compile.mutations_order import FENCES, WAITS
 from tests.compile.mutations_resources import RESOURCES
@@ -32,9 +33,11 @@ MUTATIONS = (
     *EXPERTS,
     *ROWS,
     *GRADIENTS,
+    *EARLY,
 )
 
 _FC2 = "moe_fc2_dense_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_sm_90a"
+_EARLY = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_ab4_earlyb_sm_90a"
 _RAGGED = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
 PROGRAMS: dict[str, tuple[str, Any]] = {
     "ragged": (
@@ -56,6 +59,14 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
     "split K": (
         "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x32x128_c1x1_acc1_splitk2_sm_90a",
         Sizes(rows=(66, 0, 30), n=72, k=400, num_sms=2),
+    ),
+    "early b": (
+        _EARLY,
+        Sizes(rows=(66, 0, 30), n=136, k=784, num_sms=2),
+    ),
+    "early b, few k-blocks": (
+        _EARLY,
+        Sizes(rows=(3, 0), n=64, k=144, num_sms=2),
     ),
     "FC2": (
         _FC2,

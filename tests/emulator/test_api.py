@@ -73,11 +73,13 @@ def run(
     num: int = 100,
     time_limit_s: float = 60,
     unknown: tuple[str, ...] = (),
+    settled: tuple[str, ...] = (),
+    ptx: str = PTX,
 ) -> tuple[Report, torch.Tensor]:
     artifact = Artifact(
         library=build(folder),
         symbol="double",
-        ptx=PTX.format(kernel=KERNEL, body=body),
+        ptx=ptx.format(kernel=KERNEL, body=body),
         names=("out",),
     )
     out = torch.full((100,), -1, dtype=torch.int32)
@@ -90,6 +92,7 @@ def run(
         num_sms=4,
         time_limit_s=time_limit_s,
         unknown=unknown,
+        settled=settled,
     )
     return report, out
 
@@ -168,6 +171,76 @@ class TestUnknownContents:
     def test_a_name_that_is_none(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="'in' is no tensor; allowed: out"):
             run(tmp_path, DOUBLE, unknown=("in",))
+
+
+LATE = PTX.replace("    griddepcontrol.wait;\n", "    .shared .align 16 .b8 place[512];\n")
+"""Whose body waits for the grid before, or does not."""
+
+READS = {
+    "ld": "ld.global.b32 %r3, [%rd3];",
+    "cp.async": """
+    mov.b32 %r4, place;
+    mad.lo.u32 %r5, %r2, 4, %r4;
+    cp.async.ca.shared.global [%r5], [%rd3], 4;
+    cp.async.wait_all;
+""",
+    "cp.async.bulk": """
+    .shared .align 8 .b8 barrier[8];
+    mov.b32 %r4, place;
+    mov.b32 %r5, barrier;
+    setp.ne.s32 %p2, %r2, 0;
+    @%p2 bra $L_DONE;
+    mbarrier.init.shared::cta.b64 [%r5], 1;
+    fence.proxy.async;
+    mbarrier.arrive.expect_tx.shared.b64 %rd4, [%r5], 16;
+    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r4], [%rd1], 16, [%r5];
+$L_LOOP:
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r5], 0;
+    @!%p2 bra $L_LOOP;
+""",
+}
+"""What reads the tensor, before any wait for the grid before."""
+
+
+class TestSettledContents:
+    """What no earlier grid is still writing may be read before that has ended, and no more."""
+
+    @pytest.mark.parametrize("how", READS)
+    def test_they_are_read_early(self, tmp_path: Path, how: str) -> None:
+        body = f"@%p1 bra $L_DONE;\n{READS[how]}"
+        settled, _ = run(tmp_path, body, settled=("out",), ptx=LATE)
+        report, _ = run(tmp_path, body, ptx=LATE)
+
+        assert settled.is_clean, str(settled)
+        assert {finding.kind for _, finding in report.findings} == {"race"}
+        assert "before griddepcontrol.wait" in str(report)
+
+    @pytest.mark.parametrize("write", [DOUBLE, ADDS], ids=["store", "update"])
+    def test_they_are_not_written_early(self, tmp_path: Path, write: str) -> None:
+        early, _ = run(tmp_path, write, settled=("out",), ptx=LATE)
+        late, _ = run(tmp_path, f"griddepcontrol.wait;{write}", settled=("out",), ptx=LATE)
+
+        assert "before griddepcontrol.wait" in str(early)
+        assert late.is_clean, str(late)
+
+    def test_what_the_kernel_wrote_is_settled_no_more(self, tmp_path: Path) -> None:
+        """One warp waits and writes; what others read before they wait may be that."""
+        body = """
+    setp.ge.s32 %p2, %r2, 32;
+    @%p2 bra $L_READ;
+    griddepcontrol.wait;
+    st.relaxed.gpu.global.b32 [%rd3], %r2;
+    bra $L_DONE;
+$L_READ:
+    ld.relaxed.gpu.global.b32 %r3, [%rd1];
+"""
+        report, _ = run(tmp_path, body, modes="eager", settled=("out",), ptx=LATE)
+
+        assert "before griddepcontrol.wait" in str(report)
+
+    def test_a_name_that_is_none(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="settled: 'in' is no tensor; allowed: out"):
+            run(tmp_path, DOUBLE, settled=("in",))
 
 
 def test_ptx_without_a_target(tmp_path: Path) -> None:

@@ -555,6 +555,7 @@ def route_kernel(choice, scores, results, first_expert, each):
     shared, chunk = open_shared(cute.size(results.offs)), chunk_of(results, each)
     if cutlass.const_expr(USE_PDL):
         cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
+        cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
     choose_tokens(choice, scores, shared, results, chunk)
     count = count_pairs(shared, results, chunk, first_expert, is_kept=True)
     before, total = exchange(shared, count, cute.size(results.offs))

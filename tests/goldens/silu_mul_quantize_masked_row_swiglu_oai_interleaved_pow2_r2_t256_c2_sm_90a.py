@@ -376,6 +376,7 @@ def silu_mul_quantize_kernel(x, groups, q, scale, limit, alpha):
     slots = storage.magnitudes.get_tensor(cute.make_layout((ROWS, WARPS, 2)))
     if cutlass.const_expr(USE_PDL):
         cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
+        cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
     num_rows, num_vectors = q.shape[-3], q.shape[-2]
     rows = open_rows(groups, num_rows)
     cursor = first_cursor(rows)

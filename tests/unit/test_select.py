@@ -166,7 +166,7 @@ def test_the_model_chooses_well_where_it_was_measured() -> None:
     """Over the public suite: within 3 % of the best on average, never more than 10 % off."""
     lost = _lost("NVIDIA H200", {bucket(case.problem, Arch.SM_90A) for case in cases.load()})
 
-    assert len(lost) > 35
+    assert len(lost) > 30
     assert sum(lost) / len(lost) < 0.03
     assert max(lost) < 0.10
 

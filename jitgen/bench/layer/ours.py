@@ -18,12 +18,13 @@ from jitgen.config.config import SCALE_BLOCK
 from jitgen.formats.protocol import ceil_div
 from jitgen.layer import plan as plans
 from jitgen.layer.chain import Chain
+from jitgen.layer.early import EARLY_TOKENS
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Buffers, Workspace
 from jitgen.runtime.session import select
-from jitgen.targets.devices import default_arch
+from jitgen.targets.early import early
 
-OURS, PDL = "jitgen", "jitgen-pdl"
+OURS, LATE = "jitgen", "jitgen-late"
 
 STEPS = ("sort", "gather", "gate and up", "swiglu", "down", "combine")
 """The launches of a chain, in their order."""
@@ -39,23 +40,9 @@ def prepare(operands: Operands) -> Ready:
     return _ready(operands, chain(operands))
 
 
-def prepare_pdl(operands: Operands) -> Ready:
-    """Return the chain whose small launches start before those in front of them have ended."""
-    return _ready(operands, with_pdl(chain(operands), operands.case.tokens, default_arch()))
-
-
-def with_pdl(usual: Chain, tokens: int, arch: Arch) -> Chain:
-    """Return a chain whose small launches are the selector's for `tokens`, but for that."""
-    plan = plans.of(usual, tokens, arch, name="bench")
-    configs: dict[str, Any] = {}
-    for sweep in plan.sweeps:
-        problem = sweep.problem
-        if problem.op == "grouped_gemm":
-            continue  # they do it anyway
-        config = select(problem.with_mean(sweep.max_rows), arch).config
-        if not getattr(problem, "has_shared", False):
-            configs[problem.op] = replace(config, tiling=replace(config.tiling, use_pdl=True))
-    return replace(usual, configs=configs)
+def prepare_late(operands: Operands) -> Ready:
+    """Return the chain whose launches are the selector's, however few tokens there are."""
+    return _ready(operands, replace(chain(operands), starts_early=False))
 
 
 def kernel_names(case: Case, arch: Arch = Arch.SM_90A) -> Iterator[str]:
@@ -63,12 +50,13 @@ def kernel_names(case: Case, arch: Arch = Arch.SM_90A) -> Iterator[str]:
     shape = (case.experts, 2 * case.intermediate, case.hidden)
     weights = ExpertWeights(**_without_memory("w13", *shape), **_without_memory("w2", *shape))
     usual = Chain(config=config_of(case), weights=weights)
-    for each in (usual, with_pdl(usual, case.tokens, arch)):
-        for sweep in plans.of(each, case.tokens, arch, name="bench").sweeps:
+    for is_early in dict.fromkeys((case.tokens <= EARLY_TOKENS, False)):
+        late = replace(usual, starts_early=False)  # one range of rows, up to those of the case
+        for sweep in plans.of(late, case.tokens, arch, name="bench").sweeps:
             problem = sweep.problem.with_mean(sweep.max_rows)
-            config = each.configs.get(problem.op) or select(problem, arch).config
+            config = select(problem, arch).config
             if not getattr(problem, "has_shared", False):
-                yield config.name(arch)
+                yield (early(config, arch) if is_early else config).name(arch)
 
 
 def _without_memory(name: str, experts: int, twice: int, hidden: int) -> dict[str, Any]:
@@ -81,7 +69,7 @@ def _without_memory(name: str, experts: int, twice: int, hidden: int) -> dict[st
 
 def steps(operands: Operands) -> dict[str, Callable[[], object]]:
     """Return each launch of the chain alone, on what the one before it left."""
-    ours = chain(operands)
+    ours = chain(operands).for_tokens(operands.case.tokens)
     pairs = ours.sort(operands.topk_ids)
     rows = ours.gather(operands.x, pairs)
     h = ours.gate_up(rows, pairs)

@@ -23,7 +23,7 @@ from jitgen.tuning.measure.clock import Batch, compete_in_batches, require_gpu
 
 SIDES: dict[str, Callable[[Operands], Ready]] = {
     ours.OURS: ours.prepare,
-    ours.PDL: ours.prepare_pdl,
+    ours.LATE: ours.prepare_late,
     inductor.NAME: inductor.prepare,
     deep_gemm.MASKED: deep_gemm.prepare_masked,
     deep_gemm.CONTIGUOUS: deep_gemm.prepare_contiguous,
@@ -31,7 +31,7 @@ SIDES: dict[str, Callable[[Operands], Ready]] = {
 """Every side, ours first."""
 
 NOTES = {
-    ours.PDL: "sort, gather, swiglu and combine start early, as the products do (PDL)",
+    ours.LATE: "no launch starts earlier than the selector has it, and no weights are loaded early",
     inductor.NAME: inductor.NOTE,
     deep_gemm.MASKED: deep_gemm.NOTE,
     deep_gemm.CONTIGUOUS: deep_gemm.NOTE,

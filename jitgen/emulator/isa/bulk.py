@@ -127,13 +127,13 @@ def load_bytes(
         barriers: Addresses of mbarriers that are signalled.
         ctas: Of a multicast, a bit for each CTA; else None.
     """
-    check_global(f, at, mask)
     for issue in issues(f, at, mask):
         to, origin, size = _operands(issue, places)
         chosen = None if ctas is None else issue.of(ctas)
         targets = issue.targets(to, issue.of(barriers), chosen)
         if size:
             source = issue.global_bytes(origin, size)
+            issue.check_early_read(origin, size)
             issue.note_load(targets, Box(origin, (size,), (1,)))
             issue.load(targets, placement(to & OFFSET_MASK, size, 0), size, source.copy)
 

@@ -156,7 +156,6 @@ def load_boxes(
         ctas: Of a multicast, a bit for each CTA; else None.
         is_pair: cta_group::2.
     """
-    check_global(f, at, mask)
     for issue in issues(f, at, mask):
         destination, barrier = (issue.of(address) for address in addresses)
         chosen = None if ctas is None else issue.of(ctas)
@@ -164,6 +163,7 @@ def load_boxes(
         found, where = _find(issue, maps, coordinates)
         place = _place(issue, found, destination)
         window = _window(issue, found, where)
+        _check_early_read(issue, found, window, issue.of(maps))
         issue.note_load(targets, _box_of(found, window), _map_box(issue, maps))
         issue.load(targets, place, found.transaction_bytes, _fetcher(issue, found, window))
 
@@ -239,6 +239,14 @@ def _map_box(issue: Issue, maps: Any) -> Box | None:
     """Return where a thread's tensor map lies; None if it is a parameter."""
     address = issue.of(maps)
     return None if address >= PARAM_BASE else Box(address, (tensor_map.BYTES,), (1,))
+
+
+def _check_early_read(issue: Issue, found: TensorMap, window: Window | None, of_map: int) -> None:
+    """Find a load, and of a tensor map, before the previous grid is known to end."""
+    if window is not None:
+        issue.check_early_read(found.address + window.offset, window.extent)
+    if of_map < PARAM_BASE:
+        issue.check_early_read(of_map, tensor_map.BYTES)
 
 
 def _window(issue: Issue, found: TensorMap, where: tuple[int, ...]) -> Window | None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.formats.swizzle import Placement
 from jitgen.emulator.machine.barriers import MBarrier
-from jitgen.emulator.machine.clocks import AsyncUnit, check_previous_grid
+from jitgen.emulator.machine.clocks import AsyncUnit, check_early_read, check_previous_grid
 from jitgen.emulator.machine.cta import OFFSET_MASK, RANK_SHIFT, Cta
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.global_history import UPDATE
@@ -92,6 +92,11 @@ class Issue:
         """Fault, if an address or a size is not a multiple of `to`."""
         if number % to:
             self.fault(f"{what} {number:#x} of a bulk copy is not a multiple of {to}")
+
+    def check_early_read(self, address: int, size: int) -> None:
+        """Find a read before the previous grid is known to end, but of what is settled."""
+        thread = np.array([self.thread])
+        check_early_read(self.f, self.at, thread, np.array([address]), size)
 
     def global_bytes(self, address: int, size: int) -> Bytes:
         """Return a view of global memory; fault where it is out of bounds."""
@@ -247,7 +252,7 @@ def issues(f: Fragment, at: int, mask: Mask, operands: tuple[Any, ...] = ()) -> 
 
 
 def check_global(f: Fragment, at: int, mask: Mask) -> None:
-    """Find warps that copy from or to global memory before the previous grid is known to end."""
+    """Find warps that copy to global memory before the previous grid is known to end."""
     if f.machine.launch.is_dependent:
         check_previous_grid(f, at, f.selected_warps(mask))
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.isa.mbarrier import group_threads
-from jitgen.emulator.isa.memory import Mask, warps_of
-from jitgen.emulator.machine.clocks import AsyncUnit, check_previous_grid
+from jitgen.emulator.isa.memory import Mask
+from jitgen.emulator.machine.clocks import AsyncUnit, check_early_read
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.history import READ, WRITE, Access
 from jitgen.emulator.machine.lanes import MANY
@@ -78,11 +78,12 @@ def copy(
     threads = f.selected(mask)
     if not len(threads):
         return
-    check_previous_grid(f, at, warps_of(f, threads))
     shared = f.cta.shared
     offsets = shared.offsets(f, at, f.spread(targets)[threads], size)
     sources = f.spread(sources)[threads].astype(np.int64)
     read = np.minimum(f.spread(read)[threads].astype(np.int64), size)
+    has_any = read > 0
+    check_early_read(f, at, threads[has_any], sources[has_any], int(read.max()))
     agents = f.agent_of[threads]
     lanes = f.threads.lane_ids[threads]
     for agent in np.unique(agents).tolist():

@@ -29,7 +29,7 @@ from jitgen.emulator.isa.addressing import (
 )
 from jitgen.emulator.isa.modifiers import width
 from jitgen.emulator.isa.ordering import ORDER_PARTS, WEAK, order_of
-from jitgen.emulator.machine.clocks import check_previous_grid
+from jitgen.emulator.machine.clocks import check_early_read, check_previous_grid
 from jitgen.emulator.machine.fragment import Fragment, Wait, agree
 from jitgen.emulator.machine.global_history import CONSTANT_READ
 from jitgen.emulator.machine.history import READ, RELAXED_READ, RELAXED_WRITE, WRITE
@@ -209,7 +209,7 @@ def _fetch_shared(
 def _fetch_global(
     f: Fragment, at: int, addresses: NDArray[Any], threads: Threads, transfer: Transfer
 ) -> NDArray[np.uint8]:
-    check_previous_grid(f, at, warps_of(f, threads))
+    check_early_read(f, at, threads, addresses.astype(np.int64), transfer.bytes)
     data = f.machine.memory.load(f, at, addresses, transfer.bytes)
     kind = CONSTANT_READ if transfer.is_constant else READ
     kind = kind if transfer.order == WEAK else RELAXED_READ

@@ -356,9 +356,35 @@ def check_previous_grid(f: Fragment, at: int, agents: NDArray[np.int64] | None =
         at: Its instruction.
         agents: The warps that take part [k]; by default all.
     """
-    if not f.machine.launch.is_dependent:
+    if _are_early(f, f.agents if agents is None else agents).any():
+        f.warn(at, "race", _TOO_EARLY)
+
+
+def check_early_read(
+    f: Fragment,
+    at: int,
+    threads: NDArray[np.int64] | slice,
+    addresses: NDArray[np.int64],
+    size: int,
+) -> None:
+    """
+    Do the same for threads [k] that read `size` bytes at each of `addresses` [k].
+
+    What no earlier grid can still be writing may be read before: see `Range.is_settled`.
+    """
+    if not _are_early(f, f.agents).any():
         return
-    cluster = f.cluster
-    rows = f.agents if agents is None else agents
-    if len(rows) and (cluster.clocks.vector[rows, cluster.previous_grid] < 1).any():
-        f.warn(at, "race", "global memory is accessed before griddepcontrol.wait")
+    is_early = _are_early(f, f.agent_of[threads])
+    if is_early.any() and not f.machine.memory.is_settled(addresses[is_early], size):
+        f.warn(at, "race", _TOO_EARLY)
+
+
+def _are_early(f: Fragment, agents: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which of `agents` [k] may run while the previous grid does."""
+    if not f.machine.launch.is_dependent:
+        return np.zeros(1, np.bool_)
+    early: NDArray[np.bool_] = f.cluster.clocks.vector[agents, f.cluster.previous_grid] < 1
+    return early
+
+
+_TOO_EARLY = "global memory is accessed before griddepcontrol.wait"

@@ -39,6 +39,8 @@ class Range:
         bytes: uint8 view of it.
         is_set: For memory that is unknown at first whether each byte was written, from the whole
             word on that `start` lies in; else None.
+        is_settled: No earlier grid can still be writing to it, nor did this one: it may be read
+            before griddepcontrol.wait.
     """
 
     start: int
@@ -46,6 +48,7 @@ class Range:
     name: str
     bytes: NDArray[np.uint8]
     is_set: NDArray[np.bool_] | None = None
+    is_settled: bool = False
     _views: dict[int, tuple[int, NDArray[Any]]] = field(default_factory=dict)
 
     def view(self, unit: int) -> tuple[int, NDArray[Any]]:
@@ -82,7 +85,15 @@ class GlobalMemory:
         self.flags: dict[int, ByCluster] = {}
         self.maps = TensorMaps()
 
-    def add(self, address: int, size: int, name: str, *, is_unknown: bool = False) -> None:
+    def add(
+        self,
+        address: int,
+        size: int,
+        name: str,
+        *,
+        is_unknown: bool = False,
+        is_settled: bool = False,
+    ) -> None:
         """
         Declare memory that belongs to this process and stays.
 
@@ -92,10 +103,12 @@ class GlobalMemory:
             name: What it is.
             is_unknown: Whatever it holds means nothing until the kernel has written it, as in an
                 output or a workspace.
+            is_settled: No earlier grid can still be writing to it.
         """
         if size > 0:
             buffer = (ctypes.c_uint8 * size).from_address(address)
-            found = Range(address, address + size, name, np.ctypeslib.as_array(buffer))
+            content = np.ctypeslib.as_array(buffer)
+            found = Range(address, address + size, name, content, is_settled=is_settled)
             if is_unknown:
                 found.is_set = np.zeros(size + address % 4 + 3, np.bool_)
             self._ranges.append(found)
@@ -137,6 +150,7 @@ class GlobalMemory:
         wide = np.asarray(addresses).astype(np.int64)
         for found, chosen in self._by_range(f, at, wide, width):
             place = Scattered(wide[chosen], width)
+            found.is_settled &= kind not in WRITES
             self.history.access(f, at, found, place, access.part(chosen))
 
     def note_words(
@@ -152,6 +166,7 @@ class GlobalMemory:
         """Note an access of a unit, through the async proxy, to bytes that are in bounds."""
         found = self._range_of(box.address, box.address + 1)
         if found is not None:
+            found.is_settled &= access.kind not in WRITES
             self.history.access(f, at, found, box, access)
 
     def check_map(self, f: Fragment, at: int, box: Box, row: int) -> None:
@@ -170,6 +185,14 @@ class GlobalMemory:
                     f"and its use\n  at {f.machine.program.place(write.at)}",
                 )
                 return
+
+    def is_settled(self, addresses: NDArray[np.int64], size: int) -> bool:
+        """Return whether `size` bytes at each address are settled, in all ranges that have them."""
+        for start in np.unique(addresses).tolist():
+            having = [x for x in self._ranges if x.start < start + size and start < x.stop]
+            if not having or not all(found.is_settled for found in having):
+                return False
+        return True
 
     # --- what is done -----------------------------------------------------------------------------
 

@@ -126,6 +126,9 @@ class Schedule(Part):
             target has such instructions: tile.m is then the pair's, and the cluster counts CTAs.
         safe_selectors: Where instructions take scales from lanes that the source selects, select
             only those that were seen to work on hardware.
+        early_b: Load weights before the previous kernel ended. A promise, which no selector makes:
+            b and offs or masked_m were complete before that kernel let this one start. It holds
+            where an earlier one wrote them, if kernels wait before they let others start.
     """
 
     raster: int = of(int, most=MAX_RASTER, default=8)
@@ -134,13 +137,12 @@ class Schedule(Part):
     split_k: int = of(int, default=1)
     two_cta: bool = of(bool, default=False)
     safe_selectors: bool = of(bool, default=False)
+    early_b: bool = of(bool, default=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the exact JSON form, without selectors where there is nothing to say of them."""
+        """Return the exact JSON form, without what few kernels have where it is off."""
         document = Part.to_json(self)
-        if not self.safe_selectors:
-            del document["safe_selectors"]
-        return document
+        return {n: v for n, v in document.items() if v or n not in {"safe_selectors", "early_b"}}
 
 
 @frozen
@@ -193,6 +195,7 @@ class KernelConfig(Config):
             *([f"splitk{schedule.split_k}"] if schedule.split_k != Schedule().split_k else []),
             *(["twocta"] if schedule.two_cta else []),
             *(["safesel"] if schedule.safe_selectors else []),
+            *(["earlyb"] if schedule.early_b else []),
             *(["bias"] if self.epilogue.bias else []),
         ]
         return "_".join(parts)
@@ -204,7 +207,7 @@ class KernelConfig(Config):
         text = f"{tile.m}x{tile.n}x{tile.k} c{cluster.m}x{cluster.n}" + " pair" * schedule.two_cta
         if schedule.raster != Schedule().raster:
             text += f" raster {schedule.raster}"
-        return text + " streaming b" * schedule.stream_b
+        return text + " streaming b" * schedule.stream_b + " early b" * schedule.early_b
 
     @classmethod
     def of_words(cls, words: str) -> Self | None:
@@ -232,6 +235,7 @@ class KernelConfig(Config):
                     "split_k": int(part["split_k"] or Schedule().split_k),
                     "two_cta": part["twocta"] is not None,
                     "safe_selectors": part["safesel"] is not None,
+                    "early_b": part["earlyb"] is not None,
                 },
                 "epilogue": {"bias": part["bias"] is not None},
             }
@@ -247,15 +251,17 @@ class KernelConfig(Config):
         more = {"alpha": has_alpha, "bias": self.epilogue.bias}
         return (*operands, *(name for name, is_there in more.items() if is_there), groups, out)
 
+    @property
+    def settled(self) -> tuple[str, ...]:
+        """Those that no earlier kernel may still be writing when it starts."""
+        return ("b", "groups") if self.schedule.early_b else ()
+
     def parameters(self) -> dict[str, Any]:
         """Return every field under the name by which templates ask for it."""
-        operands = {
-            spec.name: getattr(self.operands, spec.name) for spec in dataclasses.fields(Operands)
-        }
         granularity = self.operands.a_scale_granularity or self.operands.scale_granularity
         return {
             "layout": str(self.layout),
-            **{name: str(value) for name, value in operands.items()},
+            **{name: str(each) for name, each in dataclasses.asdict(self.operands).items()},
             "a_scale_granularity": str(granularity),
             "tile_m": self.tile.m,
             "tile_n": self.tile.n,
@@ -276,7 +282,7 @@ _WORDS = (
     r"_c(?P<cluster_m>\d{1,9})x(?P<cluster_n>\d{1,9})"
     r"_acc(?P<num_acc_stage>\d{1,9})(_ab(?P<num_ab_stage>\d{1,9}))?(_raster(?P<raster>\d{1,9}))?"
     r"(?P<nopdl>_nopdl)?(?P<streamb>_streamb)?(_splitk(?P<split_k>\d{1,9}))?"
-    r"(?P<twocta>_twocta)?(?P<safesel>_safesel)?(?P<bias>_bias)?"
+    r"(?P<twocta>_twocta)?(?P<safesel>_safesel)?(?P<earlyb>_earlyb)?(?P<bias>_bias)?"
 )
 
 

@@ -45,7 +45,8 @@ class Tiling(Part):
         threads: Threads of a CTA; at least one for each expert.
         cluster: CTAs that count together.
         is_spread: Clusters on all SMs choose, and a second launch sorts; else one cluster does all.
-        use_pdl: Start before the previous kernel ended (programmatic dependent launch).
+        use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
+            next one start.
     """
 
     threads: int = of(int, default=1024)

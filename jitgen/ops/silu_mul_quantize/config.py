@@ -69,7 +69,8 @@ class Tiling(Part):
         loads_ahead: Load a tile before the one before it is computed.
         is_persistent: As many CTAs as the GPU holds walk over all tiles; else there is one for
             every few.
-        use_pdl: Start before the previous kernel ended (programmatic dependent launch).
+        use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
+            next one start.
     """
 
     rows: int = of(int, default=4)

@@ -18,6 +18,7 @@ from jitgen.targets import gemm
 from jitgen.targets.fp4_space import OPERANDS, UNSCALED, refuse_other_operands
 from jitgen.targets.gemm import (
     Space,
+    refuse_early,
     refuse_pairs,
     refuse_scales,
     refuse_selectors,
@@ -103,6 +104,7 @@ class GroupedGemm:
     def derive(self, config: KernelConfig) -> CpuDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_selectors(config, "cpu")
+        refuse_early(config, "a kernel of cpu")
         refuse_pairs(config, "cpu")
         space, tile, types = self.space, config.tile, config.operands
         if types.b_layout.is_prepared:

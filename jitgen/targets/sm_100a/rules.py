@@ -13,7 +13,13 @@ import math
 from jitgen.config.config import SCALE_BLOCK, SCALES, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.targets.gemm import Space, refuse_scales, refuse_selectors, refuse_what_is_to_come
+from jitgen.targets.gemm import (
+    Space,
+    refuse_early,
+    refuse_scales,
+    refuse_selectors,
+    refuse_what_is_to_come,
+)
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_100a.sizes import (
     ATOM_BYTES,
@@ -126,6 +132,7 @@ class Sm100Rules:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_what_is_to_come(config, self.arch)
         refuse_selectors(config, self.arch)
+        refuse_early(config, f"a kernel of {self.arch}")
         self._check_types(config)
         self._check_tile(config)
         self._check_pair(config)

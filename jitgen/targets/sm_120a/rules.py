@@ -14,7 +14,7 @@ from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.targets.fp4_space import UNSCALED
-from jitgen.targets.gemm import Space, refuse_pairs, refuse_prepared, refuse_scales
+from jitgen.targets.gemm import Space, refuse_early, refuse_pairs, refuse_prepared, refuse_scales
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_120a.sizes import (
     MATH_WARPS,
@@ -110,6 +110,7 @@ class Sm120Rules:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_prepared(config, self.arch, self.space.unscaled)
         refuse_pairs(config, self.arch)
+        refuse_early(config, f"a kernel of {self.arch}")
         if config.operands not in self.space.unscaled:
             self._check_types(config)
         self._check_schedule(config)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 
-from jitgen.config import Layout
+from jitgen.config import DType, Layout
 from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.targets.gemm import sizes, traffic, used_groups
@@ -97,8 +97,10 @@ def _speed_of(config: KernelConfig, fit: Fit) -> Speed:
     tile, cluster = config.tile, config.cluster
     schedule = config.schedule
     key = (tile.m, tile.n, cluster.m, cluster.n, schedule.stream_b, schedule.split_k)
-    if key in fit.speeds:
-        return fit.speeds[key]
+    is_wide = config.operands.a_dtype is DType.BF16
+    speeds = fit.bf16_speeds if is_wide else fit.speeds
+    if key in speeds:
+        return speeds[key]
     flop = 2 * tile.m * tile.n * _K_BYTES  # bf16 has half as many k in them, at half the rate
     return Speed(k_block_us=flop / fit.flop_per_us, tile_us=0.6, skipped=0.5, stream=1.0)
 

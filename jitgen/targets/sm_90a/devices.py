@@ -9,6 +9,7 @@ H200's times, at their own number of SMs, clock and rate of memory.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from jitgen.frozen import frozen
 from jitgen.targets.protocol import Device
@@ -53,6 +54,7 @@ class Fit:
         flop_per_us: For tiles that were not measured: operations of an SM, three quarters of its
             peak.
         speeds: By tile, cluster, whether b is streamed, and split_k.
+        bf16_speeds: Likewise of bf16 operands, whose sums need no promotion.
     """
 
     call_us: float
@@ -65,6 +67,7 @@ class Fit:
     doublings: int
     flop_per_us: float
     speeds: dict[tuple[int, int, int, int, bool, int], Speed]
+    bf16_speeds: dict[tuple[int, int, int, int, bool, int], Speed]
 
 
 @frozen
@@ -110,6 +113,17 @@ kernels near the best. What choices lose to the best candidate is 1.2 % on avera
 on problems that a fit had not seen.
 """
 
+_BF16_SPEEDS = {
+    (64, 64, 1, 1, True, 1): _speed(0.210, 0.50, 0.00, 1.09),
+    (64, 128, 1, 1, True, 1): _speed(0.400, 0.60, 0.00, 1.09),
+    (128, 128, 2, 1, False, 1): _speed(0.389, 0.86, 0.42, 0.90),
+    (128, 256, 2, 1, False, 1): _speed(0.741, 3.60, 0.42, 0.90),
+}
+"""
+Two equations each: 32 groups of 256 rows on an H200, N4096 K2048 and N2048 K4096 (2026-11-23). What
+is skipped and streamed is as of FP8.
+"""
+
 _H100_SPEEDS = {
     (64, 64, 1, 1, True, 1): _speed(0.252, 0.61, 0.00, 1.08),
     (64, 64, 1, 1, True, 2): _speed(0.267, 0.32, 0.00, 1.13),
@@ -151,6 +165,7 @@ H200 = Device(
             doublings=3,
             flop_per_us=8_192 * 1_400 * 0.75,
             speeds=_SPEEDS,
+            bf16_speeds=_BF16_SPEEDS,
         ),
         "silu_mul_quantize": SiluFit(
             # Read off 9 sizes from 8 to 32,768 rows (2026-11-22); within 6 % of each.
@@ -205,6 +220,7 @@ H100 = Device(
             doublings=3,
             flop_per_us=8_192 * 1_400 * 0.75,
             speeds=_H100_SPEEDS,
+            bf16_speeds=_BF16_SPEEDS,
         ),
     },
 )
@@ -229,13 +245,17 @@ def fit_of(device: Device) -> Fit:
         fit,
         dram_bytes_per_us=fit.dram_bytes_per_us * device.dram_gbps / H200.dram_gbps,
         flop_per_us=fit.flop_per_us / slower,
-        speeds={
-            key: replace(
-                speed, k_block_us=speed.k_block_us * slower, tile_us=speed.tile_us * slower
-            )
-            for key, speed in fit.speeds.items()
-        },
+        speeds=_slower(fit.speeds, slower),
+        bf16_speeds=_slower(fit.bf16_speeds, slower),
     )
+
+
+def _slower(speeds: dict[Any, Speed], times: float) -> dict[Any, Speed]:
+    """Return what tiles take at a lower clock."""
+    return {
+        key: replace(each, k_block_us=each.k_block_us * times, tile_us=each.tile_us * times)
+        for key, each in speeds.items()
+    }
 
 
 def silu_fit_of(device: Device) -> SiluFit:

@@ -15,7 +15,7 @@ from jitgen.config.config import BLayout, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.targets.fp4_space import OPERANDS, refuse_other_operands
-from jitgen.targets.gemm import Space, refuse_pairs
+from jitgen.targets.gemm import Space, refuse_early, refuse_pairs
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_90a.rules import MAX_ENTRIES, SMEM_BYTES
 
@@ -106,6 +106,7 @@ class Fp4Rules:
     def derive(self, config: KernelConfig) -> Fp4Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_pairs(config, "sm_90a")
+        refuse_early(config, "a kernel of prepared weights")
         self._check_operands(config)
         self._check_tile(config)
         self._check_cluster(config)

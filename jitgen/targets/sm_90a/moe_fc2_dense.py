@@ -12,7 +12,7 @@ from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Schedule, Tile
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.targets import fc2_space
-from jitgen.targets.gemm import check_vectors
+from jitgen.targets.gemm import check_vectors, refuse_early
 from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
 from jitgen.targets.sm_90a import fc2_cost
 from jitgen.targets.sm_90a.devices import fit_of
@@ -101,6 +101,7 @@ class _Parts(Sm90Rules):
     def derive(self, config: KernelConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         fc2_space.check_types(config, self.space, "sm_90a")
+        refuse_early(config, "a kernel with experts along K")
         refuse_unless(
             config.tile.m in self.space.tile_m,
             "E_WGMMA_M",

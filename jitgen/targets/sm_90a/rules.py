@@ -24,6 +24,7 @@ from jitgen.targets.gemm import (
     refuse_selectors,
 )
 from jitgen.targets.protocol import refuse_unless
+from jitgen.targets.sm_90a.early import check_early
 
 SMEM_BYTES = 232_448
 """Shared memory that one CTA can have: 227 KiB of the SM's 228."""
@@ -137,6 +138,7 @@ class Sm90Rules:
         self._check_instruction(config)
         self._check_cluster(config)
         self._check_split_k(config)
+        check_early(config)
         tile = config.tile
         math_warpgroups, waves = _math_warpgroups(tile.m), _waves(tile.m)
         acc_registers = self._accumulators(config)

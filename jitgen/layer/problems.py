@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The problems of a chain's launches, as far as they follow from the layer: one row, or token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.protocol import OF_TORCH
+from jitgen.layer.config import MoEConfig
+from jitgen.layer.weights import NONE, ExpertWeights, Matrices
+from jitgen.ops.combine.config import CombineProblem
+from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeProblem
+from jitgen.ops.permute_quantize.validate import walk_of
+from jitgen.ops.route.config import RouteProblem, Scoring
+from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeProblem
+
+
+def of_tokens(config: MoEConfig, weights: ExpertWeights, arch: Arch) -> Iterator[Any]:
+    """Yield the problems whose rows are tokens, with one of them."""
+    form = Format(str(weights.activations))
+    yield RouteProblem(
+        m=1,
+        experts=config.experts,
+        top_k=config.top_k,
+        scoring=Scoring.GIVEN,
+        local_experts=config.local_experts,
+    )
+    yield PermuteQuantizeProblem(
+        layout=Layout.RAGGED,
+        m=1,
+        k=config.hidden,
+        top_k=config.top_k,
+        format=form,
+        walk=walk_of(form, Layout.RAGGED, torch.empty(0), arch),  # every call has an inverse
+    )
+    for has_shared in (False, True):
+        yield CombineProblem(m=1, n=config.hidden, top_k=config.top_k, has_shared=has_shared)
+
+
+def of_rows(config: MoEConfig, weights: ExpertWeights) -> Iterator[Any]:
+    """Yield the problems whose rows belong to experts, in their order, with one row for each."""
+    yield _product(config, weights, "w13")
+    yield SiluMulQuantizeProblem(
+        layout=Layout.RAGGED,
+        groups=weights.groups,
+        m=weights.groups,
+        n=weights.intermediate,
+        scale_granularity=Scales(str(weights.activations)),
+        activation=Activation(config.activation),
+        interleaved=config.interleaved,
+    )
+    yield _product(config, weights, "w2")
+
+
+def _product(config: MoEConfig, weights: ExpertWeights, name: str) -> Problem:
+    """Return the grouped GEMM with ``w13`` or ``w2``, with one row for each expert."""
+    b: Matrices = getattr(weights, name)
+    n, k = 2 * weights.intermediate, weights.hidden
+    if name == "w2":
+        n, k = weights.hidden, weights.intermediate
+    fields = _prepared(weights) if isinstance(b, PreparedWeights) else _plain(b, weights)
+    return Problem(
+        layout=Layout.RAGGED,
+        groups=weights.groups,
+        m=weights.groups,
+        n=n,
+        k=k,
+        bias=getattr(weights, f"{name}_bias") is not None,
+        min_latency=config.min_latency,
+        **fields,
+    )
+
+
+def _plain(b: Any, weights: ExpertWeights) -> dict[str, Any]:
+    is_unscaled = weights.activations == NONE
+    granularity = ScaleGranularity.TENSOR if is_unscaled else weights.activations
+    return {"a_dtype": OF_TORCH[b.dtype], "scale_granularity": granularity}
+
+
+def _prepared(weights: ExpertWeights) -> dict[str, Any]:
+    b = weights.w13
+    layout = b.layout if isinstance(b, PreparedWeights) else BLayout.PLAIN
+    return {
+        "a_dtype": OF_TORCH[weights.a_dtype],
+        "b_dtype": DType.E2M1,
+        "scale_granularity": ScaleGranularity.MX32,
+        "a_scale_granularity": weights.activations,
+        "b_layout": layout,
+    }

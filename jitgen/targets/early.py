@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configs of a chain of launches that start before those in front of them have ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from jitgen.config import Arch, Config
+from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.targets.legality import check
+
+_ROWS = 64
+"""
+Rows of a tile whose weights are loaded early. Taller tiles are for many rows, where kernels are
+busy throughout.
+"""
+
+
+def early(config: Config, arch: Arch) -> Config:
+    """
+    Return what a chain asks for in the place of the selector's `config`: the same kernel, but that
+    it starts early, a product's even with its weights; `config` where there is none on `arch`.
+
+    The promise of `early_b` is the chain's: its weights and the ends of its groups are written at
+    least two launches before a product, by kernels for whose end the one before the product waits
+    before it lets the product start.
+    """
+    found: Any = config
+    if arch is not Arch.SM_90A:  # the only target on which it was measured
+        return config
+    if isinstance(config, KernelConfig):
+        if config.tile.m == _ROWS:
+            found = replace(config, schedule=replace(config.schedule, early_b=True))
+    elif hasattr(getattr(config, "tiling", None), "use_pdl"):
+        tiling: Any = config.tiling  # type: ignore[attr-defined]
+        found = replace(found, tiling=replace(tiling, use_pdl=True))
+    return found if check(found, arch) else config
