@@ -19,7 +19,7 @@ from jitgen.emulator.report import Report
 from jitgen.errors import ConfigError, EmulationError
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import Session, current
-from jitgen.runtime.spec import serving
+from jitgen.runtime.spec import plain, serving
 from jitgen.runtime.tiers import readable
 from jitgen.verify.artifacts import compiled_once, of_entry
 from jitgen.verify.emulation import emulate
@@ -73,7 +73,7 @@ def device(
                 modes=chosen,
                 num_sms=num_sms,
                 time_limit_s=time_limit_s,
-                settled=config.settled,
+                settled=plain(config).settled,
             )
             reports.append(report)
             if not report.is_clean:
