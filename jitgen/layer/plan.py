@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+from jitgen.errors import InputError
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import OF_TORCH
 from jitgen.layer.chain import Chain
@@ -33,8 +34,12 @@ def of(chain: Chain, max_tokens: int | None, arch: Arch | str | None, *, name: s
         max_tokens: Most tokens of a call; None: those of a chunk.
         arch: The target, which says who gathers by what; None: the one at hand.
         name: What the plan is called.
+
+    Raises:
+        InputError: `max_tokens` is no such number.
     """
     config, weights = chain.config, chain.weights
+    require_tokens(max_tokens)
     tokens = min(max_tokens or config.chunk_tokens, config.chunk_tokens)
     most = max(1, -(-tokens * config.top_k // config.experts))
     by_token = _of_tokens(chain, target(arch))
@@ -47,6 +52,14 @@ def of(chain: Chain, max_tokens: int | None, arch: Arch | str | None, *, name: s
             *(Sweep(problem=each, min_rows=1, max_rows=most) for each in _of_rows(chain)),
         ),
     )
+
+
+def require_tokens(max_tokens: object) -> None:
+    """Require a number of tokens, or None."""
+    if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
+        raise InputError(
+            "max_tokens", f"must be an integer of at least 1, or None (got {max_tokens!r})"
+        )
 
 
 def _of_tokens(chain: Chain, arch: Arch) -> Iterator[Any]:
