@@ -166,7 +166,7 @@ class ExpertWeights:
         looked at where they were before. That waits for the device; of values that nobody has, on
         ``meta`` or in a trace, nothing is known then.
         """
-        found = {}
+        found: dict[str, Any] = {}
         for name in ("w13", "w2"):
             each = getattr(self, name)
             if isinstance(each, PreparedWeights) and each.row_spread is not None:
