@@ -59,16 +59,23 @@ class MoELayer(nn.Module):
         workspace: Workspace | None = None,
     ) -> None:
         super().__init__()
+        for name, given, kind in (
+            ("config", config, MoEConfig),
+            ("weights", weights, ExpertWeights),
+            ("workspace", workspace, Workspace | None),
+        ):
+            if not isinstance(given, kind):
+                wanted_type = getattr(kind, "__name__", "Workspace, or None")
+                raise InputError(
+                    name, f"must be a jitgen.{wanted_type} (got {type(given).__name__})"
+                )
         have = (weights.groups, weights.hidden, weights.intermediate)
         wanted = (config.groups, config.hidden, config.intermediate)
         if have != wanted:
             raise InputError(
                 "weights", f"must have G, H, I = {wanted}, as the config says (got {have})"
             )
-        if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
-            raise InputError(
-                "max_tokens", f"must be an integer of at least 1, or None (got {max_tokens!r})"
-            )
+        plans.require_tokens(max_tokens)
         self.config = config
         self.max_tokens = max_tokens
         self._like = weights
@@ -129,7 +136,9 @@ class MoELayer(nn.Module):
             arch: The target; None: the one that this process would use.
             name: What the plan is called.
         """
-        return plans.of(self._chain, max_tokens or self.max_tokens, arch, name=name)
+        return plans.of(
+            self._chain, self.max_tokens if max_tokens is None else max_tokens, arch, name=name
+        )
 
     def problems(
         self, arch: Arch | str | None = None, max_tokens: int | None = None

@@ -303,6 +303,13 @@ class TestMistakes:
             ({"limit": 7.0}, "limit"),
             ({"experts": 3}, "local_experts"),
             ({"chunk_tokens": 0}, "chunk_tokens"),
+            ({"first_expert": 6, "experts": 6}, "first_expert"),
+            ({"activation": "swiglu_oai", "limit": "7", "alpha": 1.0}, "limit"),
+            ({"activation": "swiglu_oai", "limit": 7.0, "alpha": float("nan")}, "alpha"),
+            ({"interleaved": 3}, "interleaved"),
+            ({"min_latency": "yes"}, "min_latency"),
+            ({"sorting": 3}, "sorting"),
+            ({"workspace": 3}, "workspace"),
         ],
     )
     def test_one_error_names_the_argument(self, changes: dict[str, object], argument: str) -> None:
@@ -312,3 +319,21 @@ class TestMistakes:
         with pytest.raises(InputError) as caught:
             jitgen.moe(**{**given, **case.named, **changes})  # type: ignore[arg-type]
         assert caught.value.argument == argument
+
+    def test_a_layer_of_other_things(self) -> None:
+        """These were an AttributeError of Python's, or not found before a call, or never."""
+        case = make("bf16")
+        config, weights = case.config, case.weights
+        layer = jitgen.MoELayer(config, weights)
+        mistakes: list[tuple[str, Callable[[], object]]] = [
+            ("config", lambda: jitgen.MoELayer(3, weights)),  # type: ignore[arg-type]
+            ("weights", lambda: jitgen.MoELayer(config, 3)),  # type: ignore[arg-type]
+            ("workspace", lambda: jitgen.MoELayer(config, weights, workspace=3)),  # type: ignore[arg-type]
+            ("max_tokens", lambda: layer.plan(0)),
+            ("max_tokens", lambda: layer.plan("x")),  # type: ignore[arg-type]
+            ("source", lambda: jitgen.MoELayer.from_checkpoint(3, "a", top_k=2)),  # type: ignore[arg-type]
+        ]
+        for argument, call in mistakes:
+            with pytest.raises(InputError) as caught:
+                call()
+            assert caught.value.argument == argument
