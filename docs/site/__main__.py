@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from docs.site import stage
+from docs.site import release, stage
 
 
 @click.group()
@@ -57,6 +57,22 @@ def build(out: Path) -> None:
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(site, out)
     click.echo(out)
+
+
+@main.command()
+@click.option(
+    "--home", required=True, metavar="URL", help="Where a browser finds this version's files."
+)
+@click.option("--out", "-o", required=True, type=click.Path(path_type=Path), help="Folder.")
+def dist(home: str, out: Path) -> None:
+    """Build what a package index takes, with links in the README that work there."""
+    if not home.startswith("https://"):
+        raise click.BadParameter("must begin with https://", param_hint="--home")
+    try:
+        for path in release.built(home, out):
+            click.echo(path)
+    except release.NotBuilt as error:
+        raise click.ClickException(str(error)) from error
 
 
 if __name__ == "__main__":
