@@ -81,6 +81,16 @@ def members(module: ModuleType) -> dict[str, Any]:
     return {name: getattr(module, name) for name in listed}
 
 
+def places() -> dict[str, str]:
+    """Return where each public name is described, by its full name: a page, perhaps an anchor."""
+    found = {f"jitgen.{name}": page_of(name) for name in names()}
+    for module in MODULES:
+        found[module] = module_page(module)
+        for member in members(importlib.import_module(module)):
+            found[f"{module}.{member}"] = f"{module_page(module)}#{member.lower()}"
+    return found
+
+
 def _of(name: str) -> Any:
     return getattr(jitgen, name)
 

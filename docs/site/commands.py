@@ -70,7 +70,7 @@ def _described(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
     if rows:
         yield from ["| option | meaning |", "|---|---|"]
         for names, text in rows:
-            yield f"| `{_cell(names)}` | {_cell(_code(text))} |"
+            yield f"| `{' '.join(names.split())}` | {_cell(_code(text))} |"
         yield ""
     if isinstance(command, click.Group):
         for name, found in _below(command):

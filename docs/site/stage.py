@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,6 +27,8 @@ LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(\))")
 """A link to something that is no URL, in four parts; target and anchor are the middle ones."""
 
 _FENCE = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
+_NAME = re.compile(r"(?<!\[)`(jitgen(?:\.\w+)+)(?:\([^`\n]*\))?`")
+_PAGE = re.compile(r"(?<![\w/`\[(.])docs/([\w-]+\.md)(?![\w/`#])")
 
 
 class BrokenLink(Exception):
@@ -64,9 +67,10 @@ def written(folder: Path) -> Path:
     pages = folder / "pages"
     for path in ("docs/index.md", *navigation.documents()):
         text = (ROOT / path).read_text(encoding="utf-8")
-        _write(pages / place(path), relinked(text, path, _to_site(path, pages)))
+        text = relinked(text, path, _to_site(path, pages))
+        _write(pages / place(path), crossed(text, place(path)))
     for where, text in generated().items():
-        _write(pages / where, text)
+        _write(pages / where, crossed(text, where))
     settings = {
         "INHERIT": str(Path(__file__).with_name("mkdocs.yml")),
         "docs_dir": str(pages),
@@ -98,6 +102,37 @@ def relinked(text: str, path: str, to: Callable[[str], str]) -> str:
 
     parts = _FENCE.split(text)
     return "".join(part if part.startswith("```") else LINK.sub(target, part) for part in parts)
+
+
+def crossed(text: str, where: str) -> str:
+    """
+    Return a page of the site with links where it names something: a public name between
+    backticks its place in the reference, ``docs/NAME.md`` in a sentence that page.
+    """
+    up = "../" * where.count("/")
+
+    def name(found: re.Match[str]) -> str:
+        described = _places().get(found[1], where)
+        is_elsewhere = described.partition("#")[0] != where
+        return f"[{found[0]}]({up}{described})" if is_elsewhere else found[0]
+
+    def page(found: re.Match[str]) -> str:
+        return f"[{found[1]}]({up}{found[1]})" if found[0] in _documents() else found[0]
+
+    parts = _FENCE.split(text)
+    return "".join(
+        part if part.startswith("```") else _PAGE.sub(page, _NAME.sub(name, part)) for part in parts
+    )
+
+
+@cache
+def _places() -> dict[str, str]:
+    return api.places()
+
+
+@cache
+def _documents() -> frozenset[str]:
+    return frozenset(navigation.documents())
 
 
 def broken(pages: Path) -> Iterator[str]:

@@ -71,6 +71,21 @@ def test_a_page_that_links_to_nothing_is_refused() -> None:
         stage.relinked("[a](nowhere.md)", "docs/plans.md", str)
 
 
+def test_names_and_pages_become_links() -> None:
+    made = stage.crossed(
+        "See docs/plans.md, `docs/plans.md`, `jitgen.moe(...)`, [`jitgen.moe`](a) and\n"
+        "`jitgen.quantize.nvfp4`, not `jitgen.none`.\n```\n`jitgen.moe`\n```\n",
+        "api/route.md",
+    )
+
+    assert made == (
+        "See [plans.md](../plans.md), `docs/plans.md`, [`jitgen.moe(...)`](../api/moe.md), "
+        "[`jitgen.moe`](a) and\n"
+        "[`jitgen.quantize.nvfp4`](../api/jitgen.quantize.md#nvfp4), not `jitgen.none`.\n"
+        "```\n`jitgen.moe`\n```\n"
+    )
+
+
 def test_every_public_name_has_a_page(staged: Path) -> None:
     for name in jitgen.__all__:
         thing = getattr(jitgen, name)
@@ -96,7 +111,8 @@ def test_every_name_of_a_public_module_is_described(module: str, staged: Path) -
         first = (inspect.getdoc(thing) or "").splitlines()
 
         assert first, f"{module}.{name} has no docstring"
-        assert docstrings.markdown(first[0]).strip() in part, f"{module}.{name}"
+        said = stage.crossed(docstrings.markdown(first[0]), api.module_page(module)).strip()
+        assert said in part, f"{module}.{name}"
 
 
 def test_every_command_and_option_is_described(staged: Path) -> None:
