@@ -20,6 +20,7 @@ _ENTRY = re.compile(r"^(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*)(?: \([^)]*\))?: +(.*)
 _RULER = r" *(?:=+ +)+=+\n"
 _ROWS = r"(?:.*\S.*\n)+?"
 _TABLE = re.compile(rf"^( *)(?==){_RULER}{_ROWS}{_RULER}{_ROWS}{_RULER}", re.MULTILINE)
+_STARS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 _WIDTH = 88
 _LISTS = frozenset({"Args", "Attributes", "Raises", "Warns"})
 
@@ -94,8 +95,7 @@ def signature(name: str, thing: Any, *, is_method: bool = False) -> str:
 
 
 def _argument(parameter: inspect.Parameter) -> str:
-    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-    text = f"{stars}{parameter.name}"
+    text = f"{_STARS.get(parameter.kind, '')}{parameter.name}"
     has_type = parameter.annotation is not parameter.empty
     if has_type:
         text += f": {_annotation(parameter.annotation)}"

@@ -16,6 +16,7 @@ ELSEWHERE = {
     "SGLANG_PLUGINS": "names `jitgen` where SGLang is to load it",
     "LOCAL_RANK, LOCAL_WORLD_SIZE": "of torchrun: `jitgen.warm_up` shares this machine's cores and "
     "cache among so many ranks",
+    "PYTHONPATH": "kept for the processes in which a compile service compiles",
     "TERM": "`dumb` turns progress bars off",
 }
 """What jitgen reads besides, none of it its own."""

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import jitgen
-from docs.site import api, commands, docstrings, navigation, stage
+from docs.site import api, commands, docstrings, navigation, stage, variables
 from jitgen import errors
 from jitgen.settings import TABLE
 from tests import documents
@@ -129,6 +129,21 @@ def test_every_setting_is_described(staged: Path) -> None:
     text = (staged / "pages" / stage.SETTINGS).read_text(encoding="utf-8")
 
     assert [each.name for each in TABLE if f"| `{each.variable}` |" not in text] == []
+
+
+def test_what_is_read_besides_is_described() -> None:
+    """Every variable of the environment that a source names, and none that nobody reads."""
+    sources = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in Path(jitgen.__file__).parent.rglob("*.py")
+        if "emulator" not in path.parts or path.name == "native.py"
+    )
+    read = set(re.findall(r'environ(?:\.get\(|\[)"([A-Z_]+)"', sources))
+    read |= set(re.findall(r'_number\("([A-Z_]+)"', sources))
+    described = {name for names in variables.ELSEWHERE for name in names.split(", ")}
+
+    assert read - described == set()
+    assert [name for name in described if name not in sources] == []
 
 
 def test_docstrings_become_markdown() -> None:

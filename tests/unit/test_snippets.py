@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import tomllib
 
 import pytest
 
+from jitgen.config.rooms import OPERATIONS
+from jitgen.plans import read
 from tests import documents
 
 RUN_BY = {
@@ -92,3 +95,14 @@ def test_other_languages_are_read(page: str) -> None:
         json.loads(block)
 
     assert {name for name, _ in documents.fences(page)} <= LANGUAGES
+
+
+def test_a_plan_s_keys_are_listed_by_operation() -> None:
+    """docs/plans.md lists for every operation exactly the keys that a plan may have."""
+    rows = dict(
+        re.findall(r"^\| `(\w+)` \| (`.*`) \|$", documents.text("docs/plans.md"), re.MULTILINE)
+    )
+    for name in OPERATIONS.names():
+        keys = set(re.findall(r"`(\w+)`", rows[name]))
+
+        assert keys | {read.ROWS} == set(read.keys_of(name)), name
