@@ -20,7 +20,10 @@ _ENTRY = re.compile(r"^(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*)(?: \([^)]*\))?: +(.*)
 _RULER = r" *(?:=+ +)+=+\n"
 _ROWS = r"(?:.*\S.*\n)+?"
 _TABLE = re.compile(rf"^( *)(?==){_RULER}{_ROWS}{_RULER}{_ROWS}{_RULER}", re.MULTILINE)
-_STARS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+_STARS: dict[Any, str] = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
 _WIDTH = 88
 _LISTS = frozenset({"Args", "Attributes", "Raises", "Warns"})
 
