@@ -28,6 +28,8 @@ NAMED = {
     "jitgen/ops/silu_mul_quantize/config.py": "a docstring: an example",
     "jitgen/ops/silu_mul_quantize/call.py": "docstrings: which sizes a GPU takes",
     "jitgen/targets/protocol.py": "docstrings: examples",
+    "jitgen/targets/gemm.py": "a refusal says which target has what was asked for",
+    "jitgen/targets/early.py": "a refusal says which target has what was asked for",
     "jitgen/compile/inspect.py": "a docstring",
     "jitgen/cli/demo.py": "the demonstration cross-compiles one kernel, and names a next command",
     "jitgen/cli/verify.py": "the help of an option says its default",

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m docs.site``: the pages alone, the site, or what is uploaded to a package index."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from docs.site import release, stage
+
+
+@click.group()
+def main() -> None:
+    """Make a site of the documentation."""
+
+
+@main.command()
+@click.option("--out", "-o", required=True, type=click.Path(path_type=Path), help="New folder.")
+def pages(out: Path) -> None:
+    """Write what mkdocs makes a site of; takes nothing but jitgen."""
+    out.mkdir(parents=True)
+    click.echo(stage.written(out.resolve()))
+
+
+@main.command()
+@click.option(
+    "--out",
+    "-o",
+    default=Path("build/site"),
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder of the site; one that is there is replaced.",
+)
+def build(out: Path) -> None:
+    """Make the site; every warning of mkdocs is an error."""
+    if find_spec("material") is None:
+        raise click.ClickException("mkdocs-material is not installed: pip install -e '.[docs]'")
+    if out.exists() and not (out / "sitemap.xml").exists():
+        raise click.ClickException(f"{out} is there, and is no site that could be replaced")
+    with tempfile.TemporaryDirectory() as folder:
+        settings = stage.written(Path(folder))
+        site = Path(folder) / "site"
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+        quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}  # what mkdocs-material says of mkdocs 2
+        done = subprocess.run(
+            [*command, "-f", str(settings), "-d", str(site)], check=False, env=quiet
+        )
+        if done.returncode:
+            raise click.ClickException("mkdocs found mistakes")
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(site, out)
+    click.echo(out)
+
+
+@main.command()
+@click.option(
+    "--home", required=True, metavar="URL", help="Where a browser finds this version's files."
+)
+@click.option("--out", "-o", required=True, type=click.Path(path_type=Path), help="Folder.")
+def dist(home: str, out: Path) -> None:
+    """Build what a package index takes, with links in the README that work there."""
+    if not home.startswith("https://"):
+        raise click.BadParameter("must begin with https://", param_hint="--home")
+    try:
+        for path in release.built(home, out):
+            click.echo(path)
+    except release.NotBuilt as error:
+        raise click.ClickException(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

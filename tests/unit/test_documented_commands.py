@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command line in the documentation names commands and options that there are."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from docs.site.commands import commands
+from tests import documents
+
+PAGES = documents.pages()
+LINES = [(page, line) for page in PAGES for line in documents.command_lines(page)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_they_parse(page: str) -> None:
+    wrong = [
+        f"jitgen {line}: {mistake}"
+        for line in documents.command_lines(page)
+        if (mistake := documents.mistake(line))
+    ]
+
+    assert wrong == []
+
+
+def test_they_are_found() -> None:
+    """In blocks of consoles, in indented blocks, in sentences, behind variables and in chains."""
+    found = {page: list(documents.command_lines(page)) for page in PAGES}
+
+    assert len(LINES) > 250
+    assert "demo" in found["README.md"]
+    assert "prewarm deepseek-v3 --arch sm_90a" in found["docs/containers.md"]
+    assert any(line.startswith("show $NAME") for line in found["docs/kernel-engineer.md"])
+    assert any("--scales mx32" in line for line in found["docs/mxfp4.md"]), "continued lines"
+    assert {"doctor", "cache explain NAME"} <= {
+        line.strip() for line in found["docs/troubleshooting.md"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("shwo NAME", "no command shwo"),
+        ("show NAME --sauce", "--sauce"),
+        ("cache lst", "jitgen cache has no command lst"),
+        ("prewarm plan --arch --check extra --jobs", ""),
+        ("tune --space -g 8 --within 1.5 --budgets 3", "--budgets"),
+    ],
+)
+def test_mistakes_are_seen(line: str, says: str) -> None:
+    assert says in documents.mistake(line)
+    assert bool(documents.mistake(line)) == bool(says)
+
+
+def test_every_command_with_json_is_described() -> None:
+    """docs/json.md has a row for each command that takes --json: all of them do."""
+    rows = re.findall(r"^\| (`[^|]*`) \|", documents.text("docs/json.md"), re.MULTILINE)
+    words = set()
+    for row in rows:  # `cache dir`, `ls`, `stats`: the first word holds for those that follow
+        first, *others = (cell.split(" --")[0] for cell in re.findall(r"`([^`]*)`", row))
+        words |= {first, *others, *(f"{first.split()[0]} {other}" for other in others)}
+    for path, command in commands():
+        takes = any("--json" in option.opts for option in command.params)
+        whole = " ".join(path)
+
+        assert takes, f"jitgen {whole} does not take --json"
+        assert whole in words or (path[0] == "bench" and "bench" in words), (
+            f"docs/json.md says nothing of {whole}"
+        )
