@@ -14,6 +14,7 @@ from jitgen.ops.combine.dispatch import run
 from jitgen.ops.combine.validate import Arguments
 from jitgen.ops.launch import similar
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 
@@ -24,7 +25,7 @@ def combine(
     *,
     shared: Tensor | None = None,
     out: Tensor | None = None,
-    config: CombineConfig | None = None,
+    config: CombineConfig | Override | None = None,
 ) -> Tensor:
     """
     Add up the weighted rows of each token: what an MoE layer does behind its second GEMM.

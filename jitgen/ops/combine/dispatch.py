@@ -11,8 +11,10 @@ from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.combine.config import CombineConfig, CombineProblem
 from jitgen.ops.combine.validate import Arguments, Facts, validate
+from jitgen.ops.forced import forced
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.ops.values import check_places
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
 from jitgen.tuning.choice import edges_of
@@ -52,7 +54,7 @@ def new_out(given: Arguments) -> Tensor:
     return given.y.new_empty((given.inverse.shape[0], given.y.shape[-1]))
 
 
-def run(given: Arguments, config: CombineConfig | None, key: Key) -> Tensor:
+def run(given: Arguments, config: CombineConfig | Override | None, key: Key) -> Tensor:
     """
     Do what `combine` says, with every check, and remember the launch under `key`.
 
@@ -74,7 +76,7 @@ def run(given: Arguments, config: CombineConfig | None, key: Key) -> Tensor:
 
 
 def _prepare(
-    given: Arguments, config: CombineConfig | None, session: Session
+    given: Arguments, config: CombineConfig | Override | None, session: Session
 ) -> tuple[Launch, Family, int]:
     """
     Validate `given`, choose a config unless one is forced, and get a kernel.
@@ -92,15 +94,15 @@ def _prepare(
         wanted, neighbours = chosen(session, problem, facts.arch, "y")
         family = Family(edges=edges_of(problem, facts.arch), arch=facts.arch, problem=problem)
     else:  # whatever the tokens, it serves, and is never replaced
-        require_fit(config, given, facts)
-        wanted = config
+        wanted = require_fit(config, given, facts)
     function, served = nothing, wanted
     if facts.rows:
-        function, served = facts.device.entry(session, wanted, neighbours)
+        function, served = facts.device.entry(session, config or wanted, neighbours)
     launch = Launch(
         function=function,
         tail=facts.device.tail,
         config=served,
+        forced=config,
         awaited=None if served == wanted else wanted,
     )
     return launch, family, facts.rows
@@ -113,26 +115,15 @@ def problem_of(given: Arguments, facts: Facts) -> CombineProblem:
     )
 
 
-def require_config(config: object) -> None:
+def require_fit(asked: object, given: Arguments, facts: Facts) -> CombineConfig:
     """
-    Do nothing if `config` is one.
-
-    Raises:
-        InputError: It is not.
-    """
-    if not isinstance(config, CombineConfig):
-        raise InputError("config", f"must be a CombineConfig (got {type(config).__name__})")
-
-
-def require_fit(config: CombineConfig, given: Arguments, facts: Facts) -> None:
-    """
-    Do nothing if `config` is legal and made for a call like this.
+    Return the config that was `asked` for, which is legal and made for a call like this.
 
     Raises:
         InputError: It is no config, or one for another call.
         UnsupportedConfig: The target cannot run it.
     """
-    require_config(config)
+    config: CombineConfig = forced(asked, CombineConfig, facts.arch)
     wanted = CombineConfig(has_shared=given.shared is not None, tiling=config.tiling)
     if config != wanted:
         raise InputError(
@@ -140,3 +131,4 @@ def require_fit(config: CombineConfig, given: Arguments, facts: Facts) -> None:
             f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
         )
     require(config, facts.arch)
+    return config

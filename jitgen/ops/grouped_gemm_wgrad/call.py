@@ -15,6 +15,7 @@ from jitgen.ops.grouped_gemm_wgrad.dispatch import run
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments
 from jitgen.ops.launch import similar
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 
@@ -27,7 +28,7 @@ def grouped_gemm_wgrad(  # each is one thing to say
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     expected_m: int | None = None,
-    config: GroupedGemmWgradConfig | None = None,
+    config: GroupedGemmWgradConfig | Override | None = None,
 ) -> Tensor:
     """
     Sum over the rows of each group: the gradient of a grouped GEMM's weights.

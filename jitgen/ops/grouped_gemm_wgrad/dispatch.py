@@ -13,10 +13,12 @@ from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.forced import forced
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, Facts, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, prepared
 from jitgen.ops.values import check_values
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
 
@@ -48,7 +50,7 @@ def _zeros(_dy: Tensor, _a: Tensor, _groups: Tensor, out: Tensor, *_: Any) -> No
     out.zero_()
 
 
-def run(given: Arguments, config: GroupedGemmWgradConfig | None, key: Key) -> Tensor:
+def run(given: Arguments, config: GroupedGemmWgradConfig | Override | None, key: Key) -> Tensor:
     """
     Do what `grouped_gemm_wgrad` says, with every check, and remember the launch under `key`.
 
@@ -70,7 +72,7 @@ def run(given: Arguments, config: GroupedGemmWgradConfig | None, key: Key) -> Te
 
 
 def _prepare(
-    given: Arguments, config: GroupedGemmWgradConfig | None, session: Session
+    given: Arguments, config: GroupedGemmWgradConfig | Override | None, session: Session
 ) -> tuple[Launch, Family, int]:
     """
     Validate `given`, choose a config unless one is forced, and get a kernel.
@@ -87,15 +89,15 @@ def _prepare(
         wanted, neighbours = chosen(session, problem, facts.arch, "dy")
         family = Family.of(problem, facts, given.expected_m)
     else:  # whatever the rows, it serves, and is never replaced
-        require_fit(config, facts)
-        wanted = config
+        wanted = require_fit(config, facts)
     function, served = _zeros, wanted
     if facts.rows:
-        function, served = facts.device.entry(session, wanted, neighbours)
+        function, served = facts.device.entry(session, config or wanted, neighbours)
     launch = Launch(
         function=function,
         tail=facts.device.tail,
         config=served,
+        forced=config,
         awaited=None if served == wanted else wanted,
         columns=(facts.n, facts.k),
         out_dtype=TORCH[facts.out_dtype],
@@ -119,28 +121,15 @@ def problem_of(given: Arguments, facts: Facts) -> GroupedGemmWgradProblem:
     )
 
 
-def require_config(config: object) -> None:
+def require_fit(asked: object, facts: Facts) -> GroupedGemmWgradConfig:
     """
-    Do nothing if `config` is one.
-
-    Raises:
-        InputError: It is not.
-    """
-    if not isinstance(config, GroupedGemmWgradConfig):
-        raise InputError(
-            "config", f"must be a GroupedGemmWgradConfig (got {type(config).__name__})"
-        )
-
-
-def require_fit(config: GroupedGemmWgradConfig, facts: Facts) -> None:
-    """
-    Do nothing if `config` is legal and made for tensors like these.
+    Return the config that was `asked` for, which is legal and made for tensors like these.
 
     Raises:
         InputError: It is no config, or one for other tensors.
         UnsupportedConfig: The target cannot run it.
     """
-    require_config(config)
+    config: GroupedGemmWgradConfig = forced(asked, GroupedGemmWgradConfig, facts.arch)
     names = ("layout", "a_dtype", "out_dtype")
     if wrong := [name for name in names if getattr(config, name) != getattr(facts, name)]:
         raise InputError(
@@ -150,3 +139,4 @@ def require_fit(config: GroupedGemmWgradConfig, facts: Facts) -> None:
             + f" (got one for {config.words()})",
         )
     require(config, facts.arch)
+    return config

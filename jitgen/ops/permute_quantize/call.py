@@ -15,6 +15,7 @@ from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
 from jitgen.ops.permute_quantize.dispatch import run
 from jitgen.ops.permute_quantize.validate import Arguments
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 
@@ -33,7 +34,7 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
     power_of_two: bool = False,
     rounding: str = "up",
     out: Tensor | None = None,
-    config: PermuteQuantizeConfig | None = None,
+    config: PermuteQuantizeConfig | Override | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """
     Copy the rows of tokens to where their experts want them, and quantise them on the way.

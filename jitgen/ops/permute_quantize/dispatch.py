@@ -12,6 +12,7 @@ from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.forced import forced
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.ops.permute_quantize.config import (
     Format,
@@ -21,6 +22,7 @@ from jitgen.ops.permute_quantize.config import (
 )
 from jitgen.ops.permute_quantize.validate import Arguments, Facts, validate
 from jitgen.ops.values import check_places, check_values
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
 
@@ -113,7 +115,7 @@ def _counted(form: Format, offs: Tensor | None, num_groups: int) -> int:
     return num_groups if form.has_atoms and offs is not None else 0
 
 
-def run(given: Arguments, config: PermuteQuantizeConfig | None, key: Key) -> Result:
+def run(given: Arguments, config: PermuteQuantizeConfig | Override | None, key: Key) -> Result:
     """
     Do what `permute_quantize` says, with every check, and remember the launch under `key`.
 
@@ -138,7 +140,7 @@ def run(given: Arguments, config: PermuteQuantizeConfig | None, key: Key) -> Res
 
 
 def _prepare(
-    given: Arguments, config: PermuteQuantizeConfig | None, session: Session
+    given: Arguments, config: PermuteQuantizeConfig | Override | None, session: Session
 ) -> tuple[Launch, Family, int]:
     """
     Validate `given`, choose a config unless one is forced, and get a kernel.
@@ -156,16 +158,16 @@ def _prepare(
         wanted, neighbours = chosen(session, problem, facts.arch, "x")
         family = Family.of(problem, facts, None)
     else:  # whatever the tokens, it serves, and is never replaced
-        require_fit(config, given, facts)
-        wanted = config
+        wanted = require_fit(config, given, facts)
     function, served = nothing, wanted
     if facts.rows and given.permutation.numel():
-        function, served = facts.device.entry(session, wanted, neighbours)
+        function, served = facts.device.entry(session, config or wanted, neighbours)
     form = facts.format
     launch = Launch(
         function=function,
         tail=facts.device.tail,
         config=served,
+        forced=config,
         awaited=None if served == wanted else wanted,
         per_element=form.q_dtype.values_per_element,
         q_dtype=stored_as(form),
@@ -190,26 +192,16 @@ def problem_of(given: Arguments, facts: Facts) -> PermuteQuantizeProblem:
     )
 
 
-def require_config(config: object) -> None:
+def require_fit(asked: object, given: Arguments, facts: Facts) -> PermuteQuantizeConfig:
     """
-    Do nothing if `config` is one.
-
-    Raises:
-        InputError: It is not.
-    """
-    if not isinstance(config, PermuteQuantizeConfig):
-        raise InputError("config", f"must be a PermuteQuantizeConfig (got {type(config).__name__})")
-
-
-def require_fit(config: PermuteQuantizeConfig, given: Arguments, facts: Facts) -> None:
-    """
-    Do nothing if `config` is legal and made for a call like this; one that gathers serves any.
+    Return the config that was `asked` for, which is legal and made for a call like this; one that
+    gathers serves any.
 
     Raises:
         InputError: It is no config, or one for another call.
         UnsupportedConfig: The target cannot run it.
     """
-    require_config(config)
+    config: PermuteQuantizeConfig = forced(asked, PermuteQuantizeConfig, facts.arch)
     walk = Walk.GATHER if config.walk is Walk.GATHER else facts.walk
     wanted = PermuteQuantizeConfig(
         layout=facts.layout,
@@ -225,6 +217,7 @@ def require_fit(config: PermuteQuantizeConfig, given: Arguments, facts: Facts) -
             f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
         )
     require(config, facts.arch)
+    return config
 
 
 def _check_values(given: Arguments, facts: Facts) -> None:

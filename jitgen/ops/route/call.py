@@ -15,6 +15,7 @@ from jitgen.ops.route.dispatch import run
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import Arguments
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 
@@ -31,7 +32,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
     first_expert: int = 0,
     local_experts: int | None = None,
     out: Routing | None = None,
-    config: RouteConfig | None = None,
+    config: RouteConfig | Override | None = None,
 ) -> Routing:
     """
     Choose the experts of every token, and sort its pairs by them: what an MoE layer begins with.
@@ -141,7 +142,7 @@ def sort_pairs(
     first_expert: int = 0,
     local_experts: int | None = None,
     out: Sorting | None = None,
-    config: RouteConfig | None = None,
+    config: RouteConfig | Override | None = None,
 ) -> Sorting:
     """
     Sort pairs of tokens and experts that somebody else chose, as `route` sorts its own.

@@ -12,10 +12,12 @@ from jitgen.config import Config
 from jitgen.errors import InputError
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.forced import forced
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, prepared
 from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import Arguments, Facts, validate
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require, rules
 from jitgen.tuning.choice import edges_of
@@ -71,7 +73,7 @@ def _indices(like: Tensor, tokens: int, top_k: int, groups: int, num_ids: int) -
     return [like.new_empty(shape, dtype=torch.int32) for shape in shapes]
 
 
-def run(given: Arguments, config: RouteConfig | None, key: Key) -> Any:
+def run(given: Arguments, config: RouteConfig | Override | None, key: Key) -> Any:
     """
     Do what `route` or `sort_pairs` says, with every check, and remember the launch under `key`.
 
@@ -95,7 +97,7 @@ def run(given: Arguments, config: RouteConfig | None, key: Key) -> Any:
 
 
 def _prepare(
-    given: Arguments, config: RouteConfig | None, session: Session
+    given: Arguments, config: RouteConfig | Override | None, session: Session
 ) -> tuple[Launch, Family, int]:
     """
     Validate `given`, choose a config unless one is forced, and get a kernel.
@@ -112,17 +114,17 @@ def _prepare(
         wanted, neighbours = chosen(session, problem, facts.arch, given.name)
         family = Family(edges=edges_of(problem, facts.arch), arch=facts.arch, problem=problem)
     else:  # whatever the rows, it serves, and is never replaced
-        require_fit(config, facts)
-        wanted = config
+        wanted = require_fit(config, facts)
     function, served = _nobody, wanted
     if facts.tokens:
-        function, served = facts.device.entry(session, wanted, neighbours)
+        function, served = facts.device.entry(session, config or wanted, neighbours)
     tiling = served.tiling  # type: ignore[attr-defined]
     num_sms = facts.device.tail[0] if facts.device.tail else 0
     launch = Launch(
         function=function,
         tail=(*given.numbers, *facts.device.tail),
         config=served,
+        forced=config,
         awaited=None if served == wanted else wanted,
         top_k=facts.top_k,
         local_experts=facts.local_experts,
@@ -141,26 +143,15 @@ def _nobody(*given: Any) -> None:
     offs.zero_()
 
 
-def require_config(config: object) -> None:
+def require_fit(asked: object, facts: Facts) -> RouteConfig:
     """
-    Do nothing if `config` is one.
-
-    Raises:
-        InputError: It is not.
-    """
-    if not isinstance(config, RouteConfig):
-        raise InputError("config", f"must be a RouteConfig (got {type(config).__name__})")
-
-
-def require_fit(config: RouteConfig, facts: Facts) -> None:
-    """
-    Do nothing if `config` is legal and made for a call like this.
+    Return the config that was `asked` for, which is legal and made for a call like this.
 
     Raises:
         InputError: It is no config, or one for another call.
         UnsupportedConfig: The target cannot run it.
     """
-    require_config(config)
+    config: RouteConfig = forced(asked, RouteConfig, facts.arch)
     wanted = RouteConfig(
         scoring=facts.scoring,
         scores_dtype=facts.scores_dtype,
@@ -178,3 +169,4 @@ def require_fit(config: RouteConfig, facts: Facts) -> None:
     least = rules(facts.arch, "route").experts_for(facts)  # type: ignore[attr-defined]
     if config.experts < least:
         raise InputError("config", f"must be for at least {least} experts (got {config.experts})")
+    return config

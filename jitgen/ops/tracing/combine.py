@@ -14,20 +14,21 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
-from jitgen.errors import InputError
 from jitgen.ops.combine import call as eager
 from jitgen.ops.combine.config import CombineConfig
-from jitgen.ops.combine.dispatch import new_out, require_config, require_fit
+from jitgen.ops.combine.dispatch import new_out, require_fit
 from jitgen.ops.combine.validate import Arguments, validate
+from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.tracing.library import Operation, register
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 _ARGUMENTS = "Tensor y, Tensor inverse, Tensor topk_weights, Tensor? shared=None, str? config=None"
 _NAMES = tuple(part.split("=")[0].split()[-1] for part in _ARGUMENTS.split(", "))
 
 
-def record(given: Arguments, config: CombineConfig | None) -> Tensor:
+def record(given: Arguments, config: CombineConfig | Override | None) -> Tensor:
     """
     Do what `combine` says, through torch's dispatcher.
 
@@ -50,7 +51,7 @@ def call(given: Arguments, config: str | None) -> Tensor:
     return given.out
 
 
-def name_of(config: CombineConfig | None, device: torch.device) -> str | None:
+def name_of(config: CombineConfig | Override | None, device: torch.device) -> str | None:
     """
     Return what stands for `config` in a graph: the kernel's name on `device`.
 
@@ -59,11 +60,10 @@ def name_of(config: CombineConfig | None, device: torch.device) -> str | None:
     """
     if config is None:
         return None
-    require_config(config)
-    return config.name(devices.find(device, current.get(), "y").arch)
+    return graph_name(config, CombineConfig, devices.find(device, current.get(), "y").arch)
 
 
-def _check(given: Arguments, config: CombineConfig | None) -> None:
+def _check(given: Arguments, config: CombineConfig | Override | None) -> None:
     """
     Raise what a call without a tracer would.
 
@@ -83,12 +83,10 @@ def _check(given: Arguments, config: CombineConfig | None) -> None:
 
 
 @cache
-def _config(name: str, arch: Arch) -> CombineConfig:
+def _config(name: str, arch: Arch) -> CombineConfig | Override:
     """Return the config called `name`: the same object each time, as launches are kept by it."""
-    config, of_name = CombineConfig.parse(name)
-    if of_name is not arch:
-        raise InputError("config", f"must be for {arch}, as the tensors are (got {name})")
-    return config
+    found: CombineConfig | Override = of_graph(name, CombineConfig, arch)
+    return found
 
 
 def _arguments(out: Tensor | None, *given: Any) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def _fc2_name(config: MoeFc2DenseConfig | Override, device: torch.device) -> str
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _wgrad_name(config: GroupedGemmWgradConfig, device: torch.device) -> str | None:
+def _wgrad_name(config: GroupedGemmWgradConfig | Override, device: torch.device) -> str | None:
     """Return the same for the gradient of weights."""
     _kept[id(config)] = config
     return wgrad.name_of(config, device)
@@ -181,7 +181,7 @@ def grouped_gemm_wgrad(  # as the public one
     out: Tensor | None,
     out_dtype: torch.dtype | None,
     expected_m: int | None,
-    config: GroupedGemmWgradConfig | None,
+    config: GroupedGemmWgradConfig | Override | None,
 ) -> Tensor:
     """Call the operation, which is all that the graph holds."""
     given = WgradArguments(

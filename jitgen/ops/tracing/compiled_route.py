@@ -14,12 +14,13 @@ from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import Arguments
 from jitgen.ops.tracing import route as traced
+from jitgen.runtime.override import Override
 
-_kept: dict[int, RouteConfig] = {}
+_kept: dict[int, RouteConfig | Override] = {}
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _name(config: RouteConfig, device: torch.device) -> str | None:
+def _name(config: RouteConfig | Override, device: torch.device) -> str | None:
     """Return what stands for `config` in a graph, and keep it, for its identity is guarded on."""
     _kept[id(config)] = config
     return traced.name_of(config, device, "scores")
@@ -37,7 +38,7 @@ def route(  # noqa: PLR0913, PLR0917  # as the public one
     first_expert: int,
     local_experts: int | None,
     out: Routing | None,
-    config: RouteConfig | None,
+    config: RouteConfig | Override | None,
 ) -> Routing:
     """Call the operation, which is all that the graph holds."""
     given = Arguments(
@@ -63,7 +64,7 @@ def sort_pairs(
     first_expert: int,
     local_experts: int | None,
     out: Sorting | None,
-    config: RouteConfig | None,
+    config: RouteConfig | Override | None,
 ) -> Sorting:
     """Call the operation, which is all that the graph holds."""
     given = Arguments(

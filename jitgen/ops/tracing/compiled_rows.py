@@ -17,12 +17,13 @@ from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
 from jitgen.ops.permute_quantize.validate import Arguments
 from jitgen.ops.tracing import combine as combining
 from jitgen.ops.tracing import permute_quantize as permuting
+from jitgen.runtime.override import Override
 
-_kept: dict[int, Config] = {}
+_kept: dict[int, Config | Override] = {}
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _permute_name(config: PermuteQuantizeConfig, device: torch.device) -> str | None:
+def _permute_name(config: PermuteQuantizeConfig | Override, device: torch.device) -> str | None:
     """
     Return what stands for `config` in a graph.
 
@@ -34,7 +35,7 @@ def _permute_name(config: PermuteQuantizeConfig, device: torch.device) -> str | 
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _combine_name(config: CombineConfig, device: torch.device) -> str | None:
+def _combine_name(config: CombineConfig | Override, device: torch.device) -> str | None:
     """Return the same for another operation."""
     _kept[id(config)] = config
     return combining.name_of(config, device)
@@ -54,7 +55,7 @@ def permute_quantize(  # noqa: PLR0913, PLR0917  # as the public one
     power_of_two: bool,
     rounding: str,
     out: Tensor | None,
-    config: PermuteQuantizeConfig | None,
+    config: PermuteQuantizeConfig | Override | None,
 ) -> tuple[Tensor, Tensor | None]:
     """Call the operation, which is all that the graph holds."""
     given = Arguments(
@@ -81,7 +82,7 @@ def combine(
     topk_weights: Tensor,
     shared: Tensor | None,
     out: Tensor | None,
-    config: CombineConfig | None,
+    config: CombineConfig | Override | None,
 ) -> Tensor:
     """Call the operation, which is all that the graph holds."""
     given = CombineArguments(

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
-from jitgen.errors import InputError
+from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.grouped_gemm_wgrad import call as eager
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
-from jitgen.ops.grouped_gemm_wgrad.dispatch import require_config, require_fit
+from jitgen.ops.grouped_gemm_wgrad.dispatch import require_fit
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, validate
 from jitgen.ops.tracing.library import Operation, register
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 _ARGUMENTS = (
@@ -32,7 +33,7 @@ _ARGUMENTS = (
 _NAMES = tuple(part.split("=")[0].split()[-1] for part in _ARGUMENTS.split(", "))
 
 
-def record(given: Arguments, config: GroupedGemmWgradConfig | None) -> Tensor:
+def record(given: Arguments, config: GroupedGemmWgradConfig | Override | None) -> Tensor:
     """
     Do what `grouped_gemm_wgrad` says, through torch's dispatcher.
 
@@ -55,7 +56,7 @@ def call(given: Arguments, config: str | None) -> Tensor:
     return given.out
 
 
-def name_of(config: GroupedGemmWgradConfig | None, device: torch.device) -> str | None:
+def name_of(config: GroupedGemmWgradConfig | Override | None, device: torch.device) -> str | None:
     """
     Return what stands for `config` in a graph: the kernel's name on `device`.
 
@@ -64,11 +65,10 @@ def name_of(config: GroupedGemmWgradConfig | None, device: torch.device) -> str 
     """
     if config is None:
         return None
-    require_config(config)
-    return config.name(devices.find(device, current.get()).arch)
+    return graph_name(config, GroupedGemmWgradConfig, devices.find(device, current.get()).arch)
 
 
-def _check(given: Arguments, config: GroupedGemmWgradConfig | None) -> None:
+def _check(given: Arguments, config: GroupedGemmWgradConfig | Override | None) -> None:
     """
     Raise what a call without a tracer would.
 
@@ -90,12 +90,10 @@ def _check(given: Arguments, config: GroupedGemmWgradConfig | None) -> None:
 
 
 @cache
-def _config(name: str, arch: Arch) -> GroupedGemmWgradConfig:
+def _config(name: str, arch: Arch) -> GroupedGemmWgradConfig | Override:
     """Return the config called `name`: the same object each time, as launches are kept by it."""
-    config, of_name = GroupedGemmWgradConfig.parse(name)
-    if of_name is not arch:
-        raise InputError("config", f"must be for {arch}, as the tensors are (got {name})")
-    return config
+    found: GroupedGemmWgradConfig | Override = of_graph(name, GroupedGemmWgradConfig, arch)
+    return found
 
 
 def _arguments(out: Tensor | None, *given: Any) -> dict[str, Any]:

@@ -15,19 +15,19 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
-from jitgen.errors import InputError
+from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.permute_quantize import call as eager
 from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
 from jitgen.ops.permute_quantize.dispatch import (
     Result,
     new_q,
     new_scale,
-    require_config,
     require_fit,
 )
 from jitgen.ops.permute_quantize.validate import Arguments, format_of, validate
 from jitgen.ops.tracing.library import Operation, register
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 _ARGUMENTS = (
@@ -39,7 +39,7 @@ _ARGUMENTS = (
 _NAMES = tuple(part.split("=")[0].split()[-1] for part in _ARGUMENTS.split(", "))
 
 
-def record(given: Arguments, config: PermuteQuantizeConfig | None) -> Result:
+def record(given: Arguments, config: PermuteQuantizeConfig | Override | None) -> Result:
     """
     Do what `permute_quantize` says, through torch's dispatcher.
 
@@ -64,7 +64,7 @@ def call(given: Arguments, config: str | None) -> Result:
     return q, scale if _form(given).has_own_scales else given.scale
 
 
-def name_of(config: PermuteQuantizeConfig | None, device: torch.device) -> str | None:
+def name_of(config: PermuteQuantizeConfig | Override | None, device: torch.device) -> str | None:
     """
     Return what stands for `config` in a graph: the kernel's name on `device`.
 
@@ -73,15 +73,14 @@ def name_of(config: PermuteQuantizeConfig | None, device: torch.device) -> str |
     """
     if config is None:
         return None
-    require_config(config)
-    return config.name(devices.find(device, current.get(), "x").arch)
+    return graph_name(config, PermuteQuantizeConfig, devices.find(device, current.get(), "x").arch)
 
 
 def _form(given: Arguments) -> Any:
     return format_of(given.scale_granularity, given.q_dtype)
 
 
-def _check(given: Arguments, config: PermuteQuantizeConfig | None) -> None:
+def _check(given: Arguments, config: PermuteQuantizeConfig | Override | None) -> None:
     """
     Raise what a call without a tracer would.
 
@@ -101,12 +100,10 @@ def _check(given: Arguments, config: PermuteQuantizeConfig | None) -> None:
 
 
 @cache
-def _config(name: str, arch: Arch) -> PermuteQuantizeConfig:
+def _config(name: str, arch: Arch) -> PermuteQuantizeConfig | Override:
     """Return the config called `name`: the same object each time, as launches are kept by it."""
-    config, of_name = PermuteQuantizeConfig.parse(name)
-    if of_name is not arch:
-        raise InputError("config", f"must be for {arch}, as the tensors are (got {name})")
-    return config
+    found: PermuteQuantizeConfig | Override = of_graph(name, PermuteQuantizeConfig, arch)
+    return found
 
 
 def _arguments(out: Tensor | None, *given: Any) -> dict[str, Any]:

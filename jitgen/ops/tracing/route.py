@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
-from jitgen.errors import InputError
+from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.route import call as eager
 from jitgen.ops.route.config import RouteConfig
-from jitgen.ops.route.dispatch import require_config, require_fit
+from jitgen.ops.route.dispatch import require_fit
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import Arguments, shapes, validate
 from jitgen.ops.tracing.library import Operation, register
 from jitgen.runtime import devices
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 _CHOICE = (
@@ -44,7 +45,7 @@ def _written(names: tuple[str, ...]) -> str:
     return ", ".join(f"Tensor({letter}!) {name}" for letter, name in letters)
 
 
-def record(given: Arguments, config: RouteConfig | None) -> Routing | Sorting:
+def record(given: Arguments, config: RouteConfig | Override | None) -> Routing | Sorting:
     """
     Do what `route` or `sort_pairs` says, through torch's dispatcher.
 
@@ -74,7 +75,7 @@ def call(given: Arguments, config: str | None) -> Routing | Sorting:
     return given.out
 
 
-def name_of(config: RouteConfig | None, device: torch.device, name: str) -> str | None:
+def name_of(config: RouteConfig | Override | None, device: torch.device, name: str) -> str | None:
     """
     Return what stands for `config` in a graph: the kernel's name on `device`, that of the argument
     called `name`.
@@ -84,11 +85,10 @@ def name_of(config: RouteConfig | None, device: torch.device, name: str) -> str 
     """
     if config is None:
         return None
-    require_config(config)
-    return config.name(devices.find(device, current.get(), name).arch)
+    return graph_name(config, RouteConfig, devices.find(device, current.get(), name).arch)
 
 
-def _check(given: Arguments, config: RouteConfig | None) -> dict[str, tuple[int, ...]]:
+def _check(given: Arguments, config: RouteConfig | Override | None) -> dict[str, tuple[int, ...]]:
     """Raise what a call without a tracer would; return the shapes of the results."""
     facts = validate(given, current.get())
     if config is not None:
@@ -97,12 +97,10 @@ def _check(given: Arguments, config: RouteConfig | None) -> dict[str, tuple[int,
 
 
 @cache
-def _config(name: str, arch: Arch) -> RouteConfig:
+def _config(name: str, arch: Arch) -> RouteConfig | Override:
     """Return the config called `name`: the same object each time, as launches are kept by it."""
-    config, of_name = RouteConfig.parse(name)
-    if of_name is not arch:
-        raise InputError("config", f"must be for {arch}, as the tensors are (got {name})")
-    return config
+    found: RouteConfig | Override = of_graph(name, RouteConfig, arch)
+    return found
 
 
 _DEFAULTS: dict[str, Any] = {
