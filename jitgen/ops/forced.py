@@ -33,7 +33,8 @@ def forced(config: object, kind: type[Config], arch: Arch) -> Any:
     if not isinstance(plain, kind):
         got = type(plain).__name__ + (f" in {config.path}" if isinstance(config, Override) else "")
         hint = f"; the source in a file is jitgen.override({plain!r})" if _is_path(plain) else ""
-        raise InputError("config", f"must be a {kind.__name__} (got {got}){hint}")
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise InputError("config", f"must be {article} {kind.__name__} (got {got}){hint}")
     return plain
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -239,6 +240,17 @@ class TestUnpacking:
 
         for each in (in_torch, found, mine):
             assert not any(differ(*pair).any() for pair in zip(each, expected, strict=True))
+
+    def test_an_edited_kernel(self, shared_cache: None, tmp_path: Path) -> None:
+        """It was refused, as it was no config."""
+        weights, path = weights_of("exact1"), tmp_path / "mine.py"
+        text = render(config_of("exact1_k4"), "sm_90a").text
+        path.write_text(f"{text}\n# edited\n", encoding="utf-8")
+        with device("sm_90a", num_sms=2) as reports:
+            found = quantize.unpack_mxfp4(weights, config=jitgen.override(path))
+
+        assert len(reports) == 1
+        assert not any(differ(*pair).any() for pair in zip(found, unpacked(weights), strict=True))
 
     @pytest.mark.parametrize(
         ("given", "message"),

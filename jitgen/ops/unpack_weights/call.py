@@ -19,10 +19,12 @@ from jitgen.events import warn_once
 from jitgen.formats import unpacked as in_torch
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.ops import calling as common
+from jitgen.ops.forced import forced
 from jitgen.ops.launch import chosen
 from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require, rules, target
 
@@ -34,7 +36,7 @@ def unpack_mxfp4(
     weights: PreparedWeights,
     *,
     out: Result | None = None,
-    config: UnpackWeightsConfig | None = None,
+    config: UnpackWeightsConfig | Override | None = None,
 ) -> Result:
     """
     Turn prepared MXFP4 weights into FP8 ones with scales of rows, as `grouped_gemm` takes them.
@@ -115,7 +117,7 @@ def _is_done(
     weights: PreparedWeights,
     result: Result,
     device: Device,
-    config: UnpackWeightsConfig | None,
+    config: UnpackWeightsConfig | Override | None,
     session: Session,
 ) -> bool:
     """Launch a kernel; say whether there was one."""
@@ -130,14 +132,14 @@ def _is_done(
         )
         wanted, neighbours = chosen(session, problem, device.arch, "weights")
     else:
-        _require_fit(config, weights)
-        require(config, device.arch)
-        wanted = config
+        wanted = forced(config, UnpackWeightsConfig, device.arch)
+        _require_fit(wanted, weights)
+        require(wanted, device.arch)
     alignment = rules(device.arch, _OP).alignment
     for name, tensor in (("weights", weights.values), ("out[0]", result[0])):
         common.check_memory(name, tensor, ("weights", weights.values), alignment, has_memory=True)
     try:
-        function, _ = device.entry(session, wanted, neighbours)
+        function, _ = device.entry(session, config or wanted, neighbours)
     except KernelMiss as miss:
         if config is not None:
             raise
@@ -148,8 +150,6 @@ def _is_done(
 
 
 def _require_fit(config: Any, weights: PreparedWeights) -> None:
-    if not isinstance(config, UnpackWeightsConfig):
-        raise InputError("config", f"must be an UnpackWeightsConfig (got {type(config).__name__})")
     if config.b_layout is not weights.layout:
         raise InputError(
             "config",
