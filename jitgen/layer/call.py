@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
+from jitgen.errors import InputError
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import CHUNK_TOKENS, MoEConfig
 from jitgen.layer.weights import ExpertWeights, Matrices
@@ -77,7 +79,8 @@ def moe(  # noqa: PLR0913  # each is one thing to say
             experts here, which saves the launch that sorts. Its values are not checked.
         shared: (T, H) bfloat16, added at the end: the result of experts that all tokens share.
         out: (T, H) bfloat16, H contiguous: where the result goes; it may be x.
-        workspace: Memory between the launches; None: torch's allocator is asked.
+        workspace: Memory between the launches; None: torch's allocator is asked. What torch
+            compiles asks that, too.
         chunk_tokens: More tokens than these go through in several passes, which bounds memory.
         min_latency: As for `jitgen.grouped_gemm`.
 
@@ -138,14 +141,37 @@ def run(  # what a call and a module have in common
         _check(chain, x, topk_weights, topk_ids, shared, out)
         pairs = None if sorting is None else _sorted(chain, sorting, topk_ids)
         if workspace is not None:
+            _require_workspace(workspace)
             workspace.require(chain.config, chain.weights)
+            workspace = None if is_compiling() else workspace  # a view of each size is a graph
         out = x.new_empty(x.shape) if out is None else out
-        ids, counts = topk_ids.to(torch.int32).contiguous(), topk_weights.contiguous()
+        ids, counts = _short(topk_ids, chain.config.experts), topk_weights.contiguous()
         return chain.run_in_chunks(x, counts, ids, shared, out, workspace, pairs)
+
+
+def _short(topk_ids: Tensor, experts: int) -> Tensor:
+    """Return them as int32, dense; a number that int32 lacks must not become an expert's."""
+    if topk_ids.dtype is torch.int64:
+        topk_ids = topk_ids.clamp(-1, experts).to(torch.int32)
+    return topk_ids.contiguous()
+
+
+def _require_workspace(given: object) -> None:
+    if not isinstance(given, Workspace):
+        raise InputError(
+            "workspace",
+            f"must be a jitgen.Workspace, or None (got {type(given).__name__})",
+        )
 
 
 def _sorted(chain: Chain, given: Routing | Sorting, topk_ids: Tensor) -> Sorting:
     """Return what is known of the rows of a call's pairs, if it can be theirs."""
+    if not isinstance(given, Routing | Sorting):
+        raise InputError(
+            "sorting",
+            "must be what jitgen.route or jitgen.sort_pairs gave, or None "
+            f"(got {type(given).__name__})",
+        )
     found = Sorting(*given[-3:])
     for name, shape in (
         ("offs", (chain.weights.groups,)),

@@ -8,6 +8,7 @@ from typing import Any
 from jitgen.errors import InputError
 from jitgen.frozen import frozen
 from jitgen.ops.silu_mul_quantize.config import Activation
+from jitgen.ops.silu_mul_quantize.validate import is_number
 
 CHUNK_TOKENS = 16384
 """Tokens that go through the chain at once: of DeepSeek-V3's sizes they take 2.9 GB between."""
@@ -55,6 +56,11 @@ class MoEConfig:
         if self.top_k > self.experts:
             raise InputError("top_k", f"must be at most experts, {self.experts} (got {self.top_k})")
         _require_count("first_expert", self.first_expert, least=0)
+        if self.first_expert >= self.experts:
+            raise InputError(
+                "first_expert",
+                f"must be one of the {self.experts} experts, from 0 on (got {self.first_expert})",
+            )
         if self.local_experts is None:
             object.__setattr__(self, "local_experts", self.experts - self.first_expert)
         _require_count("local_experts", self.local_experts, least=1)
@@ -64,6 +70,9 @@ class MoEConfig:
                 f"must end with the last of {self.experts} experts (got {self.local_experts} from "
                 f"{self.first_expert} on)",
             )
+        self._check_activation()
+
+    def _check_activation(self) -> None:
         if self.activation not in tuple(Activation):
             raise InputError(
                 "activation", f"must be one of {', '.join(Activation)} (got {self.activation!r})"
@@ -73,6 +82,13 @@ class MoEConfig:
             if (getattr(self, name) is not None) != is_limited:
                 what = "is required for" if is_limited else "belongs to"
                 raise InputError(name, f"{what} swiglu_oai (got {getattr(self, name)!r})")
+            if is_limited and not is_number(getattr(self, name)):
+                raise InputError(name, f"must be a finite number (got {getattr(self, name)!r})")
+        for name, allowed in (("interleaved", (False, True)), ("min_latency", (None, False, True))):
+            value = getattr(self, name)
+            if not any(value is each for each in allowed):
+                names = " or ".join(map(str, allowed))
+                raise InputError(name, f"must be {names} (got {value!r})")
 
     @property
     def groups(self) -> int:

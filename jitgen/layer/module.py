@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from jitgen.config import Arch, Config
 from jitgen.errors import InputError
@@ -58,16 +59,23 @@ class MoELayer(nn.Module):
         workspace: Workspace | None = None,
     ) -> None:
         super().__init__()
+        for name, given, kind in (
+            ("config", config, MoEConfig),
+            ("weights", weights, ExpertWeights),
+            ("workspace", workspace, Workspace | None),
+        ):
+            if not isinstance(given, kind):
+                wanted_type = getattr(kind, "__name__", "Workspace, or None")
+                raise InputError(
+                    name, f"must be a jitgen.{wanted_type} (got {type(given).__name__})"
+                )
         have = (weights.groups, weights.hidden, weights.intermediate)
         wanted = (config.groups, config.hidden, config.intermediate)
         if have != wanted:
             raise InputError(
                 "weights", f"must have G, H, I = {wanted}, as the config says (got {have})"
             )
-        if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
-            raise InputError(
-                "max_tokens", f"must be an integer of at least 1, or None (got {max_tokens!r})"
-            )
+        plans.require_tokens(max_tokens)
         self.config = config
         self.max_tokens = max_tokens
         self._like = weights
@@ -75,7 +83,7 @@ class MoELayer(nn.Module):
         for name, tensor in weights.tensors.items():
             self.register_buffer(name, tensor)
         self._chain = self._bind()
-        self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_reload)  # type: ignore[no-untyped-call]
 
     @property
     def weights(self) -> ExpertWeights:
@@ -110,7 +118,8 @@ class MoELayer(nn.Module):
             shared: (T, H) bfloat16, added at the end.
             out: (T, H) bfloat16: where the result goes.
         """
-        return run(self._chain, x, topk_weights, topk_ids, shared, out, self.workspace, sorting)
+        workspace = None if is_compiling() else self.workspace
+        return run(self._chain, x, topk_weights, topk_ids, shared, out, workspace, sorting)
 
     def plan(
         self,
@@ -127,7 +136,9 @@ class MoELayer(nn.Module):
             arch: The target; None: the one that this process would use.
             name: What the plan is called.
         """
-        return plans.of(self._chain, max_tokens or self.max_tokens, arch, name=name)
+        return plans.of(
+            self._chain, self.max_tokens if max_tokens is None else max_tokens, arch, name=name
+        )
 
     def problems(
         self, arch: Arch | str | None = None, max_tokens: int | None = None
@@ -222,14 +233,13 @@ class MoELayer(nn.Module):
         self._like = self._chain.weights
         return self
 
-    def _bind(self, *, are_others: bool = False) -> Chain:
+    def _bind(self) -> Chain:
         """Return the chain over the buffers as they are now."""
         tensors = {name: getattr(self, name) for name in self._like.tensors}
-        weights = self._like.of(tensors, are_others=are_others)
-        return Chain(config=self.config, weights=weights)
+        return Chain(config=self.config, weights=self._like.of(tensors))
 
 
-def _loaded(layer: MoELayer, *_: object) -> None:
-    """Let the chain of a layer have the weights that were loaded in the place of its own."""
-    layer._chain = layer._bind(are_others=True)
-    layer._like = layer._chain.weights
+def _reload(layer: MoELayer, *_: object) -> None:
+    """Let the chain of a layer have values that were loaded, of which other things are known."""
+    layer._like = layer._bind().weights.looked_at()
+    layer._chain = layer._bind()

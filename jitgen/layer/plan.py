@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jitgen.config import Arch
+from jitgen.errors import InputError
 from jitgen.layer.chain import Chain
 from jitgen.layer.early import EARLY_TOKENS, mean_rows
 from jitgen.layer.problems import of_rows, of_tokens
@@ -23,8 +24,12 @@ def of(chain: Chain, max_tokens: int | None, arch: Arch | str | None, *, name: s
         max_tokens: Most tokens of a call; None: those of a chunk.
         arch: The target, which says who gathers by what; None: the one at hand.
         name: What the plan is called.
+
+    Raises:
+        InputError: `max_tokens` is no such number.
     """
     config, weights = chain.config, chain.weights
+    require_tokens(max_tokens)
     tokens = min(max_tokens or config.chunk_tokens, config.chunk_tokens)
     by_token = tuple(of_tokens(config, weights, target(arch)))
     by_row = tuple(of_rows(config, weights))
@@ -51,6 +56,14 @@ def _parts(tokens: int, starts_early: bool) -> Iterator[tuple[int, int, bool]]:
         yield 1, few, True
     if tokens > few:
         yield few + 1, tokens, False
+
+
+def require_tokens(max_tokens: object) -> None:
+    """Require a number of tokens, or None."""
+    if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
+        raise InputError(
+            "max_tokens", f"must be an integer of at least 1, or None (got {max_tokens!r})"
+        )
 
 
 def target(arch: Arch | str | None) -> Arch:

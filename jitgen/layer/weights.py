@@ -138,13 +138,10 @@ class ExpertWeights:
                 found[name] = getattr(self, name)
         return found
 
-    def of(self, tensors: dict[str, Tensor], *, are_others: bool = False) -> ExpertWeights:
+    def of(self, tensors: dict[str, Tensor]) -> ExpertWeights:
         """
-        Return weights of the same form in other memory.
-
-        Args:
-            tensors: By the names that `tensors` gives those of this one.
-            are_others: They hold other numbers, of which nobody knows what is known of these.
+        Return the same weights in other memory, which `tensors` names as those of this one; they
+        may be those of some of the experts.
         """
         fields: dict[str, Any] = {"activations": self.activations}
         for name in ("w13", "w2"):
@@ -155,11 +152,25 @@ class ExpertWeights:
                     each,
                     values=tensors[name],
                     factor=tensors[f"{name}_factor"],
-                    row_spread=None if are_others else each.row_spread,
                 )
         for name in ("w13_scale", "w2_scale", "w13_bias", "w2_bias"):
             fields[name] = tensors.get(name)
         return ExpertWeights(**fields)
+
+    def looked_at(self) -> ExpertWeights:
+        """
+        Return weights whose values changed, with what is known of them: rows of prepared ones are
+        looked at where they were before. That waits for the device; of values that nobody has, on
+        ``meta`` or in a trace, nothing is known then.
+        """
+        found: dict[str, Any] = {}
+        for name in ("w13", "w2"):
+            each = getattr(self, name)
+            if isinstance(each, PreparedWeights) and each.row_spread is not None:
+                is_there = not (each.values.is_meta or common.is_traced((each.values,)))
+                unknown = replace(each, row_spread=None)
+                found[name] = unknown.with_row_spread() if is_there else unknown
+        return replace(self, **found) if found else self
 
 
 def _shape(each: Matrices) -> tuple[int, int, int]:

@@ -39,13 +39,56 @@ def check_values(
     Raises:
         InputError: A value is wrong; it says which, and where.
     """
-    if found is None or not settings.check:
-        return
-    if found.is_cuda and torch.cuda.is_current_stream_capturing():
+    if found is None or not _is_looked_at(found):
         return
     {Layout.RAGGED: _ends, Layout.MASKED: _counts}.get(layout, _indices)(
         ARGUMENT[layout], found.cpu(), (rows, groups, start)
     )
+
+
+def check_places(
+    name: str, found: Tensor | None, count: int, what: str, *, owners: Tensor | None = None
+) -> None:
+    """
+    Do nothing unless JITGEN_CHECK is on; then require values that are places of something, or -1.
+
+    Args:
+        name: The argument.
+        found: Its tensor, int32; None: nothing to look at.
+        count: How many places there are.
+        what: What is there.
+        owners: offs or masked_m: what lies in rows of no group does not count; None: all does.
+
+    Raises:
+        InputError: A value is wrong; it says which, and where.
+    """
+    if found is None or not _is_looked_at(found):
+        return
+    values = found.cpu()
+    beyond = (values < -1) | (values >= count)
+    if owners is not None:
+        beyond &= _owned(values, owners.cpu())
+    if (place := _first(beyond.flatten())) is not None:
+        where = torch.unravel_index(torch.tensor(place), values.shape)
+        raise InputError(
+            name,
+            f"must be one of {count} {what}, or -1 for nothing (got {int(values.flatten()[place])} "
+            f"at {[int(each) for each in where]})",
+        )
+
+
+def _owned(values: Tensor, owners: Tensor) -> Tensor:
+    """Say which rows belong to a group: of (G, M) as masked_m says, of (M,) as offs does."""
+    rows = torch.arange(values.shape[-1])
+    if values.dim() == 2:
+        return rows < owners.unsqueeze(-1)
+    return rows < owners[-1]
+
+
+def _is_looked_at(found: Tensor) -> bool:
+    if not settings.check:
+        return False
+    return not (found.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 _Sizes = tuple[int, int | None, int]

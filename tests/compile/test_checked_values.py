@@ -31,9 +31,39 @@ def ids(*runs: tuple[int, int]) -> Tensor:
     return torch.cat([torch.full((count,), group, dtype=torch.int32) for group, count in runs])
 
 
+PAIRS = {"top_k": 2, "scale_granularity": "none"}
+FEW = torch.ones(3, 64).bfloat16()
 ROWS = torch.ones(300, 64).bfloat16()
 Call = Callable[[], Any]
 WRONG: list[tuple[str, Call, str]] = [
+    # Nobody looked at these two, with which kernels read far behind a tensor.
+    (
+        "a pair that is none",
+        lambda: jitgen.permute_quantize(FEW, int32(0, 5, 6, 9, 1, 2), offs=int32(3), **PAIRS),
+        r"permutation: must be one of 6 pairs, or -1 .* \(got 6 at \[2\]\)",
+    ),
+    (
+        "a pair that is none, masked",
+        lambda: jitgen.permute_quantize(
+            FEW, int32(0, 9, 7, 1).view(2, 2), masked_m=int32(1, 2), **PAIRS
+        ),
+        r"permutation: must be one of 6 pairs, or -1 .* \(got 7 at \[1, 0\]\)",
+    ),
+    (
+        "ends of pairs that fall",
+        lambda: jitgen.permute_quantize(FEW, int32(*range(6)), offs=int32(4, 3), **PAIRS),
+        r"offs: must not decrease",
+    ),
+    (
+        "a row behind the last",
+        lambda: jitgen.combine(FEW, int32(0, 3).view(1, 2), torch.ones(1, 2)),
+        r"inverse: must be one of 3 rows of y, or -1 .* \(got 3 at \[0, 1\]\)",
+    ),
+    (
+        "a row before the first",
+        lambda: jitgen.combine(FEW, int32(0, -2).view(1, 2), torch.ones(1, 2)),
+        r"inverse: must be one of 3 rows of y, or -1 .* \(got -2 at \[0, 1\]\)",
+    ),
     (
         "falling ends",
         lambda: jitgen.grouped_gemm(A, B, offs=int32(8, 4, 24)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -131,6 +132,19 @@ class TestACall:
             layer(case.x, case.topk_weights, case.topk_ids.long()), layer(*case.given)
         )
 
+    def test_a_long_number_is_no_expert(self) -> None:
+        """Ids behind what int32 holds wrapped around: 2**32 + 3 went to expert 3."""
+        case = make("bf16")
+        layer = jitgen.MoELayer(case.config, case.weights)
+        skipped = case.topk_ids.clone()
+        skipped[:4] = -1
+        far = torch.where(skipped < 0, case.topk_ids.long() + 2**32, case.topk_ids.long())
+        far[1] = -(2**40)
+
+        assert torch.equal(
+            layer(case.x, case.topk_weights, far), layer(case.x, case.topk_weights, skipped)
+        )
+
     def test_unusual_columns(self) -> None:
         """H and I that are no multiples of 128: the last block of scales is a short one."""
         generator = torch.Generator().manual_seed(1)
@@ -173,18 +187,31 @@ class TestAModule:
             assert torch.equal(each(*case.given), layer(*case.given))
         assert not list(layer.parameters())
 
-    def test_what_is_known_of_weights_goes_with_them(self) -> None:
-        """That rows may be unpacked holds for these weights, moved or not, and not for others."""
+    def test_what_is_known_of_its_values_stays(self) -> None:
+        """A layer forgot how near the exponents of rows are, so prefill never unpacked weights."""
         case = make("exact1")
-        layer = jitgen.MoELayer(case.config, case.weights)
-        known = layer.weights.w13.row_spread  # type: ignore[union-attr]
-        assert known is not None
-        layer.to("cpu")
-        assert layer.weights.w13.row_spread == known  # type: ignore[union-attr]
-        layer.load_state_dict(layer.state_dict())
+        near = jitgen.MoELayer(case.config, case.weights)
+        half = case.weights.of({name: each[3:] for name, each in case.weights.tensors.items()})
+        for found in (near.weights, copy.deepcopy(near).weights, near.to("meta").weights, half):
+            for name in ("w13", "w2"):
+                given = getattr(case.weights, name)
+                assert given.row_spread is not None
+                assert getattr(found, name).row_spread == given.row_spread
 
-        assert layer.weights.w13.row_spread is None  # type: ignore[union-attr]
-        assert layer.weights.w2.row_spread is None  # type: ignore[union-attr]
+    def test_a_state_has_its_own_rows(self) -> None:
+        """What was known of the values before does not hold for those that a state brings."""
+        case = make("exact1")
+        near = jitgen.MoELayer(case.config, case.weights)
+        far = torch.randn(EXPERTS, 2 * INTERMEDIATE, HIDDEN)
+        far[..., :32] *= 2.0**30
+        w13 = jitgen.quantize.prepare_mxfp4_from(far, layout="exact1")
+        assert w13.row_spread is not None
+        assert case.weights.w13.kind != w13.kind  # type: ignore[union-attr]
+        other = jitgen.MoELayer(case.config, replace(case.weights, w13=w13))
+
+        for assign in (False, True):
+            near.load_state_dict(other.state_dict(), assign=assign)
+            assert near.weights.w13.row_spread == w13.row_spread  # type: ignore[union-attr]
 
     @pytest.mark.parametrize("cast", [lambda x: x.half(), lambda x: x.to(torch.bfloat16)])
     def test_it_is_not_cast(self, cast: Callable[[torch.nn.Module], object]) -> None:
@@ -229,6 +256,23 @@ def test_torch_compile_sees_one_graph(form: str) -> None:
     assert torch.equal(compiled(*case.given), layer(*case.given))
 
 
+def test_torch_compile_sees_one_graph_for_every_number_of_tokens() -> None:
+    """With `max_tokens` each number was a graph of its own, and torch gave up at the eighth."""
+    case = make("bf16")
+    layer = jitgen.MoELayer(case.config, case.weights, max_tokens=8)
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=backend)
+    for tokens in range(2, 13):
+        given = [each[:tokens] for each in case.given]
+        assert torch.equal(compiled(*given), layer(*given))
+    assert len(graphs) == 1
+
+
 class TestMistakes:
     def test_gradients(self) -> None:
         case = make("bf16")
@@ -259,6 +303,13 @@ class TestMistakes:
             ({"limit": 7.0}, "limit"),
             ({"experts": 3}, "local_experts"),
             ({"chunk_tokens": 0}, "chunk_tokens"),
+            ({"first_expert": 6, "experts": 6}, "first_expert"),
+            ({"activation": "swiglu_oai", "limit": "7", "alpha": 1.0}, "limit"),
+            ({"activation": "swiglu_oai", "limit": 7.0, "alpha": float("nan")}, "alpha"),
+            ({"interleaved": 3}, "interleaved"),
+            ({"min_latency": "yes"}, "min_latency"),
+            ({"sorting": 3}, "sorting"),
+            ({"workspace": 3}, "workspace"),
         ],
     )
     def test_one_error_names_the_argument(self, changes: dict[str, object], argument: str) -> None:
@@ -268,3 +319,21 @@ class TestMistakes:
         with pytest.raises(InputError) as caught:
             jitgen.moe(**{**given, **case.named, **changes})  # type: ignore[arg-type]
         assert caught.value.argument == argument
+
+    def test_a_layer_of_other_things(self) -> None:
+        """These were an AttributeError of Python's, or not found before a call, or never."""
+        case = make("bf16")
+        config, weights = case.config, case.weights
+        layer = jitgen.MoELayer(config, weights)
+        mistakes: list[tuple[str, Callable[[], object]]] = [
+            ("config", lambda: jitgen.MoELayer(3, weights)),  # type: ignore[arg-type]
+            ("weights", lambda: jitgen.MoELayer(config, 3)),  # type: ignore[arg-type]
+            ("workspace", lambda: jitgen.MoELayer(config, weights, workspace=3)),  # type: ignore[arg-type]
+            ("max_tokens", lambda: layer.plan(0)),
+            ("max_tokens", lambda: layer.plan("x")),  # type: ignore[arg-type]
+            ("source", lambda: jitgen.MoELayer.from_checkpoint(3, "a", top_k=2)),  # type: ignore[arg-type]
+        ]
+        for argument, call in mistakes:
+            with pytest.raises(InputError) as caught:
+                call()
+            assert caught.value.argument == argument

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -44,6 +45,24 @@ F32 = Operands(a_dtype="f32", b_dtype="f32", out_dtype="f32", scale_granularity=
 CONFIG = KernelConfig(layout="ragged", operands=F32, tile=Tile(m=8, n=32, k=128))
 ONCE = "value = tile[m, n] * a_scale[0] * b_scale"
 TWICE = f"{ONCE} * 2.0"
+
+
+PAIRS = torch.tensor([2, 0, 1, 3], dtype=torch.int32)
+SOME = torch.arange(128.0).view(2, 64).bfloat16()
+OTHERS: dict[str, Callable[[Any], torch.Tensor]] = {
+    "route_softmax_f32_e32_cpu": lambda config: (
+        jitgen.route(SOME.float()[:, :20], top_k=2, config=config).inverse
+    ),
+    "permute_quantize_ragged_none_gather_cpu": lambda config: jitgen.permute_quantize(
+        SOME, PAIRS, top_k=2, offs=PAIRS[3:] + 1, scale_granularity="none", config=config
+    )[0],
+    "combine_bf16_cpu": lambda config: jitgen.combine(
+        SOME, PAIRS[1:3].view(1, 2), torch.ones(1, 2), config=config
+    ),
+    "grouped_gemm_wgrad_ragged_bf16_bf16_t64x128x128_c1x1_cpu": lambda config: (
+        jitgen.grouped_gemm_wgrad(SOME, SOME, offs=PAIRS[:1], config=config)
+    ),
+}
 
 
 def edited(config: Config, path: Path, before: str, after: str, arch: str = "cpu") -> Override:
@@ -130,6 +149,21 @@ class TestCalls:
         assert not torch.equal(*values)
 
     @pytest.mark.nightly
+    @pytest.mark.parametrize("name", OTHERS)
+    def test_operations_of_a_layer(self, name: str, tmp_path: Path) -> None:
+        """These refused what `jitgen.override` returns, and wanted a config."""
+        config = Config.parse(name)[0]
+        path = tmp_path / "mine.py"
+        path.write_text(render(config, "cpu").text + "\n# edited\n", encoding="utf-8")
+        mine = jitgen.override(path)
+        call = OTHERS[name]
+        found, again, expected = call(mine), call(mine), call(config)
+
+        assert torch.equal(found, expected)
+        assert torch.equal(again, expected)
+        keys = {kernel.key for kernel in current.get().registry.loaded()}
+        assert jitgen.get_kernel(mine).key in keys
+
     def test_a_tracer(self, doubled: Override) -> None:
         """A graph names it, and runs it in this process."""
         from torch.fx.experimental.proxy_tensor import make_fx

@@ -20,6 +20,7 @@ from jitgen.config import Arch
 from jitgen.errors import InputError, JitgenError
 from jitgen.ops.route import samples
 from jitgen.ops.route.config import RouteConfig
+from jitgen.ops.tracing import route as tracing
 from jitgen.runtime.session import current
 from tests import needs
 
@@ -257,11 +258,10 @@ class TestTracers:
         x = logits()
         found = jitgen.route(x, top_k=4)
         zeros = [torch.zeros_like(each) for each in found]
-        ops = torch.ops.jitgen
         for op, given in (
-            (ops.route.default, (x, 4)),
-            (ops.route.out, (*zeros, x, 4)),
-            (ops.sort_pairs.default, (found.topk_ids, 64)),
-            (ops.sort_pairs.out, (*zeros[2:], found.topk_ids, 64)),
+            (tracing.route_operation, (x, 4)),
+            (tracing.route_operation_out, (*zeros, x, 4)),
+            (tracing.sort_operation, (found.topk_ids, 64)),
+            (tracing.sort_operation_out, (*zeros[2:], found.topk_ids, 64)),
         ):
             torch.library.opcheck(op, given)

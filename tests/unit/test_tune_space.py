@@ -49,6 +49,11 @@ def run(found: SpacePlan, budget_s: float = 600.0, **options: Any) -> SpaceRepor
 
 
 class TestPlan:
+    def test_a_value_that_is_none(self) -> None:
+        """The error said "m", which nobody had given, and not which --set it was."""
+        with pytest.raises(ConfigError, match=r"no config has tile_m='wide': .*\(got 'wide'\)"):
+            planned({"tile_m": ("wide",)})
+
     def test_it_goes_beyond_the_candidates(self) -> None:
         """Every legal config, best predicted first, within what the model leaves."""
         found, every = planned(), planned(within=1e9)

@@ -117,8 +117,12 @@ class LayerReport:
             )
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
-        except (ValueError, TypeError, KeyError) as error:
-            raise ConfigError(f"{path} is no report of {NAME}: {error}") from None
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            # what Python says of a value that is of another form helps nobody
+            why = f": it is no JSON: {error}" if isinstance(error, ValueError) else ""
+            raise ConfigError(
+                f"{path} is no report of {NAME}{why}; `jitgen bench {NAME} --save FILE` writes one"
+            ) from None
 
 
 def _case_json(case: Case) -> dict[str, int]:

@@ -80,7 +80,7 @@ def load(  # each is one thing to say
         source=tensors,
         prefix=prefix,
         experts=range(first_expert, last),
-        device=torch.device(device),
+        device=_device(device),
         activations=activations,
     )
     weights = chosen.read(part)
@@ -97,6 +97,15 @@ def load(  # each is one thing to say
         ),
         weights,
     )
+
+
+def _device(device: str | torch.device) -> torch.device:
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError):
+        raise InputError(
+            "device", f"must be one that torch knows, such as cpu or cuda:0 (got {device!r})"
+        ) from None
 
 
 def _named(family: str) -> str:

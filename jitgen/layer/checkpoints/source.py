@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import field
+from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,21 @@ class Source:
         Return the tensors of a folder, a file, or a mapping.
 
         Raises:
-            InputError: It holds none.
+            InputError: It holds none, or is of another type.
             ToolchainError: safetensors is not installed.
             OSError: A file cannot be read.
         """
         if isinstance(source, Mapping):
             return cls(what="the given tensors", files={}, tensors=source)
+        if not isinstance(source, str | Path):
+            raise InputError(
+                "source",
+                "must be a folder or a file of safetensors, or tensors by their names "
+                f"(got {type(source).__name__})",
+            )
         path = Path(source)
+        if not path.exists():
+            raise FileNotFoundError(ENOENT, "no such folder or file of safetensors", str(path))
         return cls(what=str(path), files=_files(path), tensors={})
 
     @property

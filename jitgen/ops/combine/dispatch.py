@@ -13,6 +13,7 @@ from jitgen.ops.combine.config import CombineConfig, CombineProblem
 from jitgen.ops.combine.validate import Arguments, Facts, validate
 from jitgen.ops.forced import forced
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
+from jitgen.ops.values import check_places
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
@@ -85,6 +86,7 @@ def _prepare(
         launch.
     """
     facts = validate(given, session)
+    check_places("inverse", given.inverse, given.y.shape[:-1].numel(), "rows of y")
     family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:

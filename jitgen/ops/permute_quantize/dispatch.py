@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from jitgen import formats
-from jitgen.config import Config
+from jitgen.config import Config, Layout
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.frozen import frozen
@@ -21,6 +21,7 @@ from jitgen.ops.permute_quantize.config import (
     Walk,
 )
 from jitgen.ops.permute_quantize.validate import Arguments, Facts, validate
+from jitgen.ops.values import check_places, check_values
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
@@ -149,6 +150,7 @@ def _prepare(
         launch.
     """
     facts = validate(given, session)
+    _check_values(given, facts)
     family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:
@@ -216,3 +218,13 @@ def require_fit(asked: object, given: Arguments, facts: Facts) -> PermuteQuantiz
         )
     require(config, facts.arch)
     return config
+
+
+def _check_values(given: Arguments, facts: Facts) -> None:
+    """Look at what kernels take on trust, where JITGEN_CHECK is on."""
+    rows = given.permutation.shape[-1]
+    check_values(facts.layout, given.groups, rows, start=1)
+    owners = None if facts.layout is Layout.CONTIGUOUS else given.groups
+    pairs = facts.rows * given.top_k
+    check_places("permutation", given.permutation, pairs, "pairs", owners=owners)
+    check_places("inverse", given.inverse, rows, "rows")

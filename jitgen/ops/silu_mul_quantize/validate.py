@@ -158,7 +158,7 @@ def _check_options(given: Arguments, scales: Scales, activation: Activation) -> 
         if (value is not None) != is_limited:
             what = "is required for" if is_limited else "belongs to"
             raise InputError(name, f"{what} swiglu_oai (got {value!r} for {activation})")
-        if value is not None and not _is_number(value):
+        if value is not None and not is_number(value):
             raise InputError(name, f"must be a finite number (got {value!r})")
     if given.limit is not None and given.limit < 0:
         raise InputError("limit", f"must be at least 0 (got {given.limit!r})")
@@ -167,7 +167,8 @@ def _check_options(given: Arguments, scales: Scales, activation: Activation) -> 
         raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Say whether `value` can be a limit or an alpha."""
     return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
 
 

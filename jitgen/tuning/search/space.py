@@ -263,7 +263,13 @@ def _part(configs: Iterable[Config], part: Mapping[str, Sequence[str]]) -> Itera
                 for step in path[:-1]:
                     place = place[step]
                 place[path[-1]] = _value(value)
-            yield Config.from_json(changed)
+            try:
+                yield Config.from_json(changed)
+            except ConfigError as error:
+                named = ", ".join(
+                    f"{name}={shown(value)}" for name, value in zip(part, values, strict=True)
+                )
+                raise ConfigError(f"no config has {named}: {error}") from None
 
 
 def _path(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
