@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from jitgen.config import Arch
+from jitgen.errors import UnsupportedConfig
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.problems import of_rows, of_tokens
@@ -43,7 +44,7 @@ def configs_of(config: MoEConfig, weights: ExpertWeights, tokens: int) -> Mappin
 
     A tracer's graph has the selector's, as it may be for any number of tokens.
     """
-    if type(tokens) is not int or not 0 < tokens <= EARLY_TOKENS or is_compiling():
+    if is_compiling() or type(tokens) is not int or not 0 < tokens <= EARLY_TOKENS:
         return {}
     session = current.get()
     forms = _form(weights.w13), _form(weights.w2)
@@ -63,7 +64,10 @@ def _chosen(config: MoEConfig, weights: ExpertWeights, tokens: int) -> dict[str,
     found: dict[str, Any] = {}
 
     def choose(launch: str, problem: Any) -> None:
-        usual = session.select(problem, arch).config
+        try:
+            usual = session.select(problem, arch).config
+        except UnsupportedConfig:  # which the launch says, of the argument that is to blame
+            return
         chosen = early(usual, arch)
         if chosen != usual and _may_be_asked_for(chosen, arch):
             found[launch] = chosen

@@ -68,6 +68,16 @@ class TestTheChoice:
         with jitgen.Session(on_miss="fallback"), device("sm_90a"):
             assert chain.for_tokens(2).configs == {}
 
+    def test_what_no_kernel_does_is_said_by_the_launch(self) -> None:
+        case = make("block128")
+        bias = torch.zeros(case.weights.groups, 2 * case.weights.intermediate)
+        weights = replace(case.weights, w13_bias=bias)
+        with device("sm_90a"):
+            configs = jitgen.MoELayer(case.config, weights)._chain.for_tokens(2).configs
+
+        assert "gate_up" not in configs
+        assert "down" in configs
+
     def test_a_choice_is_made_once(self) -> None:
         """Warm calls tell configs apart by what they are, not by what is in them."""
         case = make("block128")
