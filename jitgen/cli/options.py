@@ -118,22 +118,21 @@ class SizeType(click.ParamType[int]):
             self.fail(f"{value!r} is not {error}", param, ctx)
 
 
-class SecondsType(click.FloatRange):
-    """How long something may take: a second at least, and a number, which ``nan`` is not."""
+class NumberType(click.FloatRange):
+    """A number of something, which ``nan`` is not."""
 
-    name = "seconds"
-
-    def __init__(self) -> None:
-        super().__init__(1, MAX_WAIT_S)
+    def __init__(self, name: str, least: float, most: float | None = None) -> None:
+        super().__init__(least, most)
+        self.name = name
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the seconds, or fail with what is allowed."""
-        seconds: float = super().convert(value, param, ctx)
-        if math.isnan(seconds):
-            self.fail(f"{value!r} is no number of seconds", param, ctx)
-        return seconds
+        """Return the number, or fail with what is allowed."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number of {self.name}", param, ctx)
+        return number
 
 
 def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..., R]]:
@@ -266,7 +265,7 @@ DEVICE = click.option(
     help="Device to choose for, such as 'NVIDIA H200'; JITGEN_DEVICE, else the target's first.",
 )
 SIZE = SizeType()
-SECONDS = SecondsType()
+SECONDS = NumberType("seconds", 1, MAX_WAIT_S)
 
 
 def confirm(question: str, *, is_agreed: bool) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from jitgen.cli.options import SECONDS
+from jitgen.cli.options import SECONDS, NumberType
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import Problem
@@ -52,7 +52,7 @@ _OPTIONS = (
     ),
     click.option(
         "--within",
-        type=click.FloatRange(_FEWEST_WITHIN),
+        type=NumberType("times", _FEWEST_WITHIN),
         default=1.5,
         show_default=True,
         help="With --space: predicted times of at most so many times the best one.",

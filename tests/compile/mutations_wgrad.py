@@ -70,7 +70,8 @@ GRADIENTS = (
     _wgrad(
         "rows of a are taken for columns",
         swap("p, 1, 1, 1, (1);", "0"),
-        "wrong",
+        "uninitialised",  # and then beyond the end: columns are further apart than rows
+        "add_block",
     ),
     _wgrad(
         "a stage is given back while it is multiplied",

@@ -78,8 +78,8 @@ def _structure(config: KernelConfig) -> Iterator[object]:
 
 def few(arch: Arch) -> set[str]:
     """Return the goldens for every push."""
-    names = [name for name in goldens(arch) if name.startswith(KernelConfig.op)]
-    configs = [KernelConfig.parse(name)[0] for name in names]
+    every = [Config.parse(name)[0] for name in goldens(arch)]
+    configs = [config for config in every if isinstance(config, KernelConfig)]
     configs = [config for config in configs if not config.operands.b_layout.is_prepared]
     if arch == SM_100A:
         configs = [config for config in configs if config.schedule.two_cta]
