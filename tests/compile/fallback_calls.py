@@ -70,7 +70,7 @@ def settle() -> None:
 def later() -> set[str]:
     """The keys of what is tried again in a while."""
     queue = list(current.get().registry.background._queue)
-    return {want.key for when, want in queue if when > time.monotonic() + 1}
+    return {want.spec.key for when, want in queue if when > time.monotonic() + 1}
 
 
 def serving() -> set[KernelConfig]:

