@@ -97,18 +97,17 @@ def _sides(
 ) -> tuple[Side, Side]:
     from jitgen.cli.diff_sides import Side
 
-    if (b is None) is (templates is None):
+    if b is not None and templates is None:
+        return (
+            Side.of(find(a, store, with_files=True), store),
+            Side.of(find(b, store, with_files=True), store),
+        )
+    if b is not None or templates is None:
         raise click.UsageError("give two kernels, or one and --templates DIR_A DIR_B")
-    if templates is not None:
-        if a.endswith(".py"):
-            raise click.UsageError("--templates renders a config: name a kernel, not a file")
-        named = find(a, store)
-        return Side.rendered(named, templates[0]), Side.rendered(named, templates[1])
-    assert b is not None  # noqa: S101  # see above
-    return (
-        Side.of(find(a, store, with_files=True), store),
-        Side.of(find(b, store, with_files=True), store),
-    )
+    if a.endswith(".py"):
+        raise click.UsageError("--templates renders a config: name a kernel, not a file")
+    named = find(a, store)
+    return Side.rendered(named, templates[0]), Side.rendered(named, templates[1])
 
 
 def _print(output: Output, a: Side, b: Side, found: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ second that with the digest of its source: only a process that has read the file
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from jitgen.config import Arch, Config
@@ -56,9 +57,11 @@ def graph_name(config: object, kind: type[Config], arch: Arch) -> str:
     return name
 
 
+@cache
 def of_graph(name: str, kind: type[Config], arch: Arch) -> Any:
     """
-    Return the config, or the edited kernel, that `name` stands for in a graph.
+    Return the config, or the edited kernel, that `name` stands for in a graph: the same object each
+    time, as launches are kept by it.
 
     Raises:
         InputError: It is for another target, or this process has not read the file.

@@ -256,7 +256,7 @@ def test_torch_compile_sees_one_graph(form: str) -> None:
     assert torch.equal(compiled(*case.given), layer(*case.given))
 
 
-def test_torch_compile_sees_one_graph_for_every_number_of_tokens() -> None:
+def test_torch_compile_needs_no_graph_for_each_number_of_tokens() -> None:
     """
     With `max_tokens` each number was a graph of its own, and torch gave up at the eighth. What it
     compiles first it may compile for those sizes alone.

@@ -7,13 +7,11 @@ In a graph a config is its kernel's name, because graphs hold no objects of ours
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch
 from jitgen.ops.combine import call as eager
 from jitgen.ops.combine.config import CombineConfig
 from jitgen.ops.combine.dispatch import new_out, require_fit
@@ -82,13 +80,6 @@ def _check(given: Arguments, config: CombineConfig | Override | None) -> None:
             require_fit(config, given, facts)
 
 
-@cache
-def _config(name: str, arch: Arch) -> CombineConfig | Override:
-    """Return the config called `name`: the same object each time, as launches are kept by it."""
-    found: CombineConfig | Override = of_graph(name, CombineConfig, arch)
-    return found
-
-
 def _arguments(out: Tensor | None, *given: Any) -> dict[str, Any]:
     """Return what the public function takes; torch leaves out what is the schema's default."""
     named: dict[str, Any] = {
@@ -98,7 +89,7 @@ def _arguments(out: Tensor | None, *given: Any) -> dict[str, Any]:
     }
     if named["config"] is not None:
         arch = devices.find(named["y"].device, current.get(), "y").arch
-        named["config"] = _config(named["config"], arch)
+        named["config"] = of_graph(named["config"], CombineConfig, arch)
     return named
 
 

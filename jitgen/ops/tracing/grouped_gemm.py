@@ -7,7 +7,7 @@ In a graph a config is its kernel's name, because graphs hold no objects of ours
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -147,18 +147,12 @@ def config_of(name: str, device: torch.device) -> KernelConfig | Override:
     Raises:
         InputError: It is for another target than that of `device`.
     """
-    return _config(name, _arch(device))
+    found: KernelConfig | Override = of_graph(name, KernelConfig, _arch(device))
+    return found
 
 
 def _arch(device: torch.device) -> Arch:
     return devices.find(device, current.get()).arch
-
-
-@cache
-def _config(name: str, arch: Arch) -> KernelConfig | Override:
-    """Return the config called `name`: the same object each time, as launches are kept by it."""
-    found: KernelConfig | Override = of_graph(name, KernelConfig, arch)
-    return found
 
 
 def _run(*given: Any) -> Tensor:

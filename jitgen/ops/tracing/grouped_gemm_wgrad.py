@@ -9,13 +9,11 @@ In a graph a config is its kernel's name, because graphs hold no objects of ours
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch
 from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.grouped_gemm_wgrad import call as eager
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
@@ -89,13 +87,6 @@ def _check(given: Arguments, config: GroupedGemmWgradConfig | Override | None) -
             require_fit(config, facts)
 
 
-@cache
-def _config(name: str, arch: Arch) -> GroupedGemmWgradConfig | Override:
-    """Return the config called `name`: the same object each time, as launches are kept by it."""
-    found: GroupedGemmWgradConfig | Override = of_graph(name, GroupedGemmWgradConfig, arch)
-    return found
-
-
 def _arguments(out: Tensor | None, *given: Any) -> dict[str, Any]:
     """Return what the public function takes; torch leaves out what is the schema's default."""
     named: dict[str, Any] = {
@@ -105,7 +96,7 @@ def _arguments(out: Tensor | None, *given: Any) -> dict[str, Any]:
     }
     if named["config"] is not None:
         arch = devices.find(named["a"].device, current.get()).arch
-        named["config"] = _config(named["config"], arch)
+        named["config"] = of_graph(named["config"], GroupedGemmWgradConfig, arch)
     return named
 
 

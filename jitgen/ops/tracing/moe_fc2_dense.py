@@ -7,13 +7,11 @@ In a graph a config is its kernel's name, because graphs hold no objects of ours
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch
 from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.moe_fc2_dense import call as eager
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
@@ -85,13 +83,6 @@ def _check(given: Arguments, config: MoeFc2DenseConfig | Override | None) -> Non
             require_fit(config, facts)
 
 
-@cache
-def _config(name: str, arch: Arch) -> MoeFc2DenseConfig | Override:
-    """Return the config called `name`: the same object each time, as launches are kept by it."""
-    found: MoeFc2DenseConfig | Override = of_graph(name, MoeFc2DenseConfig, arch)
-    return found
-
-
 def _arguments(out: Tensor | None, *given: Any) -> dict[str, Any]:
     """Return what the public function takes; torch leaves out what is the schema's default."""
     named: dict[str, Any] = {
@@ -101,7 +92,7 @@ def _arguments(out: Tensor | None, *given: Any) -> dict[str, Any]:
     }
     if named["config"] is not None:
         arch = devices.find(named["a"].device, current.get()).arch
-        named["config"] = _config(named["config"], arch)
+        named["config"] = of_graph(named["config"], MoeFc2DenseConfig, arch)
     return named
 
 

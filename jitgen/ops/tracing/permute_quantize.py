@@ -8,13 +8,11 @@ an operation are neither None nor one of its arguments. In a graph a config is i
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch
 from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.permute_quantize import call as eager
 from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
@@ -99,13 +97,6 @@ def _check(given: Arguments, config: PermuteQuantizeConfig | Override | None) ->
             require_fit(config, given, facts)
 
 
-@cache
-def _config(name: str, arch: Arch) -> PermuteQuantizeConfig | Override:
-    """Return the config called `name`: the same object each time, as launches are kept by it."""
-    found: PermuteQuantizeConfig | Override = of_graph(name, PermuteQuantizeConfig, arch)
-    return found
-
-
 def _arguments(out: Tensor | None, *given: Any) -> dict[str, Any]:
     """Return what the public function takes; torch leaves out what is the schema's default."""
     named: dict[str, Any] = {
@@ -118,7 +109,7 @@ def _arguments(out: Tensor | None, *given: Any) -> dict[str, Any]:
     }
     if named["config"] is not None:
         arch = devices.find(named["x"].device, current.get(), "x").arch
-        named["config"] = _config(named["config"], arch)
+        named["config"] = of_graph(named["config"], PermuteQuantizeConfig, arch)
     return named
 
 

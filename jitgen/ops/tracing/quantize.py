@@ -8,7 +8,6 @@ on a CPU serves a GPU.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -78,13 +77,6 @@ def _arch(device: torch.device) -> Arch:
     return devices.find(device, current.get(), "x").arch
 
 
-@cache
-def _config(name: str, arch: Arch) -> QuantizeConfig | Override:
-    """Return what `name` stands for: the same object each time, as launches are kept by it."""
-    found: QuantizeConfig | Override = of_graph(name, QuantizeConfig, arch)
-    return found
-
-
 def _format(name: str) -> Format:
     if name not in tuple(Format):
         raise InputError("format", f"must be one of {', '.join(Format)} (got {name!r})")
@@ -109,7 +101,7 @@ def _quantized(
     rounding: str = "up",
     config: str | None = None,
 ) -> _Result:
-    chosen = None if config is None else _config(config, _arch(x.device))
+    chosen = None if config is None else of_graph(config, QuantizeConfig, _arch(x.device))
     return eager.quantized(
         _format(form),
         x,
@@ -145,7 +137,7 @@ def _checked(
     wanted = _format(form)
     eager.check(wanted, x, offs, masked_m, rounding)
     if config is not None:
-        _config(config, _arch(x.device))
+        of_graph(config, QuantizeConfig, _arch(x.device))
     return x, wanted, offs
 
 

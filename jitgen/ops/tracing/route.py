@@ -8,13 +8,11 @@ In a graph a config is its kernel's name, because graphs hold no objects of ours
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch
 from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.route import call as eager
 from jitgen.ops.route.config import RouteConfig
@@ -96,13 +94,6 @@ def _check(given: Arguments, config: RouteConfig | Override | None) -> dict[str,
     return shapes(facts)
 
 
-@cache
-def _config(name: str, arch: Arch) -> RouteConfig | Override:
-    """Return the config called `name`: the same object each time, as launches are kept by it."""
-    found: RouteConfig | Override = of_graph(name, RouteConfig, arch)
-    return found
-
-
 _DEFAULTS: dict[str, Any] = {
     "scoring": "softmax",
     "bias": None,
@@ -125,7 +116,7 @@ def _arguments(schema: str, given: tuple[Any, ...]) -> dict[str, Any]:
     if named["config"] is not None:
         like = named[names[0]]
         arch = devices.find(like.device, current.get(), names[0]).arch
-        named["config"] = _config(named["config"], arch)
+        named["config"] = of_graph(named["config"], RouteConfig, arch)
     return named
 
 

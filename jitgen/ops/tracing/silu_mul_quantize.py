@@ -9,13 +9,11 @@ an operation are neither None nor one of its arguments. In a graph a config is i
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch
 from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.silu_mul_quantize import call as eager
 from jitgen.ops.silu_mul_quantize.config import Scales, SiluMulQuantizeConfig
@@ -98,13 +96,6 @@ def _check(given: Arguments, config: SiluMulQuantizeConfig | Override | None) ->
             require_fit(config, given, facts)
 
 
-@cache
-def _config(name: str, arch: Arch) -> SiluMulQuantizeConfig | Override:
-    """Return the config called `name`: the same object each time, as launches are kept by it."""
-    found: SiluMulQuantizeConfig | Override = of_graph(name, SiluMulQuantizeConfig, arch)
-    return found
-
-
 def _arguments(out: Tensor | None, *given: Any) -> dict[str, Any]:
     """Return what the public function takes; torch leaves out what is the schema's default."""
     named: dict[str, Any] = {
@@ -118,7 +109,7 @@ def _arguments(out: Tensor | None, *given: Any) -> dict[str, Any]:
     }
     if named["config"] is not None:
         arch = devices.find(named["x"].device, current.get(), "x").arch
-        named["config"] = _config(named["config"], arch)
+        named["config"] = of_graph(named["config"], SiluMulQuantizeConfig, arch)
     return named
 
 
