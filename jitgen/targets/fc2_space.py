@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.ops.moe_fc2_dense.config import LIKE, MoeFc2DenseConfig
-from jitgen.targets import gemm
+from jitgen.targets import gemm, protocol
 from jitgen.targets.gemm import GemmRules, Space
 from jitgen.targets.protocol import refuse_unless
 
@@ -53,5 +53,5 @@ def legal_of(
     configs: Iterable[MoeFc2DenseConfig], rules: GemmRules
 ) -> tuple[MoeFc2DenseConfig, ...]:
     """Return those of `configs` that are legal, in their order."""
-    found = gemm.legal_of(tuple(config.gemm for config in configs), rules)
+    found = protocol.legal_of(tuple(config.gemm for config in configs), rules)
     return tuple(map(MoeFc2DenseConfig.of_gemm, found))

@@ -23,7 +23,7 @@ from jitgen.ops.grouped_gemm.config import (
     Problem,
     Tile,
 )
-from jitgen.targets.protocol import Derived, Refusal, refuse_unless
+from jitgen.targets.protocol import Derived, legal_of, refuse_unless
 
 
 def check_vectors(problem: Problem, arch: str, *, vector_bytes: int) -> None:
@@ -304,25 +304,12 @@ def _of_types(config: KernelConfig, types: Operands, space: Space) -> Iterator[K
         )
 
 
-def legal_of(configs: tuple[KernelConfig, ...], rules: GemmRules) -> tuple[KernelConfig, ...]:
-    """Return those of `configs` that are legal, in their order."""
-    return tuple(config for config in configs if _is_legal(config, rules))
-
-
 def legal_for(
     problem: Problem, configs: tuple[KernelConfig, ...], rules: GemmRules
 ) -> tuple[KernelConfig, ...]:
     """Return those of `configs` that are legal with the epilogue that `problem` asks for."""
     epilogue = Epilogue(bias=problem.bias)
     return legal_of(tuple(replace(config, epilogue=epilogue) for config in configs), rules)
-
-
-def _is_legal(config: KernelConfig, rules: GemmRules) -> bool:
-    try:
-        rules.derive(config)
-    except Refusal:
-        return False
-    return True
 
 
 _TYPES = tuple(spec.name for spec in fields(Operands))

@@ -10,13 +10,15 @@ the others, which few may be chosen, how long each would take, and which sizes i
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from jitgen.frozen import frozen
+
+_Config = TypeVar("_Config")
 
 
 class Refusal(Exception):
@@ -40,6 +42,14 @@ class Derived(Protocol):
 
     Those that the template declares are part of every key.
     """
+
+
+class Derives(Protocol):
+    """The part of `Rules` that says which configs are legal."""
+
+    def derive(self, config: Any) -> Derived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        ...
 
 
 def _anything(_config: Any) -> bool:
@@ -159,6 +169,19 @@ class Rules(Protocol):
     def templates(self) -> tuple[Template, ...]:
         """Return the templates of this operation, one of which takes each config."""
         ...
+
+
+def legal_of(configs: Iterable[_Config], rules: Derives) -> tuple[_Config, ...]:
+    """Return those of `configs` that `rules` take, in their order."""
+    return tuple(config for config in configs if _is_legal(config, rules))
+
+
+def _is_legal(config: Any, rules: Derives) -> bool:
+    try:
+        rules.derive(config)
+    except Refusal:
+        return False
+    return True
 
 
 def rules_in(package: str, op: str, *arguments: Any) -> Rules:

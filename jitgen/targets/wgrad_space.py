@@ -7,14 +7,14 @@ asked for, and the search for a legal one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from jitgen.config import DType, Layout
 from jitgen.ops.grouped_gemm.config import Cluster, Tile
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
-from jitgen.targets.protocol import Derived, Refusal, refuse_unless
+from jitgen.targets.protocol import Derived, legal_of, refuse_unless
 
 LAYOUTS = (Layout.RAGGED, Layout.MASKED)
 """Those whose groups say where their rows are; m_indices would have to be searched for it."""
@@ -89,21 +89,6 @@ def _tiled(start: GroupedGemmWgradConfig, space: WgradSpace) -> Iterator[Grouped
     for m, n, cluster in itertools.product(space.tile_m, space.tile_n, space.cluster):
         tile = Tile(m=m, n=n, k=space.tile_k)
         yield replace(start, tile=tile, cluster=Cluster(m=cluster[0], n=cluster[1]))
-
-
-def legal_of(
-    configs: Iterable[GroupedGemmWgradConfig], rules: WgradRules
-) -> tuple[GroupedGemmWgradConfig, ...]:
-    """Return those of `configs` that are legal, in their order."""
-    return tuple(config for config in configs if _is_legal(config, rules))
-
-
-def _is_legal(config: GroupedGemmWgradConfig, rules: WgradRules) -> bool:
-    try:
-        rules.derive(config)
-    except Refusal:
-        return False
-    return True
 
 
 def nearest(config: GroupedGemmWgradConfig, rules: WgradRules) -> GroupedGemmWgradConfig | None:

@@ -26,7 +26,7 @@ from jitgen.targets.gemm import (
     sizes,
     traffic,
 )
-from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
+from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 
 _MULTIPLY_US = 2.2e-3
 """One k of a block of 4 x 16 partial sums, on one core of a cloud x86-64 server with AVX-512."""
@@ -173,7 +173,7 @@ class GroupedGemm:
             )
             for rows in _ROWS
         )
-        return gemm.legal_of(listed, self)
+        return legal_of(listed, self)
 
     def predict(
         self,

@@ -11,7 +11,7 @@ from jitgen.ops.grouped_gemm.config import Tile
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.targets import wgrad_space
 from jitgen.targets.cpu.grouped_gemm import CpuDerived
-from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
+from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.wgrad_space import WgradSpace
 
 _MULTIPLY_US = 2.2e-3
@@ -89,7 +89,7 @@ class GroupedGemmWgrad:
             out_dtype=problem.out_dtype,
             tile=_TILE,
         )
-        return wgrad_space.legal_of((config,), self)
+        return legal_of((config,), self)
 
     def predict(
         self,

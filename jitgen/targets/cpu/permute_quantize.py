@@ -17,7 +17,7 @@ from jitgen.ops.permute_quantize.config import (
     Walk,
 )
 from jitgen.targets import permute_space
-from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
+from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 
 _VALUE_US = 2e-3
 """One value: read, quantised and stored, on one core of a cloud x86-64 server."""
@@ -80,12 +80,7 @@ class PermuteQuantize:
 
     def candidates(self, problem: PermuteQuantizeProblem) -> tuple[PermuteQuantizeConfig, ...]:
         """Return the config that may be chosen for `problem`; none where it has no kernel."""
-        config = permute_space.of_problem(problem)
-        try:
-            self.derive(config)
-        except Refusal:
-            return ()
-        return (config,)
+        return legal_of((permute_space.of_problem(problem),), self)
 
     def predict(
         self,

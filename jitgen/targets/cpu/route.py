@@ -11,7 +11,7 @@ from jitgen import templates
 from jitgen.frozen import frozen
 from jitgen.ops.route.config import RouteConfig, RouteProblem, Tiling
 from jitgen.targets import route_space
-from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
+from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 
 _SCORE_US = 4e-3
 """One score, and one look at it for one of the chosen, on one core of a cloud x86-64 server."""
@@ -67,12 +67,7 @@ class Route:
         experts = self.experts_for(problem)
         if experts is None:
             return ()
-        config = replace(route_space.of_problem(problem), experts=experts)
-        try:
-            self.derive(config)
-        except Refusal:
-            return ()
-        return (config,)
+        return legal_of((replace(route_space.of_problem(problem), experts=experts),), self)
 
     def predict(
         self,

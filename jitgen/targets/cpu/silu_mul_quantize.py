@@ -16,7 +16,7 @@ from jitgen.ops.silu_mul_quantize.config import (
     Tiling,
 )
 from jitgen.targets import silu_space
-from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
+from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 
 _VALUE_US = 3e-3
 """One result: activated, quantised and stored, on one core of a cloud x86-64 server."""
@@ -69,12 +69,7 @@ class SiluMulQuantize:
 
     def candidates(self, problem: SiluMulQuantizeProblem) -> tuple[SiluMulQuantizeConfig, ...]:
         """Return the config that may be chosen for `problem`; none where it has no kernel."""
-        config = silu_space.of_problem(problem)
-        try:
-            self.derive(config)
-        except Refusal:
-            return ()
-        return (config,)
+        return legal_of((silu_space.of_problem(problem),), self)
 
     def predict(
         self,

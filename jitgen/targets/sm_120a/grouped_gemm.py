@@ -9,7 +9,7 @@ from jitgen import templates
 from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem
 from jitgen.targets import gemm
 from jitgen.targets.gemm import check_vectors
-from jitgen.targets.protocol import Candidate, Device, Template
+from jitgen.targets.protocol import Candidate, Device, Template, legal_of
 from jitgen.targets.sm_120a import candidates, cost, static
 from jitgen.targets.sm_120a.rules import Sm120Rules
 
@@ -52,7 +52,7 @@ class GroupedGemm(Sm120Rules):
         listed = candidates.candidates(problem.layout, problem.operands, epilogue)
         if problem.min_latency:
             listed = candidates.min_latency(listed)
-        return gemm.legal_of(listed, self)
+        return legal_of(listed, self)
 
     def of_table(self, problem: Problem) -> KernelConfig:
         """Return what mode ``static`` takes, on every device."""

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from jitgen import templates
-from jitgen.frozen import frozen
 from jitgen.ops.combine.config import CombineConfig, CombineProblem, Tiling
-from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
+from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sm_90a.devices import H200
+from jitgen.targets.sm_90a.streams import WARP, StreamDerived, registers_of, threads_of
+from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
 
 VECTOR = 8
 """Columns that a lane takes: 16 bytes."""
@@ -23,11 +22,6 @@ _SIDES = {
     "threads": (64, 128, 256),
     "ctas_per_sm": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16),
 }
-_WARP = 32
-_PARTITIONS = 4  # of an SM, each with registers of its own for every fourth warp
-_REGISTERS_PER_PARTITION = 16_384
-_MAX_REGISTERS = 255
-_REGISTER_UNIT = 8  # a thread gets whole units
 
 _NEEDED = {
     1: {1: 64, 2: 48, 4: 64, 8: 80, 16: 128},
@@ -59,48 +53,20 @@ of `silu_mul_quantize` on an H200, as nothing of this operation was measured yet
 """
 
 
-@frozen
-class Sm90CombineDerived:
-    """
-    What follows from a legal sm_90a config.
-
-    Attributes:
-        registers: Of a thread, as many as `ctas_per_sm` CTAs leave it.
-        bytes_ahead: Loads of an SM that are under way at once.
-    """
-
-    registers: int
-    bytes_ahead: int
-
-
 class Combine:
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
     arch = "sm_90a"
     generation = 1
     alignment = 16
-    most_ctas = 32  # of an SM at once
-    most_threads = 2048
     row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 
-    def derive(self, config: CombineConfig) -> Sm90CombineDerived:
+    def derive(self, config: CombineConfig) -> StreamDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         tiling = config.tiling
-        for name, allowed in _SIDES.items():
-            have = getattr(tiling, name)
-            refuse_unless(
-                have in allowed,
-                f"E_{name.upper()}",
-                f"{name}={have} is not one of {', '.join(map(str, allowed))}",
-            )
-        threads = tiling.threads * tiling.ctas_per_sm
-        refuse_unless(
-            tiling.ctas_per_sm <= self.most_ctas and threads <= self.most_threads,
-            "E_CTAS",
-            f"{tiling.ctas_per_sm} CTAs of {tiling.threads} threads are more than an SM holds: "
-            f"{self.most_ctas} CTAs, {self.most_threads} threads",
-        )
-        registers = _registers(threads)
+        check_sides(tiling, _SIDES)
+        threads = threads_of(tiling.threads, tiling.ctas_per_sm)
+        registers = registers_of(threads)
         needed = _NEEDED[tiling.rows][tiling.loads]
         refuse_unless(
             needed <= registers,
@@ -108,30 +74,25 @@ class Combine:
             f"{tiling.rows} rows of {tiling.loads} loads need {needed} registers a thread, and "
             f"{threads} threads leave each {registers}",
         )
-        return Sm90CombineDerived(
+        return StreamDerived(
             registers=registers, bytes_ahead=2 * VECTOR * tiling.rows * tiling.loads * threads
         )
 
     def nearest(self, config: CombineConfig) -> CombineConfig | None:
         """Return the legal config that is nearest to a refused one: sides by their ratios."""
-
-        def distance(other: CombineConfig) -> float:
-            pairs = [(getattr(config.tiling, side), getattr(other.tiling, side)) for side in _SIDES]
-            return float(sum(max(pair) / max(1, min(pair)) for pair in pairs))
-
-        every = (replace(config, tiling=tiling) for tiling in _tilings(config.tiling))
-        return min(filter(self._is_legal, every), key=distance, default=None)
+        every = (replace(config, tiling=tiling) for tiling in tilings(config.tiling, _SIDES))
+        return nearest_tiling(config, every, self, _SIDES)
 
     def configs(self) -> Iterator[CombineConfig]:
         """Yield configs of every size, legal or not, with the default launch."""
         for has_shared in (False, True):
-            for tiling in _tilings(Tiling()):
+            for tiling in tilings(Tiling(), _SIDES):
                 yield CombineConfig(has_shared=has_shared, tiling=tiling)
 
     def candidates(self, problem: CombineProblem) -> tuple[CombineConfig, ...]:
         """Return the few configs that may be chosen for `problem`."""
         kind = CombineConfig(has_shared=problem.has_shared)
-        return tuple(filter(self._is_legal, (replace(kind, tiling=each) for each in _TILINGS)))
+        return legal_of((replace(kind, tiling=each) for each in _TILINGS), self)
 
     def predict(
         self, problem: CombineProblem, config: CombineConfig, device: Device, num_sms: int
@@ -141,8 +102,8 @@ class Combine:
         bytes at memory's rate or as many as are under way.
         """
         tiling = config.tiling
-        tiles = -(-problem.m // tiling.rows) * -(-problem.n // (VECTOR * _WARP))
-        slots = num_sms * tiling.ctas_per_sm * tiling.threads // _WARP
+        tiles = -(-problem.m // tiling.rows) * -(-problem.n // (VECTOR * WARP))
+        slots = num_sms * tiling.ctas_per_sm * tiling.threads // WARP
         waves = -(-tiles // slots)
         chain = 1 + -(-problem.top_k // tiling.loads)
         share = min(1.0, num_sms / device.num_sms) * device.dram_gbps / H200.dram_gbps
@@ -174,24 +135,3 @@ class Combine:
         return (
             Template(root=templates.ROOT, entry="sm90/combine.py.jinja", parameters=_PARAMETERS),
         )
-
-    def _is_legal(self, config: CombineConfig) -> bool:
-        try:
-            self.derive(config)
-        except Refusal:
-            return False
-        return True
-
-
-def _registers(threads: int) -> int:
-    """Return the registers of each thread where an SM holds so many."""
-    warps = -(-threads // (_WARP * _PARTITIONS))
-    registers = _REGISTERS_PER_PARTITION // (_WARP * warps) // _REGISTER_UNIT * _REGISTER_UNIT
-    return min(registers, _MAX_REGISTERS)
-
-
-def _tilings(like: Tiling) -> Iterator[Tiling]:
-    """Yield the tilings of every size, legal or not, with the flags of `like`."""
-    for sides in itertools.product(*_SIDES.values()):
-        found: dict[str, Any] = dict(zip(_SIDES, sides, strict=True))
-        yield replace(like, **found)

@@ -16,7 +16,7 @@ from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import Cluster, Tile
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.targets import wgrad_space
-from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
+from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sm_90a import wgrad_cost
 from jitgen.targets.sm_90a.devices import fit_of
 from jitgen.targets.sm_90a.rules import MAX_PLAIN_REGISTERS, MAX_STAGES, ROW_BYTES, SMEM_BYTES
@@ -220,7 +220,7 @@ class GroupedGemmWgrad:
             )
             for rows, columns, cluster, stages in _LISTED
         )
-        return wgrad_space.legal_of(listed, self)
+        return legal_of(listed, self)
 
     def predict(
         self,

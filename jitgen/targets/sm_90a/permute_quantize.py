@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from jitgen import templates
-from jitgen.frozen import frozen
 from jitgen.ops.permute_quantize.config import (
     Format,
     PermuteQuantizeConfig,
@@ -18,8 +15,10 @@ from jitgen.ops.permute_quantize.config import (
     Walk,
 )
 from jitgen.targets import permute_space
-from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
+from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sm_90a.devices import H200
+from jitgen.targets.sm_90a.streams import WARP, StreamDerived, registers_of, threads_of
+from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
 
 COLUMNS = 16
 """What K is a multiple of: the GEMMs that read the results take 16 bytes of e4m3, too."""
@@ -31,11 +30,6 @@ _SIDES = {
     "vector": (8, 16),
     "held": (1, 2, 4),
 }
-_WARP = 32
-_PARTITIONS = 4  # of an SM, each with registers of its own for every fourth warp
-_REGISTERS_PER_PARTITION = 16_384
-_MAX_REGISTERS = 255
-_REGISTER_UNIT = 8  # a thread gets whole units
 
 _NEEDED: dict[tuple[Format, Walk, int, int], tuple[int, ...]] = {
     (Format.BLOCK128, Walk.GATHER, 8, 1): (48, 56, 72),
@@ -138,41 +132,19 @@ _PARAMETERS = frozenset(
 )
 
 
-@frozen
-class Sm90PermuteDerived:
-    """
-    What follows from a legal sm_90a config.
-
-    Attributes:
-        registers: Of a thread, as many as `ctas_per_sm` CTAs leave it.
-        bytes_ahead: Loads of an SM that are under way at once.
-    """
-
-    registers: int
-    bytes_ahead: int
-
-
 class PermuteQuantize:
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
     arch = "sm_90a"
     generation = 1
     alignment = 16
-    most_ctas = 32  # of an SM at once
-    most_threads = 2048
     row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 
-    def derive(self, config: PermuteQuantizeConfig) -> Sm90PermuteDerived:
+    def derive(self, config: PermuteQuantizeConfig) -> StreamDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         permute_space.check_kind(config)
         tiling, is_row = config.tiling, config.format is Format.ROW
-        for name, allowed in _SIDES.items():
-            have = getattr(tiling, name)
-            refuse_unless(
-                have in allowed,
-                f"E_{name.upper()}",
-                f"{name}={have} is not one of {', '.join(map(str, allowed))}",
-            )
+        check_sides(tiling, _SIDES)
         refuse_unless(
             is_row or tiling.held == 1,
             "E_HELD",
@@ -183,14 +155,8 @@ class PermuteQuantize:
             "E_EAGER",
             "is_eager: whoever walks over rows learns from the permutation what to load",
         )
-        threads = tiling.threads * tiling.ctas_per_sm
-        refuse_unless(
-            tiling.ctas_per_sm <= self.most_ctas and threads <= self.most_threads,
-            "E_CTAS",
-            f"{tiling.ctas_per_sm} CTAs of {tiling.threads} threads are more than an SM holds: "
-            f"{self.most_ctas} CTAs, {self.most_threads} threads",
-        )
-        registers, needed = _registers(threads), _needed(config)
+        threads = threads_of(tiling.threads, tiling.ctas_per_sm)
+        registers, needed = registers_of(threads), _needed(config)
         words = f"{tiling.rows} rows of {tiling.held} x {tiling.vector} columns"
         refuse_unless(
             needed is not None,
@@ -204,7 +170,7 @@ class PermuteQuantize:
             f"{registers}",
         )
         ahead = 2 * tiling.vector * tiling.rows * tiling.held * threads
-        return Sm90PermuteDerived(registers=registers, bytes_ahead=ahead)
+        return StreamDerived(registers=registers, bytes_ahead=ahead)
 
     def nearest(self, config: PermuteQuantizeConfig) -> PermuteQuantizeConfig | None:
         """Return the legal config that is nearest to a refused one: sides by their ratios."""
@@ -212,24 +178,20 @@ class PermuteQuantize:
         is_eager = start.tiling.is_eager and start.walk is Walk.SCATTER
         flags = replace(start.tiling, is_eager=is_eager)
 
-        def distance(other: PermuteQuantizeConfig) -> float:
-            pairs = [(getattr(start.tiling, side), getattr(other.tiling, side)) for side in _SIDES]
-            return float(sum(max(pair) / max(1, min(pair)) for pair in pairs))
-
-        every = (replace(start, tiling=tiling) for tiling in _tilings(flags))
-        return min(filter(self._is_legal, every), key=distance, default=None)
+        every = (replace(start, tiling=tiling) for tiling in tilings(flags, _SIDES))
+        return nearest_tiling(start, every, self, _SIDES)
 
     def configs(self) -> Iterator[PermuteQuantizeConfig]:
         """Yield configs of every size, legal or not, with the default launch."""
         for kind in permute_space.kinds():
-            for tiling in _tilings(Tiling()):
+            for tiling in tilings(Tiling(), _SIDES):
                 yield replace(kind, tiling=tiling)
 
     def candidates(self, problem: PermuteQuantizeProblem) -> tuple[PermuteQuantizeConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         kind = permute_space.of_problem(problem)
         every = (replace(kind, tiling=each) for each in _listed(problem))
-        return tuple(filter(self._is_legal, every))
+        return legal_of(every, self)
 
     def predict(
         self,
@@ -248,11 +210,11 @@ class PermuteQuantize:
         tiling, is_row = config.tiling, config.format is Format.ROW
         is_gather = config.walk is Walk.GATHER
         tiles = -(-(problem.m * problem.top_k if is_gather else problem.m) // tiling.rows)
-        warps = tiling.threads // _WARP
+        warps = tiling.threads // WARP
         columns = tiling.vector * tiling.threads * tiling.held if is_row else problem.k
         passes = 1 if problem.k <= columns else 2
         if not is_row:
-            tiles *= -(-problem.k // (tiling.vector * _WARP))
+            tiles *= -(-problem.k // (tiling.vector * WARP))
         slots = num_sms * tiling.ctas_per_sm * (1 if is_row else warps)
         chain = (3 if is_gather else 1 if tiling.is_eager else 2) + passes - 1
         share = min(1.0, num_sms / device.num_sms) * device.dram_gbps / H200.dram_gbps
@@ -290,13 +252,6 @@ class PermuteQuantize:
             ),
         )
 
-    def _is_legal(self, config: PermuteQuantizeConfig) -> bool:
-        try:
-            self.derive(config)
-        except Refusal:
-            return False
-        return True
-
 
 def _needed(config: PermuteQuantizeConfig) -> int | None:
     """Return the registers that a thread needs; None where they never suffice."""
@@ -312,17 +267,3 @@ def _listed(problem: PermuteQuantizeProblem) -> tuple[Tiling, ...]:
         return _TILINGS_OF_ROWS
     listed = _TILINGS_OF_COPIES if problem.format is Format.NONE else _TILINGS
     return listed[problem.walk]
-
-
-def _registers(threads: int) -> int:
-    """Return the registers of each thread where an SM holds so many."""
-    warps = -(-threads // (_WARP * _PARTITIONS))
-    registers = _REGISTERS_PER_PARTITION // (_WARP * warps) // _REGISTER_UNIT * _REGISTER_UNIT
-    return min(registers, _MAX_REGISTERS)
-
-
-def _tilings(like: Tiling) -> Iterator[Tiling]:
-    """Yield the tilings of every size, legal or not, with the flags of `like`."""
-    for sides in itertools.product(*_SIDES.values()):
-        found: dict[str, Any] = dict(zip(_SIDES, sides, strict=True))
-        yield replace(like, **found)

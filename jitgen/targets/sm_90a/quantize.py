@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from jitgen import templates
 from jitgen.config.config import Layout
-from jitgen.frozen import frozen
 from jitgen.ops.quantize.config import (
     Format,
     QuantizeConfig,
@@ -17,22 +16,18 @@ from jitgen.ops.quantize.config import (
     Rounding,
     Tiling,
 )
-from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
+from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sm_90a.devices import H200
+from jitgen.targets.sm_90a.streams import WARP, StreamDerived, registers_of, threads_of
+from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
 
 COLUMNS = 16
 """What K is a multiple of: the GEMMs that read the results take 16 bytes of e4m3, too."""
 
-_ROWS = (1, 2, 4, 8)
-_THREADS = (64, 128, 256)
-_CTAS = (2, 3, 4, 5, 6, 7, 8, 9, 16)
-_VECTORS = (8, 16)
+_SIDES = {"rows": (1, 2, 4, 8), "threads": (64, 128, 256), "vector": (8, 16)}
+_SPAN = {**_SIDES, "ctas_per_sm": (2, 3, 4, 5, 6, 7, 8, 9, 16)}
+"""With the CTAs of an SM, which nothing but the SM bounds."""
 
-_WARP = 32
-_PARTITIONS = 4  # of an SM, each with registers of its own for every fourth warp
-_REGISTERS_PER_PARTITION = 16_384
-_MAX_REGISTERS = 255
-_REGISTER_UNIT = 8  # a thread gets whole units
 
 _NEEDED = {
     (Format.MXFP8, 8): {1: 40, 2: 48, 4: 56, 8: 80},
@@ -91,31 +86,15 @@ kernels were made shorter the second, with 24.3, took 62 us for 8192 x 7168 valu
 _TILINGS_OF = {Format.MXFP4: _TILINGS_OF_MXFP4, Format.NVFP4: _TILINGS_OF_NVFP4}
 
 
-@frozen
-class Sm90QuantizeDerived:
-    """
-    What follows from a legal sm_90a config.
-
-    Attributes:
-        registers: Of a thread, as many as `ctas_per_sm` CTAs leave it.
-        bytes_ahead: Loads of an SM that are under way at once.
-    """
-
-    registers: int
-    bytes_ahead: int
-
-
 class Quantize:
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
     arch = "sm_90a"
     generation = 1
     alignment = 16
-    most_ctas = 32  # of an SM at once
-    most_threads = 2048
     row_edges: tuple[int, ...] = (1, 8, 32, 128, 512, 2048, 8192, 32768)
 
-    def derive(self, config: QuantizeConfig) -> Sm90QuantizeDerived:
+    def derive(self, config: QuantizeConfig) -> StreamDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         tiling, form = config.tiling, config.format
         refuse_unless(
@@ -124,13 +103,7 @@ class Quantize:
             f"rounding={config.rounding} is for scales that are powers of two: those of nvfp4 are "
             "e4m3, rounded to nearest",
         )
-        for name, allowed in (("rows", _ROWS), ("threads", _THREADS), ("vector", _VECTORS)):
-            have = getattr(tiling, name)
-            refuse_unless(
-                have in allowed,
-                f"E_{name.upper()}",
-                f"{name}={have} is not one of {', '.join(map(str, allowed))}",
-            )
+        check_sides(tiling, _SIDES)
         lanes = 4 * form.values // tiling.vector
         refuse_unless(
             tiling.rows <= lanes,
@@ -138,14 +111,8 @@ class Quantize:
             f"rows={tiling.rows}: {lanes} lanes share the columns of four scales, and each stores "
             "those of one row at most",
         )
-        threads = tiling.threads * tiling.ctas_per_sm
-        refuse_unless(
-            tiling.ctas_per_sm <= self.most_ctas and threads <= self.most_threads,
-            "E_CTAS",
-            f"{tiling.ctas_per_sm} CTAs of {tiling.threads} threads are more than an SM holds: "
-            f"{self.most_ctas} CTAs, {self.most_threads} threads",
-        )
-        registers, needed = _registers(threads), _NEEDED[form, tiling.vector][tiling.rows]
+        threads = threads_of(tiling.threads, tiling.ctas_per_sm)
+        registers, needed = registers_of(threads), _NEEDED[form, tiling.vector][tiling.rows]
         refuse_unless(
             needed <= registers,
             "E_REGS",
@@ -153,7 +120,7 @@ class Quantize:
             f"{threads} threads leave each {registers}",
         )
         ahead = 2 * tiling.vector * tiling.rows * threads
-        return Sm90QuantizeDerived(registers=registers, bytes_ahead=ahead)
+        return StreamDerived(registers=registers, bytes_ahead=ahead)
 
     def nearest(self, config: QuantizeConfig) -> QuantizeConfig | None:
         """Return the legal config that is nearest to a refused one: sides by their ratios."""
@@ -161,18 +128,13 @@ class Quantize:
         if config.format is Format.NVFP4:
             start = replace(config, rounding=Rounding.UP)
 
-        def distance(other: QuantizeConfig) -> float:
-            sides = ("rows", "threads", "ctas_per_sm", "vector")
-            pairs = [(getattr(start.tiling, side), getattr(other.tiling, side)) for side in sides]
-            return float(sum(max(pair) / max(1, min(pair)) for pair in pairs))
-
-        every = (replace(start, tiling=tiling) for tiling in _tilings(start.tiling))
-        return min(filter(self._is_legal, every), key=distance, default=None)
+        every = (replace(start, tiling=tiling) for tiling in tilings(start.tiling, _SPAN))
+        return nearest_tiling(start, every, self, _SPAN)
 
     def configs(self) -> Iterator[QuantizeConfig]:
         """Yield configs of every size, legal or not, with the default launch."""
         for layout, form, rounding in itertools.product(Layout, Format, Rounding):
-            for tiling in _tilings(Tiling()):
+            for tiling in tilings(Tiling(), _SPAN):
                 yield QuantizeConfig(layout=layout, format=form, rounding=rounding, tiling=tiling)
 
     def candidates(self, problem: QuantizeProblem) -> tuple[QuantizeConfig, ...]:
@@ -181,7 +143,7 @@ class Quantize:
             layout=problem.layout, format=problem.format, rounding=problem.rounding
         )
         listed = _TILINGS_OF.get(problem.format, _TILINGS)
-        return tuple(filter(self._is_legal, (replace(kind, tiling=each) for each in listed)))
+        return legal_of((replace(kind, tiling=each) for each in listed), self)
 
     def predict(
         self, problem: QuantizeProblem, config: QuantizeConfig, device: Device, num_sms: int
@@ -189,8 +151,8 @@ class Quantize:
         """Return what `config` would take: its launch, and what crosses memory at its rate."""
         tiling = config.tiling
         tiles = problem.groups * -(-problem.rows_per_group // tiling.rows)
-        widths = -(-problem.k // (tiling.vector * _WARP))
-        warps = num_sms * tiling.ctas_per_sm * tiling.threads // _WARP
+        widths = -(-problem.k // (tiling.vector * WARP))
+        warps = num_sms * tiling.ctas_per_sm * tiling.threads // WARP
         in_flight = tiling.rows * tiling.vector
         call_us, rate = _SPEEDS[max(size for size in _SPEEDS if size <= max(in_flight, 8))]
         share = min(1.0, num_sms / device.num_sms) * device.dram_gbps / H200.dram_gbps
@@ -220,23 +182,3 @@ class Quantize:
         return (
             Template(root=templates.ROOT, entry="sm90/quantize.py.jinja", parameters=_PARAMETERS),
         )
-
-    def _is_legal(self, config: QuantizeConfig) -> bool:
-        try:
-            self.derive(config)
-        except Refusal:
-            return False
-        return True
-
-
-def _registers(threads: int) -> int:
-    """Return the registers of each thread where an SM holds so many."""
-    warps = -(-threads // (_WARP * _PARTITIONS))
-    registers = _REGISTERS_PER_PARTITION // (_WARP * warps) // _REGISTER_UNIT * _REGISTER_UNIT
-    return min(registers, _MAX_REGISTERS)
-
-
-def _tilings(like: Tiling) -> Iterator[Tiling]:
-    """Yield the tilings of every size, legal or not, with the flags of `like`."""
-    for rows, threads, ctas, vector in itertools.product(_ROWS, _THREADS, _CTAS, _VECTORS):
-        yield replace(like, rows=rows, threads=threads, ctas_per_sm=ctas, vector=vector)

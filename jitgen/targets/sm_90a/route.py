@@ -11,11 +11,12 @@ from jitgen import templates
 from jitgen.frozen import frozen
 from jitgen.ops.route.config import RouteConfig, RouteProblem, Scoring, Tiling
 from jitgen.targets import route_space
-from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
+from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
+from jitgen.targets.spaces import check_sides, tilings
 
 LANES = 32
-_THREADS = (128, 256, 512, 1024)
-_CLUSTERS = (1, 2, 4, 8)
+_SIDES = {"threads": (128, 256, 512, 1024), "cluster": (1, 2, 4, 8)}
+"""A cluster of 8 is the largest that every device takes without being asked."""
 _BYTES = 4
 _BARRIER_WORDS = 2
 _SHARED_BYTES = 227 * 1024
@@ -74,7 +75,6 @@ class Route:
     arch = "sm_90a"
     generation = 1
     alignment = 1
-    most_cluster = 8  # that every device takes without being asked
     shared_bytes = _SHARED_BYTES
     row_edges: tuple[int, ...] = (8, 16, 64, 128, 256, 1024, 4096, 16384)
 
@@ -83,15 +83,7 @@ class Route:
         route_space.check_kind(config)
         route_space.check_experts(config)
         tiling, experts = config.tiling, config.experts
-        for name, have, allowed in (
-            ("threads", tiling.threads, _THREADS),
-            ("cluster", tiling.cluster, [x for x in _CLUSTERS if x <= self.most_cluster]),
-        ):
-            refuse_unless(
-                have in allowed,
-                f"E_{name.upper()}",
-                f"{name}={have} is not one of {', '.join(map(str, allowed))}",
-            )
+        check_sides(tiling, _SIDES)
         refuse_unless(
             experts <= tiling.threads,
             "E_THREADS",
@@ -122,14 +114,16 @@ class Route:
 
         every = (
             replace(start, experts=experts, tiling=tiling)
-            for experts, tiling in itertools.product(route_space.EXPERTS, _tilings(start.tiling))
+            for experts, tiling in itertools.product(
+                route_space.EXPERTS, tilings(start.tiling, _SIDES)
+            )
         )
-        return min(filter(self._is_legal, every), key=distance, default=None)
+        return min(legal_of(every, self), key=distance, default=None)
 
     def configs(self) -> Iterator[RouteConfig]:
         """Yield configs of every size, legal or not, with the default launch."""
         for kind, experts, tiling in itertools.product(
-            route_space.kinds(), route_space.EXPERTS, _tilings(Tiling())
+            route_space.kinds(), route_space.EXPERTS, tilings(Tiling(), _SIDES)
         ):
             for is_spread in (False, True):
                 yield replace(kind, experts=experts, tiling=replace(tiling, is_spread=is_spread))
@@ -141,7 +135,7 @@ class Route:
             return ()
         kind = replace(route_space.of_problem(problem), experts=experts)
         listed = (_ONE, _TOGETHER, _SPREAD)
-        return tuple(filter(self._is_legal, (replace(kind, tiling=each) for each in listed)))
+        return legal_of((replace(kind, tiling=each) for each in listed), self)
 
     def predict(
         self, problem: RouteProblem, config: RouteConfig, device: Device, num_sms: int
@@ -203,16 +197,3 @@ class Route:
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
         return (Template(root=templates.ROOT, entry="sm90/route.py.jinja", parameters=_PARAMETERS),)
-
-    def _is_legal(self, config: RouteConfig) -> bool:
-        try:
-            self.derive(config)
-        except Refusal:
-            return False
-        return True
-
-
-def _tilings(like: Tiling) -> Iterator[Tiling]:
-    """Yield the tilings of every size, legal or not, with the flags of `like`."""
-    for threads, cluster in itertools.product(_THREADS, _CLUSTERS):
-        yield replace(like, threads=threads, cluster=cluster)

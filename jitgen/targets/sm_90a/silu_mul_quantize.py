@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
 from jitgen import templates
 from jitgen.config.config import Layout
-from jitgen.frozen import frozen
 from jitgen.ops.silu_mul_quantize.config import (
     Activation,
     Scales,
@@ -18,8 +16,10 @@ from jitgen.ops.silu_mul_quantize.config import (
     Tiling,
 )
 from jitgen.targets import silu_space
-from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
+from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sm_90a.devices import H200, silu_fit_of
+from jitgen.targets.sm_90a.streams import StreamDerived, registers_of, threads_of
+from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
 
 VECTOR = 8
 """Columns that a thread takes at once: 16 bytes of gates and 16 of ups."""
@@ -27,16 +27,10 @@ VECTOR = 8
 TILE_VECTORS = 32
 """Vectors in a tile: one for each lane of a warp."""
 
-_ROWS = (1, 2, 4, 8)
-_THREADS = (32, 64, 128, 256)
-_CTAS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16)
-_HELD = (1, 2, 4)
+_SIDES = {"rows": (1, 2, 4, 8), "threads": (32, 64, 128, 256), "held": (1, 2, 4)}
+_SPAN = {**_SIDES, "ctas_per_sm": (1, 2, 3, 4, 5, 6, 7, 8, 9, 16)}
+"""With the CTAs of an SM, which nothing but the SM bounds."""
 
-_WARP = 32
-_PARTITIONS = 4  # of an SM, each with registers of its own for every fourth warp
-_REGISTERS_PER_PARTITION = 16_384
-_MAX_REGISTERS = 255
-_REGISTER_UNIT = 8  # a thread gets whole units
 
 _OF_TILES = {1: 56, 2: 64, 4: 80, 8: 168}
 _OF_MEASURED_TILES = {1: 48, 2: 56, 4: 72, 8: 128}
@@ -100,28 +94,12 @@ _OF_ROWS = (
 """The last two for the kinds that need the registers."""
 
 
-@frozen
-class Sm90SiluDerived:
-    """
-    What follows from a legal sm_90a config.
-
-    Attributes:
-        registers: Of a thread, as many as `ctas_per_sm` CTAs leave it.
-        bytes_ahead: Loads of an SM that are under way at once.
-    """
-
-    registers: int
-    bytes_ahead: int
-
-
 class SiluMulQuantize:
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
     arch = "sm_90a"
     generation = 1
     alignment = 16
-    most_ctas = 32  # of an SM at once
-    most_threads = 2048
     row_edges: tuple[int, ...] = (
         1,
         4,
@@ -140,17 +118,11 @@ class SiluMulQuantize:
         131072,
     )
 
-    def derive(self, config: SiluMulQuantizeConfig) -> Sm90SiluDerived:
+    def derive(self, config: SiluMulQuantizeConfig) -> StreamDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         silu_space.check_kind(config)
         tiling, is_row = config.tiling, config.scale_granularity is Scales.ROW
-        for name, allowed in (("rows", _ROWS), ("threads", _THREADS), ("held", _HELD)):
-            have = getattr(tiling, name)
-            refuse_unless(
-                have in allowed,
-                f"E_{name.upper()}",
-                f"{name}={have} is not one of {', '.join(map(str, allowed))}",
-            )
+        check_sides(tiling, _SIDES)
         refuse_unless(
             is_row or tiling.held == 1,
             "E_HELD",
@@ -161,14 +133,8 @@ class SiluMulQuantize:
             "E_LOADS_AHEAD",
             "loads_ahead: a CTA that finds scales of rows waits for all of its warps anyway",
         )
-        threads = tiling.threads * tiling.ctas_per_sm
-        refuse_unless(
-            tiling.ctas_per_sm <= self.most_ctas and threads <= self.most_threads,
-            "E_CTAS",
-            f"{tiling.ctas_per_sm} CTAs of {tiling.threads} threads are more than an SM holds: "
-            f"{self.most_ctas} CTAs, {self.most_threads} threads",
-        )
-        registers = _registers(threads)
+        threads = threads_of(tiling.threads, tiling.ctas_per_sm)
+        registers = registers_of(threads)
         needed = _needed(config)
         refuse_unless(
             needed is not None,
@@ -183,28 +149,23 @@ class SiluMulQuantize:
             f"each {registers}",
         )
         ahead = 4 * VECTOR * tiling.rows * (tiling.held if is_row else 1 + tiling.loads_ahead)
-        return Sm90SiluDerived(registers=registers, bytes_ahead=ahead * threads)
+        return StreamDerived(registers=registers, bytes_ahead=ahead * threads)
 
     def nearest(self, config: SiluMulQuantizeConfig) -> SiluMulQuantizeConfig | None:
         """Return the legal config that is nearest to a refused one: sides by their ratios."""
         start = silu_space.legal_kind(config)
 
-        def distance(other: SiluMulQuantizeConfig) -> float:
-            sides = ("rows", "threads", "ctas_per_sm", "held")
-            pairs = [(getattr(start.tiling, side), getattr(other.tiling, side)) for side in sides]
-            return float(sum(max(pair) / min(pair) for pair in pairs))
-
-        legal = (
+        every = (
             replace(start, tiling=replace(tiling, loads_ahead=loads_ahead))
-            for tiling in _tilings(start.tiling, _HELD)
+            for tiling in tilings(start.tiling, _SPAN)
             for loads_ahead in (start.tiling.loads_ahead, False)
         )
-        return min(filter(self._is_legal, legal), key=distance, default=None)
+        return nearest_tiling(start, every, self, _SPAN)
 
     def configs(self) -> Iterator[SiluMulQuantizeConfig]:
         """Yield configs of every size, legal or not, with the default held, loads and launch."""
         for kind in silu_space.kinds():
-            for tiling in _tilings(Tiling(), (1,)):
+            for tiling in tilings(Tiling(), {**_SPAN, "held": (1,)}):
                 yield replace(kind, tiling=tiling)
 
     def candidates(self, problem: SiluMulQuantizeProblem) -> tuple[SiluMulQuantizeConfig, ...]:
@@ -215,7 +176,7 @@ class SiluMulQuantize:
         elif not problem.scale_granularity.is_found and problem.layout is Layout.RAGGED:
             listed = _OF_NO_SEARCH
         every = (replace(silu_space.of_problem(problem), tiling=tiling) for tiling in listed)
-        return tuple(filter(self._is_legal, every))
+        return legal_of(every, self)
 
     def predict(
         self,
@@ -270,20 +231,6 @@ class SiluMulQuantize:
             ),
         )
 
-    def _is_legal(self, config: SiluMulQuantizeConfig) -> bool:
-        try:
-            self.derive(config)
-        except Refusal:
-            return False
-        return True
-
-
-def _registers(threads: int) -> int:
-    """Return the registers of each thread where an SM holds so many."""
-    warps = -(-threads // (_WARP * _PARTITIONS))
-    registers = _REGISTERS_PER_PARTITION // (_WARP * warps) // _REGISTER_UNIT * _REGISTER_UNIT
-    return min(registers, _MAX_REGISTERS)
-
 
 def _needed(config: SiluMulQuantizeConfig) -> int | None:
     """Return the registers that a thread needs; None where they never suffice."""
@@ -298,12 +245,6 @@ def _needed(config: SiluMulQuantizeConfig) -> int | None:
     if config.scale_granularity is Scales.NONE:
         return _OF_UNSCALED_TILES.get(rows)
     return (_OF_MEASURED_TILES if _is_measured(config) else _OF_TILES).get(rows)
-
-
-def _tilings(like: Tiling, held: tuple[int, ...]) -> Iterator[Tiling]:
-    """Yield the tilings of every size, legal or not, with the flags of `like`."""
-    for rows, threads, ctas, vectors in itertools.product(_ROWS, _THREADS, _CTAS, held):
-        yield replace(like, rows=rows, threads=threads, ctas_per_sm=ctas, held=vectors)
 
 
 def _is_measured(problem: SiluMulQuantizeProblem | SiluMulQuantizeConfig) -> bool:

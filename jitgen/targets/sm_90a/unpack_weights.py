@@ -11,8 +11,10 @@ from jitgen import templates
 from jitgen.config import BLayout
 from jitgen.frozen import frozen
 from jitgen.ops.unpack_weights.config import Tiling, UnpackWeightsConfig, UnpackWeightsProblem
-from jitgen.targets.protocol import Candidate, Device, Refusal, Template, refuse_unless
+from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sm_90a.devices import H200
+from jitgen.targets.sm_90a.streams import registers_of
+from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
 
 LAYOUTS = (BLayout.EXACT1, BLayout.FOLDED1)
 """What is unpacked to e4m3: wide1 is for bfloat16 activations, beside which that is of no use."""
@@ -23,10 +25,7 @@ K_MULTIPLE = 32
 THREADS = 256
 """Of a CTA: 8 for each two of its 64 rows."""
 
-_COLUMNS = (4, 8, 16, 32, 64)
-_CTAS = (2, 3, 4, 5, 6, 7, 8)
-_REGISTERS = 65_536
-_REGISTER_UNIT = 8
+_SIDES = {"columns": (4, 8, 16, 32, 64), "ctas_per_sm": (2, 3, 4, 5, 6, 7, 8)}
 _NEEDED = 40
 """Registers of a thread below which the compiler spills; found by compiling, with 4.8.1."""
 
@@ -75,14 +74,8 @@ class UnpackWeights:
             "E_B_LAYOUT",
             f"b_layout={config.b_layout} is not one of {', '.join(LAYOUTS)}, whose values are e4m3",
         )
-        for name, allowed in (("columns", _COLUMNS), ("ctas_per_sm", _CTAS)):
-            have = getattr(tiling, name)
-            refuse_unless(
-                have in allowed,
-                f"E_{name.upper()}",
-                f"{name}={have} is not one of {', '.join(map(str, allowed))}",
-            )
-        registers = _registers(tiling.ctas_per_sm)
+        check_sides(tiling, _SIDES)
+        registers = registers_of(THREADS * tiling.ctas_per_sm)
         refuse_unless(
             registers >= _NEEDED,
             "E_REGS",
@@ -96,17 +89,12 @@ class UnpackWeights:
         is_known = config.b_layout in LAYOUTS
         start = config if is_known else replace(config, b_layout=BLayout.EXACT1)
 
-        def distance(other: UnpackWeightsConfig) -> float:
-            sides = ("columns", "ctas_per_sm")
-            pairs = [(getattr(start.tiling, side), getattr(other.tiling, side)) for side in sides]
-            return float(sum(max(pair) / min(pair) for pair in pairs))
-
-        every = (replace(start, tiling=tiling) for tiling in _tilings(start.tiling))
-        return min(filter(self._is_legal, every), key=distance, default=None)
+        every = (replace(start, tiling=tiling) for tiling in tilings(start.tiling, _SIDES))
+        return nearest_tiling(start, every, self, _SIDES)
 
     def configs(self) -> Iterator[UnpackWeightsConfig]:
         """Yield configs of every size, legal or not, with the default launch."""
-        for b_layout, tiling in itertools.product(LAYOUTS, _tilings(Tiling())):
+        for b_layout, tiling in itertools.product(LAYOUTS, tilings(Tiling(), _SIDES)):
             yield UnpackWeightsConfig(b_layout=b_layout, tiling=tiling)
 
     def candidates(self, problem: UnpackWeightsProblem) -> tuple[UnpackWeightsConfig, ...]:
@@ -114,7 +102,7 @@ class UnpackWeights:
         listed = (
             UnpackWeightsConfig(b_layout=problem.b_layout, tiling=tiling) for tiling in _TILINGS
         )
-        return tuple(filter(self._is_legal, listed))
+        return legal_of(listed, self)
 
     def predict(
         self,
@@ -163,21 +151,3 @@ class UnpackWeights:
                 root=templates.ROOT, entry="sm90/unpack_weights.py.jinja", parameters=_PARAMETERS
             ),
         )
-
-    def _is_legal(self, config: UnpackWeightsConfig) -> bool:
-        try:
-            self.derive(config)
-        except Refusal:
-            return False
-        return True
-
-
-def _registers(ctas: int) -> int:
-    """Return the registers of each thread where an SM holds so many CTAs."""
-    return min(255, _REGISTERS // (ctas * THREADS) // _REGISTER_UNIT * _REGISTER_UNIT)
-
-
-def _tilings(like: Tiling) -> Iterator[Tiling]:
-    """Yield the tilings of every size, legal or not, with the flag of `like`."""
-    for columns, ctas in itertools.product(_COLUMNS, _CTAS):
-        yield replace(like, columns=columns, ctas_per_sm=ctas)
