@@ -81,11 +81,13 @@ def test_shipped_plans_ask_for_candidates_alone(name: str, arch: Arch) -> None:
 MODELS = {
     # experts, hidden size, expert size; layers x these parameters are what the models are named for
     "deepseek-v3": (256, 7168, 2048),
+    "deepseek-v2-lite": (64, 2048, 1408),
     "deepseek-v4-flash": (256, 4096, 2048),
     "deepseek-v4-pro": (384, 7168, 3072),
     "kimi-k2": (384, 7168, 2048),
     "gpt-oss": (128, 2880, 2880),
     "llama-4": (128, 5120, 8192),
+    "mixtral-8x22b": (8, 6144, 16384),
     "qwen3-moe": (128, 4096, 1536),
 }
 

@@ -14,24 +14,10 @@ from torch import Tensor
 from jitgen.config import Arch, Layout
 from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
-from jitgen.tuning.measure.clock import Batch, Call, compete, compete_in_batches, sustain
-from jitgen.tuning.measure.rotation import rotation
+from jitgen.tuning.measure.clock import Call
 from jitgen.tuning.measure.workload import Expected, Workload
 from jitgen.tuning.record import parse_problem
-
-LONG_S = 5e-4
-BUSY_FLOP_RATE = 0.5e15
-"""
-Calls as long as this, and that multiply as fast, are those of prefill, one behind the other for
-seconds, and a GPU that multiplies for so long is at its power limit: they are timed like that.
-What waits for memory is not.
-"""
-
-CLOSE = 0.15
-"""
-What is slower by more than this part in a first short turn is not timed again. Turns lie 5 % apart
-at most, and 10 % at the power limit.
-"""
+from jitgen.tuning.search.turns import in_turn
 
 _KEPT_BYTES = 2**32
 """References up to this size are kept for the next kernel: decoding weights takes the longest."""
@@ -145,29 +131,15 @@ class Trials:
         """
         Return the microseconds of each kernel, timed in turn: the mean of all draws.
 
-        On a GPU each call of a batch has operands of its own: one launch behind each flush would
-        favour kernels that stream past L2. Prefill is timed back to back instead. Kernels that a
-        short turn finds far behind are not timed again.
+        See `jitgen.tuning.search.turns`.
         """
-        found = [self._times(names, proof.workload) for proof in self._opened()]
-        return [statistics.fmean(of_one) * 1e6 for of_one in zip(*found, strict=True)]
 
-    def _times(self, names: list[str], workload: Workload) -> list[float]:
-        calls = [self._call(name, workload) for name in names]
-        if not self._arch.is_gpu:
-            return [each.median for each in compete(calls, on_gpu=False)]
-        sets = rotation(workload)
-        batches = [Batch.capture([self._call(name, each) for each in sets]) for name in names]
-        times = [each.median for each in compete_in_batches(batches, rounds=1, repetitions=2)]
-        best = min(times)
-        close = [place for place, each in enumerate(times) if each <= best * (1 + CLOSE)]
-        if best >= LONG_S and workload.flop >= BUSY_FLOP_RATE * best:
-            again = sustain([calls[place] for place in close], seconds=0.2, rounds=2)
-        else:
-            again = compete_in_batches([batches[place] for place in close], repetitions=2)
-        for place, each in zip(close, again, strict=True):
-            times[place] = each.median
-        return times
+        def calls(workload: Workload) -> list[Call]:
+            return [self._call(name, workload) for name in names]
+
+        on_gpu = self._arch.is_gpu
+        found = [in_turn(calls, proof.workload, on_gpu=on_gpu) for proof in self._opened()]
+        return [statistics.fmean(of_one) * 1e6 for of_one in zip(*found, strict=True)]
 
     def _call(self, name: str, workload: Workload) -> Call:
         if name not in self._configs:

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+How good the selector's choice is, on problems that nobody tuned for: random ones, and groups whose
+rows are anything but even.
+
+Every candidate of a problem is checked and timed in turn; what the chosen one takes longer than the
+best is the *regret*. What is saved are times alone, so that `--from` says what the selector of
+today would have lost.
+"""
+
+NAME = "choice"
+"""What the suite is called."""

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The problems of the suite: drawn over all sizes that there are, or of known layers, unevenly."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+from jitgen.bench.choice.routings import Kind, Routing
+from jitgen.config import BLayout, DType, Layout, ScaleGranularity
+from jitgen.frozen import frozen
+from jitgen.layouts import GROUP_ALIGNMENT
+from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.tuning.record import parse_problem, problem_json
+
+GROUPS, ROWS, N, K = (1, 512), (1, 8192), (512, 32_768), (512, 18_432)
+"""What random problems have, from and to; sizes are drawn by their logarithms."""
+
+STEP = 64
+"""N and K are multiples of it."""
+
+MOST_BYTES, MOST_FLOP = 60e9, 6e12
+"""Of a problem: operands and results that a GPU holds, and what it multiplies in 4 ms."""
+
+_TYPES: tuple[tuple[int, dict[str, Any]], ...] = (
+    (6, {}),
+    (1, {"a_dtype": DType.BF16, "scale_granularity": ScaleGranularity.TENSOR}),
+    (
+        1,
+        {
+            "a_dtype": DType.BF16,
+            "b_dtype": DType.E2M1,
+            "scale_granularity": ScaleGranularity.MX32,
+            "a_scale_granularity": ScaleGranularity.NONE,
+            "b_layout": BLayout.WIDE1,
+        },
+    ),
+)
+"""Of so many problems each: FP8 with block scales, bfloat16, and MXFP4 weights beside bfloat16."""
+
+_LAYERS = (
+    (Layout.RAGGED, 8, 16_384, 6144, 4096),  # Mixtral 8x22B, a half of each expert
+    (Layout.RAGGED, 32, 2048, 4096, 7168),  # DeepSeek-V3, a rank's share
+    (Layout.MASKED, 32, 2048, 7168, 2048),
+    (Layout.RAGGED, 128, 8192, 3072, 4096),  # Qwen3-235B
+    (Layout.CONTIGUOUS, 32, 8192, 4096, 7168),
+    (Layout.RAGGED, 256, 4096, 4096, 7168),
+    (Layout.MASKED, 16, 512, 3072, 4096),
+    (Layout.RAGGED, 64, 32_768, 2816, 2048),  # DeepSeek-V2-Lite
+)
+"""Layout, groups, rows in all, N and K that uneven rows are tried with."""
+
+_UNEVEN = (
+    (Kind.EVEN, 0.0),
+    (Kind.SPREAD, 0.5),
+    (Kind.ROUTED, 0.5),
+    (Kind.ROUTED, 1.0),
+    (Kind.ROUTED, 1.5),
+    (Kind.ZIPF, 0.6),
+    (Kind.ZIPF, 1.2),
+    (Kind.HOT, 0.3),
+    (Kind.HOT, 0.7),
+    (Kind.HOT, 1.0),
+)
+
+
+@frozen
+class Case:
+    """
+    A problem and what its groups have.
+
+    Attributes:
+        problem: The sizes; m are the rows of all groups, without padding.
+        routing: How they are dealt.
+    """
+
+    problem: Problem
+    routing: Routing
+
+    def __str__(self) -> str:
+        """Return what reports call it."""
+        return f"{self.problem.slug} {self.routing}"
+
+    @property
+    def row_counts(self) -> tuple[int, ...]:
+        """Rows of each group."""
+        return self.routing.counts(self.problem.groups, self.problem.m)
+
+    @property
+    def asked(self) -> Problem:
+        """The problem as a call has it: contiguous rows count with their padding."""
+        if self.problem.layout is not Layout.CONTIGUOUS:
+            return self.problem
+        blocks = sum(-(-rows // GROUP_ALIGNMENT) for rows in self.row_counts)
+        return replace(self.problem, m=blocks * GROUP_ALIGNMENT)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"problem": problem_json(self.problem), "routing": self.routing.to_json()}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Self:
+        """Return what `to_json` wrote."""
+        return cls(
+            problem=parse_problem(document["problem"]),
+            routing=Routing.from_json(document["routing"]),
+        )
+
+
+def random_cases(count: int, seed: int) -> list[Case]:
+    """
+    Return `count` problems: groups, rows, N and K over all of their ranges, types and layouts.
+
+    What has more bytes than `MOST_BYTES`, or more operations than `MOST_FLOP`, is drawn again. The
+    first ones are the same whatever `count` is.
+    """
+    chance = random.Random(seed)  # noqa: S311  # sizes, not secrets
+    return [_drawn(chance) for _ in range(count)]
+
+
+def _drawn(chance: random.Random) -> Case:
+    shares = [share for share, _ in _TYPES]
+    (types,) = chance.choices([types for _, types in _TYPES], shares)
+    layout = chance.choice(tuple(Layout))
+    spread = chance.choice((0.0, 0.5, 0.5, 0.9))
+    routing = Routing(
+        kind=Kind.SPREAD if spread else Kind.EVEN, amount=spread, seed=chance.randrange(2**16)
+    )
+    while True:
+        groups, rows = (round(_between(chance, *ends)) for ends in (GROUPS, ROWS))
+        n, k = (round(_between(chance, *ends) / STEP) * STEP for ends in (N, K))
+        problem = Problem(layout=layout, groups=groups, m=groups * rows, n=n, k=k, **types)
+        case = Case(problem=problem, routing=routing)
+        if _bytes(case) <= MOST_BYTES and 2 * problem.m * n * k <= MOST_FLOP:
+            return case
+
+
+def _between(chance: random.Random, least: int, most: int) -> float:
+    """Return a number between two whose logarithm may be anything between theirs."""
+    return math.exp(chance.uniform(math.log(least), math.log(most)))
+
+
+def _bytes(case: Case) -> float:
+    """Return what the tensors of a call take: masked rows to the largest group's."""
+    problem, counts = case.asked, case.row_counts
+    rows = max(counts) * len(counts) if problem.layout is Layout.MASKED else problem.m
+    of_a, of_b, of_out = (
+        dtype.bits / 8 for dtype in (problem.a_dtype, problem.operands.b_dtype, problem.out_dtype)
+    )
+    weights = problem.groups * problem.n * problem.k * of_b
+    return rows * (problem.k * of_a + problem.n * of_out) + weights
+
+
+def skewed_cases(count: int, seed: int) -> list[Case]:
+    """Return `count` layers of FP8 whose groups have anything from the same rows to one all."""
+    found = []
+    for number in range(count):
+        kind, amount = _UNEVEN[number % len(_UNEVEN)]
+        turn = number // len(_UNEVEN)  # each kind meets other layers
+        layout, groups, m, n, k = _LAYERS[(number + turn) % len(_LAYERS)]
+        problem = Problem(layout=layout, groups=groups, m=m, n=n, k=k)
+        routing = Routing(kind=kind, amount=amount, seed=seed + number)
+        found.append(Case(problem=problem, routing=routing))
+    return found
+
+
+FAMILIES = {"random": random_cases, "skewed": skewed_cases}
+"""What `--of` may ask for."""
+
+
+def kernels_of(cases: Sequence[Case], arch: Any) -> list[Any]:
+    """Return every config that may be chosen for one of `cases`, each once."""
+    from jitgen.targets.legality import rules
+
+    every = (rules(arch, each.problem.op).candidates(each.asked) for each in cases)
+    return list(dict.fromkeys(config for configs in every for config in configs))

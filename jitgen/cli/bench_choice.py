@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen bench choice``: what the selector's choice loses to the best candidate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+import jitgen
+from jitgen.bench import OWN
+from jitgen.bench.choice import NAME
+from jitgen.bench.choice.cases import FAMILIES, Case, kernels_of
+from jitgen.bench.choice.report import ChoiceReport, Regret, regrets, summary
+from jitgen.cli.options import ARCH, with_output
+from jitgen.cli.output import Column, ExitCode, Output
+from jitgen.config import Arch
+from jitgen.errors import ConfigError
+from jitgen.targets.devices import default_arch
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_WORST = 10
+_RULES = {"model": False, "table": True}
+"""Ways to choose, and whether measurements count: those that jitgen ships, and this machine's."""
+
+_HELP = f"""
+{OWN[NAME]}
+
+Every candidate is checked before all are timed in turn. The model alone is compared with the best,
+and so is what a call gets, the shipped table included. What is saved are times: --from says what
+today's selector would lose.
+"""
+
+
+@click.command(NAME, help=_HELP)
+@click.option(
+    "--of",
+    "family",
+    type=click.Choice(tuple(FAMILIES)),
+    default="random",
+    show_default=True,
+    help="Problems of all sizes, or layers whose groups have uneven rows.",
+)
+@click.option("--count", type=click.IntRange(1), help="Cases; 150, and 40 of layers, if left out.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Draws the cases.")
+@click.option(
+    "--minutes", type=click.FloatRange(0, min_open=True), help="Begin no case after so many."
+)
+@click.option("--save", "save_at", type=_FILE, help="Write what was found after every case.")
+@click.option("--resume", is_flag=True, help="Go on with what --save names: without its cases.")
+@click.option("--from", "read_at", type=_FILE, help="Show what was saved; needs no GPU.")
+@click.option("--kernels", is_flag=True, help="List the kernels that the cases need, and end.")
+@click.option("--arch", type=ARCH, help="Target of --kernels and --from; the GPU's if not given.")
+@with_output
+def command(  # noqa: PLR0913  # each is an option
+    output: Output,
+    *,
+    family: str,
+    count: int | None,
+    seed: int,
+    minutes: float | None,
+    save_at: Path | None,
+    resume: bool,
+    read_at: Path | None,
+    kernels: bool,
+    arch: Arch | None,
+) -> int:
+    """Measure or show the suite."""
+    target = arch or default_arch()
+    if resume and save_at is None:
+        raise click.UsageError("--resume goes on with a report: name it with --save")
+    if read_at is not None:
+        if save_at or minutes is not None or kernels:
+            raise click.UsageError("--from measures nothing: it goes with --arch and --json")
+        return _tell(output, ChoiceReport.read(read_at), target)
+    cases = FAMILIES[family](count or {"random": 150}.get(family, 40), seed)
+    if kernels:
+        return _list(output, cases, target)
+    from jitgen.bench.choice.run import run
+
+    report = ChoiceReport(family=family, seed=seed)
+    if resume and save_at is not None and save_at.exists():
+        report = ChoiceReport.read(save_at)
+        if (report.family, report.seed) != (family, seed):
+            raise ConfigError(
+                f"{save_at} is of --of {report.family} --seed {report.seed}; go on with those, or "
+                "save elsewhere"
+            )
+
+    def save() -> None:
+        if save_at is not None:
+            report.save(save_at)
+
+    seconds = None if minutes is None else minutes * 60
+    with output.progress(len(cases), "measuring") as progress:
+        for case in run(report, cases, seconds=seconds, save=save):
+            progress.advance(str(case))
+    return _tell(output, report, target)
+
+
+def _list(output: Output, cases: list[Case], arch: Arch) -> int:
+    """Print the kernels that the cases need: what to prewarm for a machine without a compiler."""
+    names = [config.name(arch) for config in kernels_of(cases, arch)]
+
+    def human() -> None:
+        for name in names:
+            output.line(name)
+
+    output.result("bench", {"suite": NAME, "kernels": names}, human)
+    return ExitCode.OK
+
+
+def chosen(case: Case, arch: Arch, device: str | None, *, use_measured: bool) -> str:
+    """Return the name of the kernel that the selector takes on `device`."""
+    choice = jitgen.select(case.asked, arch, device=device, use_measured=use_measured)
+    return str(choice.config.name(arch))
+
+
+def _tell(output: Output, report: ChoiceReport, arch: Arch) -> int:
+    """Print what is lost, the worst cases one by one; the exit code says if any failed."""
+    device = report.conditions.get("gpu")
+    lost: dict[str, list[Regret]] = {}
+    for rule, use_measured in _RULES.items():
+
+        def choose(case: Case, use_measured: bool = use_measured) -> str:
+            return chosen(case, arch, device, use_measured=use_measured)
+
+        found = regrets(report, choose)
+        lost[rule] = sorted(found, key=lambda each: each.lost, reverse=True)
+    document = {
+        "ok": not report.failures,
+        **report.to_json(),
+        "rules": {rule: summary(found) for rule, found in lost.items()},
+        "worst": {
+            rule: [each.to_json() for each in found[:_WORST]] for rule, found in lost.items()
+        },
+    }
+    output.result("bench", document, lambda: _show(output, report, lost))
+    for case, reason in report.failures.items():
+        output.error("WrongResult", f"{case}: {reason}")
+    return ExitCode.FAILED if report.failures else ExitCode.OK
+
+
+def _show(output: Output, report: ChoiceReport, lost: dict[str, list[Regret]]) -> None:
+    columns = ("CASES", "MEAN", "WORST", "BEYOND 2 %", "BEYOND 8 %")
+    sums = {rule: summary(found) for rule, found in lost.items()}
+    output.table(
+        [Column("CHOSEN BY"), *(Column(title, is_number=True) for title in columns)],
+        [
+            (
+                rule,
+                f"{each['cases']:.0f}",
+                f"{each['mean']:.2%}",
+                f"{each['worst']:.1%}",
+                f"{each['beyond_2']:.0f}",
+                f"{each['beyond_8']:.0f}",
+            )
+            for rule, each in sums.items()
+        ],
+    )
+    for rule, found in lost.items():
+        output.line(f"the worst by {rule}", style="bold")
+        output.table(
+            [
+                Column("LOST", is_number=True),
+                Column("BEST (us)", is_number=True),
+                Column("CASE"),
+                Column("CHOSEN"),
+                Column("BEST"),
+            ],
+            [_cells(each) for each in found[:_WORST]],
+        )
+    output.note(", ".join(f"{name} {value}" for name, value in report.conditions.items() if value))
+
+
+def _cells(regret: Regret) -> tuple[str, ...]:
+    timed = regret.timed
+    return (
+        f"{regret.lost:.1%}",
+        f"{timed.times_us[timed.best]:.1f}",
+        str(timed.case),
+        _shape(regret.chosen),
+        _shape(timed.best),
+    )
+
+
+def _shape(name: str) -> str:
+    """Return what tells a kernel from the others of its problem."""
+    from jitgen.ops.grouped_gemm.config import KernelConfig
+
+    config, _ = KernelConfig.parse(name)
+    return config.short + f" split {config.schedule.split_k}" * (config.schedule.split_k > 1)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`jitgen bench choice`, on saved reports and on machines without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import jitgen as library
+from jitgen.bench.choice.cases import Case, random_cases, skewed_cases
+from jitgen.bench.choice.report import ChoiceReport, Timed
+from jitgen.config import Arch
+from jitgen.tuning.measure.clock import Call
+from tests.cli.conftest import Jitgen
+
+
+def timed(case: Case) -> Timed:
+    """Return times of all candidates, of which the model's choice is the second best."""
+    choice = library.select(case.asked, Arch.SM_90A, use_measured=False)
+    first, second, *others = (each.config.name(Arch.SM_90A) for each in choice.candidates)
+    return Timed(case=case, times_us={first: 11.0, second: 10.0, **dict.fromkeys(others, 20.0)})
+
+
+def test_without_a_gpu_it_is_refused(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jitgen.tuning.measure.clock.has_gpu", lambda: False)
+    done = jitgen("bench choice --count 3")
+
+    assert done.code == 1
+    assert "the choice suite needs a GPU" in done.err
+
+
+def test_a_saved_report_is_shown(jitgen: Jitgen, tmp_path: Path) -> None:
+    path = tmp_path / "choice.json"
+    cases = random_cases(12, 7)
+    found = [timed(case) for case in cases]
+    conditions = {"gpu": "NVIDIA H200"}
+    ChoiceReport(family="random", seed=7, conditions=conditions, found=found).save(path)
+    done = jitgen("bench choice --arch sm_90a --from", str(path))
+    document = jitgen("bench choice --json --arch sm_90a --from", str(path)).document
+
+    assert done.code == 0, done.err
+    assert "the worst by model" in done.out
+    assert "gpu NVIDIA H200" in done.err
+    assert document["rules"]["model"]["mean"] == pytest.approx(0.1)
+    assert len(document["worst"]["model"]) == 10
+    assert document["worst"]["table"][0]["best_us"] == 10.0
+
+
+def test_a_run_is_saved_and_resumed(
+    jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "choice.json"
+    seen: list[tuple[int, int, object]] = []
+
+    def run(
+        found: ChoiceReport, cases: list[Case], *, seconds: float | None, save: Call
+    ) -> Iterator[Case]:
+        seen.append((len(found.found), len(cases), seconds))
+        found.found.append(timed(cases[len(found.found)]))
+        save()
+        yield cases[0]
+
+    monkeypatch.setattr("jitgen.bench.choice.run.run", run)
+    words = ("bench choice --of skewed --arch sm_90a --minutes 0.5 --resume --save", str(path))
+    first, second = jitgen(*words), jitgen(*words)
+    other = jitgen(*words, "--seed 3")
+
+    assert (first.code, second.code) == (0, 0), second.err
+    assert seen == [(0, 40, 30.0), (1, 40, 30.0)]
+    assert [each.case for each in ChoiceReport.read(path).found] == skewed_cases(40, 0)[:2]
+    assert other.code == 2
+    assert "is of --of skewed --seed 0" in other.err
+
+
+def test_kernels_are_listed(jitgen: Jitgen) -> None:
+    """One a line, and every one a name that `jitgen prewarm` takes."""
+    done = jitgen("bench choice --kernels --count 5 --arch sm_90a")
+    names = done.out.split()
+    taken = jitgen("prewarm --dry-run", *(f"--config {name}" for name in names))
+
+    assert len(names) == len(set(names)) > 8
+    assert taken.code == 0, taken.err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("--resume", "name it with --save"),
+        ("--from x --save y", "--from measures nothing"),
+    ],
+)
+def test_options_that_do_not_go_together(jitgen: Jitgen, words: str, reason: str) -> None:
+    done = jitgen(f"bench choice {words}")
+
+    assert done.code == 2
+    assert reason in done.err
