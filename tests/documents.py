@@ -51,6 +51,12 @@ def command_lines(page: str) -> Iterator[str]:
     They stand in blocks of shells and in indented ones, one a line, and in the text between
     backticks. Of a synopsis brackets go, and alternatives become words.
     """
+    yield from shell_lines(page)
+    yield from spoken_lines(page)
+
+
+def shell_lines(page: str) -> Iterator[str]:
+    """Yield those in blocks of shells and in indented ones: what a reader copies."""
     whole = text(page)
     plain = _FENCED.sub("\n", whole)
     shells = [code for name, code in _FENCED.findall(whole) if name in _SHELLS]
@@ -61,6 +67,11 @@ def command_lines(page: str) -> Iterator[str]:
             for part in _SPLITS.split(bare):
                 if found := _STARTS.match(part.strip()):
                     yield part.strip()[found.end() :]
+
+
+def spoken_lines(page: str) -> Iterator[str]:
+    """Yield those in sentences, some of which only name a command."""
+    plain = _FENCED.sub("\n", text(page))
     for code in _INLINE.findall(_INDENTED.sub("\n", plain)):
         if found := _STARTS.match(code):
             yield _SPLITS.split(code[found.end() :])[0]

@@ -117,9 +117,9 @@ def parse_problem(text: str, spec: KernelSpec) -> None:
     Raises:
         ConfigError: They are not, or its kernels have no samples.
     """
-    from jitgen.verify.verification import samples_of
+    from jitgen.verify.verification import sizes_of
 
-    samples_of(spec.config).Sizes.parse(text, spec.config)
+    sizes_of(text, spec.config)
 
 
 def together(contenders: Sequence[Contender]) -> None:

@@ -23,7 +23,7 @@ from jitgen.runtime.spec import spec_of
 from jitgen.tuning.measure.clock import Batch, compete, compete_in_batches
 from jitgen.tuning.measure.workload import LARGEST_ERROR, MEAN_ERROR
 from jitgen.verify import places
-from jitgen.verify.verification import samples_of
+from jitgen.verify.verification import samples_of, sizes_of
 
 _CASES = 4
 """Sets of operands that a GPU's calls take in turn, so that all of them are cold."""
@@ -110,7 +110,7 @@ class KernelTrials:
 
     def _sizes(self, problem: str) -> tuple[Any, ...]:
         if problem:
-            return (self._samples.Sizes.parse(problem, self._config),)
+            return (sizes_of(problem, self._config),)
         return tuple(self._samples.Sizes.of(self._config, self._arch))
 
     def _made(self, sizes: Any, *, is_exact: bool, seed: int) -> Any:

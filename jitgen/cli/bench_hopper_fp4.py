@@ -19,9 +19,9 @@ from jitgen.bench.suite import ROUNDS
 from jitgen.cli.bench import show_rows
 from jitgen.cli.options import SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output
+from jitgen.cli.paths import TO_READ, TO_WRITE
 from jitgen.errors import ConfigError
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
 _HELP = f"""
 {OWN[NAME]}
 
@@ -32,7 +32,7 @@ turns. Exits 1 if a target is missed. Cases are called for example "ragged 32 x 
 
 @click.command(NAME, help=_HELP)
 @click.option("--peers", "use_peers", is_flag=True, help="Time every peer that is installed, too.")
-@click.option("--cases", "cases_at", type=_FILE, help="Cases to use instead of its own.")
+@click.option("--cases", "cases_at", type=TO_READ, help="Cases to use instead of its own.")
 @click.option(
     "--only", multiple=True, metavar="TEXT", help="Measure only cases whose name has every TEXT."
 )
@@ -41,15 +41,15 @@ turns. Exits 1 if a target is missed. Cases are called for example "ragged 32 x 
 @click.option(
     "--candidates", is_flag=True, help="Time every kernel that might be chosen, too, but of FP8."
 )
-@click.option("--save", "save_at", type=_FILE, help="Write what was found after every case.")
+@click.option("--save", "save_at", type=TO_WRITE, help="Write what was found after every case.")
 @click.option(
     "--resume",
     is_flag=True,
     help="Go on with what --save names: without its cases, and without a side that hung.",
 )
-@click.option("--from", "read_at", type=_FILE, help="Show what was saved; needs no GPU.")
+@click.option("--from", "read_at", type=TO_READ, help="Show what was saved; needs no GPU.")
 @click.option("--kernels", is_flag=True, help="List the kernels that the cases need, and end.")
-@click.option("--report", "report_at", type=_FILE, help="Write the tables as Markdown.")
+@click.option("--report", "report_at", type=TO_WRITE, help="Write the tables as Markdown.")
 @with_output
 def command(  # noqa: PLR0913  # each is an option
     output: Output,

@@ -17,9 +17,9 @@ from jitgen.bench.protocol import Row
 from jitgen.cli.bench import show_rows
 from jitgen.cli.options import SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output
+from jitgen.cli.paths import TO_READ, TO_WRITE
 from jitgen.errors import ConfigError
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
 _QUICK_SIDES = tuple(side for side in SIDES if side != inductor.NAME)
 _QUICK_S = 45.0
 _HELP = f"""
@@ -53,10 +53,10 @@ def _numbers(_context: click.Context, option: click.Parameter, text: str | None)
 @click.option("--rounds", type=click.IntRange(1), default=5, help="Rounds of each case.")
 @click.option("--seconds", type=SECONDS, help="Begin no case after so many; all, if left out.")
 @click.option("--no-steps", is_flag=True, help="Leave out the launches of ours, each alone.")
-@click.option("--save", "save_at", type=_FILE, help="Write what was found after every case.")
-@click.option("--from", "read_at", type=_FILE, help="Show what was saved; needs no GPU.")
+@click.option("--save", "save_at", type=TO_WRITE, help="Write what was found after every case.")
+@click.option("--from", "read_at", type=TO_READ, help="Show what was saved; needs no GPU.")
 @click.option("--kernels", is_flag=True, help="List the kernels that the cases need, and end.")
-@click.option("--report", "report_at", type=_FILE, help="Write the tables as Markdown.")
+@click.option("--report", "report_at", type=TO_WRITE, help="Write the tables as Markdown.")
 @with_output
 def command(  # noqa: PLR0913  # each is an option
     output: Output,

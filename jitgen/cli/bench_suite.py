@@ -19,10 +19,10 @@ from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS, PADDING, BenchReport, Measured, Section
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted
+from jitgen.cli.paths import TO_READ, TO_WRITE
 from jitgen.config import Arch
 from jitgen.errors import ConfigError
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
@@ -42,18 +42,21 @@ def command(name: str) -> click.Command:
     @click.option(
         "--peers", "use_peers", is_flag=True, help="Time every peer that is installed, too."
     )
-    @click.option("--cases", "cases_at", type=_FILE, help="Cases to use instead of its own.")
+    @click.option("--cases", "cases_at", type=TO_READ, help="Cases to use instead of its own.")
     @click.option(
         "--only",
         multiple=True,
         metavar="TEXT",
         help="Measure only steps whose name has every TEXT.",
     )
-    @click.option("--save", "save_at", type=_FILE, help="Write what was found after every step.")
-    @click.option("--from", "read_at", type=_FILE, help="Show what was saved; needs no GPU.")
+    @click.option("--save", "save_at", type=TO_WRITE, help="Write what was found after every step.")
+    @click.option("--from", "read_at", type=TO_READ, help="Show what was saved; needs no GPU.")
     @click.option("--plot", "plot_at", type=_FOLDER, help="Draw plots into this folder.")
     @click.option(
-        "--report", "report_at", type=_FILE, help="Write a file to send: machine, kernels, table."
+        "--report",
+        "report_at",
+        type=TO_WRITE,
+        help="Write a file to send: machine, kernels, table.",
     )
     @with_output
     def measure(

@@ -14,6 +14,7 @@ from jitgen import plans
 from jitgen.cli.lazy import LazyGroup
 from jitgen.cli.options import ArchList, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
+from jitgen.cli.paths import PRIVATE_KEY, TO_WRITE
 from jitgen.config import Arch
 from jitgen.errors import ConfigError, PlanError, ToolchainError
 from jitgen.targets.devices import default_arch
@@ -47,14 +48,14 @@ def bundle() -> None:
     "--output",
     "-o",
     "path",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=TO_WRITE,
     required=True,
     help="The file to write.",
 )
 @click.option(
     "--sign",
     "key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=PRIVATE_KEY,
     help="Sign each kernel with the private key in this file.",
 )
 @click.option("--builder", default="", help="Who that is, for --sign.")

@@ -14,6 +14,7 @@ from jitgen.cli.cache import KEY_DIGITS
 from jitgen.cli.lookup import find_key
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted
+from jitgen.cli.paths import PRIVATE_KEY
 from jitgen.errors import CacheError, ConfigError, SettingError
 from jitgen.settings import settings
 from jitgen.values import remotes
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
     from jitgen.remote.objects import Objects
 
 _names = click.argument("names", metavar="[CONFIG-or-KEY]...", nargs=-1)
-_sign = click.option(
-    "--key", "key_file", type=click.Path(path_type=Path), help="Sign them with this private key."
-)
+_sign = click.option("--key", "key_file", type=PRIVATE_KEY, help="Sign them with this private key.")
 _builder = click.option(
     "--builder", default="jitgen", show_default=True, help="Who built them, for people."
 )
@@ -36,7 +35,7 @@ _builder = click.option(
 @click.option(
     "--key",
     "key_file",
-    type=click.Path(path_type=Path),
+    type=PRIVATE_KEY,
     required=True,
     help="The private key's file, see: jitgen trust key.",
 )

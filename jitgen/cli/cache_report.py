@@ -10,6 +10,7 @@ import click
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Output, counted, human_size
 from jitgen.cli.pages import write
+from jitgen.cli.paths import TO_WRITE
 
 
 @click.command()
@@ -17,7 +18,7 @@ from jitgen.cli.pages import write
     "-o",
     "--output",
     "file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=TO_WRITE,
     default=Path("jitgen-cache.html"),
     show_default=True,
     help="Where to.",

@@ -12,6 +12,7 @@ from jitgen.cli.lookup import Named, find
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Output, counted, human_size
 from jitgen.cli.pages import write
+from jitgen.cli.paths import TO_WRITE
 from jitgen.errors import ConfigError
 from jitgen.settings import settings
 from jitgen.targets.legality import require
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     "file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=TO_WRITE,
     help="Where to; the kernel's name and .html, if not given.",
 )
 @with_output

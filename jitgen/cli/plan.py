@@ -12,6 +12,7 @@ import click
 from jitgen import plans
 from jitgen.cli.options import ARCH, DEVICE, with_output
 from jitgen.cli.output import Column, Output, counted
+from jitgen.cli.paths import TO_WRITE
 from jitgen.config import Arch
 from jitgen.errors import PlanError
 from jitgen.recording import files
@@ -122,7 +123,7 @@ def show(output: Output, name: str, arch: Arch | None, device: str | None) -> No
     "--output",
     "to",
     metavar="PLAN.toml",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=TO_WRITE,
     help="Write the plan to a file; to standard output if not given.",
 )
 @click.option(

@@ -11,6 +11,7 @@ import click
 
 from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output
+from jitgen.cli.paths import PRIVATE_KEY
 from jitgen.errors import InputError, ToolchainError
 
 _SCOPES = ("read", "compile", "write", "admin")
@@ -83,7 +84,7 @@ def token(output: Output, name: str, scopes: str) -> int:
 
 
 @click.command()
-@click.option("--key", type=click.Path(path_type=Path), required=True, help="The signing key.")
+@click.option("--key", type=PRIVATE_KEY, required=True, help="The signing key.")
 @click.option("--socket", type=click.Path(path_type=Path), required=True, help="Where to listen.")
 @with_output
 def signer(output: Output, key: Path, socket: Path) -> int:

@@ -14,6 +14,7 @@ from jitgen.cli.kernels import document_of, entry_of, source_of
 from jitgen.cli.lookup import Named, find
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Output, human_time
+from jitgen.cli.paths import TO_WRITE
 from jitgen.errors import ConfigError
 from jitgen.targets.legality import require
 
@@ -39,9 +40,7 @@ def _stage(name: str, text: str) -> Callable[[Decorated], Decorated]:
     is_flag=True,
     help="With --ptx or --sass: which line of the source each instruction is from.",
 )
-@click.option(
-    "-o", "--output", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write to FILE."
-)
+@click.option("-o", "--output", "file", type=TO_WRITE, help="Write to FILE.")
 @with_output
 def show(
     output: Output, config_or_key: str, stage: str | None, file: Path | None, line_info: bool

@@ -18,6 +18,7 @@ import click
 
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted
+from jitgen.cli.paths import TO_WRITE, ToRead
 from jitgen.documents import BadDocument, read_bounded
 from jitgen.errors import CacheError, SigningError
 from jitgen.settings import settings
@@ -25,7 +26,6 @@ from jitgen.signing import edit, times
 from jitgen.signing.keys import PrivateKey, PublicKey, is_digest
 from jitgen.signing.trust import MAX_BYTES, SealedTrust, Trust, is_comment, opened
 
-_PATH = click.Path(path_type=Path)
 _MOST_DAYS = 36500
 _SHOWN = 12
 """Digits of a keyid or digest that people are shown."""
@@ -50,12 +50,13 @@ def _days(name: str, default: timedelta, text: str) -> Callable[[Any], Any]:
     )
 
 
-_file = click.option(
-    "--file", "path", type=_PATH, help="The trust document; JITGEN_TRUST where none is named."
-)
-_root = click.option(
-    "--root-key", type=_PATH, required=True, help="The private key that signs trust documents."
-)
+_INIT = "jitgen trust init makes one"
+_WHAT = "The trust document; JITGEN_TRUST where none is named."
+_WHOSE = "The private key that signs trust documents."
+_file = click.option("--file", "path", type=ToRead(_INIT), help=_WHAT)
+_new_file = click.option("--file", "path", type=TO_WRITE, help=_WHAT)
+_root = click.option("--root-key", type=ToRead(_INIT), required=True, help=_WHOSE)
+_new_root = click.option("--root-key", type=TO_WRITE, required=True, help=_WHOSE)
 _valid = _days("--valid", edit.VALID, "Days for which the document holds.")
 _signs = _days("--signs", edit.SIGNS, "Days for which the key may sign.")
 _comment = click.option("--comment", default="", help="What the key is, for people.")
@@ -68,7 +69,7 @@ def trust() -> None:
 
 
 @trust.command()
-@click.argument("path", metavar="FILE", type=_PATH)
+@click.argument("path", metavar="FILE", type=TO_WRITE)
 @with_output
 def key(output: Output, path: Path) -> None:
     """Make a private key in FILE, and print its public half, which `add` takes."""
@@ -79,7 +80,7 @@ def key(output: Output, path: Path) -> None:
 
 
 @trust.command()
-@_with(_file, _root, _valid)
+@_with(_new_file, _new_root, _valid)
 @with_output
 def init(output: Output, path: Path | None, root_key: Path, valid: int) -> None:
     """Make a trust document, and its root key where there is none yet; nobody signs by it yet."""

@@ -16,6 +16,7 @@ from jitgen import plans
 from jitgen.cli import tune_space
 from jitgen.cli.options import ARCH, SECONDS, with_output, with_sizes
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
+from jitgen.cli.paths import ToWrite
 from jitgen.config import Arch
 from jitgen.documents import BadDocument, parse_json, read_bounded, read_stream
 from jitgen.errors import ConfigError
@@ -58,7 +59,7 @@ _STANDARD_OUTPUT = Path("-")
     "--export",
     "export_to",
     metavar="FILE",
-    type=click.Path(path_type=Path, allow_dash=True, dir_okay=False),
+    type=ToWrite(allow_dash=True),
     help="Write the measurements as a JSON table; -: to standard output.",
 )
 @click.option(

@@ -205,11 +205,11 @@ def _check(tasks: list[dict[str, Any]], problem: str | None) -> None:
             raise ConfigError(f"{_name(task)}: kernels of {config.op} cannot be verified")
         require(config, target)
     if problem is not None:
-        from jitgen.verify.verification import samples_of
+        from jitgen.verify.verification import sizes_of
 
         for task in tasks:  # each operation spells its sizes in its own way
             config = Config.from_json(task["config"])
-            samples_of(config).Sizes.parse(problem, config)
+            sizes_of(problem, config)
 
 
 def _name(task: dict[str, Any]) -> str:

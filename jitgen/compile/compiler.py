@@ -15,7 +15,6 @@ import re
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
@@ -24,13 +23,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jitgen import forks
-from jitgen.boundary import is_from_handler
 from jitgen.cache.entry import LIBRARY, OBJECT, SOURCE
 from jitgen.cache.scratch import scratch
 from jitgen.compile import toolchain
 from jitgen.compile.linker import LinkError, link
+from jitgen.compile.refusals import file_of, refusals
 from jitgen.compile.toolchain import flavour, require_compiler
-from jitgen.errors import CompileError, ConfigError, ToolchainError
+from jitgen.errors import ConfigError, ToolchainError
 from jitgen.frozen import frozen
 
 if TYPE_CHECKING:
@@ -40,8 +39,6 @@ _lock = threading.Lock()
 
 _HARMLESS = ("CUTE_DSL_LIBS", "CUTE_DSL_CACHE_DIR", "CUTE_DSL_DISABLE_FILE_CACHING")
 """Variables of the compiler that say where things are, not what is built."""
-
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 _LINES = "--generate-line-info"
 
@@ -127,7 +124,7 @@ def compile_source(
             cute = import_compiler()
             doubt = unfit()
             start = time.perf_counter()
-            with _refusals(source.name):
+            with refusals(source.name, str(path)):
                 ptx = _compile(cute, source, path, wants_ptx=wants_ptx, line_info=line_info)
             compile_s = time.perf_counter() - start
         start = time.perf_counter()
@@ -166,7 +163,7 @@ def compile_function(
         with _lock, neutral_environment():
             cute = import_compiler()
             given = [_stand_in(argument) for argument in arguments]
-            with _refusals(name):
+            with refusals(name, file_of(function)):
                 options = [toolchain.CONVENTION, "--gpu-arch", arch, *_ptx_to(directory), _LINES]
                 level = toolchain.base_level()
                 made = _exported(cute, function, given, directory / OBJECT, name, options, level)
@@ -174,25 +171,6 @@ def compile_function(
         if trouble:
             raise ToolchainError(trouble)
         return native, str(made.__ptx__)
-
-
-@contextmanager
-def _refusals(name: str) -> Iterator[None]:
-    """
-    Have what the compiler raises about `name` come out as a CompileError.
-
-    Its advice about long unrolled loops is no error, whatever the process makes of warnings.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="This static loop has")
-            yield
-    except (OSError, MemoryError, RecursionError, SystemError):
-        raise  # not the source's fault, and must not be remembered
-    except Exception as error:  # the compiler raises RuntimeError and many types of its own
-        if is_from_handler(error):
-            raise
-        raise CompileError(name, _shortened(error)) from error
 
 
 def _stand_in(argument: Any) -> Any:
@@ -387,11 +365,3 @@ def _module(source: Source, path: Path) -> ModuleType:
     finally:
         del sys.modules[spec.name]
     return module
-
-
-def _shortened(error: BaseException) -> str:
-    """Return the first telling lines of a compiler error, which can be pages long."""
-    plain = _COLOUR.sub("", str(error))
-    lines = [line.strip() for line in plain.splitlines() if line.strip()]
-    text = " ".join(lines[:4]) or type(error).__name__
-    return text if len(text) <= 400 else text[:397] + "..."

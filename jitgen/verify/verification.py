@@ -6,6 +6,7 @@ One config put to the test: compiled, emulated in several modes, compared with f
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,9 +24,13 @@ from jitgen.errors import ConfigError, Deadlock, JitgenError, MachineFault
 from jitgen.frozen import frozen
 from jitgen.ops.protocol import operation
 from jitgen.targets.legality import require
+from jitgen.text import shown
 from jitgen.verify import places
 from jitgen.verify.artifacts import compiled, of_entry
 from jitgen.verify.emulation import emulate
+
+_MOST_DIGITS = 7
+"""Of a size that a person spells: each group is an item of a list."""
 
 
 @frozen
@@ -155,7 +160,7 @@ def verify(
         raise ConfigError(f"{target} kernels run on this machine as they are: name a GPU target")
     require(config, target)
     samples = samples_of(config)
-    given = samples.Sizes.parse(problem, config) if isinstance(problem, str) else problem
+    given = sizes_of(problem, config) if isinstance(problem, str) else problem
     all_sizes, chosen = (given,) if given else samples.Sizes.of(config, target), parse(modes)
     kernel = artifact or compiled(render(config, target))
     steady = tuple(mode for mode in chosen if mode.seed is None) or chosen[:1]
@@ -213,6 +218,21 @@ def samples_of(config: Config) -> Any:
     if not name:
         raise ConfigError(f"kernels of {config.op} cannot be verified: it brings no samples")
     return importlib.import_module(name)
+
+
+def sizes_of(text: str, config: Config) -> Any:
+    """
+    Return the sizes that a person spells, as the operation of `config` has them.
+
+    Raises:
+        ConfigError: They are none of its, or it has no samples, or one is beyond what any machine
+            makes operands for.
+    """
+    samples = samples_of(config)
+    huge = [number for number in re.findall(r"\d+", text) if len(number.lstrip("0")) > _MOST_DIGITS]
+    if huge:
+        raise ConfigError(f"problem {shown(text)}: a size has at most {_MOST_DIGITS} digits")
+    return samples.Sizes.parse(text, config)
 
 
 def _trial(

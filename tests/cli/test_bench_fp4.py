@@ -80,12 +80,14 @@ def test_kernels_are_listed(jitgen: Jitgen) -> None:
 
 
 def test_bad_words(jitgen: Jitgen, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("{")
+    bad = f"--from {tmp_path}/bad.json"
     for words, message in (
         ("--resume", "name it with --save"),
-        ("--from x.json --peers", "--from measures nothing"),
-        ("--from x.json", "x.json does not hold a report"),
+        (f"{bad} --peers", "--from measures nothing"),
+        (bad, "bad.json does not hold a report"),
         ("--only nothing-like-it", "no case has 'nothing-like-it' in its name"),
-        (f"--cases {tmp_path}/none.json", "none.json does not hold cases"),
+        (f"--cases {tmp_path}/bad.json", "bad.json does not hold cases"),
     ):
         done = jitgen("bench hopper-fp4", words)
         assert (done.code, done.out) == (2, ""), words

@@ -118,7 +118,7 @@ def test_a_report_to_send(jitgen: Jitgen, tmp_path: Path) -> None:
     assert BenchReport.from_json(document) == found
     lost = jitgen("bench blackwell --from", str(saved), "--report", str(tmp_path / "none" / "r.md"))
     assert lost.code == 2
-    assert "cannot be written" in lost.err
+    assert "there is no folder" in lost.err
     other = jitgen("bench hopper --from", str(saved))
     assert other.code == 2
     assert "is a report of another suite: jitgen bench blackwell" in other.err
@@ -128,7 +128,7 @@ def test_bad_words(jitgen: Jitgen, saved: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{}")
     for words, message in (
         (f"--from {saved} --peers", "--from measures nothing"),
-        (f"--from {tmp_path / 'none.json'}", "does not hold a report"),
+        (f"--from {tmp_path / 'none.json'}", "there is no file"),
         (f"--from {tmp_path / 'bad.json'}", "no report of hopper or blackwell"),
         (f"--cases {tmp_path / 'bad.json'}", "does not hold cases"),
         (f"--from {saved} --plot {saved}/plots", "/plots: Not a directory"),
@@ -161,7 +161,7 @@ def test_a_run_is_saved_step_by_step(
     assert BenchReport.read(path).conditions == {"warm": "SM 1400 MHz"}
     lost = jitgen("bench hopper --save", str(tmp_path / "none" / "report.json"))
     assert lost.code == 2
-    assert "cannot be written: No such file" in lost.err
+    assert "there is no folder" in lost.err
     assert "[17/17] public contiguous 4 x 512 N7168 K7168" in done.err
     none = jitgen("bench hopper --only nothing-like-it")
     assert none.code == 2

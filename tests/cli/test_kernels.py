@@ -219,7 +219,8 @@ def test_show_does_not_compile_where_it_may_not(
 
 
 def test_show_cannot_write(jitgen: Jitgen, tmp_path: Path) -> None:
-    done = jitgen("show", CPU, "--key", "-o", str(tmp_path / "no" / "file"))
+    path = tmp_path / ("long" * 100)
+    done = jitgen("show", CPU, "--key", "-o", str(path))
 
     assert done.code == 1
     assert "Could not open file" in done.err

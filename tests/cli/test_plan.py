@@ -57,7 +57,7 @@ def test_a_plan_goes_to_standard_output_and_json(jitgen: Jitgen, calls: Path) ->
         ("nothing.json", 2, "there is no recording nothing.json, nor one of any process beside it"),
         ("{calls} -o plan.json", 2, "the name of a plan file ends in .toml"),
         ("{calls} --least 0", 2, "0 is not in the range"),
-        ("{calls} -o /nowhere/at/all.toml", 1, "No such file or directory"),
+        ("{calls} -o /nowhere/at/all.toml", 2, "there is no folder /nowhere/at"),
         ("", 2, "Missing argument"),
     ],
 )

@@ -93,7 +93,7 @@ def test_the_report_of_a_cache(
         (["inspect", "nobody"], "is no kernel name"),
         (["inspect", HOST, "--plan", "nobody"], "no plan 'nobody'"),
         (["inspect", HOST, "--against", "ffff"], "no entry in"),
-        (["inspect", HOST, "-o", "/nowhere/at/all.html"], "No such file or directory"),
+        (["inspect", HOST, "-o", "/nowhere/at/all.html"], "there is no folder /nowhere/at"),
     ],
 )
 def test_mistakes(

@@ -90,6 +90,15 @@ class TestRun:
         assert "name 'factor' is not defined" in compiled["detail"]
         assert f"{path}:{line}" in compiled["detail"]
 
+    def test_an_edit_that_raises(self, tmp_path: Path, jitgen: Jitgen) -> None:
+        """What a file itself raises used to be told without its line, and some of it as "None"."""
+        path = edited(CONFIG, tmp_path / "my.py", ONCE, "assert False").path
+        line = path.read_text().split("\n").index("                assert False") + 1
+        done = jitgen(f"run {path} --json")
+        (step,) = done.document["steps"]
+
+        assert re.fullmatch(rf"AssertionError \(at {path}:{line}, in \w+\)", step["detail"])
+
     @pytest.mark.parametrize(
         ("words", "code", "complaint"),
         [

@@ -203,6 +203,8 @@ class RouteProblem(Part):
                 f"experts must be a multiple of expert_groups (got {self.experts} in "
                 f"{self.expert_groups})"
             )
+        if self.scoring is not Scoring.GIVEN and self.top_k > self.experts:
+            raise ConfigError(f"top_k must be at most experts, {self.experts} (got {self.top_k})")
 
     @property
     def groups(self) -> int:

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Paths that people name: what is wrong with one is known before anything is done.
+
+A file that was asked for is missed less than the minutes that went before it. So a folder that is
+not there is a mistake in the command line, in all commands, and none makes it in silence.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+_STREAM = "-"
+
+
+class ToWrite(click.Path):
+    """
+    A file that a command will write: its folder has to be there, and to take it.
+
+    Args:
+        allow_dash: Whether ``-`` is standard output.
+    """
+
+    def __init__(self, *, allow_dash: bool = False) -> None:
+        super().__init__(dir_okay=False, allow_dash=allow_dash, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or fail with what is wrong and what to do."""
+        if not os.fspath(value):
+            self.fail("'' names no file", param, ctx)
+        path = Path(super().convert(value, param, ctx))
+        if self.allow_dash and str(path) == _STREAM:
+            return path
+        folder = path.parent
+        if not folder.is_dir():
+            advice = "it is a file" if folder.exists() else f"make it first: mkdir -p {folder}"
+            self.fail(f"there is no folder {folder} to write {path.name} to; {advice}", param, ctx)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            self.fail(f"the folder {folder} may not be written to by you", param, ctx)
+        return path
+
+
+class ToRead(click.Path):
+    """
+    A file that a command will read.
+
+    Args:
+        advice: How one comes by such a file.
+    """
+
+    def __init__(self, advice: str = "") -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+        self._advice = advice
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or fail with what is wrong and what to do."""
+        path = super().convert(value, param, ctx)
+        if not os.fspath(value) or not Path(path).exists():
+            advice = f"; {self._advice}" if self._advice else ""
+            self.fail(f"there is no file {os.fspath(value)!r}{advice}", param, ctx)
+        return path
+
+
+TO_WRITE = ToWrite()
+TO_READ = ToRead()
+PRIVATE_KEY = ToRead("jitgen trust key makes one")
