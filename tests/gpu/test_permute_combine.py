@@ -32,9 +32,9 @@ def named(configs: list[Any]) -> Any:
 def test_rows(config: PermuteQuantizeConfig, is_exact: bool) -> None:
     """Edges, twice, for the second call is warm; and many tiles."""
     (edges,) = permuting.Sizes.of(config, ARCH)
-    if config.format in (Format.MXFP4, Format.NVFP4):
-        edges = replace(edges, k=edges.k // 32 * 32 + 32)  # rows of whole vectors in two's a byte
     many = permuting.Sizes(rows=(900, 0, 2100, 7), top_k=8, k=1552)
+    if config.format in (Format.MXFP4, Format.NVFP4):  # rows of whole vectors in two's a byte
+        edges, many = (replace(each, k=each.k // 32 * 32 + 32) for each in (edges, many))
     for seed, sizes in enumerate((edges, edges, many)):
         case = permuting.make(config, sizes, is_exact=is_exact, seed=seed, device="cuda")
 
