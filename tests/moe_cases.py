@@ -55,7 +55,7 @@ class Case:
         return reference.TOLERANCE[str(self.weights.activations)]
 
 
-FORMATS = ("bf16", "block128", "row", "wide1", "exact1", "exact1_row")
+FORMATS = ("bf16", "bf16_bias", "block128", "row", "wide1", "exact1", "exact1_row")
 _ON_EVERY_PUSH = ("bf16", "block128", "wide1")
 SOME_FORMATS = tuple(
     form if form in _ON_EVERY_PUSH else pytest.param(form, marks=pytest.mark.nightly)
@@ -74,7 +74,7 @@ def make(form: str, tokens: int = 19, seed: int = 0, **config: Any) -> Case:
     w13 = normal(EXPERTS, 2 * INTERMEDIATE, HIDDEN) * HIDDEN**-0.5
     w2 = normal(EXPERTS, HIDDEN, INTERMEDIATE) * INTERMEDIATE**-0.5
     biases: dict[str, Tensor] = {}
-    if "exact1" in form or form == "wide1":
+    if "exact1" in form or form in ("wide1", "bf16_bias"):
         config = {**GPT_OSS, **config}
         biases = {
             "w13_bias": normal(EXPERTS, 2 * INTERMEDIATE),
@@ -93,7 +93,7 @@ def make(form: str, tokens: int = 19, seed: int = 0, **config: Any) -> Case:
 
 
 def _quantised(form: str, w13: Tensor, w2: Tensor) -> dict[str, Any]:
-    if form == "bf16":
+    if form.startswith("bf16"):
         return {"w13": w13.bfloat16(), "w2": w2.bfloat16()}
     if form in ("block128", "row"):
         quantise = jitgen.quantize.per_block if form == "block128" else jitgen.quantize.per_row

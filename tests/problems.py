@@ -27,6 +27,7 @@ def make(
     a_scales: ScaleGranularity | None = None,
     b_layout: BLayout = BLayout.PLAIN,
     out_dtype: DType = DType.BF16,
+    bias: bool = False,
     is_exact: bool = False,
     seed: int = 0,
 ) -> Solved:
@@ -45,6 +46,7 @@ def make(
         a_scales: How many values of a share one scale, where that is otherwise than b's.
         b_layout: How b lies.
         out_dtype: Type of the output.
+        bias: Whether there is one.
         is_exact: Small integers and power-of-two scales: every sum is exact in float32.
         seed: Of the random numbers.
     """
@@ -60,6 +62,7 @@ def make(
         scale_granularity=ScaleGranularity(scales),
         a_scale_granularity=a_scales,
         b_layout=b_layout,
+        bias=bias,
     )
     call = random_call(problem, rows, is_exact=is_exact, has_spare=True, seed=seed)
     return Solved.of(call.copy(device), is_exact=is_exact)  # one machine's values are another's
@@ -79,6 +82,7 @@ def make_for(config: KernelConfig, rows: list[int], n: int, k: int, **options: A
         a_scales=types.a_scale_granularity,
         b_layout=types.b_layout,
         out_dtype=types.out_dtype,
+        bias=config.epilogue.bias,
         **options,
     )
 

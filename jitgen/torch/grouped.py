@@ -38,8 +38,8 @@ def grouped_mm(
             third N.
         offs: int32, cumulative ends of groups. Rows, in the last form columns, from ``offs[-1]`` on
             are not written.
-        bias: (N,) or (G, N), added to each row of a group, where kernels take one: see
-            `jitgen.grouped_gemm`. Not in the last two forms. torch takes none.
+        bias: (N,) or (G, N) of any type that float32 holds, added to each row of a group before
+            it is rounded; see `jitgen.grouped_gemm`. Not in the last two forms. torch takes none.
         out_dtype: Type of the result: that of `mat_a` by default; bfloat16, float16 or float32,
             where torch has that of `mat_a` alone.
 

@@ -10,9 +10,16 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
-from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.errors import InputError, UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem, Tile
+from jitgen.ops.grouped_gemm.config import (
+    Cluster,
+    Epilogue,
+    KernelConfig,
+    Problem,
+    Schedule,
+    Tile,
+)
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import current
@@ -28,11 +35,9 @@ WIDE = {
     "scale_granularity": ScaleGranularity.MX32,
     "a_scale_granularity": ScaleGranularity.NONE,
 }
-KINDS = {
-    "bf16": WIDE,
-    "block128": {},
-    "nvfp4": {"a_dtype": DType.E2M1, "scale_granularity": ScaleGranularity.NV16},
-}
+BF16 = {"a_dtype": DType.BF16, "scale_granularity": ScaleGranularity.TENSOR}
+NVFP4 = {"a_dtype": DType.E2M1, "scale_granularity": ScaleGranularity.NV16}
+KINDS = {"bf16 x mxfp4": WIDE, "block128": {}, "nvfp4": NVFP4}
 G, N, K = 3, 40, 96
 
 
@@ -71,6 +76,39 @@ def test_it_is_added(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(jitgen.grouped_gemm(**given)[case.is_owned], case.out[case.is_owned])
 
 
+@pytest.mark.parametrize(
+    ("layout", "types"),
+    [
+        (Layout.RAGGED, BF16),
+        (Layout.MASKED, {}),
+        (Layout.CONTIGUOUS, NVFP4),
+        *(
+            pytest.param(*others, marks=pytest.mark.nightly)
+            for others in (
+                (Layout.CONTIGUOUS, {"a_dtype": DType.F32, "scale_granularity": "tensor"}),
+                (Layout.RAGGED, {"scale_granularity": "row"}),
+                (Layout.MASKED, BF16 | {"b_layout": BLayout.N_MAJOR}),
+                (Layout.MASKED, {"scale_granularity": "mx32", "b_dtype": DType.E2M1}),
+                (Layout.RAGGED, {"a_dtype": DType.E2M1, "scale_granularity": "mx32"}),
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_it_is_added_beside_other_types(layout: Layout, types: dict[str, Any]) -> None:
+    case = solved(layout, **types)
+    verify_exact(case, jitgen.grouped_gemm(**case.arguments))
+
+
+def test_one_row_for_all_groups() -> None:
+    """Rows of a bias may lie on each other."""
+    case = solved(**BF16)
+    one = case.arguments["bias"][:1]
+    spread = jitgen.grouped_gemm(**case.arguments | {"bias": one.expand(G, N), "out": None})
+    repeated = jitgen.grouped_gemm(**case.arguments | {"bias": one.repeat(G, 1)})
+    assert torch.equal(spread[case.is_owned], repeated[case.is_owned])
+
+
 def test_a_call_without_one_is_another() -> None:
     case = solved(**WIDE)
     plain = {**case.arguments, "bias": None, "out": None}
@@ -88,13 +126,48 @@ def test_a_call_without_one_is_another() -> None:
         for each in KINDS
     ],
 )
-def test_it_is_added_on_an_emulated_gpu(kind: str) -> None:
+def test_it_is_added_on_an_emulated_rtx(kind: str) -> None:
     case = solved(k=256, **KINDS[kind])
     forced = config_of(case, KINDS[kind], epilogue=Epilogue(bias=True))
     with device("sm_120a", num_sms=2):
         for _ in range(2):
             case.out.fill_(torch.nan)
             verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=forced))
+
+
+@needs.linker
+@pytest.mark.parametrize(
+    ("layout", "types", "more"),
+    [
+        (Layout.RAGGED, {}, {"schedule": Schedule(split_k=2)}),
+        (Layout.CONTIGUOUS, BF16, {"cluster": Cluster(n=2)}),
+        *(
+            pytest.param(*others, marks=pytest.mark.nightly)
+            for others in (
+                (Layout.MASKED, {"scale_granularity": "row"}, {"schedule": Schedule(split_k=4)}),
+                (Layout.MASKED, {}, {"schedule": Schedule(early_b=True)}),
+                (Layout.RAGGED, BF16 | {"b_layout": BLayout.N_MAJOR}, {"cluster": Cluster(n=2)}),
+                (Layout.CONTIGUOUS, {"scale_granularity": "tensor"}, {}),
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_it_is_added_on_an_emulated_hopper(
+    layout: Layout, types: dict[str, Any], more: dict[str, Any]
+) -> None:
+    """Once, whatever the scales are of and however many CTAs have a part of K."""
+    case = solved(layout, k=400, **types)
+    operands = Problem(layout=layout, groups=1, m=1, n=1, k=1, **types).operands
+    forced = KernelConfig(
+        layout=layout,
+        operands=operands,
+        tile=Tile(m=64, n=64, k=1024 // operands.a_dtype.bits),
+        epilogue=Epilogue(bias=True),
+        **more,
+    )
+    with device("sm_90a", num_sms=4):
+        verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=forced))
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
@@ -127,12 +200,11 @@ def test_a_config_has_a_bias_where_the_call_has_one() -> None:
         jitgen.grouped_gemm(**{**case.arguments, "bias": None}, config=biased)
 
 
-@pytest.mark.parametrize("arch", ["cpu", "sm_90a", "sm_100a"])
-def test_targets_without_such_kernels_say_so(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_without_such_kernels_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the code and the reason that their rules have for it."""
+    arch = "sm_100a"
     gpu = Emulated(arch=Arch(arch), num_sms=2, function=lambda config: None)
-    if arch != "cpu":
-        monkeypatch.setattr(current.get(), "emulated", gpu)
+    monkeypatch.setattr(current.get(), "emulated", gpu)
     case = solved(k=256)
     message = f"a bias beside e4m3 x e4m3 .* has no {arch} kernel: add it afterwards"
     with pytest.raises(InputError, match=rf"bias: {message} \(E_EPILOGUE\)"):

@@ -12,6 +12,7 @@ from jitgen.ops.moe_fc2_dense.samples import Sizes as Fc2Sizes
 from jitgen.verify.problem import Sizes
 from tests import needs
 from tests.compile.mutations import Mutation
+from tests.compile.mutations_bias import BIAS
 from tests.compile.mutations_early import EARLY
 from tests.compile.mutations_fc2 import EXPERTS
 from tests.compile.mutations_order import FENCES, WAITS
@@ -29,6 +30,7 @@ MUTATIONS = (
     *WAITS,
     *FENCES,
     *EXCHANGE,
+    *BIAS,
     *RESOURCES,
     *EXPERTS,
     *ROWS,
@@ -58,6 +60,10 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
     ),
     "split K": (
         "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x32x128_c1x1_acc1_splitk2_sm_90a",
+        Sizes(rows=(66, 0, 30), n=72, k=400, num_sms=2),
+    ),
+    "bias, split K": (
+        "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_splitk2_bias_sm_90a",
         Sizes(rows=(66, 0, 30), n=72, k=400, num_sms=2),
     ),
     "early b": (

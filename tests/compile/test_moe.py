@@ -159,17 +159,22 @@ class TestACall:
         expected = reference.moe(x, weights, ones, ids, config)
         assert reference.relative_error(found, expected) < reference.TOLERANCE["block128"]
 
-    def test_a_bias_that_no_kernel_adds_is_refused(self) -> None:
-        case = make("block128")
-        bias = torch.zeros(EXPERTS, 2 * INTERMEDIATE)
+    @pytest.mark.parametrize(
+        "form",
+        ["bf16", *(pytest.param(x, marks=pytest.mark.nightly) for x in ("block128", "row"))],
+    )
+    def test_a_bias(self, form: str) -> None:
+        """Of both products, beside weights as they were quantised."""
+        case = make(form)
+        generator = torch.Generator().manual_seed(3)
+        biases = {
+            "w13_bias": torch.randn(EXPERTS, 2 * INTERMEDIATE, generator=generator),
+            "w2_bias": torch.randn(EXPERTS, HIDDEN, generator=generator),
+        }
+        biased = replace(case, weights=replace(case.weights, **biases))
+        found = jitgen.MoELayer(biased.config, biased.weights)(*biased.given)
 
-        with pytest.raises(InputError, match="bias"):
-            jitgen.moe(
-                case.x,
-                topk_weights=case.topk_weights,
-                topk_ids=case.topk_ids,
-                **{**case.named, "w13_bias": bias},
-            )
+        assert biased.error(found) < biased.tolerance < case.error(found)
 
 
 class TestAModule:

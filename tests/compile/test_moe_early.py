@@ -68,15 +68,27 @@ class TestTheChoice:
         with jitgen.Session(on_miss="fallback"), device("sm_90a"):
             assert chain.for_tokens(2).configs == {}
 
-    def test_what_no_kernel_does_is_said_by_the_launch(self) -> None:
+    def test_a_bias_is_added_by_what_loads_early(self) -> None:
         case = make("block128")
         bias = torch.zeros(case.weights.groups, 2 * case.weights.intermediate)
         weights = replace(case.weights, w13_bias=bias)
         with device("sm_90a"):
             configs = jitgen.MoELayer(case.config, weights)._chain.for_tokens(2).configs
 
-        assert "gate_up" not in configs
-        assert "down" in configs
+        assert configs["gate_up"].schedule.early_b
+        assert [configs[name].epilogue.bias for name in PRODUCTS] == [True, False]
+
+    def test_what_no_kernel_does_is_said_by_the_launch(self) -> None:
+        """Rows of 4 values of bfloat16 are no whole 16 bytes."""
+        case = make("bf16")
+        plain = (case.weights.w13[:, :8], case.weights.w2[..., :4])
+        weights = jitgen.ExpertWeights(w13=plain[0].contiguous(), w2=plain[1].contiguous())
+        with device("sm_90a"):
+            layer = jitgen.MoELayer(replace(case.config, intermediate=4), weights)
+            configs = layer._chain.for_tokens(2).configs
+
+        assert "gate_up" in configs
+        assert "down" not in configs
 
     def test_a_choice_is_made_once(self) -> None:
         """Warm calls tell configs apart by what they are, not by what is in them."""

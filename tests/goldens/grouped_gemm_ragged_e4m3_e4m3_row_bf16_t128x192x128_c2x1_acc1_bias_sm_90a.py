@@ -115,7 +115,7 @@ class SharedStorage:
     b: cute.struct.Align[cute.struct.MemRange[AB_DTYPE, TILE_N * TILE_K * NUM_STAGES], 1024]
     a_scale: cute.struct.Align[cute.struct.MemRange[Float32, TILE_M * SCALE_SLOTS], 16]
     b_scale: cute.struct.Align[cute.struct.MemRange[Float32, TILE_N * SCALE_SLOTS], 16]
-    bias: cute.struct.Align[cute.struct.MemRange[Float32, TILE_N * SCALE_SLOTS], 16]
+    bias: cute.struct.Align[cute.struct.MemRange[Float32, OUT_N * MATH_WARPGROUPS], 16]
     tile: cute.struct.Align[cute.struct.MemRange[Int32, TILE_WORDS * PLAN_SLOTS], 16]
     load_barriers: cute.struct.MemRange[Int64, 2 * NUM_STAGES]
     plan_barriers: cute.struct.MemRange[Int64, 2 * PLAN_SLOTS]
@@ -592,18 +592,16 @@ class Scales(NamedTuple):
     ring: pipeline.PipelineAsync
     a_scale: cute.Tensor
     b_scale: cute.Tensor
-    bias: cute.Tensor
     sAScale: cute.Tensor
     sBScale: cute.Tensor
-    sBias: cute.Tensor
+    bias: "Bias"  # which is added, and needs no scale
 
 
 def make_scales(ring, storage, tensors):
     """Return the scales of a CTA."""
     sAScale = storage.a_scale.get_tensor(cute.make_layout((TILE_M, SCALE_SLOTS)))
     sBScale = storage.b_scale.get_tensor(cute.make_layout((TILE_N, SCALE_SLOTS)))
-    sBias = storage.bias.get_tensor(cute.make_layout((TILE_N, SCALE_SLOTS)))
-    return Scales(ring, *tensors, sAScale, sBScale, sBias)
+    return Scales(ring, *tensors[:2], sAScale, sBScale, bias_in(storage, tensors[2]))
 
 
 @cute.jit
@@ -619,7 +617,6 @@ def hand_over_scales(schedule, scales, state, work):
     for i in cutlass.range(lane, TILE_N, 32, unroll=1):
         place = cutlass.min(work.tile_n * TILE_N + i, last_column)
         scales.sBScale[i, state.index] = scales.b_scale[work.group, place]
-        scales.sBias[i, state.index] = scales.bias[work.group, place]
     scales.ring.producer_commit(state)
     state.advance()
     return state
@@ -645,7 +642,6 @@ def accumulate(schedule, mmas, operands, load, scales, scale, total, acc, row, w
             for wave in cutlass.range_constexpr(waves):
                 for i in cutlass.range_constexpr(2):
                     total[(v, i, j), wave, 0] *= b_scale
-                    total[(v, i, j), wave, 0] += scales.sBias[j * 8 + column + v, scale.index]
     give_back(scales.ring, scale)
     scale.advance()
     return load, scale
@@ -754,6 +750,54 @@ def plan_tiles(schedule, plans, scales):
     hand_over_tile(plans, plan, WorkTile(row=0, tile_n=0, group=-1))
 
 
+class Bias(NamedTuple):
+    """What is added to each row of a group: all of it, and that of a tile, by math warpgroup."""
+
+    gmem: cute.Tensor  # (G, N)
+    smem: cute.Tensor  # (OUT_N, MATH_WARPGROUPS): a warpgroup waits for nobody but itself
+
+
+def bias_in(storage, bias):
+    """Return the bias of a CTA."""
+    return Bias(bias, storage.bias.get_tensor(cute.make_layout((OUT_N, MATH_WARPGROUPS))))
+
+
+@cute.jit
+def bring_bias(bias, work):
+    """
+    Math warpgroup: start to copy the bias of the columns that it will store.
+
+    They arrive while it multiplies. Columns beyond the last have the one of the last.
+    """
+    thread, _, _ = cute.arch.thread_idx()
+    math_warpgroup = cute.arch.make_warp_uniform(thread // 128)
+    first = work.tile_n * TILE_N
+    of_group = bias.gmem[work.group, None]
+    last = cute.size(of_group) - 1
+    atom = cute.make_copy_atom(cpasync.CopyG2SOp(), Float32, num_bits_per_copy=32)
+    for i in cutlass.range(thread % 128, OUT_N, 128, unroll=1):
+        source = cute.local_tile(of_group, (1,), (cutlass.min(first + i, last),))
+        target = cute.local_tile(bias.smem[None, math_warpgroup], (1,), (i,))
+        cute.copy(atom, source, target)
+    cute.arch.cp_async_commit_group()
+
+
+@cute.jit
+def add_bias(bias, sums):
+    """Math warpgroup: add the bias to finished sums; store_tile() lets the next one be brought."""
+    thread, _, _ = cute.arch.thread_idx()
+    math_warpgroup = cute.arch.make_warp_uniform(thread // 128)
+    cute.arch.cp_async_wait_group(0)
+    sync_warpgroup(math_warpgroup)  # each thread has brought some of it
+    column = cute.arch.lane_idx() % 4 * 2
+    for j in cutlass.range_constexpr(OUT_N // 8):
+        for v in cutlass.range_constexpr(2):
+            value = bias.smem[j * 8 + column + v, math_warpgroup]
+            for wave in cutlass.range_constexpr(WAVES):
+                for i in cutlass.range_constexpr(2):
+                    sums[(v, i, j), wave, 0] += value
+
+
 class Operands(NamedTuple):
     """a and b in the stages that the load warp fills, as the WGMMAs of a warpgroup see them."""
 
@@ -811,6 +855,8 @@ def compute_tiles(schedule, plans, scales, loads, sA, sB, mmas, store):
     plan, work = take_tile(plans, plan)
     while work.group >= 0:
         waves = live_waves(math_warpgroup, work.row, work.live_end)
+        if waves > 0:
+            bring_bias(scales.bias, work)
         scale_row = first_row
         for count in cutlass.range_constexpr(WAVES + 1):
             if waves == count:
@@ -818,6 +864,7 @@ def compute_tiles(schedule, plans, scales, loads, sA, sB, mmas, store):
                     schedule, mmas, operands, load, scales, scale, total, acc, scale_row, count
                 )
         if waves > 0:
+            add_bias(scales.bias, total)
             store_tile(store, total, acc.layout, work)
         plan, work = take_tile(plans, plan)
     cute.arch.cp_async_bulk_wait_group(0, read=True)

@@ -127,6 +127,13 @@ OF_EARLY = [
 
 _BIASED = Epilogue(bias=True)
 
+OF_BIASED = [
+    replace(config, epilogue=_BIASED)
+    for number, config in enumerate((*OF_FP8_TO_BF16, *OF_OTHER_TYPES, *OF_N_MAJOR, *OF_EARLY))
+    if number % 7 == 0
+]
+"""Some of everything, with a bias: each layout, kind of scales, parts of K, early b."""
+
 PREPARED = [
     config if types.out_dtype is DType.BF16 else replace(config, epilogue=_BIASED)
     for layout in Layout
@@ -136,4 +143,4 @@ PREPARED = [
 ]
 """What may be chosen for prepared weights; of results of other types one each, with a bias."""
 
-CONFIGS = [*OF_FP8_TO_BF16, *OF_OTHER_TYPES, *OF_N_MAJOR, *OF_EARLY]
+CONFIGS = [*OF_FP8_TO_BF16, *OF_OTHER_TYPES, *OF_N_MAJOR, *OF_EARLY, *OF_BIASED]

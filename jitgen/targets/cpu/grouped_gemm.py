@@ -20,9 +20,9 @@ from jitgen.targets.gemm import (
     Space,
     refuse_early,
     refuse_pairs,
+    refuse_prepared,
     refuse_scales,
     refuse_selectors,
-    refuse_what_is_to_come,
     sizes,
     traffic,
 )
@@ -43,7 +43,7 @@ _ROWS = (8, 16, 32, 64)
 _PARAMETERS = frozenset(
     (
         *("name", "config_json", "layout", "a_dtype", "b_dtype", "out_dtype"),
-        *("scale_granularity", "b_layout"),
+        *("scale_granularity", "b_layout", "bias"),
         *("tile_m", "tile_n", "tile_k"),
     )
 )
@@ -144,7 +144,7 @@ class GroupedGemm:
     def _check_plain(self, config: KernelConfig) -> None:
         """Refuse operands as they were quantised that no kernel has."""
         types = config.operands
-        refuse_what_is_to_come(config, "cpu", self.space)
+        refuse_prepared(config, "cpu", n_major=self.space.n_major)
         refuse_unless(
             self.space.has(types),
             "E_MMA",

@@ -63,7 +63,7 @@ _PARAMETERS = frozenset(
     (
         *("name", "config_json", "layout", "a_dtype", "out_dtype", "scale_granularity"),
         *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"),
-        *("raster", "stream_b", "use_pdl", "split_k", "b_layout"),
+        *("raster", "stream_b", "use_pdl", "split_k", "b_layout", "bias"),
         *("math_warpgroups", "waves", "threads", "load_registers", "math_registers"),
         *("num_ab_stage", "part_m", "out_n", "epilogue_n"),
         *("scale_chunk", "scale_columns", "scale_values", "scale_box", "scale_pitch"),

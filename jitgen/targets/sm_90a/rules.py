@@ -132,7 +132,6 @@ class Sm90Rules:
     def derive(self, config: KernelConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_prepared(config, "sm_90a", n_major=self.space.n_major)
-        self._check_bias(config)
         refuse_selectors(config, "sm_90a")
         refuse_pairs(config, "sm_90a")
         self._check_instruction(config)
@@ -230,17 +229,6 @@ class Sm90Rules:
             "CTAs of a cluster 2x1 would not keep step; allowed: 1x1, 1x2",
         )
 
-    def _check_bias(self, config: KernelConfig) -> None:
-        """Refuse a bias but beside scales of rows, whose way from memory to threads it goes."""
-        types, split_k = config.operands, config.schedule.split_k
-        is_row = _is_promoted(config) and types.scale_granularity is ScaleGranularity.ROW
-        for is_right, why in (
-            (is_row, f"{types.text}, unlike e4m3 with row scales, has no sm_90a kernel"),
-            (split_k == 1, f"split_k={split_k}, where each part would, has no sm_90a kernel"),
-        ):
-            reason = f"a bias beside {why}: add it afterwards"
-            refuse_unless(is_right or not config.epilogue.bias, "E_EPILOGUE", reason)
-
     def _check_split_k(self, config: KernelConfig) -> None:
         tile, split_k = config.tile, config.schedule.split_k
         refuse_unless(
@@ -328,10 +316,11 @@ class Sm90Rules:
                 stage += _waves(tile.m) * _align(_scale_box(config), 32) * 4
                 fixed += 2 * SCALE_CHUNK * _scale_values(tile.n) * 4
             case ScaleGranularity.ROW:
-                columns = tile.n * (2 if config.epilogue.bias else 1)
-                fixed += 2 * (tile.m + columns) * 4
+                fixed += 2 * (tile.m + tile.n) * 4
             case _:
                 fixed += 16
+        if config.epilogue.bias:
+            fixed += _math_warpgroups(tile.m) * _out_n(config) * 4
         if config.layout is not Layout.CONTIGUOUS:
             fixed += 4 * (MAX_ENTRIES + 1)
         return stage, fixed
