@@ -99,18 +99,66 @@ def test_right(layout: str, dtype: torch.dtype) -> None:
     assert not b.grad[1].any()  # type: ignore[index]  # a group without rows
 
 
+@pytest.mark.parametrize(
+    ("layout", "dtype"),
+    [
+        ("offs", torch.float32),
+        ("m_indices", torch.bfloat16),
+        *(pytest.param(x, torch.float32, marks=pytest.mark.nightly) for x in LAYOUTS[1:]),
+    ],
+    ids=str,
+)
+def test_of_a_bias(layout: str, dtype: torch.dtype) -> None:
+    """Sums of rows in float32, whatever the operands are; the other gradients do not change."""
+    a, b, groups = call(layout, dtype)
+    bias = torch.randn(G, N).requires_grad_()
+    a.requires_grad_(), b.requires_grad_()
+    y = jitgen.grouped_gemm(a, b, **groups, bias=bias, out_dtype=dtype)
+    rows = owned(a, groups)
+    dy = torch.randn(y.shape).to(dtype).masked_fill(~rows, float("nan"))
+    da, db, dbias = torch.autograd.grad(y, (a, b, bias), dy)
+    plain = jitgen.grouped_gemm(a, b, **groups, out_dtype=dtype)
+    _, wanted = expected(torch.ones_like(a), b, dy, groups)
+
+    assert dbias.dtype is torch.float32
+    assert (dbias.double() - wanted[..., 0]).abs().max() < 1e-6 * wanted.abs().max()
+    assert not dbias[1].any()  # a group without rows
+    assert all(map(torch.equal, (da, db), torch.autograd.grad(plain, (a, b), dy)))
+
+
+def test_of_a_bias_alone() -> None:
+    """Neither operand is kept for it, in eager mode and in a graph; a warm call is not taken."""
+    a, b, groups = call("offs", torch.bfloat16)
+    bias = torch.randn(G, N)
+    jitgen.grouped_gemm(a, b, **groups, bias=bias)
+    bias.requires_grad_()
+
+    def product(bias: Tensor) -> Tensor:
+        return jitgen.grouped_gemm(a, b, **groups, bias=bias)[:20].float().square().sum()
+
+    y = jitgen.grouped_gemm(a, b, **groups, bias=bias)
+    kept = [each for each in y.grad_fn.saved_tensors if each is not None]  # type: ignore[union-attr]
+    (found,) = torch.autograd.grad(product(bias), bias)
+
+    assert len(kept) == 1  # offs
+    assert torch.equal(torch.func.grad(product)(bias.detach()), found)
+    assert torch.equal(torch.autograd.grad(make_fx(product)(bias)(bias), bias)[0], found)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradcheck(layout: str) -> None:
     """In float32, as far as differences of float32 go: of every input, and in torch's own way."""
     a, b, groups = call(layout)
     a, b = a[..., :6].clone().requires_grad_(), b[:, :5, :6].clone().requires_grad_()
+    bias = torch.randn(G, 5).requires_grad_()
     rows = owned(a, groups)
 
-    def product(a: Tensor, b: Tensor) -> Tensor:
-        y = jitgen.grouped_gemm(a, b, **groups, out_dtype=torch.float32)
+    def product(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+        y = jitgen.grouped_gemm(a, b, **groups, bias=bias, out_dtype=torch.float32)
         return y.masked_fill(~rows, 0.0)
 
-    assert torch.autograd.gradcheck(product, (a, b), eps=1e-2, atol=1e-2, rtol=1e-2, fast_mode=True)
+    given = (a, b, bias)
+    assert torch.autograd.gradcheck(product, given, eps=1e-2, atol=1e-2, rtol=1e-2, fast_mode=True)
 
 
 @pytest.mark.parametrize("wanting", ["a", "b"])

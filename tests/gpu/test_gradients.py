@@ -65,22 +65,28 @@ def test_a_cuda_graph() -> None:
 
 
 def test_a_step() -> None:
-    """Forwards and backwards in bfloat16, beside float32 in torch."""
+    """Forwards and backwards in bfloat16, with a bias, beside float64 in torch."""
     torch.manual_seed(0)
     a = torch.randn(1000, 512, device="cuda").bfloat16().requires_grad_()
     b = torch.randn(4, 768, 512, device="cuda").bfloat16().requires_grad_()
     offs = torch.tensor([100, 100, 613, 990], dtype=torch.int32, device="cuda")
     dy = torch.randn(1000, 768, device="cuda").bfloat16()
-    jitgen.grouped_gemm(a, b, offs=offs).backward(dy)  # type: ignore[no-untyped-call]
+    bias = torch.randn(4, 768, device="cuda").requires_grad_()
+    y = jitgen.grouped_gemm(a, b, offs=offs, bias=bias)
+    y.backward(dy)  # type: ignore[no-untyped-call]
     start = 0
     assert a.grad is not None
     assert b.grad is not None
+    assert bias.grad is not None
     for g, end in enumerate(offs.tolist()):
         rows = slice(start, end)
         da = dy[rows].double() @ b[g].detach().double()
         db = dy[rows].double().T @ a[rows].detach().double()
+        product = a[rows].detach().double() @ b[g].detach().double().T + bias[g].detach()
         start = end
 
+        assert torch.allclose(y[rows].double(), product, rtol=2**-8, atol=0.05)
+        assert torch.allclose(bias.grad[g].double(), dy[rows].double().sum(0), rtol=1e-4, atol=1e-3)
         assert torch.allclose(a.grad[rows].double(), da, rtol=2**-8, atol=0.05)
         assert torch.allclose(b.grad[g].double(), db, rtol=2**-8, atol=0.05)
     assert not a.grad[990:].any()

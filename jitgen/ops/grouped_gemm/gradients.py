@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The gradients of a grouped GEMM: of its rows a grouped GEMM with the weights turned, of its weights
-`grouped_gemm_wgrad`.
+`grouped_gemm_wgrad`, and of a bias that, with ones in the place of a.
 
-    y = a . b[g] transposed     da = dy . b[g]     db[g] = (dy of g) transposed . (a of g)
+    y = a . b[g] transposed + bias[g]     da = dy . b[g]     db[g] = (dy of g) transposed . (a of g)
+    dbias[g] = the sum of the rows of dy that are g's
 
 They are for operands of bfloat16, and on a CPU of float32, without scales. What kernels cannot take
 as it comes is copied: a dy that is not dense or has another type than a; and, for contiguous rows,
@@ -39,10 +40,15 @@ def of_rows(dy: Tensor, b: Tensor, groups: Mapping[str, Tensor], expected_m: int
 
 
 def of_weights(
-    dy: Tensor, a: Tensor, num_groups: int, groups: Mapping[str, Tensor], expected_m: int | None
+    dy: Tensor,
+    a: Tensor,
+    num_groups: int,
+    groups: Mapping[str, Tensor],
+    expected_m: int | None,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """
-    Return the gradient of b, (G, N, K) with the type of a: 0 for groups without rows.
+    Return the gradient of b, (G, N, K): 0 for groups without rows.
 
     Args:
         dy: The gradient of the result.
@@ -50,13 +56,48 @@ def of_weights(
         num_groups: G.
         groups: The argument that says which rows belong to which group, by its name.
         expected_m: How many rows a group is expected to have.
+        out_dtype: Type of the gradient; None: that of a.
     """
     dy = _readable(dy, a.dtype)
     m_indices = groups.get(ARGUMENT[Layout.CONTIGUOUS])
     if m_indices is not None:
         order, offs = _sorted(m_indices, num_groups)
         dy, a, groups = dy[order], a[order], {ARGUMENT[Layout.RAGGED]: offs}
-    return grouped_gemm_wgrad(dy, a, **groups, out_dtype=a.dtype, expected_m=expected_m)  # type: ignore[arg-type]
+    return grouped_gemm_wgrad(
+        dy,
+        a,
+        **groups,  # type: ignore[arg-type]
+        out_dtype=out_dtype or a.dtype,
+        expected_m=expected_m,
+    )
+
+
+_ONES = 8
+"""Columns of ones that stand for a: the fewest that kernels take, 16 bytes of bfloat16."""
+
+
+def of_bias(
+    dy: Tensor,
+    dtype: torch.dtype,
+    num_groups: int,
+    groups: Mapping[str, Tensor],
+    expected_m: int | None,
+) -> Tensor:
+    """
+    Return the gradient of a bias, (G, N) float32: 0 for groups without rows.
+
+    Rows are added up in float32 in an order that depends on nothing but their number.
+
+    Args:
+        dy: The gradient of the result.
+        dtype: Type of the operands, to which dy is rounded as for their gradients.
+        num_groups: G.
+        groups: The argument that says which rows belong to which group, by its name.
+        expected_m: How many rows a group is expected to have.
+    """
+    ones = dy.new_ones((*dy.shape[:-1], _ONES), dtype=dtype)
+    sums = of_weights(dy, ones, num_groups, groups, expected_m, torch.float32)
+    return sums[..., 0].contiguous()
 
 
 def _readable(dy: Tensor, dtype: torch.dtype) -> Tensor:

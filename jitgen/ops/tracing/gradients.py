@@ -64,7 +64,7 @@ _BEFORE = 2
 
 
 class _Product(_SingleLevelFunction):
-    """The product, and its gradients with respect to a and b."""
+    """The product, and its gradients with respect to a, b and a bias."""
 
     @staticmethod
     def forward(_names: tuple[str, ...], product: Callable[..., Tensor], *given: Any) -> Tensor:
@@ -79,25 +79,31 @@ class _Product(_SingleLevelFunction):
         a, b = named["a"], named["b"]
         groups = {name: named[name] for name in ARGUMENT.values() if named[name] is not None}
         places = {name: place for place, name in enumerate(named, _BEFORE)}
-        needs_a, needs_b = (ctx.needs_input_grad[places[name]] for name in "ab")
+        needs_a, needs_b, ctx.needs_bias = (
+            ctx.needs_input_grad[places[name]] for name in ("a", "b", "bias")
+        )
         ctx.names, ctx.num_groups, ctx.expected_m = list(named), b.shape[0], named["expected_m"]
+        ctx.dtype = a.dtype
         ctx.groups, ctx.session = tuple(groups), current.get()
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None, *groups.values())
 
     @staticmethod
     def backward(ctx: Any, *found: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of a and b, which have none themselves."""
+        """Return the gradients of a, b and the bias, which have none themselves."""
         (dy,) = found
         a, b, *tensors = ctx.saved_tensors
         groups = dict(zip(ctx.groups, tensors, strict=True))
         with torch.no_grad(), ctx.session.active():  # another thread may be here
             da = None if b is None else gradients.of_rows(dy, b, groups, ctx.expected_m)
-            db = None
+            db = dbias = None
+            of_groups = ctx.num_groups, groups, ctx.expected_m
             if a is not None:
-                db = gradients.of_weights(dy, a, ctx.num_groups, groups, ctx.expected_m)
+                db = gradients.of_weights(dy, a, *of_groups)
+            if ctx.needs_bias:
+                dbias = gradients.of_bias(dy, ctx.dtype, *of_groups)
         if torch.is_grad_enabled():  # somebody may differentiate twice
-            da, db = (_once(each, dy, a, b) for each in (da, db))
-        of_names = {"a": da, "b": db}
+            da, db, dbias = (_once(each, dy, a, b) for each in (da, db, dbias))
+        of_names = {"a": da, "b": db, "bias": dbias}
         return *[None] * _BEFORE, *(of_names.get(name) for name in ctx.names)
 
 
