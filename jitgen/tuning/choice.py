@@ -29,6 +29,7 @@ from jitgen.targets.legality import require_sizes, rules
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.known import Known, Measured, Source
+from jitgen.tuning.twins import with_twin
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -194,7 +195,10 @@ class Chooser:
     def _choose_known(
         self, problem: Any, arch: Arch, device: Device, asked: str, mode: str
     ) -> Choice:
-        known = tuned.lookup(problem, arch, self._opened, asked)
+        def lookup(of: Any) -> Known:
+            return tuned.lookup(of, arch, self._opened, asked)
+
+        known = with_twin(problem, lookup(problem), arch, lookup)
         by_model = _choose(problem, arch, device, device.num_sms, mode)
         if mode != _DYNAMIC:
             known = Known(excluded=known.excluded)  # times change nothing
@@ -304,7 +308,8 @@ def _comparison(best: Candidate, by_model: Choice, measured: Measured, winner: s
     """Return the reason where something was measured: the time, and how far ahead that is."""
     record, first = measured.record, by_model.candidates[0]
     time = record.times_us[winner]
-    text = f"{_shape(best)} took {time:.1f} us on {measured.device} on {record.date[:10]}"
+    took = f"{_shape(best)} took {time:.1f} us{measured.note}"
+    text = f"{took} on {measured.device} on {record.date[:10]}"
     if measured.source is Source.SHIPPED:
         text += " (shipped table)"
     if first.config == best.config:

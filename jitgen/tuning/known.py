@@ -54,11 +54,13 @@ class Measured(NamedTuple):
         source: ``tuned`` or ``shipped``.
         device: Name of the device that it was measured on.
         record: The measurements.
+        note: What they leave out, for a reason; see `jitgen.tuning.twins`.
     """
 
     source: Source
     device: str
     record: TuningRecord
+    note: str = ""
 
 
 class Known(NamedTuple):

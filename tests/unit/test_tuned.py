@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from jitgen.cache import Store
 from jitgen.compile import toolchain
 from jitgen.config import Arch, Layout
 from jitgen.errors import ToolchainError, UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem
 from jitgen.runtime.session import select
 from jitgen.targets.legality import rules
 from jitgen.tuning import device
@@ -29,6 +30,8 @@ from tests.unit.tuned_fakes import (
     record,
     ship,
 )
+
+BIASED = replace(PROBLEM, bias=True)
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +110,42 @@ class TestOrder:
 
         assert before == (BY_MODEL.config,)
         assert [config.name(GPU) for config in configs(plan, GPU)] == [NAMES[2]]
+
+
+class TestWithABias:
+    """What was measured without one stands in, where nothing was measured with one."""
+
+    def test_times_without_one_decide(self, tables: Path) -> None:
+        ship(tables, record(1))
+        choice = select(BIASED, GPU)
+
+        assert choice.source == "shipped"
+        assert choice.config == _biased(NAMES[1])
+        assert choice.times_us[choice.config] == 100.0
+        assert "took 100.0 us without the bias on NVIDIA H200" in choice.why
+
+    def test_times_with_one_come_first(self, tables: Path) -> None:
+        ship(tables, record(1))
+        name = _biased(NAMES[2]).name(GPU)
+        measured = record(problem=BIASED, winner=name, times_us={name: 90.0})
+        tuned.record(Store.open(), GPU, measured)
+        choice = select(BIASED, GPU)
+
+        assert (choice.source, choice.config.name(GPU)) == ("tuned", name)
+        assert "without the bias" not in choice.why
+
+    def test_each_is_excluded_by_itself(self, tables: Path) -> None:
+        ship(tables, record(1, excluded={NAMES[0]: "it was wrong"}))
+        tuned.exclude(Store.open(), GPU, _biased(NAMES[1]).name(GPU), "it hung")
+        choice = select(BIASED, GPU)
+
+        assert choice.excluded == {_biased(NAMES[1]): "it hung"}
+        assert choice.config != _biased(NAMES[1])
+        assert select(PROBLEM, GPU).config.name(GPU) == NAMES[1]
+
+
+def _biased(name: str) -> KernelConfig:
+    return replace(KernelConfig.parse(name)[0], epilogue=Epilogue(bias=True))
 
 
 class TestExclusions:

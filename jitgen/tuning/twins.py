@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What stands in where a problem with a bias was never measured: the same problem without one.
+
+A bias is read once for each tile and added in registers, so that it takes kernels as long as they
+take without it, but for what their measurements scatter: their order is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from jitgen.config import Arch
+from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem
+from jitgen.tuning.known import Known, Measured
+
+
+def with_twin(problem: Any, known: Known, arch: Arch, lookup: Callable[[Any], Known]) -> Known:
+    """
+    Return what is `known` of `problem`; where nothing was measured, what was without its bias.
+
+    Args:
+        problem: Any problem.
+        known: What is known of it.
+        arch: The target.
+        lookup: Returns what is known of another problem.
+    """
+    if known.measured or not isinstance(problem, Problem) or not problem.bias:
+        return known
+    plain = lookup(replace(problem, bias=False))
+    return Known(
+        measured=tuple(_biased(each, problem, arch) for each in plain.measured),
+        excluded=known.excluded,
+    )
+
+
+def _biased(measured: Measured, problem: Problem, arch: Arch) -> Measured:
+    """Return a record with the names that its kernels have with a bias."""
+    record = measured.record
+    names = {name: _name(name, arch) for name in {record.winner, *record.times_us}}
+    times = {names[name]: time for name, time in record.times_us.items()}
+    biased = replace(
+        record, problem=problem, winner=names[record.winner], times_us=times, excluded={}
+    )
+    return measured._replace(record=biased, note=" without the bias")
+
+
+def _name(name: str, arch: Arch) -> str:
+    config, _ = KernelConfig.parse(name)
+    return replace(config, epilogue=Epilogue(bias=True)).name(arch)
