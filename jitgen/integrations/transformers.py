@@ -183,30 +183,31 @@ def gpt_oss_chain(module: Any, top_k: int) -> Chain:
     """
     Return the chain of gpt-oss's experts: bfloat16 weights (E, K, N) with a bias.
 
-    Their values are those of an MXFP4 checkpoint, so that they go back into MXFP4 without a loss,
-    which is what kernels with a bias read: besides the model's own, 4.25 bits a weight.
-
-    Raises:
-        InputError: They have other values, as after training.
+    Where their values are those of an MXFP4 checkpoint, they go back into MXFP4 without a loss, for
+    4.25 bits a weight besides the model's own; others, as after training, are read as they lie.
     """
-    fields: dict[str, Any] = {}
-    for ours, theirs in (("w13", "gate_up_proj"), ("w2", "down_proj")):
-        weight = getattr(module, theirs).detach().transpose(1, 2)
-        fields[ours] = prepare_mxfp4_from(weight, layout="wide1")
-        fields[f"{ours}_bias"] = getattr(module, f"{theirs}_bias").detach().float().contiguous()
-        for group, each in enumerate(weight):
-            if not torch.equal(
-                fields[ours].part(slice(group, group + 1)).weights()[0], each.float()
-            ):
-                raise InputError(
-                    "experts_implementation",
-                    f"jitgen adds a bias beside MXFP4 weights alone, and {theirs} has values that "
-                    "MXFP4 has not; take grouped_mm for this model",
-                )
-    weights = ExpertWeights(**fields)
+    pairs = (("w13", "gate_up_proj"), ("w2", "down_proj"))
+    plain = {ours: getattr(module, theirs).detach().transpose(1, 2) for ours, theirs in pairs}
+    biases = {
+        f"{ours}_bias": getattr(module, f"{theirs}_bias").detach().float().contiguous()
+        for ours, theirs in pairs
+    }
+    weights = ExpertWeights(**(_in_mxfp4(plain) or plain), **biases)
     gate = {"limit": float(module.limit), "alpha": float(module.alpha)}
     config = _config(weights, top_k, activation="swiglu_oai", interleaved=True, **gate)
     return Chain(config=config, weights=weights)
+
+
+def _in_mxfp4(weights: dict[str, Any]) -> dict[str, Any] | None:
+    """Return weights as MXFP4 has them; None where any has a value that it has not."""
+    found: dict[str, Any] = {}
+    for name, matrices in weights.items():
+        found[name] = prepare_mxfp4_from(matrices, layout="wide1")
+        for group, each in enumerate(matrices):
+            part = found[name].part(slice(group, group + 1))
+            if not torch.equal(part.weights()[0], each.float()):
+                return None
+    return found
 
 
 def _config(weights: ExpertWeights, top_k: int, **activation: Any) -> MoEConfig:

@@ -62,8 +62,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
             Those that are not here are skipped, and so is any other number.
         w13_scale: (G, ceil(2 I / 128), ceil(H / 128)) float32 for blocks, or (G, 2 I) for rows.
         w2_scale: (G, ceil(H / 128), ceil(I / 128)) float32, or (G, H).
-        w13_bias: (G, 2 I) float32, where a kernel for the weights adds one; see
-            `jitgen.grouped_gemm`.
+        w13_bias: (G, 2 I) float32, added to the first product.
         w2_bias: (G, H) float32, likewise.
         activations: ``none``, ``block128`` or ``row``: what tokens are quantised to, where the
             weights leave a choice.

@@ -281,15 +281,19 @@ class TestGptOss:
 
         assert reference.relative_error(found, expected) < 0.02
 
-    def test_other_values_are_refused(self) -> None:
+    def test_a_trained_model(self) -> None:
+        """Values that MXFP4 has not are read as they lie, in bfloat16."""
         made = gpt_oss()
-        experts = made.get_submodule(expert_names(made)[0])
+        ids = torch.randint(0, 128, (2, PROMPT))
         with torch.no_grad():
-            experts.down_proj[2, 5, 7] += 0.001
-        made.set_experts_implementation(integration.IMPLEMENTATION)
+            for name in expert_names(made):
+                made.get_submodule(name).down_proj.mul_(1.1)
+            made.set_experts_implementation("eager")
+            expected = made(ids).logits
+            made.set_experts_implementation(integration.IMPLEMENTATION)
+            found = made(ids).logits
 
-        with torch.no_grad(), pytest.raises(InputError, match="down_proj has values"):
-            made(torch.tensor([[1, 2]]))
+        assert reference.relative_error(found, expected) < 0.02
 
 
 class TestWarmUp:

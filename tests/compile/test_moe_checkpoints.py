@@ -173,6 +173,24 @@ class TestEveryFamily:
         assert relative_error(total, whole(*given())) < 0.01  # type: ignore[arg-type]
 
 
+def test_gpt_oss_in_bfloat16() -> None:
+    """Trainers save it so: K in front of N, which kernels read as it lies, and the same biases."""
+    prefix, tensors, (gates, ups, downs) = gpt_oss()
+    pairs = zip(gates, ups, strict=True)
+    up = torch.stack([torch.stack(pair, 1).flatten(0, 1) for pair in pairs])
+    plain = {name: tensor for name, tensor in tensors.items() if name.endswith("_bias")}
+    plain[f"{prefix}.experts.gate_up_proj"] = up.mT.contiguous().bfloat16()
+    plain[f"{prefix}.experts.down_proj"] = torch.stack(downs).mT.contiguous().bfloat16()
+    layer = jitgen.MoELayer.from_checkpoint(plain, prefix, top_k=TOP_K)
+    flat = {**plain, f"{prefix}.experts.gate_up_proj": up[0].bfloat16()}
+
+    assert layer.weights.activations == "none"
+    assert layer.state_dict()["w13"].stride(1) == 1
+    assert relative_error(layer(*given()), expected("gpt_oss", *given())) < TOLERANCE["none"]
+    with pytest.raises(InputError, match=r"gate_up_proj must be \(E, K, N\)"):
+        jitgen.MoELayer.from_checkpoint(flat, prefix, top_k=TOP_K)
+
+
 class TestMistakes:
     @pytest.mark.parametrize(
         ("changes", "text"),
