@@ -52,19 +52,6 @@ def _bits(dtype: DType) -> int:
     return dtype.bits
 
 
-def refuse_what_is_to_come(config: KernelConfig, arch: str, space: Space | None = None) -> None:
-    """
-    Refuse scales of a that are not b's, weights that were prepared, and a bias: what kernels for
-    weights as they were quantised do not have; nor N contiguous in b but for types in `space`.
-    """
-    refuse_prepared(config, arch, n_major=() if space is None else space.n_major)
-    refuse_unless(
-        not config.epilogue.bias,
-        "E_EPILOGUE",
-        f"a bias beside {config.operands.text} has no {arch} kernel: add it afterwards",
-    )
-
-
 def refuse_prepared(
     config: KernelConfig,
     arch: str,

@@ -10,8 +10,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
-from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
-from jitgen.errors import InputError, UnsupportedConfig
+from jitgen.config import BLayout, DType, Layout, ScaleGranularity
+from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm.config import (
     Cluster,
     Epilogue,
@@ -21,8 +21,6 @@ from jitgen.ops.grouped_gemm.config import (
     Tile,
 )
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
-from jitgen.runtime.devices import Emulated
-from jitgen.runtime.session import current
 from jitgen.verify import device
 from tests import needs
 from tests.problems import verify_exact
@@ -170,6 +168,40 @@ def test_it_is_added_on_an_emulated_hopper(
         verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=forced))
 
 
+@needs.linker
+@pytest.mark.parametrize(
+    ("layout", "types", "schedule"),
+    [
+        (Layout.RAGGED, {}, Schedule(split_k=2)),
+        *(
+            pytest.param(*others, marks=pytest.mark.nightly)
+            for others in (
+                (Layout.MASKED, {"scale_granularity": "row"}, Schedule()),
+                (Layout.CONTIGUOUS, {"scale_granularity": "tensor"}, Schedule()),
+                (Layout.CONTIGUOUS, {"scale_granularity": "mx32"}, Schedule()),
+                (Layout.RAGGED, NVFP4, Schedule()),
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_it_is_added_on_an_emulated_blackwell(
+    layout: Layout, types: dict[str, Any], schedule: Schedule
+) -> None:
+    """In each kind of kernel for data centres."""
+    case = solved(layout, k=512, **types)
+    operands = Problem(layout=layout, groups=1, m=1, n=1, k=1, **types).operands
+    forced = KernelConfig(
+        layout=layout,
+        operands=operands,
+        tile=Tile(m=128, n=64, k=1024 // operands.a_dtype.bits),
+        epilogue=Epilogue(bias=True),
+        schedule=schedule,
+    )
+    with device("sm_100a", num_sms=2):
+        verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=forced))
+
+
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"bias": torch.ones(N)}, r"bias: must have 2 dimensions|bias: must have shape \(3, 40\)"),
     ({"bias": torch.ones(G, N + 8)}, r"bias: must have shape \(3, 40\), which is \(G, N\)"),
@@ -198,21 +230,6 @@ def test_a_config_has_a_bias_where_the_call_has_one() -> None:
     biased = config_of(case, WIDE, epilogue=Epilogue(bias=True))
     with pytest.raises(InputError, match="config: is for a bias, and there is none"):
         jitgen.grouped_gemm(**{**case.arguments, "bias": None}, config=biased)
-
-
-def test_targets_without_such_kernels_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the code and the reason that their rules have for it."""
-    arch = "sm_100a"
-    gpu = Emulated(arch=Arch(arch), num_sms=2, function=lambda config: None)
-    monkeypatch.setattr(current.get(), "emulated", gpu)
-    case = solved(k=256)
-    message = f"a bias beside e4m3 x e4m3 .* has no {arch} kernel: add it afterwards"
-    with pytest.raises(InputError, match=rf"bias: {message} \(E_EPILOGUE\)"):
-        jitgen.grouped_gemm(**case.arguments)
-    with pytest.raises(UnsupportedConfig, match=message) as caught:
-        jitgen.get_kernel(config_of(case, {}, epilogue=Epilogue(bias=True)), arch)
-
-    assert caught.value.code == "E_EPILOGUE"
 
 
 def test_tracers_see_one_operation() -> None:

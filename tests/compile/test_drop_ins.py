@@ -88,6 +88,26 @@ def test_near_what_is_right(form: str) -> None:
     assert (single.double() - right).norm() < 1e-5 * right.norm()
 
 
+@pytest.mark.parametrize("name", ["2D x 3D", "3D x 3D"])
+@pytest.mark.parametrize("shape", [(N,), (G, N)], ids=str)
+def test_a_bias(name: str, shape: tuple[int, ...]) -> None:
+    """Of all groups or of each, in the model's type, which its gradient has as well."""
+    mat_a, mat_b, offs = FORMS[name]
+    mat_a, mat_b = mat_a.round().bfloat16(), mat_b.round().bfloat16()
+    bias = normal(*shape).round().bfloat16().requires_grad_()
+    found = grouped_mm(mat_a, mat_b, offs, bias=bias, out_dtype=torch.float32)
+    rows = bias.detach().double().expand(G, N)
+    counts = torch.full((G,), M) if offs is None else offs.diff(prepend=offs.new_zeros(1))
+    added = rows.repeat_interleave(counts, 0).view(found.shape)
+    found.sum().backward()  # type: ignore[no-untyped-call]
+    of_groups = counts[:, None].expand(G, N)
+
+    assert torch.equal(found.double(), exact(mat_a, mat_b, offs) + added)
+    assert bias.grad is not None
+    assert bias.grad.dtype is torch.bfloat16
+    assert torch.equal(bias.grad, (of_groups if shape == (G, N) else of_groups.sum(0)).bfloat16())
+
+
 @pytest.mark.parametrize(
     ("mine", "other"),
     [(grouped_mm, F.grouped_mm), (scaled_grouped_mm, F.scaled_grouped_mm)],

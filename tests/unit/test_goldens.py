@@ -39,6 +39,8 @@ NAMES = [
     "grouped_gemm_masked_e4m3_e4m3_block128_f32_t128x64x128_c2x1_acc3_sm_100a",
     "grouped_gemm_ragged_e4m3_e4m3_row_f16_t128x32x128_c1x2_acc2_sm_100a",
     "grouped_gemm_masked_e4m3_e4m3_tensor_f32_t256x32x128_c2x1_acc1_twocta_sm_100a",
+    "grouped_gemm_ragged_e2m1_e2m1_nv16_bf16_t128x64x256_c1x1_acc2_bias_sm_100a",
+    "grouped_gemm_masked_e4m3_e4m3_block128_bf16_t128x64x128_c1x1_acc4_streamb_splitk2_bias_sm_100a",
     "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_t8x64x512_c1x1_acc1_raster1_streamb_sm_120a",
     "grouped_gemm_masked_e4m3_e2m1_mx32_f32_t24x32x128_c1x1_acc1_bias_sm_120a",
     "grouped_gemm_contiguous_e2m1_e2m1_mx32_f16_t16x32x256_c1x1_acc1_safesel_sm_120a",

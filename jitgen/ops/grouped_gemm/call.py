@@ -115,9 +115,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
         alpha: (G,) float32, with nv16 scales and only with them: what each group's sums are
             multiplied with, a's global scale times b's.
         bias: (G, N) float32, N contiguous: what is added to each row of a group before it is
-            rounded. Beside any operands on sm_90a, sm_120a, sm_121a and a CPU, prepared weights
-            included; kernels of sm_100a and sm_103a have none, and refuse it. It may have a
-            gradient where `a` and `b` may.
+            rounded, beside any operands. It may have a gradient where `a` and `b` may.
         out: (M, N) or (G, M, N), N contiguous, on no memory of `a`: where the result goes. Rows of
             no group are not written.
         out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.

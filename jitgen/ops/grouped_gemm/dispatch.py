@@ -4,27 +4,26 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from jitgen import formats
-from jitgen.config import Arch, Config, Layout
+from jitgen.config import Config, Layout
 from jitgen.errors import InputError
 from jitgen.formats import atoms
 from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced, needs_gradient
 from jitgen.ops.forced import forced
-from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem
+from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.ops.values import check_values
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
-from jitgen.targets.legality import check, require, rules
+from jitgen.targets.legality import require
 
 
 @frozen
@@ -176,8 +175,6 @@ def _prepare(
     neighbours: tuple[Config, ...] = ()
     if config is None:
         problem = problem_of(facts, given, bias=given.bias is not None)
-        if problem.bias:
-            _require_biased(problem, facts.arch)
         wanted, neighbours = chosen(session, problem, facts.arch, "a")
         family = Family.of(problem, facts, given.expected_m)
     else:  # whatever the rows, it serves, and is never replaced
@@ -257,19 +254,6 @@ def require_fit(asked: object, facts: Facts) -> KernelConfig:
         )
     require(config, facts.arch)
     return config
-
-
-def _require_biased(problem: Problem, arch: Arch) -> None:
-    """
-    Do nothing if kernels for `problem` take a bias, or there are none without one either.
-
-    Raises:
-        InputError: They do not: what the target says of that.
-    """
-    for config in rules(arch, problem.op).candidates(replace(problem, bias=False))[:1]:
-        verdict = check(replace(config, epilogue=Epilogue(bias=True)), arch)
-        if not verdict:
-            raise InputError("bias", f"{verdict.reason} ({verdict.code})")
 
 
 def require_bias(config: KernelConfig, bias: Tensor | None) -> None:

@@ -19,7 +19,7 @@ _PARAMETERS = frozenset(
         *("name", "config_json", "layout", "a_dtype", "b_dtype", "out_dtype"),
         *("scale_granularity", "a_scale_granularity"),
         *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "num_acc_stage"),
-        *("raster", "stream_b", "use_pdl", "split_k"),
+        *("raster", "stream_b", "use_pdl", "split_k", "bias"),
         *("ctas", "update_warps", "threads", "update_registers", "other_registers"),
         *("tmem_columns", "num_ab_stage", "part_m", "read_n", "epilogue_n", "max_entries"),
         *("scale_stages", "scale_chunk", "scale_columns", "scale_values", "scale_blocks"),

@@ -16,9 +16,9 @@ from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.targets.gemm import (
     Space,
     refuse_early,
+    refuse_prepared,
     refuse_scales,
     refuse_selectors,
-    refuse_what_is_to_come,
 )
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_100a.sizes import (
@@ -130,7 +130,7 @@ class Sm100Rules:
 
     def derive(self, config: KernelConfig) -> Sm100Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
-        refuse_what_is_to_come(config, self.arch)
+        refuse_prepared(config, self.arch)
         refuse_selectors(config, self.arch)
         refuse_early(config, f"a kernel of {self.arch}")
         self._check_types(config)
