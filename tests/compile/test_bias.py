@@ -23,6 +23,7 @@ from jitgen.ops.grouped_gemm.config import (
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.verify import device
 from tests import needs
+from tests.arguments import int32
 from tests.problems import verify_exact
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -242,3 +243,15 @@ def test_tracers_see_one_operation() -> None:
 
     assert len(calls) == 1
     assert torch.equal(result[case.is_owned], case.expected[case.is_owned].to(result.dtype))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:torch.*")
+def test_opcheck() -> None:
+    """What torch asks of an operation, gradients included; every row is somebody's."""
+    drawn = torch.Generator().manual_seed(0)
+    a, b, bias = (torch.randn(x, generator=drawn) for x in ((12, 16), (G, 24, 16), (G, 24)))
+    given = {"offs": int32(4, 4, 12), "out_dtype": torch.float32}
+    operands = [x.requires_grad_() for x in (a, b, bias)]
+    torch.library.opcheck(
+        torch.ops.jitgen.grouped_gemm.default, operands[:2], {**given, "bias": operands[2]}
+    )
