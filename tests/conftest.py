@@ -8,7 +8,9 @@ Tests that are not about misses share the kernels of the session instead: see `k
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import hypothesis
 import pytest
 
 from jitgen import events
+from jitgen.cli.output import Output
 from jitgen.runtime.session import current
 
 hypothesis.settings.register_profile("jitgen", deadline=None)
@@ -49,6 +52,29 @@ def cache_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     current.get().reset()
     yield root
     current.get().reset()
+
+
+@pytest.fixture(autouse=True)
+def documents_as_described(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """Whatever a command would print with --json is as `jitgen schema` says."""
+    if find_spec("jsonschema") is None:
+        yield
+        return
+    wrong: list[str] = []
+    result = Output.result
+
+    def checked(output: Output, command: str, document: Any, human: Any) -> None:
+        from tests.schemas import mistakes
+
+        if sys._getframe(1).f_globals["__name__"].startswith("jitgen."):
+            wrong.extend(mistakes(command, document))
+        result(output, command, document, human)
+
+    monkeypatch.setattr(Output, "result", checked)
+    yield
+    assert wrong == []
 
 
 @pytest.fixture(scope="session")

@@ -89,7 +89,7 @@ def _measure(output: Output, suite: str) -> int:
         "conditions": where,
         "rows": [row.to_json() for row in rows],
     }
-    output.result("bench", document, human)
+    output.result(f"bench {suite}", document, human)
     return ExitCode.OK if is_good else ExitCode.FAILED
 
 

@@ -42,5 +42,5 @@ def command(output: Output, *, candidates: bool) -> int:
         "conditions": where,
         "rows": [row.to_json() for row in found],
     }
-    output.result("bench", document, human)
+    output.result(f"bench {_NAME}", document, human)
     return ExitCode.OK if is_good else ExitCode.FAILED

@@ -112,7 +112,7 @@ def _list(output: Output, steps: list[cases.Case]) -> int:
         for name in names:
             output.line(name)
 
-    output.result("bench", {"kernels": names}, human)
+    output.result(f"bench {NAME}", {"kernels": names}, human)
     return ExitCode.OK
 
 
@@ -130,7 +130,7 @@ def _tell(output: Output, report: LayerReport, report_at: Path | None) -> int:
         except OSError as error:
             raise ConfigError(f"{report_at} cannot be written: {error.strerror or error}") from None
         output.note(f"wrote {report_at}")
-    output.result("bench", document, lambda: _show(output, report, rows))
+    output.result(f"bench {NAME}", document, lambda: _show(output, report, rows))
     for failure in failures:
         output.error("WrongResult", failure)
     return ExitCode.OK if is_good else ExitCode.FAILED

@@ -87,7 +87,7 @@ def command(output: Output, name: str, arch: Arch | None, most: int) -> None:
             output.note(f"all calls together: {total:.3g} s on {target}")
         output.note(", ".join(f"{name} {value}" for name, value in where.items()))
 
-    output.result("bench", document, human)
+    output.result("bench plan", document, human)
     if rest > 0:
         output.note(f"{counted(rest, 'problem')} with fewer calls not timed; see --most")
     if others:

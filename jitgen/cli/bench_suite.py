@@ -119,7 +119,7 @@ def _tell(
 
         write(report, report_at)
         output.note(f"wrote {report_at}: look it over, and send it with an issue")
-    output.result("bench", document, lambda: _show(output, report, rows))
+    output.result(f"bench {suite.name}", document, lambda: _show(output, report, rows))
     for failure in report.failures:
         output.error("WrongResult", failure)
     return ExitCode.OK if is_good else ExitCode.FAILED

@@ -57,6 +57,7 @@ _COMMANDS = {
     "bundle": ("jitgen.cli.bundle:bundle", "Carry kernels in one file, which is an OCI image."),
     "trust": ("jitgen.cli.trust:trust", "Make keys, and say whose signatures count."),
     "bench": ("jitgen.cli.bench:bench", "Measure jitgen against its budgets."),
+    "schema": ("jitgen.cli.schema:schema", "Print the JSON Schema of what --json prints."),
     "doctor": (
         "jitgen.cli.doctor:doctor",
         "Report on the installation, for you and for bug reports.",

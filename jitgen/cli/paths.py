@@ -32,7 +32,7 @@ class ToWrite(click.Path):
         """Return the path, or fail with what is wrong and what to do."""
         if not os.fspath(value):
             self.fail("'' names no file", param, ctx)
-        path = Path(super().convert(value, param, ctx))
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if self.allow_dash and str(path) == _STREAM:
             return path
         folder = path.parent
@@ -59,7 +59,7 @@ class ToRead(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path, or fail with what is wrong and what to do."""
         path = super().convert(value, param, ctx)
-        if not os.fspath(value) or not Path(path).exists():
+        if not os.fspath(value) or not os.path.exists(path):  # noqa: PTH110  # it may be any path
             advice = f"; {self._advice}" if self._advice else ""
             self.fail(f"there is no file {os.fspath(value)!r}{advice}", param, ctx)
         return path

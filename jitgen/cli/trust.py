@@ -320,8 +320,7 @@ def _checked(text: str) -> str:
 
 
 def _moment(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
+    try:  # the first and the last year have times that no time zone can say
+        return datetime.fromisoformat(text).astimezone().replace(microsecond=0)
+    except (ValueError, OverflowError):
         raise click.UsageError(f"{text!r} is no time such as 2026-01-02T03:04:05+00:00") from None
-    return found.astimezone().replace(microsecond=0)

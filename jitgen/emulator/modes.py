@@ -74,6 +74,9 @@ def random_mode(seed: int) -> Mode:
     )
 
 
+MOST_SEEDS = 10_000
+"""Of one range: each is a mode of its own, which takes seconds."""
+
 QUICK = (EAGER, DEFERRED, random_mode(3))
 """One of each kind: the seed defers everything and lets two clusters run at once."""
 
@@ -111,6 +114,8 @@ def parse(modes: str | Mode | Sequence[str | Mode]) -> tuple[Mode, ...]:
 def _named(word: str) -> tuple[Mode, ...]:
     if seeds := _RANDOM.fullmatch(word):
         first, last = int(seeds[1]), int(seeds[2] or seeds[1])
+        if last - first >= MOST_SEEDS:
+            raise InputError("modes", f"{word!r} are more than {MOST_SEEDS:,} at once")
         return tuple(random_mode(seed) for seed in range(first, last + 1))
     if word not in _NAMED:
         allowed = ", ".join([*_NAMED, "random-<seed>"])

@@ -40,7 +40,7 @@ ALL = commands(main.cli)
 
 def test_every_promised_command_is_there() -> None:
     promised = ["demo", "prewarm", "show", "verify", "configs", "select", "tune", "doctor"]
-    promised += ["inspect", "serve", "token", "signer", "run", "diff"]
+    promised += ["inspect", "serve", "token", "signer", "run", "diff", "schema"]
     cache = [
         "dir",
         "ls",
@@ -104,7 +104,8 @@ def test_help_lists_commands_without_importing_them() -> None:
         "prewarm deepseek-v3 --arch sm_90a --dry-run",
     ],
 )
-def test_light_commands_import_nothing_heavy(words: str) -> None:
+def test_light_commands_import_nothing_heavy(words: str, tmp_path: Path) -> None:
+    words += f" -o {tmp_path}/page.html" * (words == "cache report")
     script = (
         f"import sys\nfrom jitgen.cli.main import run\ncode = run({words.split()!r})\n"
         f"heavy = {HEAVY | {'rich'}!r} & set(sys.modules)\n"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,16 +134,19 @@ def test_a_plan_is_prewarmed(jitgen: Jitgen, plan: str) -> None:
 def verified(_function: str, tasks: list[Any], **_: Any) -> Iterator[Outcome]:
     """Stand for the worker processes: every kernel is right."""
     for index, task in enumerate(tasks):
-        run = {"mode": "eager", "seconds": 0.5, "findings": [], "counts": {"loads": 12}}
+        sizes = Sizes(rows=(3, 0), n=264, num_sms=1)
+        run = {"mode": "eager", "seconds": 0.5, "cpu_seconds": 0.5, "findings": []}
         trial = {
-            "problem": str(Sizes(rows=(3, 0), n=264, num_sms=1)),
+            "problem": str(sizes),
+            "sizes": asdict(sizes),
+            "right": True,
             "values": "random",
             "places": [],
             "wrong": 0,
             "frobenius": 0.0,
             "largest": 0.0,
             "fault": None,
-            "runs": [{**run, "warp_instructions": {"math": 9}}],
+            "runs": [{**run, "counts": {"loads": 12}, "warp_instructions": {"math": 9}}],
         }
         result = {"right": True, "gaps": [], "coverage": []}
         yield Outcome(

@@ -107,6 +107,7 @@ def test_mistakes_are_told(jitgen: Jitgen, place: Path) -> None:
         (f"trust revoke xyz {root}", 2, "is no digest"),
         (f"trust revoke {root}", 2, "name a DIGEST"),
         (f"trust revoke --before yesterday {root}", 2, "is no time"),
+        (f"trust revoke --before 0001-01-01 {root}", 2, "is no time"),
         (f"trust add {place}/ci.pem --root-key {place}/ci.pem", 1, "one of the roots it names"),
         (f"trust add {place}/ci.pem --root-key {place}/no.pem", 2, "jitgen trust init makes one"),
         (f"trust key {place}/ci.pem", 1, "exists, and no key is overwritten"),

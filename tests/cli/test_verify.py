@@ -31,14 +31,23 @@ GAP = {
     "place": "ptx:3: wgmma",
     "who": "",
     "count": 1,
+    "severity": "error",
 }
-RACE = {"kind": "race", "message": "a and b", "place": "ptx:9: st", "who": "CTA 0", "count": 2}
+RACE = {
+    "kind": "race",
+    "message": "a and b",
+    "place": "ptx:9: st",
+    "who": "CTA 0",
+    "count": 2,
+    "severity": "error",
+}
 
 
 def trial(**changed: Any) -> dict[str, Any]:
     run = {
         "mode": "eager",
         "seconds": 0.5,
+        "cpu_seconds": 0.5,
         "findings": [],
         "counts": {"bulk_loads": 1234},
         "warp_instructions": {"load": 55, "math": 99},

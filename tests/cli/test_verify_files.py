@@ -16,7 +16,8 @@ from tests.cli.conftest import Jitgen
 KERNEL = {"name": "k.py:scale", "arch": "sm_90a", "right": True, "gaps": [], "coverage": []}
 WRONG = {"name": "k.py:other", "arch": "sm_90a", "right": False, "gaps": [], "coverage": []}
 TRIAL = {
-    "problem": "x float32 2 x 3", "values": "tails", "right": False, "wrong": 2,
+    "problem": "x float32 2 x 3", "sizes": {"case": "tails"},
+    "values": "tails", "right": False, "wrong": 2,
     "places": ["the tensor, tile (0, 0): row 1"], "frobenius": 0.5, "largest": 0.25,
     "fault": None, "runs": [],
 }  # fmt: skip

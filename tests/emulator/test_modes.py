@@ -36,7 +36,9 @@ def test_random_modes_differ_in_what_they_defer() -> None:
     assert all(mode.by_warp for mode in modes)
 
 
-@pytest.mark.parametrize("name", ["slow", "", "random-", "random--1", "quick;all", "random-5..3"])
+@pytest.mark.parametrize(
+    "name", ["slow", "", "random-", "random--1", "quick;all", "random-5..3", "random-0..10000"]
+)
 def test_names_that_are_not_known(name: str) -> None:
     with pytest.raises(InputError, match="modes"):
         parse(name)

@@ -47,6 +47,8 @@ def test_the_sources_hold_tests_and_documentation(monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_link_of_the_readme_is_relative() -> None:
+    if "](docs/install.md)" not in (stage.ROOT / release.README).read_text(encoding="utf-8"):
+        pytest.skip("the README of a source distribution is one already")
     text = release.readme(HOME)
 
     assert f"]({HOME}/docs/install.md)" in text

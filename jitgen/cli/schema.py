@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen schema``: what ``--json`` prints, for programs that check it."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from jitgen.cli.options import with_output
+from jitgen.cli.output import Output
+
+
+@click.command()
+@click.argument("words", metavar="[COMMAND]...", nargs=-1)
+@with_output
+def schema(output: Output, words: tuple[str, ...]) -> None:
+    """
+    Print the JSON Schema (draft 2020-12) of what a command prints with --json.
+
+    COMMAND are its words, such as `cache ls`; those of a group stand for all of its commands, and
+    none for all that there are. See docs/json.md.
+    """
+    from jitgen.cli.schemas import DOCUMENTS, schema_of
+
+    asked = list(words)
+    chosen = [name for name in DOCUMENTS if name.split()[: len(asked)] == asked]
+    if not chosen:
+        raise click.UsageError(
+            f"there is no command {' '.join(asked)!r}; --help of jitgen, or of a group of its "
+            "commands, lists them"
+        )
+    found = schema_of(chosen)
+    document = {"commands": chosen, "json_schema": found}
+    output.result("schema", document, lambda: output.text(json.dumps(found, indent=2)))
