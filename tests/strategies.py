@@ -192,6 +192,7 @@ _PERMUTE_TILINGS = (
     PermuteTiling(rows=2, ctas_per_sm=4, vector=16, is_persistent=True, use_pdl=False),
     PermuteTiling(threads=64, ctas_per_sm=8, held=2, is_eager=True),
     PermuteTiling(threads=64, ctas_per_sm=8, is_eager=True),
+    PermuteTiling(threads=64, ctas_per_sm=8, is_relayed=True),
 )
 
 

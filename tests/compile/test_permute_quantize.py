@@ -42,10 +42,11 @@ ON_GPU = [
     "masked_none_gather_t64_c4",
     "masked_tensor_gather_t64_c4",
     "ragged_row_gather_t64_c4",
+    "ragged_block128_scatter_pow2_r2_t64_c4_eager_relayed_persistent",
 ]
 """Every layout, format and walk; few warps, which all get several tiles."""
 
-OFTEN_ON_GPU = set(ON_GPU[:4])
+OFTEN_ON_GPU = {*ON_GPU[:4], ON_GPU[-1]}
 
 
 def config_of(words: str) -> PermuteQuantizeConfig:
@@ -158,6 +159,26 @@ def test_an_emulated_gpu_gives_the_bits_of_the_reference(granularity: str) -> No
             q, _ = jitgen.permute_quantize(**each, scale_granularity=granularity, scale=scale)
 
             assert torch.equal(q[:end].view(torch.uint8), expected[:end].view(torch.uint8))
+
+
+def test_relayed_scales_come_to_the_rows_of_the_inverse() -> None:
+    """A row whose pair says something else is left alone, as q of it is."""
+    given = ragged(tokens=40, columns=640)
+    end, lost = int(given["offs"][-1]), 5
+    given["inverse"].view(-1)[int(given["permutation"][lost])] = -1
+    _, expected = jitgen.reference.permute_quantize(
+        **{name: value for name, value in given.items() if name != "inverse"}
+    )
+    with device("sm_90a", num_sms=1):
+        _, scale = jitgen.permute_quantize(
+            **given, config=config_of("ragged_block128_scatter_t64_c4_relayed")
+        )
+    assert scale is not None
+    assert expected is not None
+    found = (scale[:end] == expected[:end]).all(1)
+
+    assert found.sum() == end - 1
+    assert not found[lost]
 
 
 def test_no_tokens_launch_nothing() -> None:

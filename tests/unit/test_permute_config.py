@@ -69,6 +69,11 @@ def test_a_default_that_shows_is_no_name(name: str) -> None:
         (replace(BLOCKS, tiling=Tiling(threads=96)), "E_THREADS"),
         (replace(BLOCKS, tiling=Tiling(held=2)), "E_HELD"),
         (replace(BLOCKS, tiling=Tiling(is_eager=True)), "E_EAGER"),
+        (replace(BLOCKS, tiling=Tiling(is_relayed=True)), "E_RELAYED"),
+        (
+            replace(BLOCKS, format=Format.ROW, walk="scatter", tiling=Tiling(is_relayed=True)),
+            "E_RELAYED",
+        ),
         (replace(BLOCKS, tiling=Tiling(threads=256, ctas_per_sm=9)), "E_CTAS"),
         (replace(BLOCKS, tiling=Tiling(rows=4, vector=16)), "E_REGS"),
         (

@@ -111,6 +111,8 @@ class Tiling(Part):
             alone.
         is_eager: Load a token before it is known whether anybody wants it; where tokens are walked
             over.
+        is_relayed: Scales of blocks are stored once for each token, and a second launch brings them
+            to its rows, those of neighbours together; where tokens are walked over.
         is_persistent: As many CTAs as the GPU holds walk over all tiles; else there is one for
             every few.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
@@ -123,6 +125,7 @@ class Tiling(Part):
     vector: int = of(int, default=8)
     held: int = of(int, default=1)
     is_eager: bool = of(bool, default=False)
+    is_relayed: bool = of(bool, default=False)
     is_persistent: bool = of(bool, default=False)
     use_pdl: bool = of(bool, default=True)
 
@@ -136,6 +139,7 @@ class Tiling(Part):
                 if getattr(self, side) != getattr(usual, side)
             ),
             *(["eager"] if self.is_eager else []),
+            *(["relayed"] if self.is_relayed else []),
             *(["persistent"] if self.is_persistent else []),
             *([] if self.use_pdl else ["nopdl"]),
         ]
@@ -189,7 +193,8 @@ class PermuteQuantizeConfig(Config):
         tiling = self.tiling
         held = f" x {tiling.held}" * (tiling.held > 1)
         text = f"{self.walk}, {tiling.rows} rows x {tiling.vector}{held}, {tiling.threads} threads"
-        flags = " eager" * tiling.is_eager + " persistent" * tiling.is_persistent
+        flags = " eager" * tiling.is_eager + " relayed" * tiling.is_relayed
+        flags += " persistent" * tiling.is_persistent
         return f"{text} x {tiling.ctas_per_sm}{flags}"
 
     @classmethod
@@ -210,6 +215,7 @@ class PermuteQuantizeConfig(Config):
                 "tiling": {
                     **sizes,
                     "is_eager": part["eager"] is not None,
+                    "is_relayed": part["relayed"] is not None,
                     "is_persistent": part["persistent"] is not None,
                     "use_pdl": part["nopdl"] is None,
                 },
@@ -223,7 +229,8 @@ class PermuteQuantizeConfig(Config):
         index = ("permutation", "groups") if self.walk is Walk.GATHER else ("inverse",)
         scales = ("scale",) if self.format.has_own_scales else ()
         given = ("given",) if self.format.has_given_scale else ()
-        return ("x", *index, "q", *scales, *given)
+        relay = ("permutation", "by_token") if self.tiling.is_relayed else ()
+        return ("x", *index, "q", *scales, *given, *relay)
 
     def parameters(self) -> dict[str, Any]:
         """Return every field under the name by which templates ask for it."""
@@ -241,7 +248,7 @@ _WORDS = re.compile(
     rf"(?P<layout>[a-z]+)_(?P<format>{'|'.join(Format)})_(?P<walk>{'|'.join(Walk)})"
     r"(?P<pow2>_pow2)?(_(?P<rounding>floor))?"
     + "".join(rf"(_{word}(?P<{side}>\d{{1,9}}))?" for word, side in SIDES.items())
-    + r"(?P<eager>_eager)?(?P<persistent>_persistent)?(?P<nopdl>_nopdl)?"
+    + r"(?P<eager>_eager)?(?P<relayed>_relayed)?(?P<persistent>_persistent)?(?P<nopdl>_nopdl)?"
 )
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from jitgen import formats
 from jitgen.config import Config, Layout
+from jitgen.config.config import SCALE_BLOCK
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.frozen import frozen
@@ -29,6 +30,8 @@ from jitgen.targets.legality import require
 Result = tuple[Tensor, Tensor | None]
 
 _PAIRS = torch.float4_e2m1fn_x2
+_WORD = 4
+"""Scales that a kernel loads together."""
 
 
 @frozen
@@ -42,6 +45,7 @@ class Launch(AnyLaunch):
         form: The format of the scales that the kernel finds; None where it finds none.
         num_groups: Groups whose rows follow each other, where scales lie in atoms; else 0.
         is_scatter: Whether the kernel asks the inverse, and not the permutation.
+        is_relayed: Whether it asks both, and needs memory for the scales of tokens.
     """
 
     per_element: int
@@ -49,6 +53,7 @@ class Launch(AnyLaunch):
     form: ScaleFormat | None
     num_groups: int
     is_scatter: bool
+    is_relayed: bool
 
     def call(  # the tensors
         self,
@@ -79,6 +84,8 @@ class Launch(AnyLaunch):
             given.append(scale)
         if not self.is_scatter:
             given.append(top_k)
+        elif self.is_relayed:
+            given += (permutation, new_by_token(x))
         self.function(*given, *self.tail)
         return q, scale
 
@@ -98,6 +105,12 @@ def new_scale(given: Arguments, form: Format, num_groups: int) -> Tensor | None:
     if kind is None:
         return None
     return kind.new_a(given.x, Rows(tuple(given.permutation.shape), groups), given.x.shape[-1])
+
+
+def new_by_token(x: Tensor) -> Tensor:
+    """Return room for the scales of every token's blocks, not initialised: rows of 16 bytes."""
+    blocks = -(-x.shape[-1] // SCALE_BLOCK)
+    return x.new_empty((x.shape[0], -(-blocks // _WORD) * _WORD), dtype=torch.float32)
 
 
 def stored_as(form: Format) -> torch.dtype:
@@ -173,7 +186,8 @@ def _prepare(
         q_dtype=stored_as(form),
         form=_form(form),
         num_groups=_counted(form, given.offs, facts.num_groups),
-        is_scatter=wanted.walk is Walk.SCATTER,  # type: ignore[attr-defined]
+        is_scatter=served.walk is Walk.SCATTER,  # type: ignore[attr-defined]
+        is_relayed=served.tiling.is_relayed,  # type: ignore[attr-defined]
     )
     return launch, family, facts.rows
 

@@ -20,7 +20,7 @@ from jitgen.frozen import frozen
 from jitgen.layouts import ARGUMENT
 from jitgen.ops.permute_quantize import reference
 from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeConfig, Walk
-from jitgen.ops.permute_quantize.dispatch import new_q, new_scale
+from jitgen.ops.permute_quantize.dispatch import new_by_token, new_q, new_scale
 from jitgen.ops.permute_quantize.validate import Arguments
 from jitgen.ops.protocol import Result
 
@@ -266,9 +266,12 @@ def solved(
         if each is not None:
             _fill(each)
     owned = reference.owned_rows(permutation, *rows.values())
-    index = (named["inverse"],) if config.walk is Walk.SCATTER else (permutation, groups)
+    is_scatter = config.walk is Walk.SCATTER
+    index = (named["inverse"],) if is_scatter else (permutation, groups)
     scales = [each for each in (scale, given) if each is not None]
-    last = () if config.walk is Walk.SCATTER else (sizes.top_k,)
+    last: tuple[Any, ...] = () if is_scatter else (sizes.top_k,)
+    if config.tiling.is_relayed:
+        last = (permutation, new_by_token(x))
     return Solved(
         tensors=(x, *index, q, *scales, *last),
         named=named,

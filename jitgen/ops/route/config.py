@@ -54,6 +54,10 @@ class Tiling(Part):
     is_spread: bool = of(bool, default=False)
     use_pdl: bool = of(bool, default=False)
 
+    def counts(self, num_sms: int) -> int:
+        """Return the rows of a workspace, one for each cluster; 0 where there is none."""
+        return max(1, num_sms // self.cluster) if self.is_spread else 0
+
     def words(self) -> list[str]:
         """Return what differs from the default, as names have it."""
         usual = Tiling()

@@ -33,12 +33,12 @@ class Launch(AnyLaunch):
     Attributes:
         top_k: k.
         local_experts: G.
-        clusters: Rows of the workspace; 0 where there is none.
+        counts: Rows of the workspace; 0 where there is none.
     """
 
     top_k: int
     local_experts: int
-    clusters: int
+    counts: int
 
     def route(self, scores: Tensor, bias: Tensor | None, out: Routing | None) -> Routing:
         """Launch the kernel, into `out` if it is given."""
@@ -61,9 +61,9 @@ class Launch(AnyLaunch):
         return out
 
     def _workspace(self, like: Tensor) -> tuple[Tensor, ...]:
-        if not self.clusters:
+        if not self.counts:
             return ()
-        return (like.new_empty((self.clusters, self.local_experts), dtype=torch.int32),)
+        return (like.new_empty((self.counts, self.local_experts), dtype=torch.int32),)
 
 
 def _indices(like: Tensor, tokens: int, top_k: int, groups: int, num_ids: int) -> list[Tensor]:
@@ -128,7 +128,7 @@ def _prepare(
         awaited=None if served == wanted else wanted,
         top_k=facts.top_k,
         local_experts=facts.local_experts,
-        clusters=max(1, num_sms // tiling.cluster) if tiling.is_spread else 0,
+        counts=tiling.counts(num_sms),
     )
     return launch, family, facts.tokens
 

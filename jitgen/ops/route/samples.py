@@ -262,8 +262,8 @@ def solved(
     found = {name: torch.full_like(each, UNTOUCHED) for name, each in expected.items()}
     workspace: tuple[Tensor, ...] = ()
     if config.tiling.is_spread:
-        clusters = max(1, sizes.num_sms // config.tiling.cluster)
-        workspace = (given.new_empty((clusters, sizes.local_experts), dtype=torch.int32),)
+        counts = config.tiling.counts(sizes.num_sms)
+        workspace = (given.new_empty((counts, sizes.local_experts), dtype=torch.int32),)
     return Solved(
         tensors=(*tensors, *found.values(), *workspace, *numbers, sizes.first_expert),
         given=given,

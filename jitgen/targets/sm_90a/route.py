@@ -12,6 +12,7 @@ from jitgen.frozen import frozen
 from jitgen.ops.route.config import RouteConfig, RouteProblem, Scoring, Tiling
 from jitgen.targets import route_space
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
+from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.spaces import check_sides, tilings
 
 LANES = 32
@@ -21,33 +22,44 @@ _BYTES = 4
 _BARRIER_WORDS = 2
 _SHARED_BYTES = 227 * 1024
 
-_ONE = Tiling(cluster=1)
-_TOGETHER = Tiling()
-_SPREAD = Tiling(is_spread=True)
+_FEW_THREADS = 256
+"""Of a CTA that has a few tokens, unless experts are more: a large one takes longer to start."""
+
+_SPREAD = Tiling(threads=512, cluster=2, is_spread=True, use_pdl=True)
+"""
+Clusters of two find room on every SM. Of eight CTAs, one on each SM, an H200 holds 15 clusters: the
+sixteenth waits for another to end, and the whole takes twice as long.
+"""
 
 _LAUNCH_US = 2.2
-"""What a launch takes that does nothing. Assumed."""
+"""What a launch takes that does nothing. This and the next five: measured on an H200."""
 
 _SECOND_US = 1.5
-"""The same of a second launch, which is ready when the first one ends. Assumed."""
+"""The same of a second launch, which is ready when the first one ends."""
 
-_CLUSTER_US = 0.5
-"""What starting a cluster takes, and waiting for what its CTAs counted. Assumed."""
+_COUNTS_US = 0.03
+"""What the second launch takes for the counts of each cluster."""
+
+_CLUSTER_US = 1.0
+"""What starting a cluster takes, and waiting for what its CTAs counted."""
+
+_ISSUED = 2.5
+"""
+Instructions of an SM, if none waits, in a cycle of `Device.clock_mhz`, which is lower than that of
+kernels so short. Most are of integers, of which an SM begins two in a cycle.
+"""
+
+_CYCLES = 4
+"""Such cycles of a warp that is alone, for an instruction: each waits for one before it."""
 
 _LEAST_TOKENS = 8
 """Of a CTA before there is another cluster: as in the template."""
 
-_INSTRUCTIONS = (500, 24)
+_INSTRUCTIONS = (390, 20)
 """Of a warp for a token: whatever k is, and for each of the chosen; 256 experts in SASS."""
 
 _INSTRUCTIONS_OF_PAIR = 4
 """Of a warp for a pair that is counted, and for one that is sorted; 32 at a time, in SASS."""
-
-_ISSUED = 4
-"""Instructions of an SM in a cycle, if none waits."""
-
-_CYCLES = 2
-"""Of a warp that is alone, for an instruction: each waits for one before it. Assumed."""
 
 _PARAMETERS = frozenset(
     (
@@ -73,7 +85,7 @@ class Route:
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
     arch = "sm_90a"
-    generation = 1
+    generation = 2
     alignment = 1
     shared_bytes = _SHARED_BYTES
     row_edges: tuple[int, ...] = (8, 16, 64, 128, 256, 1024, 4096, 16384)
@@ -134,7 +146,8 @@ class Route:
         if experts is None:
             return ()
         kind = replace(route_space.of_problem(problem), experts=experts)
-        listed = (_ONE, _TOGETHER, _SPREAD)
+        few = max(_FEW_THREADS, experts)
+        listed = (Tiling(threads=few, cluster=1), Tiling(threads=few), _SPREAD)
         return legal_of((replace(kind, tiling=each) for each in listed), self)
 
     def predict(
@@ -146,8 +159,9 @@ class Route:
         passes = 2
         if tiling.is_spread:
             clusters = -(-problem.m // (_LEAST_TOKENS * ctas))
-            ctas *= max(1, min(num_sms // ctas, clusters))
-            cost += _SECOND_US + _CLUSTER_US
+            clusters = max(1, min(num_sms // ctas, clusters))
+            ctas *= clusters
+            cost += _SECOND_US + _COUNTS_US * clusters
             passes = 3
         tokens = -(-problem.m // ctas)
         each = passes * _INSTRUCTIONS_OF_PAIR * problem.top_k
@@ -164,9 +178,11 @@ class Route:
             limiter="multiply",
         )
 
-    def doubt(self, problem: RouteProblem, device: Device) -> str:  # noqa: ARG002
-        """Return what the model was not fitted to."""
-        return "the model of route counts instructions: nothing was measured"
+    def doubt(self, problem: RouteProblem, device: Device) -> str:
+        """Return what the model was not fitted to, if so."""
+        if problem.scoring is not Scoring.SOFTMAX and device is H200:
+            return ""
+        return f"the model was fitted to sigmoids and given experts on an {H200.name}"
 
     def check_sizes(self, problem: RouteProblem) -> None:
         """Raise a Refusal where lanes cannot hold the experts of a token."""
