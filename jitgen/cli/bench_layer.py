@@ -11,7 +11,7 @@ import click
 from jitgen.bench import OWN
 from jitgen.bench.layer import NAME, cases, inductor
 from jitgen.bench.layer.ours import OURS, kernel_names
-from jitgen.bench.layer.report import LayerReport, Table, left_out, tables, targets
+from jitgen.bench.layer.report import LayerReport, Table, left_out, remarks, tables, targets
 from jitgen.bench.layer.run import SIDES, Method, run
 from jitgen.bench.protocol import Row
 from jitgen.cli.bench import show_rows
@@ -151,6 +151,9 @@ def _all(report: LayerReport) -> Iterator[Table]:
     missing = [(side, str(count), why) for (side, why), count in left_out(report.found).items()]
     if missing:
         yield Table(title="left out", columns=("side", "cases", "why"), rows=tuple(missing))
+    noted = [(side, str(count), what) for (side, what), count in remarks(report.found).items()]
+    if noted:
+        yield Table(title="remarks", columns=("side", "cases", "what"), rows=tuple(noted))
 
 
 def _show(output: Output, report: LayerReport, rows: list[Row]) -> None:

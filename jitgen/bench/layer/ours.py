@@ -47,24 +47,36 @@ def prepare_late(operands: Operands) -> Ready:
 
 def kernel_names(case: Case, arch: Arch = Arch.SM_90A) -> Iterator[str]:
     """Yield the kernels that both sides of a case ask for: those of its number of tokens."""
-    shape = (case.experts, 2 * case.intermediate, case.hidden)
-    weights = ExpertWeights(**_without_memory("w13", *shape), **_without_memory("w2", *shape))
+    weights = without_memory(case.experts, case.intermediate, case.hidden)
     usual = Chain(config=config_of(case), weights=weights)
-    for is_early in dict.fromkeys((case.tokens <= EARLY_TOKENS, False)):
-        late = replace(usual, starts_early=False)  # one range of rows, up to those of the case
-        for sweep in plans.of(late, case.tokens, arch, name="bench").sweeps:
-            problem = sweep.problem.with_mean(sweep.max_rows)
-            config = select(problem, arch).config
-            if not getattr(problem, "has_shared", False):
-                yield (early(config, arch) if is_early else config).name(arch)
+    yield from names_of(usual, case.tokens, arch)
+    if case.tokens <= EARLY_TOKENS:
+        yield from names_of(replace(usual, starts_early=False), case.tokens, arch)
 
 
-def _without_memory(name: str, experts: int, twice: int, hidden: int) -> dict[str, Any]:
-    """Return a matrix of every expert and its scales, as far as plans look at them."""
-    n, k = (twice, hidden) if name == "w13" else (hidden, twice // 2)
-    q = torch.empty(experts, n, k, dtype=torch.float8_e4m3fn, device="meta")
-    scale = torch.empty(experts, ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK), device="meta")
-    return {name: q, f"{name}_scale": scale}
+def names_of(usual: Chain, tokens: int, arch: Arch = Arch.SM_90A) -> Iterator[str]:
+    """Yield the kernels that a chain asks for with so many tokens, and no others."""
+    is_early = usual.starts_early and tokens <= EARLY_TOKENS
+    late = replace(usual, starts_early=False)  # one range of rows, up to those of the tokens
+    for sweep in plans.of(late, tokens, arch, name="bench").sweeps:
+        problem = sweep.problem.with_mean(sweep.max_rows)
+        config = select(problem, arch).config
+        if not getattr(problem, "has_shared", False):
+            yield (early(config, arch) if is_early else config).name(arch)
+
+
+def without_memory(
+    experts: int, intermediate: int, hidden: int, *, is_fp8: bool = True
+) -> ExpertWeights:
+    """Return weights with sizes and nothing in them, as far as plans look at them."""
+    tensors: dict[str, Any] = {}
+    for name, n, k in (("w13", 2 * intermediate, hidden), ("w2", hidden, intermediate)):
+        dtype = torch.float8_e4m3fn if is_fp8 else torch.bfloat16
+        tensors[name] = torch.empty(experts, n, k, dtype=dtype, device="meta")
+        if is_fp8:
+            blocks = ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK)
+            tensors[f"{name}_scale"] = torch.empty(experts, *blocks, device="meta")
+    return ExpertWeights(**tensors)
 
 
 def steps(operands: Operands) -> dict[str, Callable[[], object]]:

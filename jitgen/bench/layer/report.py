@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -41,6 +41,7 @@ class Found:
         errors: Each side's error against float32.
         steps_us: Microseconds of each launch of ours, timed alone, with what an event costs.
         missing: Sides that are not there, and why.
+        notes: What a reader must know of a side in this case.
     """
 
     case: Case
@@ -51,6 +52,7 @@ class Found:
     errors: dict[str, float]
     steps_us: dict[str, float] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
     @property
     def best_peer(self) -> str:
@@ -201,8 +203,17 @@ def _row(what: str, value: float, unit: str, budget: float, *, is_rate: bool = F
 
 def left_out(found: Sequence[Found]) -> dict[tuple[str, str], int]:
     """Return how often a side was left out, by side and reason."""
+    return _counted(each.missing for each in found)
+
+
+def remarks(found: Sequence[Found]) -> dict[tuple[str, str], int]:
+    """Return in how many cases a reader must know something of a side, by side and remark."""
+    return _counted(each.notes for each in found)
+
+
+def _counted(found: Iterable[dict[str, str]]) -> dict[tuple[str, str], int]:
     counts: dict[tuple[str, str], int] = {}
     for each in found:
-        for place in each.missing.items():
+        for place in each.items():
             counts[place] = counts.get(place, 0) + 1
     return counts
