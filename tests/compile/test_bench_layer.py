@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.bench.layer import deep_gemm, inductor, ours
+from jitgen.bench.layer import deep_gemm, inductor, ours, vllm_triton
 from jitgen.bench.layer import run as running
 from jitgen.bench.layer.cases import EXPERTS, TOKENS, Case, plan
 from jitgen.bench.layer.operands import Experts, Operands
-from jitgen.bench.layer.report import Found, LayerReport, tables, targets
+from jitgen.bench.layer.report import Found, LayerReport, remarks, tables, targets
 from jitgen.bench.peers import Unavailable
 from jitgen.config import Config
 from jitgen.errors import ConfigError
@@ -59,6 +62,20 @@ def by_group(
         jitgen.grouped_gemm(a[0], b[0], a[1], b[1], masked_m=groups, out=out)
     else:
         jitgen.grouped_gemm(a[0], b[0], a[1], b[1], m_indices=groups, out=out)
+
+
+def in_whole_tiles(
+    a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], out: Tensor, counts: Tensor, mean: int
+) -> None:
+    """Multiply masked groups as DeepGEMM does: a tile's rows beyond them are stored."""
+    found = torch.empty_like(out)
+    by_group(a, b, found, counts, mean)
+    rows = out.view(-1, out.shape[-1])
+    for group, count in reversed(list(enumerate(counts.tolist()))):
+        first = group * out.shape[1]
+        if count:
+            rows[first : first + -(-count // 128) * 128] = float("nan")
+            rows[first : first + count] = found[group, :count]
 
 
 def test_the_plan() -> None:
@@ -134,8 +151,11 @@ class TestSides:
         operands = Operands(small(tokens), experts, "cpu")
         weights = (operands.topk_weights, operands.topk_ids, operands.config)
         expected = reference.moe(operands.x, operands.by_block, *weights)
-        for side in (deep_gemm.masked, deep_gemm.contiguous):
-            ready = side(operands, by_group)
+        for side, product in (
+            (deep_gemm.masked, in_whole_tiles),
+            (deep_gemm.contiguous, by_group),
+        ):
+            ready = side(operands, product)
             ready.call()
             ready.call()
 
@@ -224,10 +244,60 @@ def test_fewer_experts_are_a_part(experts: Experts) -> None:
 
 
 def test_what_is_not_installed_says_so(experts: Experts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "deep_gemm", None)
+    monkeypatch.setitem(sys.modules, "deep_gemm", None)
+    monkeypatch.setitem(sys.modules, "vllm", None)
 
     with pytest.raises(Unavailable, match="deep_gemm cannot be imported"):
         deep_gemm.prepare_masked(Operands(small(1), experts, "cpu"))
+    with pytest.raises(Unavailable, match="vLLM cannot be imported"):
+        vllm_triton.prepare(Operands(small(1), experts, "cpu"))
+
+
+class TestVllm:
+    """The side as it is, with jitgen's layer in the place of vLLM's functions."""
+
+    @pytest.fixture
+    def functions(self, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+        def fused_experts(  # what vLLM's is called with
+            x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor, quant_config: Any
+        ) -> Tensor:
+            assert quant_config["block_shape"] == [128, 128]
+            config = jitgen.MoEConfig(
+                hidden=256, intermediate=128, experts=4, local_experts=4, top_k=2
+            )
+            scales = {"w13_scale": quant_config["w1_scale"], "w2_scale": quant_config["w2_scale"]}
+            of = jitgen.ExpertWeights(w13=w13, w2=w2, **scales)
+            return reference.moe(x, of, weights, ids, config).bfloat16()
+
+        made = types.SimpleNamespace(
+            fused_experts=fused_experts,
+            fp8_w8a8_moe_quant_config=dict,
+            get_moe_configs=lambda *sizes: {1: {}} if sizes[0] == 32 else None,
+        )
+        library = types.SimpleNamespace(silu_and_mul=None, moe_align_block_size=None)
+        for module in ("fused_moe", "config"):
+            monkeypatch.setitem(sys.modules, f"{vllm_triton._PACKAGE}.{module}", made)
+        for name in ("_C", "_moe_C"):
+            monkeypatch.setattr(torch.ops, name, library, raising=False)
+        return made
+
+    @pytest.mark.usefixtures("functions")
+    def test_a_result(self, experts: Experts) -> None:
+        operands = Operands(small(5), experts, "cpu")
+        ready = vllm_triton.prepare(operands)
+        ready.call()
+
+        assert operands.check("vllm", ready.result(), ready.weights) < 0.01
+        assert ready.note == "vLLM has no table for these sizes on this GPU: its default"
+
+    def test_what_it_may_lack(self, experts: Experts, functions: types.SimpleNamespace) -> None:
+        operands = Operands(small(5), experts, "cpu")
+        del torch.ops._moe_C.moe_align_block_size
+        with pytest.raises(Unavailable, match=r"cannot be loaded: _moe_C.moe_align_block_size"):
+            vllm_triton.prepare(operands)
+        del functions.fused_experts
+        with pytest.raises(Unavailable, match="this vLLM has no fused_experts"):
+            vllm_triton.prepare(operands)
 
 
 def found(tokens: int, times: dict[str, float], floor: float = 100.0) -> Found:
@@ -240,6 +310,7 @@ def found(tokens: int, times: dict[str, float], floor: float = 100.0) -> Found:
         errors=dict.fromkeys(times, 0.04),
         steps_us=dict.fromkeys(ours.STEPS, 3.0) if ours.OURS in times else {},
         missing={"deep-gemm-masked": "not here"},
+        notes={vllm_triton.NAME: "a default"},
     )
 
 
@@ -268,6 +339,7 @@ class TestAReport:
         report.save(path)
 
         assert LayerReport.read(path) == report
+        assert remarks(report.found) == {(vllm_triton.NAME, "a default"): 1}
         path.write_text("{}", encoding="utf-8")
         with pytest.raises(ConfigError, match="no report"):
             LayerReport.read(path)
