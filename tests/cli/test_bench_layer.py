@@ -42,7 +42,15 @@ def test_without_a_gpu(jitgen: Jitgen, options: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    ["--experts 4", "--tokens 0", "--tokens few", "--side vllm", "--from x.json --quick"],
+    [
+        "--experts 4",
+        "--routed --experts 512",
+        "--from x.json --routed",
+        "--tokens 0",
+        "--tokens few",
+        "--side vllm",
+        "--from x.json --quick",
+    ],
 )
 def test_mistakes(jitgen: Jitgen, options: str) -> None:
     assert jitgen("bench layer", *options.split()).code == 2

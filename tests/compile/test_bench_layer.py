@@ -20,6 +20,7 @@ from jitgen.bench.layer import run as running
 from jitgen.bench.layer.cases import EXPERTS, TOKENS, Case, plan
 from jitgen.bench.layer.operands import Experts, Operands
 from jitgen.bench.layer.report import Found, LayerReport, remarks, tables, targets
+from jitgen.bench.layer.router import require_matched
 from jitgen.bench.peers import Unavailable
 from jitgen.config import Config
 from jitgen.errors import ConfigError
@@ -42,9 +43,14 @@ def small(tokens: int, experts: int = 4) -> Case:
     return Case(experts=experts, tokens=tokens, hidden=256, intermediate=128, top_k=2)
 
 
+def routed(tokens: int) -> Case:
+    """Return a layer of 16 experts in eight groups, of which a quarter are here."""
+    return Case(experts=4, tokens=tokens, hidden=256, intermediate=128, top_k=2, of=16)
+
+
 def multiplied(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, offs: Tensor) -> Tensor:
     """Return what torch's product gives, in float32: rows, (G, K, N), scales of rows."""
-    out = torch.zeros(a.shape[0], b.shape[2])
+    out = torch.full((a.shape[0], b.shape[2]), float("nan"))  # behind the last group, too
     first = 0
     for group, last in enumerate(offs.tolist()):
         part = slice(first, last)
@@ -103,6 +109,9 @@ class TestKernels:
         names = [*ours.kernel_names(small(EARLY_TOKENS + 1))]
 
         assert len(names) == 6
+        routes = [name for name in ours.kernel_names(routed(90)) if name.startswith("route")]
+        assert len(routes) == 1
+        assert routes[0].startswith("route_sigmoid_f32")
         assert not any("_pdl_" in name or "_earlyb_" in name for name in names)
 
 
@@ -131,6 +140,22 @@ class TestSides:
         found = [call() for call in steps.values()]
 
         assert torch.equal(found[-1], ready.result())  # type: ignore[arg-type]
+
+    def test_behind_a_router(self, experts: Experts) -> None:
+        """A quarter of the experts is here; results are as near as the public tolerance wants."""
+        operands = Operands(routed(19), experts, "cpu")
+        ready = ours.prepare(operands)
+        ready.call()
+        first = ready.result().clone()
+        steps = ours.steps(operands)
+        assert tuple(steps) == (ours.ROUTE, *ours.STEPS[1:])
+        for call in steps.values():
+            found = call()
+
+        assert 0 < operands.check("ours", first, ready.weights) < 0.07
+        assert torch.equal(found, first)  # type: ignore[arg-type]
+        assert (operands.config.experts, operands.config.local_experts) == (16, 4)
+        assert 0 < operands.active <= 4
 
     def test_a_wrong_result_is_told(self, experts: Experts) -> None:
         operands = Operands(small(300), experts, "cpu")
@@ -235,6 +260,30 @@ def test_torch(experts: Experts, tokens: int) -> None:
     assert operands.check("torch", found, weights) < 0.07
 
 
+def test_torch_behind_a_router(experts: Experts) -> None:
+    """Rows of experts elsewhere were never written, and count nothing."""
+    operands = Operands(routed(9), experts, "cpu")
+    router = operands.router
+    assert router is not None
+    weights = operands.by_row
+    given = (operands.x, router.logits, router.bias, *inductor.matrices(weights))
+    found = inductor.routed(*given, multiplied, **router.choice)
+
+    assert (operands.topk_ids >= 4).any()
+    assert operands.check("torch", found, weights) < 0.07
+
+
+def test_the_public_tolerance() -> None:
+    expected = torch.full((4, 25), 10.0)
+    found = expected.clone()
+    found[0, :15] = 13.0
+    require_matched("ours", found, expected)
+    found[0, 15] = 13.0
+
+    with pytest.raises(WrongResult, match=r"ours is wrong: 0.840 of the values match, not 0.85"):
+        require_matched("ours", found, expected)
+
+
 def test_fewer_experts_are_a_part(experts: Experts) -> None:
     part = Operands(small(3, experts=2), experts, "cpu")
 
@@ -275,7 +324,7 @@ class TestVllm:
             get_moe_configs=lambda *sizes: {1: {}} if sizes[0] == 32 else None,
         )
         library = types.SimpleNamespace(silu_and_mul=None, moe_align_block_size=None)
-        for module in ("fused_moe", "config"):
+        for module in ("fused_moe", "config", "router.grouped_topk_router"):
             monkeypatch.setitem(sys.modules, f"{vllm_triton._PACKAGE}.{module}", made)
         for name in ("_C", "_moe_C"):
             monkeypatch.setattr(torch.ops, name, library, raising=False)
@@ -298,6 +347,28 @@ class TestVllm:
         del functions.fused_experts
         with pytest.raises(Unavailable, match="this vLLM has no fused_experts"):
             vllm_triton.prepare(operands)
+
+    def test_behind_a_router(self, experts: Experts, functions: types.SimpleNamespace) -> None:
+        """VLLM's router and its map of experts, as they are called."""
+        operands = Operands(routed(9), experts, "cpu")
+        router = operands.router
+        assert router is not None
+        seen: dict[str, Any] = {}
+
+        def choose(x: Tensor, logits: Tensor, top_k: int, **options: Any) -> tuple[Tensor, Tensor]:
+            seen.update(options)
+            assert (x.shape[0], logits.shape[1], top_k) == (9, 16, 2)
+            return operands.topk_weights, operands.topk_ids
+
+        functions.fused_grouped_topk = choose
+        functions.fused_experts = lambda *given, **options: seen.update(options, ids=given[4])
+        vllm_triton.prepare(operands).call()
+
+        assert seen["expert_map"].tolist() == [0, 1, 2, 3] + [-1] * 12
+        assert seen["global_num_experts"] == 16
+        assert (seen["num_expert_group"], seen["topk_group"]) == (8, 4)
+        assert seen["e_score_correction_bias"] is router.bias
+        assert seen["ids"] is operands.topk_ids
 
 
 def found(tokens: int, times: dict[str, float], floor: float = 100.0) -> Found:

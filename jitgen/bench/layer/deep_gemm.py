@@ -85,6 +85,7 @@ def find(kind: str) -> Any:
 def masked(operands: Operands, product: Product) -> Ready:
     """Return the layer with a matrix for each expert, multiplied by `product`."""
     glue = _glue()
+    _require_experts(operands)
     case, x = operands.case, operands.x
     height = ceil_div(case.tokens, _TILE_ROWS) * _TILE_ROWS
     if case.experts * height > _MOST_MASKED_ROWS:
@@ -97,6 +98,7 @@ def masked(operands: Operands, product: Product) -> Ready:
 def contiguous(operands: Operands, product: Product) -> Ready:
     """Return the layer with experts at multiples of 128 rows, multiplied by `product`."""
     glue = _glue()
+    _require_experts(operands)
     case, x = operands.case, operands.x
     if case.experts & (case.experts - 1):
         raise Unavailable(f"the glue counts powers of two of experts, not {case.experts}")
@@ -137,6 +139,11 @@ def _layer(
         glue.combine(y, place, operands.topk_weights, out)
 
     return Ready(call=call, result=lambda: out, weights=weights)
+
+
+def _require_experts(operands: Operands) -> None:
+    if operands.router is not None:
+        raise Unavailable("the glue begins with experts that are chosen and all here")
 
 
 def _glue() -> Any:

@@ -12,6 +12,7 @@ import torch
 
 from jitgen.bench.layer.cases import Case
 from jitgen.bench.layer.operands import Operands, config_of
+from jitgen.bench.layer.router import kernel_names as names_of_router
 from jitgen.bench.layer.side import Ready
 from jitgen.config import Arch
 from jitgen.config.config import SCALE_BLOCK
@@ -21,6 +22,7 @@ from jitgen.layer.chain import Chain
 from jitgen.layer.early import EARLY_TOKENS
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Buffers, Workspace
+from jitgen.ops.route.results import Sorting
 from jitgen.runtime.session import select
 from jitgen.targets.early import early
 
@@ -28,6 +30,9 @@ OURS, LATE = "jitgen", "jitgen-late"
 
 STEPS = ("sort", "gather", "gate and up", "swiglu", "down", "combine")
 """The launches of a chain, in their order."""
+
+ROUTE = "route"
+"""What takes the place of the first one behind a router."""
 
 
 def chain(operands: Operands) -> Chain:
@@ -49,9 +54,15 @@ def kernel_names(case: Case, arch: Arch = Arch.SM_90A) -> Iterator[str]:
     """Yield the kernels that both sides of a case ask for: those of its number of tokens."""
     weights = without_memory(case.experts, case.intermediate, case.hidden)
     usual = Chain(config=config_of(case), weights=weights)
-    yield from names_of(usual, case.tokens, arch)
+    chains = [usual]
     if case.tokens <= EARLY_TOKENS:
-        yield from names_of(replace(usual, starts_early=False), case.tokens, arch)
+        chains.append(replace(usual, starts_early=False))
+    for each in chains:
+        for name in names_of(each, case.tokens, arch):
+            if not case.of or not name.startswith("route"):
+                yield name
+    if case.of:
+        yield from names_of_router(case, arch)
 
 
 def names_of(usual: Chain, tokens: int, arch: Arch = Arch.SM_90A) -> Iterator[str]:
@@ -82,7 +93,8 @@ def without_memory(
 def steps(operands: Operands) -> dict[str, Callable[[], object]]:
     """Return each launch of the chain alone, on what the one before it left."""
     ours = chain(operands).for_tokens(operands.case.tokens)
-    pairs = ours.sort(operands.topk_ids)
+    router = operands.router
+    pairs = ours.sort(operands.topk_ids) if router is None else Sorting(*router.route()[2:])
     rows = ours.gather(operands.x, pairs)
     h = ours.gate_up(rows, pairs)
     active = ours.activate(h, pairs)
@@ -90,26 +102,28 @@ def steps(operands: Operands) -> dict[str, Callable[[], object]]:
     out = torch.empty_like(operands.x)
     into = Buffers(a=rows[0], h=h, q=active[0], y=y)
     calls = (
-        partial(ours.sort, operands.topk_ids),
+        partial(ours.sort, operands.topk_ids) if router is None else partial(router.route),
         partial(ours.gather, operands.x, pairs, into),
         partial(ours.gate_up, rows, pairs, into),
         partial(ours.activate, h, pairs, into),
         partial(ours.down, active, pairs, into),
         partial(ours.combine, y, pairs, operands.topk_weights, None, out),
     )
-    return dict(zip(STEPS, calls, strict=True))
+    names = STEPS if router is None else (ROUTE, *STEPS[1:])
+    return dict(zip(names, calls, strict=True))
 
 
 def _ready(operands: Operands, ours: Chain) -> Ready:
     workspace = Workspace.of(operands.config, ours.weights, operands.case.tokens)
     out = torch.empty_like(operands.x)
-    call = partial(
-        ours.run_in_chunks,
-        operands.x,
-        operands.topk_weights,
-        operands.topk_ids,
-        None,
-        out,
-        workspace,
-    )
+    run, given = ours.run_in_chunks, (operands.topk_weights, operands.topk_ids)
+    call: Callable[[], object] = partial(run, operands.x, *given, None, out, workspace)
+    if (router := operands.router) is not None:
+        into = router.route()
+
+        def call() -> None:
+            routing = router.route(into)
+            ids = routing.topk_weights, routing.topk_ids
+            run(operands.x, *ids, None, out, workspace, Sorting(*routing[2:]))
+
     return Ready(call=call, result=lambda: out, weights=ours.weights)

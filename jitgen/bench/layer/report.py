@@ -128,7 +128,7 @@ class LayerReport:
 
 
 def _case_json(case: Case) -> dict[str, int]:
-    names = ("experts", "tokens", "hidden", "intermediate", "top_k")
+    names = ("experts", "tokens", "hidden", "intermediate", "top_k", "of")
     return {name: getattr(case, name) for name in names}
 
 
@@ -142,9 +142,9 @@ class Table:
 
 
 def tables(found: Sequence[Found]) -> Iterator[Table]:
-    """Yield for each number of experts a table of sides, and one of the steps of ours."""
-    for experts in dict.fromkeys(each.case.experts for each in found):
-        here = [each for each in found if each.case.experts == experts]
+    """Yield for each layer a table of sides, and one of the steps of ours."""
+    for layer in dict.fromkeys(each.case.layer for each in found):
+        here = [each for each in found if each.case.layer == layer]
         sides = list(dict.fromkeys(side for each in here for side in each.times_us))
         columns = ("tokens", "active", "floor us", *(f"{side} us" for side in sides))
         rows = [
@@ -156,16 +156,15 @@ def tables(found: Sequence[Found]) -> Iterator[Table]:
             )
             for each in here
         ]
-        yield Table(title=f"{experts} experts", columns=columns, rows=tuple(rows))
-        timed = [
-            (str(each.case.tokens), *(f"{each.steps_us[step]:.1f}" for step in STEPS))
-            for each in here
-            if each.steps_us
-        ]
+        yield Table(title=layer, columns=columns, rows=tuple(rows))
+        timed = [each for each in here if each.steps_us]
         yield Table(
-            title=f"{experts} experts, each launch alone, us",
-            columns=("tokens", *STEPS),
-            rows=tuple(timed),
+            title=f"{layer}, each launch alone, us",
+            columns=("tokens", *(timed[0].steps_us if timed else STEPS)),
+            rows=tuple(
+                (str(each.case.tokens), *(f"{time:.1f}" for time in each.steps_us.values()))
+                for each in timed
+            ),
         )
 
 
@@ -185,9 +184,10 @@ def targets(found: Sequence[Found]) -> Iterator[Row]:
         if ours is None:
             continue
         is_few = case.tokens <= FEW_TOKENS
-        if case.experts >= 32 and case.tokens == 1:
+        has_floor = case.experts >= 32 and not case.of  # a share may have no expert of a token
+        if has_floor and case.tokens == 1:
             yield _row(f"one token: {case}", ours, "us", ONE_TOKEN_US)
-        if case.experts >= 32 and 4 <= case.tokens <= 64:
+        if has_floor and 4 <= case.tokens <= 64:
             yield _row(f"of the floor: {case}", ours / each.floor_us, "x", OF_FLOOR)
         if TORCH in each.times_us:
             rate = each.times_us[TORCH] / ours

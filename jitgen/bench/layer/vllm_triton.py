@@ -9,6 +9,8 @@ no such table it takes a default, as it does when it serves, and the case's note
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,17 +46,11 @@ def prepare(operands: Operands) -> Ready:
     has_table = tables(case.experts, case.intermediate, "fp8_w8a8", SCALE_BLOCK, SCALE_BLOCK)
     found: list[Tensor] = []
 
+    choose, share = _router(operands)
+
     def call() -> None:
-        found[:] = [
-            fused_experts(
-                operands.x,
-                weights.w13,
-                weights.w2,
-                operands.topk_weights,
-                operands.topk_ids,
-                quant_config=config,
-            )
-        ]
+        given = (operands.x, weights.w13, weights.w2, *choose())
+        found[:] = [fused_experts(*given, quant_config=config, **share)]
 
     return Ready(
         call=call,
@@ -62,6 +58,29 @@ def prepare(operands: Operands) -> Ready:
         weights=weights,
         note="" if has_table else "vLLM has no table for these sizes on this GPU: its default",
     )
+
+
+def _router(operands: Operands) -> tuple[Callable[[], tuple[Tensor, Tensor]], dict[str, Any]]:
+    """Return what gives weights and experts of tokens, and which experts are here, for vLLM."""
+    router, case = operands.router, operands.case
+    if router is None:
+        return lambda: (operands.topk_weights, operands.topk_ids), {}
+    choice = router.choice
+    numbers = torch.arange(case.of, dtype=torch.int32, device=operands.x.device)
+    choose = partial(
+        _find("router.grouped_topk_router", "fused_grouped_topk"),
+        operands.x,
+        router.logits,
+        choice["top_k"],
+        renormalize=True,
+        e_score_correction_bias=router.bias,
+        num_expert_group=choice["expert_groups"],
+        topk_group=choice["top_groups"],
+        scoring_func=choice["scoring"],
+        routed_scaling_factor=choice["scale"],
+    )
+    here = torch.where(numbers < case.experts, numbers, -1)
+    return choose, {"global_num_experts": case.of, "expert_map": here}
 
 
 def _find(module: str, name: str) -> Any:

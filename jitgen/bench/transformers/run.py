@@ -16,7 +16,6 @@ from jitgen.bench.sides import attempt
 from jitgen.bench.transformers import NAME
 from jitgen.bench.transformers.models import REFERENCE, Formats, Model, make, register
 from jitgen.bench.transformers.report import SIDES, Found, Work, limit
-from jitgen.config import Arch
 from jitgen.layer import reference
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
@@ -116,7 +115,7 @@ def difference(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) ->
     return reference.relative_error(logits[kept], expected_logits[kept])
 
 
-def kernel_names(model: Model, works: Sequence[Work], arch: Arch = Arch.SM_90A) -> Iterator[str]:
+def kernel_names(model: Model, works: Sequence[Work]) -> Iterator[str]:
     """Yield the kernels that both formats ask for."""
     config = MoEConfig(
         hidden=model.hidden,
@@ -129,7 +128,7 @@ def kernel_names(model: Model, works: Sequence[Work], arch: Arch = Arch.SM_90A) 
         weights = without_memory(*sizes, is_fp8=is_fp8)
         chain = Chain(config=config, weights=weights)
         for tokens in dict.fromkeys(tokens for work in works for tokens in work.at_once):
-            yield from names_of(chain, tokens, arch)
+            yield from names_of(chain, tokens)
 
 
 def _take(formats: Formats, side: str) -> None:
