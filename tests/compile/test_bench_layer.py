@@ -402,6 +402,8 @@ class TestAReport:
 
         assert sides.rows[0][3:] == ("120.0 (1.20)", "240.0 (2.00)")
         assert sides.rows[1][3:] == ("90.0 (0.90)", "-")
+        (idle, _) = tables([found(1, {ours.OURS: 9.0}, floor=0.0)])
+        assert idle.rows[0][3:] == ("9.0",)
         assert steps.columns[1:] == ours.STEPS
 
     def test_saved_and_read(self, tmp_path: Path) -> None:

@@ -72,18 +72,29 @@ class TestDifference:
     def test_steps_behind_another_token_are_not_compared(self) -> None:
         logits = torch.ones(1, 3, 4)
         others = logits.clone()
-        others[0, 1:] = 9.0
+        others[0, 1:] = 1.5
         tokens = torch.tensor([[1, 2, 3]])
         apart = torch.tensor([[0, 2, 3]])
 
-        assert running.difference((tokens, logits), (tokens, others)) > 0.5
+        assert running.difference((tokens, logits), (tokens, others)) == pytest.approx(1 / 3)
         assert running.difference((apart, logits), (tokens, others)) == 0
 
     def test_the_step_with_another_token_is_compared(self) -> None:
         logits = torch.ones(1, 2, 4)
         tokens = torch.tensor([[1, 2]])
 
-        assert running.difference((tokens + 1, logits * 2), (tokens, logits)) == 1
+        assert running.difference((tokens + 1, logits * 1.5), (tokens, logits)) == 0.5
+
+    def test_one_step_that_is_another_is_told(self) -> None:
+        logits = torch.ones(1, 20, 4)
+        tokens = torch.zeros(1, 20, dtype=torch.long)
+        found = logits.clone()
+        found[0, 7] = -1.5
+        with pytest.raises(WrongResult, match=r"a step are off by 2.5 of their norm"):
+            running.difference((tokens, found), (tokens, logits))
+        found[0, 7] = 0.5
+
+        assert running.difference((tokens, found), (tokens, logits)) == 0
 
 
 def test_a_wrong_side_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

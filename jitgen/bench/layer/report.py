@@ -174,7 +174,7 @@ def _time(found: Found, side: str) -> str:
         return "-"
     time = found.times_us[side]
     base = found.floor_us if side == OURS else found.times_us.get(OURS, time)
-    return f"{time:.1f} ({time / base:.2f})"
+    return f"{time:.1f} ({time / base:.2f})" if base else f"{time:.1f}"  # nothing here was chosen
 
 
 def targets(found: Sequence[Found]) -> Iterator[Row]:

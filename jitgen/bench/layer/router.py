@@ -44,11 +44,11 @@ class Router:
 
     @classmethod
     def random(cls, case: Case, generator: torch.Generator) -> Router:
-        """Return random logits, and a bias that matters."""
+        """Return random logits, and a bias that matters but chooses no favourites."""
         normal = partial(torch.randn, device=generator.device, generator=generator)
         return cls(
-            logits=normal(case.tokens, case.of) * 2,
-            bias=normal(case.of) / 8,
+            logits=normal(case.tokens, case.of),
+            bias=normal(case.of) / 100,
             choice={
                 "top_k": case.top_k,
                 "scoring": str(Scoring.SIGMOID),

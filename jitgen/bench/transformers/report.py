@@ -74,7 +74,8 @@ class Found:
         work: What it did.
         rates: Tokens a second of each side, from medians.
         spreads: How far best and worst time lie apart, as parts of the median.
-        errors: How far each side's logits are from those of float32 experts, as a part of the norm.
+        errors: How far each side's logits are from those of float32 experts, as a part of their
+            norm, in the median of tokens.
         missing: Sides that are not there, and why.
     """
 
