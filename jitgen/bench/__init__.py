@@ -44,7 +44,8 @@ OWN = {
     "choice": "What the selector's choice loses to the best of its candidates; needs a GPU.",
     "kernel": "Kernels that you name, an edited one beside its original, on problems.",
     "plan": "The kernels of a plan, weighted by how often each is called.",
-    "layer": "A whole layer of experts, decode to prefill, beside torch and DeepGEMM; needs a GPU.",
+    "layer": "A whole layer of experts, decode to prefill, beside torch and others; needs a GPU.",
+    "transformers": "Models of transformers with jitgen's experts beside its own; needs a GPU.",
 }
 """
 Suites with options of their own, which `all` leaves out too: each has a command called ``command``

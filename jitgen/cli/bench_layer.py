@@ -11,7 +11,7 @@ import click
 from jitgen.bench import OWN
 from jitgen.bench.layer import NAME, cases, inductor
 from jitgen.bench.layer.ours import OURS, kernel_names
-from jitgen.bench.layer.report import LayerReport, Table, left_out, tables, targets
+from jitgen.bench.layer.report import LayerReport, Table, left_out, remarks, tables, targets
 from jitgen.bench.layer.run import SIDES, Method, run
 from jitgen.bench.protocol import Row
 from jitgen.cli.bench import show_rows
@@ -49,6 +49,7 @@ def _numbers(_context: click.Context, option: click.Parameter, text: str | None)
 @click.option("--experts", callback=_numbers, metavar="N,N", help="Experts on the GPU: 8,32,256.")
 @click.option("--tokens", callback=_numbers, metavar="N,N", help="Tokens at once: 1,2,4 to 16384.")
 @click.option("--side", "sides", multiple=True, type=click.Choice(list(SIDES)), help="Only these.")
+@click.option("--routed", is_flag=True, help="From logits of 256 experts, of which 32 are here.")
 @click.option("--quick", is_flag=True, help="32 experts and few tokens, without torch: a minute.")
 @click.option("--rounds", type=click.IntRange(1), default=5, help="Rounds of each case.")
 @click.option("--seconds", type=SECONDS, help="Begin no case after so many; all, if left out.")
@@ -64,6 +65,7 @@ def command(  # noqa: PLR0913  # each is an option
     experts: tuple[int, ...],
     tokens: tuple[int, ...],
     sides: tuple[str, ...],
+    routed: bool,
     quick: bool,
     rounds: int,
     seconds: float | None,
@@ -75,14 +77,18 @@ def command(  # noqa: PLR0913  # each is an option
 ) -> int:
     """Measure or show the suite."""
     if read_at is not None:
-        if experts or tokens or sides or quick or save_at or seconds is not None:
+        if experts or tokens or sides or routed or quick or save_at or seconds is not None:
             raise click.UsageError("--from measures nothing: it goes with --report and --json")
         return _tell(output, LayerReport.read(read_at), report_at)
-    experts = experts or (cases.QUICK_EXPERTS if quick else cases.EXPERTS)
+    of = cases.ROUTED_OF if routed else 0
+    usual = cases.ROUTED_EXPERTS if routed else cases.EXPERTS
+    experts = experts or (cases.QUICK_EXPERTS if quick else usual)
     tokens = tokens or (cases.QUICK_TOKENS if quick else cases.TOKENS)
     if min(experts) < cases.TOP_K:
         raise click.UsageError(f"--experts must be at least {cases.TOP_K}: a token has so many")
-    steps = list(cases.plan(experts, tokens))
+    if of and max(experts) > of:
+        raise click.UsageError(f"--experts must be at most {of} with --routed, which has so many")
+    steps = list(cases.plan(experts, tokens, of))
     if kernels:
         return _list(output, steps)
     how = Method(
@@ -151,6 +157,9 @@ def _all(report: LayerReport) -> Iterator[Table]:
     missing = [(side, str(count), why) for (side, why), count in left_out(report.found).items()]
     if missing:
         yield Table(title="left out", columns=("side", "cases", "why"), rows=tuple(missing))
+    noted = [(side, str(count), what) for (side, what), count in remarks(report.found).items()]
+    if noted:
+        yield Table(title="remarks", columns=("side", "cases", "what"), rows=tuple(noted))
 
 
 def _show(output: Output, report: LayerReport, rows: list[Row]) -> None:

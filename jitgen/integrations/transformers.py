@@ -138,7 +138,9 @@ def chain_of(module: nn.Module, top_k: int) -> Chain:
     """
     if torch.compiler.is_compiling():
         return _chain(module, top_k)
-    state = (top_k, *((each.data_ptr(), each.dtype, each.shape) for each in module.parameters()))
+    # parameters() walks all modules below, for longer than the rest of this takes
+    own = (each for each in module._parameters.values() if each is not None)
+    state = (top_k, *((each.data_ptr(), each.dtype, each.shape) for each in own))
     kept = _chains.get(module)
     if kept is None or kept[0] != state:
         kept = _chains[module] = (state, _chain(module, top_k))

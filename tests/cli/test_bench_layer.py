@@ -27,6 +27,7 @@ def found(tokens: int, time: float) -> Found:
         errors={OURS: 0.043},
         steps_us=dict.fromkeys(STEPS, 4.0),
         missing={"deep-gemm-contiguous": "Unavailable: deep_gemm cannot be imported"},
+        notes={"vllm-triton": "its default"},
     )
 
 
@@ -41,7 +42,15 @@ def test_without_a_gpu(jitgen: Jitgen, options: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    ["--experts 4", "--tokens 0", "--tokens few", "--side vllm", "--from x.json --quick"],
+    [
+        "--experts 4",
+        "--routed --experts 512",
+        "--from x.json --routed",
+        "--tokens 0",
+        "--tokens few",
+        "--side vllm",
+        "--from x.json --quick",
+    ],
 )
 def test_mistakes(jitgen: Jitgen, options: str) -> None:
     assert jitgen("bench layer", *options.split()).code == 2
@@ -73,6 +82,7 @@ def test_a_saved_report_is_shown_and_written(jitgen: Jitgen, tmp_path: Path) -> 
     assert "130.0 (1.30)" in done.out
     text = written.read_text(encoding="utf-8")
     assert text.startswith("# jitgen bench layer: NVIDIA H200\n")
+    assert "| vllm-triton | 1 | its default |" in text
     assert "| one token: 32 experts, 1 tokens | 100.000 us | 94.0 | no |" in text
     document = jitgen("bench layer --json --from", str(saved)).document
     assert document["cases"][0]["times_us"][OURS] == 100.0

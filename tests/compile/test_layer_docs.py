@@ -59,7 +59,7 @@ def test_commands_and_options() -> None:
         (DOCS / "moe-layer.md").read_text("utf-8"),
         re.MULTILINE,
     )
-    assert len(lines) == 4
+    assert len(lines) == 5
     for line in lines:
         group = cli.get_command(click.Context(cli), "bench")
         assert isinstance(group, click.Group)

@@ -16,6 +16,9 @@ import torch
 import jitgen
 from jitgen import plans
 from jitgen.bench.kernels import KINDS
+from jitgen.bench.transformers.models import MODELS
+from jitgen.bench.transformers.report import WORKS
+from jitgen.bench.transformers.run import kernel_names
 from jitgen.config import Arch, Config, DType, Layout
 from jitgen.formats.unpacked import LAYOUTS
 from jitgen.ops.grouped_gemm import prepared_ways
@@ -183,6 +186,14 @@ def layers(arch: Arch) -> list[Any]:
     return [config for configs in every for config in configs]
 
 
+def models(arch: Arch) -> list[Config]:
+    """Return the kernels of the models of `jitgen bench transformers`; nothing but on Hopper."""
+    if arch != Arch.SM_90A:
+        return []
+    names = (name for model in MODELS.values() for name in kernel_names(model, WORKS))
+    return [Config.parse(name)[0] for name in names]
+
+
 def main() -> None:
     """Prewarm what the tests and the suites of `jitgen bench` run on a target."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -199,6 +210,7 @@ def main() -> None:
         *quantized(arch),
         *routed(arch),
         *layers(arch),
+        *models(arch),
         *unpacking(arch),
         *of_many_rows(arch),
     ]

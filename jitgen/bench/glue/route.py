@@ -88,7 +88,7 @@ class Case:
         return Operands(
             ours=ours,
             others=others(problem, ours),
-            plain=partial(_routed, **choice),
+            plain=partial(routed, **choice),
             arguments=(scores,) if bias is None else (scores, bias),
             check=lambda found: _check(found, expected),
         )
@@ -132,7 +132,7 @@ def _models() -> Iterator[Case]:
     yield Case(model="8 of 256", problem=given)
 
 
-def _routed(
+def routed(
     scores: Tensor,
     bias: Tensor | None = None,
     *,

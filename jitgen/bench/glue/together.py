@@ -139,7 +139,7 @@ def _plain(
     scores: Tensor, bias: Tensor, x: Tensor, between: Tensor, y: Tensor, shared: Tensor
 ) -> tuple[Any, ...]:
     """Return the same in torch."""
-    weights, _, offs, permutation, inverse = route._routed(scores, bias, **_CHOICE)
+    weights, _, offs, permutation, inverse = route.routed(scores, bias, **_CHOICE)
     return (
         *(weights, offs, permutation, inverse),
         permute_quantize.permuted(x, permutation, top_k=TOP_K, form=Format.BLOCK128),

@@ -11,6 +11,9 @@ HIDDEN, INTERMEDIATE, TOP_K = 7168, 2048, 8
 EXPERTS = (8, 32, 256)
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 512, 4096, 16384)
 
+ROUTED_EXPERTS, ROUTED_OF = (32,), 256
+"""DeepSeek-V3's experts on one device of eight, behind its router."""
+
 QUICK_EXPERTS, QUICK_TOKENS = (32,), (1, 8, 64, 512)
 """What a run of a minute measures."""
 
@@ -26,6 +29,8 @@ class Case:
         hidden: Columns of a token.
         intermediate: Columns between the products.
         top_k: Experts of a token.
+        of: Experts of all devices, of which a router chooses by logits, a device having the first
+            ones; 0: tokens come with their experts, which are all here.
     """
 
     experts: int
@@ -33,14 +38,22 @@ class Case:
     hidden: int = HIDDEN
     intermediate: int = INTERMEDIATE
     top_k: int = TOP_K
+    of: int = 0
 
     def __str__(self) -> str:
         """Return what progress and errors call it: ``32 experts, 8 tokens``."""
-        return f"{self.experts} experts, {self.tokens} tokens"
+        return f"{self.layer}, {self.tokens} tokens"
+
+    @property
+    def layer(self) -> str:
+        """What the cases of one layer have in common: ``32 of 256 experts, routed``."""
+        return (
+            f"{self.experts} of {self.of} experts, routed" if self.of else f"{self.experts} experts"
+        )
 
     @property
     def rows(self) -> int:
-        """Rows of the products: every token once for each of its experts."""
+        """Rows of the products: every token once for each of its experts, whoever has them."""
         return self.tokens * self.top_k
 
     @property
@@ -54,8 +67,10 @@ class Case:
         return 2 * self.rows * 3 * self.intermediate * self.hidden
 
 
-def plan(experts: Sequence[int] = EXPERTS, tokens: Sequence[int] = TOKENS) -> Iterator[Case]:
-    """Yield every number of tokens for every number of experts."""
+def plan(
+    experts: Sequence[int] = EXPERTS, tokens: Sequence[int] = TOKENS, of: int = 0
+) -> Iterator[Case]:
+    """Yield every number of tokens for every number of experts; with `of` behind a router."""
     for count in experts:
         for each in tokens:
-            yield Case(experts=count, tokens=each)
+            yield Case(experts=count, tokens=each, of=of)

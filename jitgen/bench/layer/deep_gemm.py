@@ -29,6 +29,12 @@ NOTE = "same numerics; glue in Triton, all of it replayed as one graph"
 _MOST_MASKED_ROWS = 2**17
 """Of all experts together; beyond them nobody would lay out memory like that."""
 
+_TILE_ROWS = 128
+"""
+Rows of which a masked matrix has a multiple: DeepGEMM stores whole tiles of up to so many, and one
+that reached beyond its matrix would overwrite the next expert's rows.
+"""
+
 _NAMES = {
     MASKED: ("m_grouped_fp8_gemm_nt_masked", "m_grouped_fp8_fp4_gemm_nt_masked"),
     CONTIGUOUS: ("m_grouped_fp8_gemm_nt_contiguous",),
@@ -79,8 +85,9 @@ def find(kind: str) -> Any:
 def masked(operands: Operands, product: Product) -> Ready:
     """Return the layer with a matrix for each expert, multiplied by `product`."""
     glue = _glue()
+    _require_experts(operands)
     case, x = operands.case, operands.x
-    height = ceil_div(case.tokens, 4) * 4  # scales of a matrix begin at multiples of 16 bytes
+    height = ceil_div(case.tokens, _TILE_ROWS) * _TILE_ROWS
     if case.experts * height > _MOST_MASKED_ROWS:
         raise Unavailable(f"{case.experts} matrices of {height} rows are too large")
     counts = x.new_empty(case.experts, dtype=torch.int32)
@@ -91,6 +98,7 @@ def masked(operands: Operands, product: Product) -> Ready:
 def contiguous(operands: Operands, product: Product) -> Ready:
     """Return the layer with experts at multiples of 128 rows, multiplied by `product`."""
     glue = _glue()
+    _require_experts(operands)
     case, x = operands.case, operands.x
     if case.experts & (case.experts - 1):
         raise Unavailable(f"the glue counts powers of two of experts, not {case.experts}")
@@ -131,6 +139,11 @@ def _layer(
         glue.combine(y, place, operands.topk_weights, out)
 
     return Ready(call=call, result=lambda: out, weights=weights)
+
+
+def _require_experts(operands: Operands) -> None:
+    if operands.router is not None:
+        raise Unavailable("the glue begins with experts that are chosen and all here")
 
 
 def _glue() -> Any:

@@ -8,11 +8,13 @@ torch's grouped product has a scale for each row and no other: other numerics, a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from jitgen.bench.glue import route
 from jitgen.bench.layer.operands import Operands
 from jitgen.bench.layer.side import Ready
 from jitgen.bench.peers import Unavailable
@@ -39,6 +41,9 @@ def prepare(operands: Operands) -> Ready:
     compiled = torch.compile(layer, dynamic=False, fullgraph=True)
     weights = operands.by_row
     given = (operands.x, operands.topk_weights, operands.topk_ids, *matrices(weights))
+    if (router := operands.router) is not None:
+        compiled = torch.compile(partial(routed, **router.choice), dynamic=False, fullgraph=True)
+        given = (operands.x, router.logits, router.bias, *matrices(weights))
     found: list[Tensor] = []
 
     def call() -> None:
@@ -54,7 +59,7 @@ def multiply(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, offs: Tenso
     )
 
 
-def layer(
+def layer(  # noqa: PLR0913  # tensors, and what varies
     x: Tensor,
     topk_weights: Tensor,
     topk_ids: Tensor,
@@ -63,6 +68,8 @@ def layer(
     s13: Tensor,
     s2: Tensor,
     product: Multiply = multiply,
+    *,
+    is_share: bool = False,
 ) -> Tensor:
     """Return (T, H) bfloat16: sort, gather, quantise, multiply, gate, multiply, add up."""
     tokens, top_k = topk_ids.shape
@@ -77,7 +84,28 @@ def layer(
     inverse = torch.empty_like(order)
     inverse[order] = torch.arange(len(order), device=x.device)
     found = y[inverse].view(tokens, top_k, -1).float() * topk_weights.unsqueeze(-1)
+    if is_share:  # rows behind the last group's were not written
+        found = torch.where((topk_ids < w13.shape[0]).unsqueeze(-1), found, 0.0)
     return found.sum(1).to(torch.bfloat16)
+
+
+def routed(  # noqa: PLR0913  # likewise
+    x: Tensor,
+    logits: Tensor,
+    bias: Tensor,
+    w13: Tensor,
+    w2: Tensor,
+    s13: Tensor,
+    s2: Tensor,
+    product: Multiply = multiply,
+    *,
+    local_experts: int,
+    **choice: Any,
+) -> Tensor:
+    """Return the same from logits; pairs whose experts are elsewhere count nothing."""
+    topk_weights, topk_ids, *_ = route.routed(logits, bias, **choice)
+    is_share = local_experts < logits.shape[1]
+    return layer(x, topk_weights, topk_ids, w13, w2, s13, s2, product, is_share=is_share)
 
 
 def _quantised(values: Tensor) -> tuple[Tensor, Tensor]:

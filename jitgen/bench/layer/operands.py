@@ -11,6 +11,7 @@ from torch import Tensor
 
 from jitgen import quantize
 from jitgen.bench.layer.cases import Case
+from jitgen.bench.layer.router import Router, require_matched
 from jitgen.layer import reference
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
@@ -25,7 +26,8 @@ def config_of(case: Case) -> MoEConfig:
     return MoEConfig(
         hidden=case.hidden,
         intermediate=case.intermediate,
-        experts=case.experts,
+        experts=case.of or case.experts,
+        local_experts=case.experts,
         top_k=case.top_k,
     )
 
@@ -79,21 +81,28 @@ class Operands:
         x: (T, H) bfloat16.
         topk_weights: (T, k) float32.
         topk_ids: (T, k) int32, different for each of a token's slots.
-        active: How many experts somebody chose.
+        active: How many experts here somebody chose.
+        router: The logits that experts are chosen by; None where they are given.
     """
 
     def __init__(self, case: Case, experts: Experts, device: str) -> None:
         generator = torch.Generator(device).manual_seed(case.tokens)
         self.case, self._experts = case, experts
         self.config = config_of(case)
-        shape = (case.tokens, case.experts)
-        drawn = torch.rand(shape, device=device, generator=generator)
-        self.topk_ids = drawn.argsort(-1)[:, : case.top_k].to(torch.int32).contiguous()
-        self.topk_weights = torch.rand(case.tokens, case.top_k, device=device, generator=generator)
+        self.router = Router.random(case, generator) if case.of else None
+        if self.router is not None:
+            self.topk_weights, self.topk_ids, *_ = self.router.expected()
+        else:
+            shape = (case.tokens, case.experts)
+            drawn = torch.rand(shape, device=device, generator=generator)
+            self.topk_ids = drawn.argsort(-1)[:, : case.top_k].to(torch.int32).contiguous()
+            shape = (case.tokens, case.top_k)
+            self.topk_weights = torch.rand(shape, device=device, generator=generator)
         self.x = torch.randn(
             case.tokens, case.hidden, device=device, generator=generator, dtype=torch.bfloat16
         )
-        self.active = len(set(self.topk_ids.flatten().tolist()))
+        here = self.topk_ids[self.topk_ids < case.experts]
+        self.active = len(set(here.tolist()))
 
     @property
     def by_block(self) -> ExpertWeights:
@@ -118,10 +127,13 @@ class Operands:
             WrongResult: It is beyond what FP8 rounds.
         """
         step = max(1, self.case.tokens // CHECKED_TOKENS)
-        error = reference.relative_error(found[::step], self.expected(weights, step))
+        expected = self.expected(weights, step)
+        error = reference.relative_error(found[::step], expected)
         limit = reference.TOLERANCE[str(weights.activations)]
         if not error < limit:
             raise WrongResult(f"{side} is wrong for {self.case}: error {error:.3g} above {limit}")
+        if self.router is not None:
+            require_matched(side, found[::step], expected)
         return error
 
     def expected(self, weights: ExpertWeights, step: int = 1) -> Tensor:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -41,6 +41,7 @@ class Found:
         errors: Each side's error against float32.
         steps_us: Microseconds of each launch of ours, timed alone, with what an event costs.
         missing: Sides that are not there, and why.
+        notes: What a reader must know of a side in this case.
     """
 
     case: Case
@@ -51,6 +52,7 @@ class Found:
     errors: dict[str, float]
     steps_us: dict[str, float] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
     @property
     def best_peer(self) -> str:
@@ -126,7 +128,7 @@ class LayerReport:
 
 
 def _case_json(case: Case) -> dict[str, int]:
-    names = ("experts", "tokens", "hidden", "intermediate", "top_k")
+    names = ("experts", "tokens", "hidden", "intermediate", "top_k", "of")
     return {name: getattr(case, name) for name in names}
 
 
@@ -140,9 +142,9 @@ class Table:
 
 
 def tables(found: Sequence[Found]) -> Iterator[Table]:
-    """Yield for each number of experts a table of sides, and one of the steps of ours."""
-    for experts in dict.fromkeys(each.case.experts for each in found):
-        here = [each for each in found if each.case.experts == experts]
+    """Yield for each layer a table of sides, and one of the steps of ours."""
+    for layer in dict.fromkeys(each.case.layer for each in found):
+        here = [each for each in found if each.case.layer == layer]
         sides = list(dict.fromkeys(side for each in here for side in each.times_us))
         columns = ("tokens", "active", "floor us", *(f"{side} us" for side in sides))
         rows = [
@@ -154,16 +156,15 @@ def tables(found: Sequence[Found]) -> Iterator[Table]:
             )
             for each in here
         ]
-        yield Table(title=f"{experts} experts", columns=columns, rows=tuple(rows))
-        timed = [
-            (str(each.case.tokens), *(f"{each.steps_us[step]:.1f}" for step in STEPS))
-            for each in here
-            if each.steps_us
-        ]
+        yield Table(title=layer, columns=columns, rows=tuple(rows))
+        timed = [each for each in here if each.steps_us]
         yield Table(
-            title=f"{experts} experts, each launch alone, us",
-            columns=("tokens", *STEPS),
-            rows=tuple(timed),
+            title=f"{layer}, each launch alone, us",
+            columns=("tokens", *(timed[0].steps_us if timed else STEPS)),
+            rows=tuple(
+                (str(each.case.tokens), *(f"{time:.1f}" for time in each.steps_us.values()))
+                for each in timed
+            ),
         )
 
 
@@ -173,7 +174,7 @@ def _time(found: Found, side: str) -> str:
         return "-"
     time = found.times_us[side]
     base = found.floor_us if side == OURS else found.times_us.get(OURS, time)
-    return f"{time:.1f} ({time / base:.2f})"
+    return f"{time:.1f} ({time / base:.2f})" if base else f"{time:.1f}"  # nothing here was chosen
 
 
 def targets(found: Sequence[Found]) -> Iterator[Row]:
@@ -183,9 +184,10 @@ def targets(found: Sequence[Found]) -> Iterator[Row]:
         if ours is None:
             continue
         is_few = case.tokens <= FEW_TOKENS
-        if case.experts >= 32 and case.tokens == 1:
+        has_floor = case.experts >= 32 and not case.of  # a share may have no expert of a token
+        if has_floor and case.tokens == 1:
             yield _row(f"one token: {case}", ours, "us", ONE_TOKEN_US)
-        if case.experts >= 32 and 4 <= case.tokens <= 64:
+        if has_floor and 4 <= case.tokens <= 64:
             yield _row(f"of the floor: {case}", ours / each.floor_us, "x", OF_FLOOR)
         if TORCH in each.times_us:
             rate = each.times_us[TORCH] / ours
@@ -201,8 +203,17 @@ def _row(what: str, value: float, unit: str, budget: float, *, is_rate: bool = F
 
 def left_out(found: Sequence[Found]) -> dict[tuple[str, str], int]:
     """Return how often a side was left out, by side and reason."""
+    return _counted(each.missing for each in found)
+
+
+def remarks(found: Sequence[Found]) -> dict[tuple[str, str], int]:
+    """Return in how many cases a reader must know something of a side, by side and remark."""
+    return _counted(each.notes for each in found)
+
+
+def _counted(found: Iterable[dict[str, str]]) -> dict[tuple[str, str], int]:
     counts: dict[tuple[str, str], int] = {}
     for each in found:
-        for place in each.missing.items():
+        for place in each.items():
             counts[place] = counts.get(place, 0) + 1
     return counts

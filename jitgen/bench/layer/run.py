@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from jitgen.bench import gpu
-from jitgen.bench.layer import NAME, deep_gemm, inductor, ours
+from jitgen.bench.layer import NAME, deep_gemm, inductor, ours, vllm_triton
 from jitgen.bench.layer.cases import Case
 from jitgen.bench.layer.operands import Experts, Operands
 from jitgen.bench.layer.report import Found, LayerReport
 from jitgen.bench.layer.side import Ready
-from jitgen.bench.peers import versions
+from jitgen.bench.peers import DISTRIBUTIONS, versions
 from jitgen.bench.protocol import conditions
 from jitgen.bench.sides import attempt
 from jitgen.bench.suite import copy_rate
@@ -27,6 +27,7 @@ SIDES: dict[str, Callable[[Operands], Ready]] = {
     inductor.NAME: inductor.prepare,
     deep_gemm.MASKED: deep_gemm.prepare_masked,
     deep_gemm.CONTIGUOUS: deep_gemm.prepare_contiguous,
+    vllm_triton.NAME: vllm_triton.prepare,
 }
 """Every side, ours first."""
 
@@ -35,6 +36,7 @@ NOTES = {
     inductor.NAME: inductor.NOTE,
     deep_gemm.MASKED: deep_gemm.NOTE,
     deep_gemm.CONTIGUOUS: deep_gemm.NOTE,
+    vllm_triton.NAME: vllm_triton.NOTE,
 }
 
 _DEVICE = "cuda"
@@ -71,7 +73,9 @@ def run(
     """
     require_gpu(f"the {NAME} suite")
     start = time.monotonic()
-    report.conditions.update({**conditions(), **versions(), **gpu.conditions()})
+    report.conditions.update(
+        {**conditions(), **versions((*DISTRIBUTIONS, "vllm")), **gpu.conditions()}
+    )
     report.notes.update({side: note for side, note in NOTES.items() if side in how.sides})
     report.copy_rate = copy_rate()
     experts = Experts(cases[0], max(case.experts for case in cases), _DEVICE)
@@ -90,6 +94,7 @@ def measured(operands: Operands, how: Method, rate: float) -> Found:
     batches: dict[str, Batch] = {}
     errors: dict[str, float] = {}
     missing: dict[str, str] = {}
+    notes: dict[str, str] = {}
     for name in how.sides:
 
         def add(name: str = name) -> None:
@@ -99,6 +104,8 @@ def measured(operands: Operands, how: Method, rate: float) -> Found:
             batch.replay()
             errors[name] = operands.check(name, ready.result(), ready.weights)
             batches[name] = batch
+            if ready.note:
+                notes[name] = ready.note
 
         attempt(name, add, missing)
     found = _timed(batches, how)
@@ -116,6 +123,7 @@ def measured(operands: Operands, how: Method, rate: float) -> Found:
         errors=errors,
         steps_us=steps,
         missing=missing,
+        notes=notes,
     )
 
 

@@ -20,8 +20,10 @@ class Ready:
         call: Enqueues the layer on the current stream; waits for nothing.
         result: Returns what the last call, or replay of it, computed: (T, H) bfloat16.
         weights: What it multiplies with.
+        note: What a reader must know of this case, if anything.
     """
 
     call: Callable[[], object]
     result: Callable[[], Tensor]
     weights: ExpertWeights
+    note: str = ""

@@ -88,13 +88,14 @@ PEER = "deep_gemm"
 """The peer that targets speak of: same numerics, and the fastest on Hopper."""
 
 
-_DISTRIBUTIONS = ("deep-gemm", "sgl-deep-gemm", "flashinfer-python", "triton")
+DISTRIBUTIONS = ("deep-gemm", "sgl-deep-gemm", "flashinfer-python", "triton")
+"""What most suites' peers come with."""
 
 
 T = TypeVar("T")
 
 
-def versions(distributions: Sequence[str] = _DISTRIBUTIONS) -> dict[str, str]:
+def versions(distributions: Sequence[str] = DISTRIBUTIONS) -> dict[str, str]:
     """Return the versions of what peers come with, of those that are installed."""
     found = {}
     for name in distributions:
