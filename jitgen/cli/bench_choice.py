@@ -44,6 +44,9 @@ today's selector would lose.
 @click.option("--count", type=click.IntRange(1), help="Cases; 150, and 40 of layers, if left out.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws the cases.")
 @click.option(
+    "--only", multiple=True, metavar="TEXT", help="Measure only cases whose name has every TEXT."
+)
+@click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), help="Begin no case after so many."
 )
 @click.option("--save", "save_at", type=_FILE, help="Write what was found after every case.")
@@ -58,6 +61,7 @@ def command(  # noqa: PLR0913  # each is an option
     family: str,
     count: int | None,
     seed: int,
+    only: tuple[str, ...],
     minutes: float | None,
     save_at: Path | None,
     resume: bool,
@@ -74,6 +78,9 @@ def command(  # noqa: PLR0913  # each is an option
             raise click.UsageError("--from measures nothing: it goes with --arch and --json")
         return _tell(output, ChoiceReport.read(read_at), target)
     cases = FAMILIES[family](count or {"random": 150}.get(family, 40), seed)
+    cases = [case for case in cases if all(text in str(case) for text in only)]
+    if not cases:
+        raise click.UsageError(f"no case has {' and '.join(map(repr, only))} in its name")
     if kernels:
         return _list(output, cases, target)
     from jitgen.bench.choice.run import run
