@@ -18,14 +18,24 @@ T = TypeVar("T")
 
 def write(document: Mapping[str, Any], path: Path) -> None:
     """
-    Write `document` to `path` in one step, so that a reader never sees half of it.
+    Write `document` to `path` as JSON; see `write_text`.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    write_text(json.dumps(document, indent=1) + "\n", path)
+
+
+def write_text(text: str, path: Path) -> None:
+    """
+    Write `text` to `path` in one step, so that a reader never sees half of it.
 
     Raises:
         ConfigError: The file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error

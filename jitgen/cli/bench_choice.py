@@ -44,6 +44,9 @@ today's selector would lose.
 @click.option("--count", type=click.IntRange(1), help="Cases; 150, and 40 of layers, if left out.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws the cases.")
 @click.option(
+    "--only", multiple=True, metavar="TEXT", help="Measure only cases whose name has every TEXT."
+)
+@click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), help="Begin no case after so many."
 )
 @click.option("--save", "save_at", type=_FILE, help="Write what was found after every case.")
@@ -58,6 +61,7 @@ def command(  # noqa: PLR0913  # each is an option
     family: str,
     count: int | None,
     seed: int,
+    only: tuple[str, ...],
     minutes: float | None,
     save_at: Path | None,
     resume: bool,
@@ -73,19 +77,15 @@ def command(  # noqa: PLR0913  # each is an option
         if save_at or minutes is not None or kernels:
             raise click.UsageError("--from measures nothing: it goes with --arch and --json")
         return _tell(output, ChoiceReport.read(read_at), target)
-    cases = FAMILIES[family](count or {"random": 150}.get(family, 40), seed)
+    drawn = FAMILIES[family](count or {"random": 150}.get(family, 40), seed)
+    cases = [case for case in drawn if all(text in str(case) for text in only)]
+    if not cases:
+        raise click.UsageError(f"no case has {' and '.join(map(repr, only))} in its name")
     if kernels:
         return _list(output, cases, target)
     from jitgen.bench.choice.run import run
 
-    report = ChoiceReport(family=family, seed=seed)
-    if resume and save_at is not None and save_at.exists():
-        report = ChoiceReport.read(save_at)
-        if (report.family, report.seed) != (family, seed):
-            raise ConfigError(
-                f"{save_at} is of --of {report.family} --seed {report.seed}; go on with those, or "
-                "save elsewhere"
-            )
+    report = _begun(save_at if resume else None, family, seed)
 
     def save() -> None:
         if save_at is not None:
@@ -96,6 +96,24 @@ def command(  # noqa: PLR0913  # each is an option
         for case in run(report, cases, seconds=seconds, save=save):
             progress.advance(str(case))
     return _tell(output, report, target)
+
+
+def _begun(path: Path | None, family: str, seed: int) -> ChoiceReport:
+    """
+    Return the report in `path` to go on with; an empty one where there is none.
+
+    Raises:
+        ConfigError: It is of other cases.
+    """
+    if path is None or not path.exists():
+        return ChoiceReport(family=family, seed=seed)
+    report = ChoiceReport.read(path)
+    if (report.family, report.seed) != (family, seed):
+        raise ConfigError(
+            f"{path} is of --of {report.family} --seed {report.seed}; go on with those, or save "
+            "elsewhere"
+        )
+    return report
 
 
 def _list(output: Output, cases: list[Case], arch: Arch) -> int:

@@ -113,23 +113,36 @@ def test_a_different_result_is_compared(monkeypatch: pytest.MonkeyPatch) -> None
         trials.verify(name(8))
 
 
-@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("layout", [Layout.RAGGED, Layout.MASKED])
 @pytest.mark.parametrize("rows", [1, 8, 64, 128, 192, 500])
 def test_row_counts(layout: Layout, rows: int) -> None:
-    """About as many rows as the problem has, unequal, and in blocks where they must be."""
+    """About as many rows as the problem has, unequal."""
     problem = Problem(layout=layout, groups=64, m=64 * rows, n=8, k=16)
     counts = row_counts(problem)
 
     assert counts == row_counts(problem)
     assert len(counts) == 64
-    if layout is Layout.CONTIGUOUS:
-        assert all(count % 128 == 0 for count in counts)
-        assert sum(counts) == max(problem.m // 128, 1) * 128
-    else:
-        assert min(counts) >= 1
-        assert sum(counts) == pytest.approx(problem.m, rel=0.02)
-        assert max(counts) <= 1.6 * rows + 1
-    assert (len(set(counts)) > 1) == (rows % 128 > 0 if layout is Layout.CONTIGUOUS else rows > 1)
+    assert min(counts) >= 1
+    assert sum(counts) == pytest.approx(problem.m, rel=0.02)
+    assert max(counts) <= 1.6 * rows + 1
+    assert (len(set(counts)) > 1) == (rows > 1)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64, 128, 192, 384, 512, 1000])
+def test_contiguous_rows_are_uneven_too(rows: int) -> None:
+    """
+    Whole blocks as evenly as they go used to choose tiles of two blocks where every group had an
+    even number of them, 31 % behind on groups of anything else.
+    """
+    problem = Problem(layout=Layout.CONTIGUOUS, groups=64, m=64 * rows, n=8, k=16)
+    counts = row_counts(problem)
+    blocks = [-(-count // 128) for count in counts]
+
+    assert counts == row_counts(problem)
+    assert sum(blocks) * 128 == pytest.approx(max(128, problem.m), rel=0.1)
+    assert sum(count > 0 for count in counts) == min(64, max(1, problem.m // 128))
+    assert len(set(counts)) > 1
+    assert (len(set(blocks)) > 1) == (rows != 128)
 
 
 @pytest.mark.parametrize("layout", [Layout.RAGGED, Layout.MASKED])
@@ -150,7 +163,6 @@ def test_few_groups_are_timed_with_several_draws() -> None:
     assert len(set(drawn)) == 3
     assert all(sum(counts) == pytest.approx(few.m, abs=8) for counts in drawn)
     assert len(draws(replace(few, groups=32, m=32 * 320))) == 1
-    assert len(draws(replace(few, layout=Layout.CONTIGUOUS))) == 1  # they would be alike
     assert len(draws(replace(few, groups=1))) == 1
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -114,8 +115,11 @@ class ChoiceReport:
         }
 
     def save(self, path: Path) -> None:
-        """Write the report to `path`; raises as `jitgen.bench.files.write`."""
-        files.write(self.to_json(), path)
+        """Write the report to `path`, a line for each case; raises as `files.write_text`."""
+        document = self.to_json()
+        rows = [json.dumps(each, separators=(",", ":")) for each in document.pop("found")]
+        head = json.dumps(document, indent=1).removesuffix("\n}")
+        files.write_text(f'{head},\n "found": [\n' + ",\n".join(rows) + "\n]\n}\n", path)
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -17,11 +17,14 @@ device's, fitted to measurements.
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
+from typing import NamedTuple
 
 from jitgen.config import DType, Layout
 from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
-from jitgen.targets.gemm import sizes, traffic, used_groups
+from jitgen.targets import gemm
+from jitgen.targets.gemm import traffic, used_groups
 from jitgen.targets.protocol import Candidate
 from jitgen.targets.sm_90a.devices import Fit, Speed
 
@@ -31,6 +34,27 @@ _K_BYTES = 128
 FILL_BYTES_PER_US = 7.5e6
 """What L2 gave all SMs of an H200 in the largest cases, by its counters."""
 
+SKEW = 0.5
+"""
+Standard deviation of the logarithm of a group's rows: of 0, 0.3, 0.5, 0.8, 1 and 1.5 the one that
+choices lose least with over 80 distributions, from the same rows to one group that has all.
+"""
+
+_QUANTILES = tuple(NormalDist().inv_cdf((place + 0.5) / 16) for place in range(16))
+
+HALF_EMPTY = 0.5
+"""Part of contiguous groups whose last block has no more than 64 rows: a call cannot know it."""
+
+
+def sizes(problem: Problem) -> tuple[float, ...]:
+    """Return rows that a group may have, all equally likely; as `gemm.sizes`, but of `SKEW`."""
+    if problem.layout is Layout.CONTIGUOUS or problem.groups == 1:
+        return gemm.sizes(problem)
+    width = SKEW * (1 - 1 / problem.groups)
+    parts = [math.exp(width * each) for each in _QUANTILES]
+    share = problem.rows_per_group * len(parts) / sum(parts)
+    return tuple(max(1.0, part * share) for part in parts)
+
 
 def _tiles(problem: Problem, height: int) -> tuple[float, float]:
     """Return how many tiles of `height` rows all groups have, and the part of them with rows."""
@@ -38,17 +62,64 @@ def _tiles(problem: Problem, height: int) -> tuple[float, float]:
         # Such a tile begins at any block and not where a group does: of two groups it is two.
         rows = max(problem.m, GROUP_ALIGNMENT)
         count = (rows / GROUP_ALIGNMENT + used_groups(problem)) / 2
-        return count, rows / (count * height)
+        return count, rows * _owned(problem) / (count * height)
     each = sizes(problem)
     count = sum(-(-rows // height) for rows in each)
-    blocks = sum(-(-rows // 64) for rows in each)
+    blocks = sum(-(-rows // 64) for rows in each) * _owned(problem)
     return count * problem.groups / len(each), min(1.0, blocks * 64 / (count * height))
 
 
-def predict(problem: Problem, config: KernelConfig, fit: Fit, num_sms: int) -> Candidate:
-    """Return what `config` would take for `problem` on `num_sms` SMs."""
+def _owned(problem: Problem) -> float:
+    """Return what part of the rows lies in parts of 64 of which a group has some."""
+    if problem.layout is not Layout.CONTIGUOUS:
+        return 1.0
+    blocks = max(1.0, problem.m / GROUP_ALIGNMENT / used_groups(problem))
+    return 1 - HALF_EMPTY / 2 / blocks
+
+
+class Work(NamedTuple):
+    """
+    What a kernel has to do for a problem, whatever its device.
+
+    Attributes:
+        k_blocks: Of a tile.
+        filled: Part of the tiles that has rows.
+        clusters: Tiles, counted by clusters.
+        slots: Clusters at work at a time.
+        crossing: Bytes that cross DRAM at least.
+        loaded: Bytes of operands that all clusters load.
+        apart: Part of the pairs along M whose tiles are of different groups.
+        beyond: Rows beyond the end of a that the loads of a tile cover.
+    """
+
+    k_blocks: float
+    filled: float
+    clusters: float
+    slots: int
+    crossing: int
+    loaded: float
+    apart: float
+    beyond: float
+
+
+class Cost(NamedTuple):
+    """
+    How long it takes, in microseconds.
+
+    Attributes:
+        all_us: The call.
+        multiply_us: What its waves would take if they only multiplied.
+        stream_us: What they would take if they only read.
+    """
+
+    all_us: float
+    multiply_us: float
+    stream_us: float
+
+
+def work(problem: Problem, config: KernelConfig, num_sms: int) -> Work:
+    """Return what `config` has to do for `problem` on `num_sms` SMs."""
     tile, cluster = config.tile, config.cluster
-    speed = _speed_of(config, fit)
     tiles, filled = _tiles(problem, tile.m)
     columns = -(-problem.n // tile.n)
     if problem.layout is Layout.CONTIGUOUS:
@@ -56,44 +127,62 @@ def predict(problem: Problem, config: KernelConfig, fit: Fit, num_sms: int) -> C
     else:
         clusters = tiles * -(-columns // cluster.size)  # whichever side of a pair is along M
     ctas = cluster.size * config.schedule.split_k
-    slots = max(1, num_sms // ctas)
-    k_blocks = -(-problem.k // tile.k) / config.schedule.split_k
-    apart = _apart(problem, cluster.m, fit)
-    tile_us = k_blocks * (
-        speed.k_block_us * (1 - speed.skipped * (1 - filled)) * apart
-        + fit.beyond_us * _beyond(problem, tile.m)
+    return Work(
+        k_blocks=-(-problem.k // tile.k) / config.schedule.split_k,
+        filled=filled,
+        clusters=clusters,
+        slots=max(1, num_sms // ctas),
+        crossing=traffic(problem),
+        loaded=clusters * problem.k * _bytes_of_k(problem, config),
+        apart=_apart(problem, cluster.m),
+        beyond=_beyond(problem, tile.m),
     )
-    tile_us += speed.tile_us
-    doublings = math.log2(max(1.0, clusters / slots * tile_us / fit.cold_us))
-    tile_us *= 1 + fit.throttle * min(1.0, doublings / fit.doublings)
 
-    crossing = traffic(problem)
-    stream_us = crossing / clusters / fit.dram_bytes_per_us / speed.stream * apart
-    full, rest = divmod(clusters, slots)
-    cost = fit.call_us + full * _overlapped(tile_us, slots * stream_us, fit.overlap)
+
+def cost(asked: Work, speed: Speed, fit: Fit) -> Cost:
+    """Return how long that takes with a tile that is so fast."""
+    apart = 1 + fit.unshared * asked.apart
+    tile_us = speed.tile_us + asked.k_blocks * (
+        speed.k_block_us * (1 - speed.skipped * (1 - asked.filled)) * apart
+        + fit.beyond_us * asked.beyond
+    )
+    doublings = math.log2(max(1.0, asked.clusters / asked.slots * tile_us / fit.cold_us))
+    tile_us *= 1 + speed.throttled * min(1.0, doublings / fit.doublings)
+    crossing = asked.crossing + speed.missed * max(0.0, asked.loaded - asked.crossing)
+    stream_us = crossing / asked.clusters / fit.dram_bytes_per_us / speed.stream * apart
+    full, rest = divmod(asked.clusters, asked.slots)
+    all_us = fit.call_us + full * _overlapped(tile_us, asked.slots * stream_us, speed.overlap)
     if rest:
-        cost += _overlapped(tile_us, rest * stream_us, fit.overlap)
-    waves = int(full) + (rest > 0)
-    computed = clusters * cluster.size * tile.m * tile.n
+        all_us += _overlapped(tile_us, rest * stream_us, speed.overlap)
+    waves = full + (rest > 0)
+    return Cost(all_us=all_us, multiply_us=waves * tile_us, stream_us=asked.clusters * stream_us)
+
+
+def predict(problem: Problem, config: KernelConfig, fit: Fit, num_sms: int) -> Candidate:
+    """Return what `config` would take for `problem` on `num_sms` SMs."""
+    asked = work(problem, config, num_sms)
+    found = cost(asked, speed_of(config, fit), fit)
+    computed = asked.clusters * config.cluster.size * config.tile.m * config.tile.n
     return Candidate(
         config=config,
-        cost=cost,
+        cost=found.all_us,
         padding_ratio=computed / (max(1, problem.m) * problem.n),
-        waves=waves,
-        traffic_bytes=crossing,
-        limiter="multiply" if waves * tile_us > clusters * stream_us else "stream",
+        waves=math.ceil(asked.clusters / asked.slots),
+        traffic_bytes=asked.crossing,
+        limiter="multiply" if found.multiply_us > found.stream_us else "stream",
     )
 
 
-def _apart(problem: Problem, pair: int, fit: Fit) -> float:
-    """Return how many times as long pairs along M take whose tiles are of different groups."""
+def _apart(problem: Problem, pair: int) -> float:
+    """Return what part of the pairs along M have tiles of different groups."""
     if problem.layout is not Layout.CONTIGUOUS or pair == 1:
-        return 1.0
+        return 0.0
     blocks = max(1.0, problem.m / GROUP_ALIGNMENT)
-    return 1 + fit.unshared * min(1.0, used_groups(problem) / blocks)
+    return min(1.0, used_groups(problem) / blocks)
 
 
-def _speed_of(config: KernelConfig, fit: Fit) -> Speed:
+def speed_of(config: KernelConfig, fit: Fit) -> Speed:
+    """Return how fast its tile is; of one that was not measured by what it multiplies."""
     tile, cluster = config.tile, config.cluster
     schedule = config.schedule
     key = (tile.m, tile.n, cluster.m, cluster.n, schedule.stream_b, schedule.split_k)
@@ -102,7 +191,22 @@ def _speed_of(config: KernelConfig, fit: Fit) -> Speed:
     if key in speeds:
         return speeds[key]
     flop = 2 * tile.m * tile.n * _K_BYTES  # bf16 has half as many k in them, at half the rate
-    return Speed(k_block_us=flop / fit.flop_per_us, tile_us=0.6, skipped=0.5, stream=1.0)
+    return Speed(
+        k_block_us=flop / fit.flop_per_us,
+        tile_us=0.6,
+        skipped=0.5,
+        stream=1.0,
+        throttled=0.15,
+        missed=0.0,
+        overlap=fit.overlap,
+    )
+
+
+def _bytes_of_k(problem: Problem, config: KernelConfig) -> float:
+    """Return the bytes that a cluster loads for each step along K: a and b, shared where it is."""
+    tile, cluster, types = config.tile, config.cluster, problem.operands
+    of_a, of_b = tile.m * cluster.m * types.a_dtype.bits, tile.n * cluster.n * types.b_dtype.bits
+    return (of_a + of_b) / 8
 
 
 def _overlapped(one: float, other: float, exponent: float) -> float:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.targets.protocol import Candidate
-from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US, _overlapped, _speed_of
+from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US, _overlapped, speed_of
 from jitgen.targets.sm_90a.devices import Fit
 
 
@@ -25,7 +25,7 @@ def predict(
 ) -> Candidate:
     """Return what `config` would take for `problem` on `num_sms` SMs."""
     tile, cluster, split_k = config.tile, config.cluster, config.schedule.split_k
-    speed = _speed_of(config.gemm, fit)
+    speed = speed_of(config.gemm, fit)
     tokens = max(1, problem.m)
     height, width = tile.m * cluster.m, tile.n * cluster.n
     tiles = -(-tokens // height) * -(-problem.n // width)

@@ -16,13 +16,14 @@ from jitgen.config.config import BLayout, DType, ScaleGranularity
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.targets.gemm import sizes, used_groups
 from jitgen.targets.protocol import Candidate, Device
+from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.fp4 import BLOCK_BYTES, DEPTH, narrowest
 
 CALL_US = 8.0
 """What a call takes besides its waves: its launch, the table of tiles, first loads, a last tile."""
 
-TILE_US = 0.94
+TILE_US = 1.5
 """What starts and ends a tile, as far as nothing hides it."""
 
 EXCHANGE_US = 0.6
@@ -114,7 +115,14 @@ def _k_block_us(config: KernelConfig, tokens: float) -> float:
     us, warpgroups = K_BLOCK_US[types.b_layout, rows]
     if types.a_scale_granularity is ScaleGranularity.BLOCK128:
         us *= BLOCK128
-    return us * math.pow(tile.n / 64 / warpgroups, WARPGROUPS)
+    us *= math.pow(tile.n / 64 / warpgroups, WARPGROUPS)
+    return max(us, _loaded_bytes(config) * H200.num_sms / FILL_BYTES_PER_US)
+
+
+def _loaded_bytes(config: KernelConfig) -> float:
+    """Return what a k-block of a tile brings from L2: all rows of a, however few a group has."""
+    of_a = config.tile.m * DEPTH * config.operands.a_dtype.bits / 8
+    return of_a + config.tile.n / 64 * BLOCK_BYTES
 
 
 def _traffic(problem: Problem) -> int:

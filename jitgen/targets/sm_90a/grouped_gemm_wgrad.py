@@ -230,7 +230,7 @@ class GroupedGemmWgrad:
         num_sms: int,
     ) -> Candidate:
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
-        return wgrad_cost.predict(problem, config, fit_of(device), num_sms)
+        return wgrad_cost.predict(problem, config, fit_of(device, problem.op), num_sms)
 
     def doubt(self, problem: GroupedGemmWgradProblem, device: Device) -> str:  # noqa: ARG002
         """Return what the cost model was not fitted to."""

@@ -172,7 +172,7 @@ class MoeFc2Dense:
         num_sms: int,
     ) -> Candidate:
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
-        return fc2_cost.predict(problem, config, fit_of(device), num_sms)
+        return fc2_cost.predict(problem, config, fit_of(device, problem.op), num_sms)
 
     def doubt(self, problem: MoeFc2DenseProblem, device: Device) -> str:  # noqa: ARG002
         """Return what the cost model was not fitted to."""

@@ -38,18 +38,24 @@ SPREAD = 0.5
 def row_counts(problem: Problem, draw: int = 0) -> tuple[int, ...]:
     """
     Return the rows of each group, the same for the same problem and draw: together about as many as
-    it has, spread around their mean; in the contiguous layout whole blocks of 128, as evenly as
-    they go, which are the same in every draw.
+    it has, spread around their mean.
+
+    Rows of the contiguous layout are counted with their padding, half a block for each group: they
+    are spread, and padded to about as many. Where there are fewer blocks than groups, each block is
+    of a group of its own, and half full.
     """
-    groups, mean = problem.groups, problem.rows_per_group
-    if problem.layout is not Layout.CONTIGUOUS:
-        chance = random.Random(draw)  # noqa: S311  # nobody has to be surprised
-        parts = [chance.uniform(1 - SPREAD, 1 + SPREAD) for _ in range(groups)]
-        share = groups * mean / sum(parts)  # few draws do not meet their mean, the bucket's rows
-        return tuple(max(1, round(part * share)) for part in parts)
-    blocks = max(1, problem.m // GROUP_ALIGNMENT)
-    ends = [blocks * group // groups for group in range(groups + 1)]
-    return tuple((ends[i + 1] - ends[i]) * GROUP_ALIGNMENT for i in range(groups))
+    groups, mean = problem.groups, float(problem.rows_per_group)
+    chance = random.Random(draw)  # noqa: S311  # nobody has to be surprised
+    parts = [chance.uniform(1 - SPREAD, 1 + SPREAD) for _ in range(groups)]
+    if problem.layout is Layout.CONTIGUOUS:
+        blocks = max(1, problem.m // GROUP_ALIGNMENT)
+        if blocks < groups:
+            ends = [blocks * group // groups for group in range(groups + 1)]
+            parts = [part * (ends[i + 1] - ends[i]) for i, part in enumerate(parts)]
+            return tuple(round(part * GROUP_ALIGNMENT / 2) for part in parts)
+        mean -= GROUP_ALIGNMENT / 2
+    share = groups * mean / sum(parts)  # few draws do not meet their mean, the bucket's rows
+    return tuple(max(1, round(part * share)) for part in parts)
 
 
 def draws(problem: Problem) -> list[tuple[int, ...]]:

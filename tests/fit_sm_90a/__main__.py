@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Fit the cost model of sm_90a to what was measured: the shipped table of a device, whose records hold
+the time of every candidate, and its survey in ``tests/surveys``, which `jitgen bench choice` saved.
+
+    python -m tests.fit_sm_90a "NVIDIA H200" fp8        # or bf16, with the common constants of fp8
+
+It prints the constants for `jitgen/targets/sm_90a/devices.py`, and what choices lose to the best
+candidate: before, after, and on records that a fit has not seen (four parts, each left out once).
+Every fit begins with another device's constants, which know nothing of what is left out.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+
+import numpy as np
+
+from jitgen.config import Arch
+from jitgen.targets.sm_90a import cost
+from jitgen.targets.sm_90a.devices import DEVICES, Fit, Speed, fit_of
+from jitgen.tuning.choice import bucket
+from tests.fit_sm_90a.data import Measured, measured
+from tests.fit_sm_90a.fitting import choosing, near, speeds_of
+from tests.fit_sm_90a.points import Constants
+
+PARTS = 4
+
+
+def regret(each: Measured, fit: Fit, num_sms: int) -> float:
+    """Return by what part the choice of `fit` is slower than the best candidate."""
+    asked = bucket(each.problem, Arch.SM_90A)
+    costs = [cost.predict(asked, config, fit, num_sms).cost for config, _ in each.times]
+    return each.regrets[int(np.argmin(costs))]
+
+
+def fitted(data: Sequence[Measured], start: Fit, num_sms: int) -> Fit:
+    """Return the constants that are best for `data`."""
+    return choosing(data, near(data, start, num_sms), num_sms)
+
+
+def main(name: str, types: str = "fp8", *, tell: Callable[[str], object] = print) -> None:
+    """Fit tiles of `types` on the device called `name`, and say how good that is."""
+    device = next(each for each in DEVICES if each.name == name)
+    data, now = measured(device, types), fit_of(device)
+    start = next(fit_of(each) for each in DEVICES if each.constants and each is not device)
+
+    def say(what: str, fit_for: Callable[[Measured], Fit]) -> None:
+        for source, is_survey in (("table", False), ("survey", True)):
+            part = [each for each in data if each.is_survey == is_survey]
+            lost = [regret(each, fit_for(each), device.num_sms) for each in part]
+            if lost:
+                tell(
+                    f"{what}, {source}: {np.mean(lost):.2%} lost on average, {max(lost):.1%} at "
+                    f"most, {sum(one > 0.08 for one in lost)} of {len(lost)} beyond 8 %"
+                )
+
+    say("before", lambda _: now)
+    fit = fitted(data, start, device.num_sms)
+    say("after", lambda _: fit)
+    random.Random(0).shuffle(data)
+    unseen: dict[int, Fit] = {}
+    for part in range(PARTS):
+        rest = [each for place, each in enumerate(data) if place % PARTS != part]
+        one = fitted(rest, start, device.num_sms)
+        unseen |= {id(each): one for each in data[part::PARTS]}
+    say("unseen", lambda each: unseen[id(each)])
+    constants = Constants(fit, [], speeds_of(data[0].problem))
+    for field in constants.common:
+        tell(f"{field}={getattr(fit, field):.4g},")
+    for key, each in sorted(constants.speeds(fit).items()):
+        values = (getattr(each, spec.name) for spec in fields(Speed))
+        tell(
+            "{}: _speed({:.3f}, {:.2f}, {:.2f}, {:.2f}, {:.3f}, {:.3f}, {:.2f}),".format(
+                key, *values
+            )
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
