@@ -16,7 +16,7 @@ import torch
 import jitgen
 from jitgen import plans
 from jitgen.bench.kernels import KINDS
-from jitgen.config import Arch, Config, DType, Layout
+from jitgen.config import Arch, Config, DType, Layout, Numerics
 from jitgen.formats.unpacked import LAYOUTS
 from jitgen.ops.grouped_gemm import prepared_ways
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
@@ -179,7 +179,11 @@ def layers(arch: Arch) -> list[Any]:
     if arch != Arch.SM_90A:
         return []
     made = (make(form) for form in FORMATS)
-    every = (jitgen.MoELayer(case.config, case.weights).configs(arch, 700) for case in made)
+    every = (
+        jitgen.MoELayer(replace(case.config, numerics=numerics), case.weights).configs(arch, 700)
+        for case in made
+        for numerics in Numerics
+    )
     return [config for configs in every for config in configs]
 
 
