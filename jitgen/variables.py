@@ -207,6 +207,15 @@ TABLE: tuple[Setting, ...] = (
         "where a call or a plan does not say.",
     ),
     Setting(
+        name="numerics",
+        default="fast",
+        parse=values.choice("fast", "invariant"),
+        kind="`fast`, `invariant`",
+        shown_default="`fast`",
+        help="Whether a row's bits may depend on the batch and on the kernel that is chosen, where "
+        "a call or a plan does not say. See docs/numerics.md.",
+    ),
+    Setting(
         name="check",
         default=False,
         parse=values.flag,

@@ -20,6 +20,7 @@ PAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/signing.md",
             "docs/service.md",
             "docs/selection.md",
+            "docs/numerics.md",
             "docs/json.md",
         ),
     ),

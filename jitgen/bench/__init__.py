@@ -28,6 +28,7 @@ SUITES = {
     "quantize": "MXFP8, MXFP4 and NVFP4 beside a copy and torch's operations.",
     "prepare": "Preparing MXFP4 weights for Hopper: seconds and memory.",
     "unpack": "Unpacking prepared MXFP4 weights to FP8 ones beside a copy.",
+    "invariance": "What rows with the same bits in every batch cost; needs a GPU.",
     "fc2": "FC2 of an MoE layer: one dense GEMM beside the grouped GEMM and a combine.",
 }
 """Every suite and what it measures, in the order in which `all` runs them."""

@@ -11,7 +11,7 @@ import click
 
 from jitgen.cli.options import ARCH, SCALES, Word, with_fields, with_output
 from jitgen.cli.output import Column, Output, counted
-from jitgen.config import Arch, Config, DType, Layout
+from jitgen.config import Arch, Config, DType, Layout, Numerics
 from jitgen.errors import ConfigError
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import check, rules
@@ -24,6 +24,13 @@ from jitgen.text import shown
 @click.option("--scales", "scale_granularity", type=SCALES, help="Only these scales.")
 @click.option("--dtype", "a_dtype", type=Word(DType), help="Only this type of a.")
 @click.option("--out-dtype", type=Word(DType), help="Only this type of the output.")
+@click.option(
+    "--numerics",
+    type=Word(Numerics),
+    default="fast",
+    show_default=True,
+    help="With invariant, only those that give a row the same bits.",
+)
 @click.option("--all", "show_all", is_flag=True, help="Refused configs too, with code and reason.")
 @with_fields
 @with_output
@@ -31,6 +38,7 @@ def configs(
     output: Output,
     /,
     arch: Arch | None,
+    numerics: Numerics,
     show_all: bool,
     op: str,
     fields: dict[str, str],
@@ -45,8 +53,10 @@ def configs(
     """
     chosen = arch or default_arch()
     wanted = {name: str(value) for name, value in words.items() if value is not None} | fields
-    rows = []
+    rows, order = [], rules(chosen, op).sums
     for config in _having(wanted, rules(chosen, op).configs()):
+        if numerics is Numerics.INVARIANT and order.departure(config):
+            continue
         verdict = check(config, chosen)
         if verdict or show_all:
             rows.append((config.name(chosen), config, verdict))
@@ -70,6 +80,7 @@ def configs(
                 "ok": verdict.ok,
                 "code": verdict.code,
                 "reason": verdict.reason,
+                "invariant": not order.departure(config),
                 "proposal": verdict.proposal.name(chosen) if verdict.proposal else None,
                 "config": config.to_json(),
                 "derived": dataclasses.asdict(verdict.derived) if verdict.derived else None,  # type: ignore[call-overload]

@@ -18,7 +18,7 @@ from jitgen.cli.options import (
     with_sizes,
 )
 from jitgen.cli.output import Column, Output
-from jitgen.config import Arch
+from jitgen.config import Arch, Numerics
 from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.grouped_gemm.prepared_ways import Ways, ways
 from jitgen.runtime.session import select as choose
@@ -40,6 +40,11 @@ from jitgen.tuning.modes import Mode
     help="Choose for the least time of a call with few rows; JITGEN_MIN_LATENCY if not given.",
 )
 @click.option(
+    "--numerics",
+    type=Word(Numerics),
+    help="What is promised of the bits of a row; JITGEN_NUMERICS if not given.",
+)
+@click.option(
     "--mode",
     type=Word(Mode),
     help="What chooses; JITGEN_SELECT if not given.",
@@ -59,8 +64,9 @@ def select(
     Say which config serves a problem, why, and what else was considered.
 
     COST is what the model predicts, TIME what `jitgen tune` measured, here or before jitgen was
-    shipped; where there are times, they decide. What failed when it was measured is EXCLUDED. For
-    prepared weights that may be unpacked first it says what either way takes.
+    shipped; where there are times, they decide. What failed when it was measured is EXCLUDED, and
+    so is what would give a row other bits where numerics are to be invariant. For prepared weights
+    that may be unpacked first it says what either way takes.
     """
     if arch is None:
         arch = default_arch() if device is None else devices.arch_of(device)

@@ -16,7 +16,7 @@ from jitgen.cli.options import with_output
 from jitgen.cli.output import Output, human_time
 from jitgen.cli.paths import TO_WRITE
 from jitgen.errors import ConfigError
-from jitgen.targets.legality import require
+from jitgen.targets.legality import require, rules
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -86,6 +86,9 @@ def _summary(store: Store, named: Named, output: Output) -> tuple[dict[str, Any]
     derived = dataclasses.asdict(require(named.config, named.arch).derived)  # type: ignore[call-overload]
     rows = [("name", named.name), ("arch", str(named.arch)), ("key", named.key)]
     rows += [(name.replace("_", " "), str(value)) for name, value in derived.items()]
+    order = rules(named.arch, named.config.op).sums
+    departure = order.departure(named.config)
+    rows.append(("sums", f"not invariant: {departure}" if departure else f"{order.words}"))
     used = None if named.is_key or named.text else found(named.config, named.arch)
     if used is not None:
         rows.append(("calls use", f"{used.path}, as JITGEN_OVERRIDE says"))
@@ -113,6 +116,7 @@ def _summary(store: Store, named: Named, output: Output) -> tuple[dict[str, Any]
     width = max(len(name) for name, _ in rows)
     text = "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
     document = {"config": named.config.to_json(), "derived": derived, "entry": facts}
+    document |= {"invariant": not departure}
     return {**document, "override": None if used is None else str(used.path)}, text
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a kernel is: pure data, no torch, no cutlass, no input or output."""
 
-from jitgen.config.config import BLayout, Config, DType, Layout, ScaleGranularity
+from jitgen.config.config import BLayout, Config, DType, Layout, Numerics, ScaleGranularity
 from jitgen.config.rooms import Arch
 
-__all__ = ["Arch", "BLayout", "Config", "DType", "Layout", "ScaleGranularity"]
+__all__ = ["Arch", "BLayout", "Config", "DType", "Layout", "Numerics", "ScaleGranularity"]

@@ -154,6 +154,16 @@ class BLayout(StrEnum):
         return self not in {BLayout.PLAIN, BLayout.N_MAJOR}
 
 
+class Numerics(StrEnum):
+    """What a call promises of the bits of a row."""
+
+    FAST = "fast"
+    """The fastest kernel serves, in whatever order it adds up: same call, same bits."""
+
+    INVARIANT = "invariant"
+    """A row's bits depend on the row and its weights: not on the batch, layout, tile or kernel."""
+
+
 SCALE_BLOCK = 128
 """Values along K (and, for b, along N) that share one scale in ``block128``."""
 

@@ -4,23 +4,27 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from jitgen.config import Numerics
 from jitgen.events import warn_once
 from jitgen.integrations.sizes import Sizes, prewarmed
 from jitgen.layer.call import run
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import CHUNK_TOKENS, MoEConfig
 from jitgen.layer.weights import ExpertWeights
+from jitgen.settings import settings
 
 _OTHER_FORMATS = (
     *("use_mxfp8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16", "per_channel_quant"),
     "fuse_swiglu_interleaved",
 )
+_DETERMINISTIC = "SGLANG_ENABLE_DETERMINISTIC_INFERENCE"
 _OTHER_LAYERS = ("gemm1_alpha", "gemm1_clamp_limit", "swiglu_limit")
 
 Fused = Callable[[Any, Any, Any], Any]
@@ -62,9 +66,16 @@ def refusal(dispatched: Any, weights: Any, layer: Any) -> str:
         "its FP8 scales are not for 128 x 128": weights.use_fp8_w8a8 and not has_blocks,
         "tokens are not bfloat16": dispatched.hidden_states.dtype is not torch.bfloat16,
         "its sum is asked for in parts": layer.no_combine or layer.apply_router_weight_on_input,
+        "it is to be deterministic, and JITGEN_NUMERICS is not invariant": _is_deterministic()
+        and settings.numerics != Numerics.INVARIANT,
         "its routing has another form": not hasattr(dispatched.topk_output, "topk_ids"),
     }
     return next((why for why, is_so in found.items() if is_so), "")
+
+
+def _is_deterministic() -> bool:
+    """Say whether SGLang was started with --enable-deterministic-inference."""
+    return os.environ.get(_DETERMINISTIC, "").lower() in ("1", "true")
 
 
 def _chain(given: Any, layer: Any, top_k: int) -> Chain:

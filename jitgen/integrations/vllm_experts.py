@@ -20,11 +20,13 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import (
 )
 from vllm.platforms import current_platform
 
+from jitgen.config import Numerics
 from jitgen.integrations.sizes import Sizes, prewarmed
 from jitgen.layer.call import run
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
+from jitgen.settings import settings
 
 _HOPPER = 90
 _SCHEMES = ((None, None), (kFp8Static128BlockSym, kFp8Dynamic128Sym))
@@ -94,6 +96,11 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # type: ignore[misc
     @staticmethod
     def _supports_parallel_config(moe_parallel_config: Any) -> bool:  # noqa: ARG004
         return True
+
+    @staticmethod
+    def _supports_batch_invariance() -> bool:
+        """Say whether JITGEN_NUMERICS promises what VLLM_BATCH_INVARIANT asks for."""
+        return bool(settings.numerics == Numerics.INVARIANT)
 
     def workspace_shapes(self, M: int, N: int, K: int, *rest: Any) -> Any:  # noqa: N803, ARG002
         """Return that vLLM need not bring memory but for the result."""

@@ -41,6 +41,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     workspace: Workspace | None = None,
     chunk_tokens: int = CHUNK_TOKENS,
     min_latency: bool | None = None,
+    numerics: str | None = None,
 ) -> Tensor:
     """
     Send every token through its experts and add up what comes out, weighted.
@@ -82,6 +83,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
             compiles asks that, too.
         chunk_tokens: More tokens than these go through in several passes, which bounds memory.
         min_latency: As for `jitgen.grouped_gemm`.
+        numerics: Likewise; a token's result then depends on the token alone.
 
     Returns:
         `out`, or a new tensor: (T, H) bfloat16.
@@ -115,6 +117,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         local_experts=weights.groups,
         chunk_tokens=chunk_tokens,
         min_latency=min_latency,
+        numerics=numerics,
     )
     chain = Chain(config=config, weights=weights)
     return run(chain, x, topk_weights, topk_ids, shared, out, workspace, sorting)

@@ -194,6 +194,7 @@ class Chain:
             out=out,
             expected_m=self._expected(pairs),
             min_latency=self.config.min_latency,
+            numerics=self.config.numerics,
             config=self.configs.get(launch),
             **named,
         )

@@ -9,6 +9,7 @@ from jitgen.errors import InputError
 from jitgen.frozen import frozen
 from jitgen.ops.silu_mul_quantize.config import Activation
 from jitgen.ops.silu_mul_quantize.validate import is_number
+from jitgen.tuning.numerics import require_word
 
 CHUNK_TOKENS = 16384
 """Tokens that go through the chain at once: of DeepSeek-V3's sizes they take 2.9 GB between."""
@@ -32,6 +33,7 @@ class MoEConfig:
         local_experts: How many follow it here; None: all up to the last one.
         chunk_tokens: More tokens than these go through the chain in several passes.
         min_latency: As for `jitgen.grouped_gemm`.
+        numerics: Likewise.
 
     Raises:
         InputError: A value is not allowed.
@@ -49,6 +51,7 @@ class MoEConfig:
     local_experts: int | None = None
     chunk_tokens: int = CHUNK_TOKENS
     min_latency: bool | None = None
+    numerics: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("hidden", "intermediate", "experts", "top_k", "chunk_tokens"):
@@ -71,6 +74,8 @@ class MoEConfig:
                 f"{self.first_expert} on)",
             )
         self._check_activation()
+        if self.numerics is not None:
+            require_word(self.numerics)
 
     def _check_activation(self) -> None:
         if self.activation not in tuple(Activation):

@@ -73,6 +73,7 @@ def _product(config: MoEConfig, weights: ExpertWeights, name: str) -> Problem:
         k=k,
         bias=getattr(weights, f"{name}_bias") is not None,
         min_latency=config.min_latency,
+        numerics=config.numerics,  # type: ignore[arg-type]  # a word, which becomes one
         **fields,
     )
 

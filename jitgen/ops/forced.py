@@ -11,10 +11,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from jitgen.config import Arch, Config
+from jitgen.config import Arch, Config, Numerics
 from jitgen.errors import InputError
 from jitgen.runtime.override import Override
 from jitgen.runtime.spec import sha256
+from jitgen.tuning.numerics import require_order
 
 _EDITED = "@"
 """What stands between name and digest."""
@@ -23,13 +24,24 @@ _read: dict[str, Override] = {}
 """The edited kernels that graphs of this process hold, by what they are called there."""
 
 
-def forced(config: object, kind: type[Config], arch: Arch) -> Any:
+def forced(
+    config: object, kind: type[Config], arch: Arch, numerics: Numerics | str | None = None
+) -> Any:
     """
     Return the config that a caller forces on a call on `arch`: `config`, or what it stands for.
 
     Raises:
-        InputError: It is neither a `kind` nor the edited kernel of one, or for another target.
+        InputError: It is neither a `kind` nor the edited kernel of one, or for another target; or
+            it adds up in an order that `numerics`, of which None is JITGEN_NUMERICS, does not
+            allow. An edited kernel counts as the config that it was made of.
     """
+    plain = plain_of(config, kind, arch)
+    require_order(plain, arch, numerics)
+    return plain
+
+
+def plain_of(config: object, kind: type[Config], arch: Arch) -> Any:
+    """Return the same, whatever the order in which it adds up."""
     plain = config.on(arch) if isinstance(config, Override) else config
     if not isinstance(plain, kind):
         got = type(plain).__name__ + (f" in {config.path}" if isinstance(config, Override) else "")
@@ -48,9 +60,9 @@ def graph_name(config: object, kind: type[Config], arch: Arch) -> str:
     Return what stands for `config` in a graph for `arch`.
 
     Raises:
-        InputError: As `forced`.
+        InputError: It is neither a `kind` nor the edited kernel of one, or for another target.
     """
-    name = str(forced(config, kind, arch).name(arch))
+    name = str(plain_of(config, kind, arch).name(arch))
     if isinstance(config, Override):
         name = f"{name}{_EDITED}{sha256(config.text)}"
         _read.setdefault(name, config)

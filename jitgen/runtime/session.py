@@ -200,13 +200,18 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _forget_launches() -> None:
-    """Let every call be made anew: while JITGEN_CHECK is on none is remembered."""
+    """
+    Let every call be made anew: while JITGEN_CHECK is on none is remembered, and JITGEN_NUMERICS
+    holds from the next call on.
+    """
     for session in list(_sessions):
         session.memo.clear()
         session.families.clear()
+        session.chains.clear()
 
 
 settings.watch("check", _forget_launches)
+settings.watch("numerics", _forget_launches)
 
 
 def get_kernel(config: Config | Override | str, arch: Arch | str | None = None) -> Kernel:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from jitgen.frozen import frozen
+from jitgen.targets.sums import SumOrder
 
 _Config = TypeVar("_Config")
 
@@ -137,6 +138,12 @@ class Rules(Protocol):
 
     row_edges: tuple[int, ...]
     """Largest mean rows of a group of each bucket; the last one also takes everything above it."""
+
+    sums: SumOrder
+    """
+    In which order its kernels add up, and which fields of a config leave that alone: where a call
+    asks for invariant numerics only such kernels serve (docs/numerics.md).
+    """
 
     def derive(self, config: Any) -> Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

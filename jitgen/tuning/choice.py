@@ -9,6 +9,9 @@ over its buckets. Where the buckets end, each target says for each operation.
 With `min_latency` a step of few rows is to take the least time: a group that one tile of the
 smallest height holds is chosen for as if it had one row, whatever else that costs. A target may
 have a kernel for it, which is then the only candidate; others take the best at one row.
+
+With invariant `numerics` only kernels are candidates that give a row the same bits:
+`jitgen.tuning.numerics`.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jitgen.config import Arch, Config
+from jitgen.config import Arch, Config, Numerics
 from jitgen.errors import InputError, UnsafeCacheRoot, UnsupportedConfig
 from jitgen.events import warn_once
 from jitgen.settings import settings
@@ -71,10 +74,33 @@ def buckets(problem: Any, arch: Arch, rows: tuple[int, int]) -> Iterator[Any]:
 
 
 def resolved(problem: Any) -> Any:
-    """Return `problem` with JITGEN_MIN_LATENCY's answer, where it leaves `min_latency` open."""
+    """
+    Return `problem` with the answers of JITGEN_MIN_LATENCY and JITGEN_NUMERICS, where it leaves
+    `min_latency` or `numerics` open.
+    """
+    problem = with_numerics(problem)
     if getattr(problem, "min_latency", False) is None and settings.min_latency:
         return replace(problem, min_latency=True)
     return problem
+
+
+def numerics_of(problem: Any) -> Numerics:
+    """Return what is promised of the bits of a row: by the problem, else by JITGEN_NUMERICS."""
+    return Numerics(getattr(problem, "numerics", None) or settings.numerics)
+
+
+def with_numerics(problem: Any) -> Any:
+    """Return `problem` with JITGEN_NUMERICS's answer, where it can say one and does not."""
+    if hasattr(problem, "numerics") and numerics_of(problem) is Numerics.INVARIANT:
+        return replace(problem, numerics=Numerics.INVARIANT)
+    return problem
+
+
+def unasked(problem: Any) -> Any:
+    """Return `problem` as measurements know it: whatever is promised, times are the same."""
+    if getattr(problem, "numerics", None) is None:
+        return problem
+    return replace(problem, numerics=None)
 
 
 def standing(problem: Any) -> Any:
@@ -111,7 +137,8 @@ class Choice(NamedTuple):
         candidates: Everything that may be chosen: first `config`, then by the measured time where
             there is one, else by the predicted one.
         times_us: Measured microseconds of the candidates that were measured.
-        excluded: What may not be chosen, and why: it failed, hung or was wrong when measured.
+        excluded: What may not be chosen, and why: it failed, hung or was wrong when measured, or
+            adds up in another order than invariant numerics allow.
     """
 
     config: Any
@@ -174,18 +201,20 @@ class Chooser:
             raise InputError("problem", f"must be a Problem (got {type(problem).__name__})")
         target = default_arch() if arch is None else Arch.parse(arch)
         require_sizes(problem, target)
-        place, found = bucket(resolved(problem), target), devices.find(target, device)
+        numerics = numerics_of(problem)
+        place, found = unasked(bucket(resolved(problem), target)), devices.find(target, device)
         asked = found.name if settings.device or device else ""
         by = _mode(settings.select if mode is None else mode, problem)
         if not use_measured or num_sms not in (None, found.num_sms):
-            return _choose(place, target, found, num_sms or found.num_sms, by)
+            return _choose(place, target, found, num_sms or found.num_sms, by, numerics)
         # What was recorded counts at once.
-        key = place, target, found, asked, by, tuned.generation()
+        key = place, target, found, asked, by, numerics, tuned.generation()
         choice = self._chosen.get(key)
         if choice is None:
             if len(self._chosen) >= _MOST_CHOICES:
                 self._chosen.clear()
-            choice = self._chosen[key] = self._choose_known(place, target, found, asked, by)
+            choice = self._choose_known(place, target, found, asked, by, numerics)
+            self._chosen[key] = choice
         return choice
 
     def forget(self) -> None:
@@ -193,13 +222,20 @@ class Chooser:
         self._chosen.clear()
 
     def _choose_known(
-        self, problem: Any, arch: Arch, device: Device, asked: str, mode: str
+        self,
+        problem: Any,
+        arch: Arch,
+        device: Device,
+        asked: str,
+        mode: str,
+        numerics: Numerics,
     ) -> Choice:
         def lookup(of: Any) -> Known:
             return tuned.lookup(of, arch, self._opened, asked)
 
         known = with_twin(problem, lookup(problem), arch, lookup)
         by_model = _choose(problem, arch, device, device.num_sms, mode)
+        by_model = _choose(problem, arch, device, device.num_sms, mode, numerics)
         if mode != _DYNAMIC:
             known = Known(excluded=known.excluded)  # times change nothing
         if not known.measured and not known.excluded:
@@ -225,8 +261,11 @@ def _mode(word: str, problem: Any) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _choose(problem: Any, arch: Arch, device: Device, num_sms: int, mode: str) -> Choice:
-    candidates, rule = _candidates(problem, arch, device, num_sms), ""
+def _choose(
+    problem: Any, arch: Arch, device: Device, num_sms: int, mode: str, numerics: Numerics
+) -> Choice:
+    configs, left_out = _configs(problem, arch, numerics)
+    candidates, rule = _predicted(problem, arch, device, num_sms, configs), ""
     if mode != _DYNAMIC:
         from jitgen.tuning.modes import Mode, ranked
 
@@ -239,19 +278,39 @@ def _choose(problem: Any, arch: Arch, device: Device, num_sms: int, mode: str) -
         why=f"{rule}; {prediction}" if rule else prediction,
         candidates=candidates,
         times_us={},
-        excluded={},
+        excluded=left_out,
     )
 
 
-def _candidates(problem: Any, arch: Arch, device: Device, num_sms: int) -> tuple[Candidate, ...]:
-    found = rules(arch, problem.op)
-    configs = found.candidates(problem)
+def _configs(
+    problem: Any, arch: Arch, numerics: Numerics
+) -> tuple[tuple[Any, ...], dict[Config, str]]:
+    """Return the configs that may be chosen, and why others of the target's may not."""
+    configs = rules(arch, problem.op).candidates(problem)
     if not configs:
         raise UnsupportedConfig(
             f"{arch} has no kernel for {problem.types}; jitgen configs --arch {arch} lists what it "
             "has",
             code="E_MMA",
         )
+    if numerics is not Numerics.INVARIANT:
+        return configs, {}
+    from jitgen.tuning.numerics import keeping
+
+    kept = keeping(configs, arch, problem.op)
+    if not kept.configs:
+        raise UnsupportedConfig(
+            f"{arch} has no kernel for {problem.types} that adds up in its order, "
+            f"{rules(arch, problem.op).sums.words}: numerics=fast has some",
+            code="E_NUMERICS",
+        )
+    return kept.configs, kept.left_out
+
+
+def _predicted(
+    problem: Any, arch: Arch, device: Device, num_sms: int, configs: tuple[Any, ...]
+) -> tuple[Candidate, ...]:
+    found = rules(arch, problem.op)
     every = [found.predict(problem, config, device, num_sms) for config in configs]
     return tuple(sorted(every, key=lambda candidate: candidate.cost))
 
@@ -266,7 +325,8 @@ def _combine(by_model: Choice, known: Known, doubt: str) -> Choice:
     arch = by_model.arch
     every = {candidate.config.name(arch): candidate for candidate in by_model.candidates}
     usable = {name: every[name] for name in every if name not in known.excluded}
-    excluded = {every[name].config: known.excluded[name] for name in every if name not in usable}
+    failed = {every[name].config: known.excluded[name] for name in every if name not in usable}
+    excluded = {**by_model.excluded, **failed}
     if not usable:
         name, reason = next((name, known.excluded[name]) for name in every)
         raise UnsupportedConfig(

@@ -118,11 +118,12 @@ def test_blackwell_rtx_md() -> None:
 
 
 @pytest.mark.nightly
-def test_selection_md() -> None:
-    """Its line goes on where the README's first call ends."""
+@pytest.mark.parametrize("page", ["docs/selection.md", "docs/numerics.md"])
+def test_pages_about_choosing(page: str) -> None:
+    """Their line goes on where the README's first call ends."""
     first = documents.blocks("README.md", "python")[0]
     before = _run([first])
     usual = before["out"]
-    after = _run(documents.blocks("docs/selection.md", "python"), **before)
+    after = _run(documents.blocks(page, "python"), **before)
 
     assert torch.equal(after["out"], usual)

@@ -204,3 +204,12 @@ class TestSglang:
 
         assert pool["none", "triton"](*of_sglang(make("block128"), **changes)) == "its own"
         assert "SGLang keeps its own experts" in caplog.text
+
+    def test_who_asks_for_the_same_bits_gets_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By jitgen's kernels where JITGEN_NUMERICS promises it, else by SGLang's own."""
+        monkeypatch.setenv("SGLANG_ENABLE_DETERMINISTIC_INFERENCE", "1")
+        given = of_sglang(make("block128"))
+
+        assert "JITGEN_NUMERICS" in sglang_experts.refusal(*given)
+        monkeypatch.setenv("JITGEN_NUMERICS", "invariant")
+        assert not sglang_experts.refusal(*given)

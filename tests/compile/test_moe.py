@@ -316,6 +316,7 @@ class TestMistakes:
             ({"activation": "swiglu_oai", "limit": 7.0, "alpha": float("nan")}, "alpha"),
             ({"interleaved": 3}, "interleaved"),
             ({"min_latency": "yes"}, "min_latency"),
+            ({"numerics": "exact"}, "numerics"),
             ({"sorting": 3}, "sorting"),
             ({"workspace": 3}, "workspace"),
         ],

@@ -90,7 +90,11 @@ def test_scales_and_the_masked_layout() -> None:
     def masked(a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor, rows: Tensor) -> Tensor:
         return (
             jitgen.grouped_gemm(
-                a, b, of_a, of_b, masked_m=rows, expected_m=a.shape[1], min_latency=True
+                *(a, b, of_a, of_b),
+                masked_m=rows,
+                expected_m=a.shape[1],
+                min_latency=True,
+                numerics="invariant",
             )
             * 2
         )
@@ -101,7 +105,12 @@ def test_scales_and_the_masked_layout() -> None:
         b, b_scale = quantize.per_block(torch.randn(2, 40, 300))
         given.append((a, b, a_scale, b_scale, int32(rows, rows)))
 
-    assert run(masked, given, "aot_eager", dynamic=True).frame_count == 1
+    counter = run(masked, given, "aot_eager", dynamic=True)
+    nodes = [node for graph in counter.graphs for node in graph.graph.nodes]
+    (product,) = (node for node in nodes if str(node.target) == "jitgen.grouped_gemm.default")
+
+    assert counter.frame_count == 1
+    assert product.args[-1] == "invariant"
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
@@ -115,7 +124,7 @@ def test_configs(dynamic: bool | None) -> None:
     given = [(*operands(), config) for config in (CONFIG, other, CONFIG)]
     counter = run(forced, given, "eager", dynamic=dynamic)
     names = [
-        node.args[-2]  # before the bias
+        node.args[-3]  # before bias and numerics
         for graph in counter.graphs
         for node in graph.graph.nodes
         if str(node.target) == "jitgen.grouped_gemm.default"

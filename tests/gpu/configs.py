@@ -19,7 +19,7 @@ from jitgen.bench.kernels import KINDS
 from jitgen.bench.transformers.models import MODELS
 from jitgen.bench.transformers.report import WORKS
 from jitgen.bench.transformers.run import kernel_names
-from jitgen.config import Arch, Config, DType, Layout
+from jitgen.config import Arch, Config, DType, Layout, Numerics
 from jitgen.formats.unpacked import LAYOUTS
 from jitgen.ops.grouped_gemm import prepared_ways
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
@@ -182,7 +182,11 @@ def layers(arch: Arch) -> list[Any]:
     if arch != Arch.SM_90A:
         return []
     made = (make(form) for form in FORMATS)
-    every = (jitgen.MoELayer(case.config, case.weights).configs(arch, 700) for case in made)
+    every = (
+        jitgen.MoELayer(replace(case.config, numerics=numerics), case.weights).configs(arch, 700)
+        for case in made
+        for numerics in Numerics
+    )
     return [config for configs in every for config in configs]
 
 

@@ -140,7 +140,7 @@ class TestBroken:
         assert done.code == 2
         assert done.err.startswith(
             "error: what b_rules says of grouped_gemm is no jitgen.targets.protocol.Rules: it "
-            "lacks generation, alignment, row_edges, derive,"
+            "lacks generation, alignment, row_edges, sums, derive,"
         )
 
     def test_an_operation(

@@ -195,7 +195,7 @@ class TestTroubleshooting:
         }
         table = self.TEXT.partition("## Codes of rules")[2]
 
-        assert set(re.findall(r"`(E_[A-Z_0-9]+)`", table)) - {"E_EXCLUDED"} == raised
+        assert set(re.findall(r"`(E_[A-Z_0-9]+)`", table)) - {"E_EXCLUDED", "E_NUMERICS"} == raised
 
     def test_every_warning_is_one_that_is_told(self) -> None:
         """Each quoted piece stands in the sources, whose texts may be split over lines."""

@@ -24,6 +24,7 @@ RUN_BY = {
     "docs/moe-layer.md": "tests/compile/test_layer_docs.py",
     "docs/mxfp4.md": "tests/compile/test_documents.py",
     "docs/blackwell-rtx.md": "tests/compile/test_documents.py",
+    "docs/numerics.md": "tests/compile/test_documents.py",
     "docs/plans.md": "tests/compile/test_plans_docs.py",
     "docs/route.md": "tests/compile/test_route_call.py",
     "docs/selection.md": "tests/compile/test_documents.py",

@@ -48,6 +48,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
     out_dtype: torch.dtype | None = None,
     expected_m: int | None = None,
     min_latency: bool | None = None,
+    numerics: str | None = None,
     config: KernelConfig | Override | None = None,
 ) -> Tensor:
     """
@@ -123,6 +124,9 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             gives right results. Without it groups count as equally large, and masked ones as full.
         min_latency: Whether calls of at most 8 rows a group take the kernel of least latency, where
             `config` names none; None: as JITGEN_MIN_LATENCY says. See docs/selection.md.
+        numerics: ``fast``, or ``invariant``: a row's bits then depend neither on the batch nor on
+            its layout, nor on the kernel that is chosen; None: as JITGEN_NUMERICS says. See
+            docs/numerics.md.
         config: A config to use instead of the selector's, or an edited kernel: see
             `jitgen.override`.
 
@@ -148,10 +152,12 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
 
         return compiled.grouped_gemm(
             *(a, b, a_scale, b_scale, offs, m_indices, masked_m),
-            *(alpha, bias, out, out_dtype, expected_m, min_latency, config),
+            *(alpha, bias, out, out_dtype, expected_m, min_latency),
+            numerics,
+            config,
         )
     if not isinstance(b, Tensor):  # prepared weights, or a mistake
-        rest = (alpha, bias, out, out_dtype, expected_m, min_latency)
+        rest = (alpha, bias, out, out_dtype, expected_m, min_latency, numerics)
         return _calls()((a, b, a_scale, b_scale, offs, m_indices, masked_m, *rest), config)
     key: tuple[Any, ...] = ()
     try:
@@ -177,7 +183,9 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             a.get_device() if devices.has_several_gpus else None,
             alpha.__class__,
             bias.__class__,
-            expected_m if min_latency is None else (expected_m, min_latency),
+            expected_m
+            if min_latency is None and numerics is None
+            else (expected_m, min_latency, numerics),
             None if config is None else id(config),
             # What has no memory is a tensor of another type (asked for in half of type()'s time),
             # or is seen by a mode: it is never remembered, nor is what needs a gradient.
@@ -232,5 +240,6 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
         expected_m=expected_m,
         min_latency=min_latency,
         bias=bias,
+        numerics=numerics,
     )
     return run(given, config, key)

@@ -11,9 +11,19 @@ import re
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-from jitgen.config.config import BLayout, Config, DType, Layout, Part, ScaleGranularity, of
+from jitgen.config.config import (
+    BLayout,
+    Config,
+    DType,
+    Layout,
+    Numerics,
+    Part,
+    ScaleGranularity,
+    of,
+)
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
+from jitgen.ops.grouped_gemm.words import WORDS
 
 MAX_RASTER = 1024
 """More is no order of use, and raster x tiles along N has 32 bits in a kernel."""
@@ -207,12 +217,13 @@ class KernelConfig(Config):
         text = f"{tile.m}x{tile.n}x{tile.k} c{cluster.m}x{cluster.n}" + " pair" * schedule.two_cta
         if schedule.raster != Schedule().raster:
             text += f" raster {schedule.raster}"
-        return text + " streaming b" * schedule.stream_b + " early b" * schedule.early_b
+        text += " streaming b" * schedule.stream_b + " early b" * schedule.early_b
+        return text if schedule.split_k == 1 else f"{text} split_k {schedule.split_k}"
 
     @classmethod
     def of_words(cls, words: str) -> Self | None:
         """Return the config whose `words` these are; None where they are nobody's."""
-        match = re.fullmatch(_WORDS, words)
+        match = re.fullmatch(WORDS, words)
         if match is None:
             return None
         part = match.groupdict()
@@ -274,29 +285,13 @@ class KernelConfig(Config):
         }
 
 
-_WORDS = (
-    r"(?P<layout>[a-z]+)_(?P<a_dtype>[a-z0-9]+)_(?P<b_dtype>[a-z0-9]+)"
-    r"_(?P<scale_granularity>[a-z0-9]+)_(?P<out_dtype>[a-z0-9]+)"
-    r"(_as(?P<a_scale_granularity>[a-z0-9]+))?(_b(?P<b_layout>nmajor|(?:exact|folded|wide)[0-9]+))?"
-    r"_t(?P<tile_m>\d{1,9})x(?P<tile_n>\d{1,9})x(?P<tile_k>\d{1,9})"
-    r"_c(?P<cluster_m>\d{1,9})x(?P<cluster_n>\d{1,9})"
-    r"_acc(?P<num_acc_stage>\d{1,9})(_ab(?P<num_ab_stage>\d{1,9}))?(_raster(?P<raster>\d{1,9}))?"
-    r"(?P<nopdl>_nopdl)?(?P<streamb>_streamb)?(_splitk(?P<split_k>\d{1,9}))?"
-    r"(?P<twocta>_twocta)?(?P<safesel>_safesel)?(?P<earlyb>_earlyb)?(?P<bias>_bias)?"
-)
-
-
 MAX_SIZE = 2**48
 """Beyond any memory, and small enough that products of sizes are floats."""
 
 
-_USUAL = {
-    "b_dtype": None,
-    "a_scale_granularity": None,
-    "b_layout": "plain",
-    "bias": False,
-    "min_latency": None,
-}
+_USUAL = {"b_layout": "plain", "bias": False} | dict.fromkeys(
+    ("b_dtype", "a_scale_granularity", "min_latency", "numerics")
+)
 """Fields of a problem that its JSON form leaves out where they are so."""
 
 
@@ -321,6 +316,8 @@ class Problem(Part):
         bias: Whether a vector of N is added for each group.
         min_latency: Whether few rows are to take the least time, whatever else that costs; None: as
             JITGEN_MIN_LATENCY says. See `jitgen.tuning.choice`.
+        numerics: ``fast``, or ``invariant`` where only kernels may serve that give a row the same
+            bits; None: as JITGEN_NUMERICS says. See `jitgen.tuning.numerics`.
     """
 
     op: ClassVar[str] = "grouped_gemm"
@@ -339,6 +336,7 @@ class Problem(Part):
     b_layout: BLayout = of(BLayout, default=BLayout.PLAIN)
     bias: bool = of(bool, default=False)
     min_latency: bool | None = of(bool, is_optional=True, default=None)
+    numerics: Numerics | None = of(Numerics, is_optional=True, default=None)
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
@@ -385,7 +383,8 @@ class Problem(Part):
             operands += f"_b{self.b_layout}"
         operands += "_bias" * self.bias
         text = f"{self.layout}_{operands}_g{self.groups}_m{self.m}_n{self.n}_k{self.k}"
-        return text + "_minlatency" * bool(self.min_latency)
+        text += "_minlatency" * bool(self.min_latency)
+        return text if self.numerics is None else f"{text}_{self.numerics}"
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -393,7 +392,8 @@ class Problem(Part):
         types = (self.a_dtype, self.operands.b_dtype)
         kind = (self.layout, *types, self.scale_granularity, self.out_dtype)
         more = (self.a_scale_granularity or "", self.b_layout, self.bias)
-        return (*kind, *more, self.n, self.k, self.groups, self.m, bool(self.min_latency))
+        asked = (bool(self.min_latency), self.numerics or "")
+        return (*kind, *more, self.n, self.k, self.groups, self.m, *asked)
 
     def with_mean(self, rows: int) -> Self:
         """Return the same sizes with a mean of `rows` rows a group."""

@@ -24,6 +24,7 @@ from jitgen.ops.values import check_values
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
+from jitgen.tuning.choice import with_numerics
 
 
 @frozen
@@ -178,7 +179,7 @@ def _prepare(
         wanted, neighbours = chosen(session, problem, facts.arch, "a")
         family = Family.of(problem, facts, given.expected_m)
     else:  # whatever the rows, it serves, and is never replaced
-        wanted = require_fit(config, facts)
+        wanted = require_fit(config, facts, given.numerics)
         require_bias(wanted, given.bias)
     device, a_scale, types = given.a.device, given.a_scale, facts.operands
     is_ragged = facts.layout is Layout.RAGGED
@@ -216,11 +217,19 @@ class _Hints(Protocol):
         """Whether to choose for the least latency."""
         ...
 
+    @property
+    def numerics(self) -> str | None:
+        """What is promised of the bits of a row."""
+        ...
+
 
 def problem_of(facts: Facts, given: _Hints, *, bias: bool = False) -> Problem:
-    """Return what is chosen for; unless told, groups share the rows and masked ones are full."""
+    """
+    Return what is chosen for; unless told, groups share the rows and masked ones are full. Numerics
+    that the process asks for are the call's own, so that what is recorded asks for them, too.
+    """
     rows = facts.rows * facts.groups if facts.layout is Layout.MASKED else facts.rows
-    return Problem(
+    problem = Problem(
         layout=facts.layout,
         groups=facts.groups,
         m=rows if given.expected_m is None else given.expected_m * facts.groups,
@@ -231,21 +240,23 @@ def problem_of(facts: Facts, given: _Hints, *, bias: bool = False) -> Problem:
         out_dtype=facts.operands.out_dtype,
         scale_granularity=facts.operands.scale_granularity,
         min_latency=given.min_latency,
+        numerics=given.numerics,  # type: ignore[arg-type]  # a word, which becomes one
         a_scale_granularity=facts.operands.a_scale_granularity,
         b_layout=facts.operands.b_layout,
         bias=bias,
     )
+    return with_numerics(problem)  # type: ignore[no-any-return]
 
 
-def require_fit(asked: object, facts: Facts) -> KernelConfig:
+def require_fit(asked: object, facts: Facts, numerics: str | None) -> KernelConfig:
     """
     Return the config that a caller has `asked` for, which is legal and made for tensors like these.
 
     Raises:
-        InputError: It is no config, or one for other tensors.
+        InputError: It is no config, or one for other tensors, or `numerics` do not allow it.
         UnsupportedConfig: The target cannot run it.
     """
-    config: KernelConfig = forced(asked, KernelConfig, facts.arch)
+    config: KernelConfig = forced(asked, KernelConfig, facts.arch, numerics)
     if config.layout is not facts.layout or config.operands != facts.operands:
         raise InputError(
             "config",

@@ -24,7 +24,13 @@ from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm_wgrad.call import grouped_gemm_wgrad
 
 
-def of_rows(dy: Tensor, b: Tensor, groups: Mapping[str, Tensor], expected_m: int | None) -> Tensor:
+def of_rows(
+    dy: Tensor,
+    b: Tensor,
+    groups: Mapping[str, Tensor],
+    expected_m: int | None,
+    numerics: str | None = None,
+) -> Tensor:
     """
     Return the gradient of a, with the type of b: 0 in rows of no group.
 
@@ -33,10 +39,17 @@ def of_rows(dy: Tensor, b: Tensor, groups: Mapping[str, Tensor], expected_m: int
         b: (G, N, K), the weights.
         groups: The argument that says which rows belong to which group, by its name.
         expected_m: How many rows a group is expected to have.
+        numerics: Those of the product.
     """
     da = dy.new_zeros((*dy.shape[:-1], b.shape[-1]), dtype=b.dtype)
     dy, turned = _readable(dy, b.dtype), b.transpose(1, 2)
-    return grouped_gemm(dy, turned, **groups, out=da, expected_m=expected_m)  # type: ignore[arg-type]
+    return grouped_gemm(
+        *(dy, turned),
+        **groups,  # type: ignore[arg-type]
+        out=da,
+        expected_m=expected_m,
+        numerics=numerics,
+    )
 
 
 def of_weights(

@@ -220,7 +220,7 @@ def _prepare(
             if found is not None and found.is_unpacked:
                 return _unpacked(facts, found, session), family, rows
     else:
-        wanted = require_fit(config, facts)
+        wanted = require_fit(config, facts, given.numerics)
         require_bias(wanted, given.bias)
     function, served = nothing, wanted
     if rows:

@@ -53,6 +53,7 @@ class PreparedArguments(NamedTuple):
     out_dtype: torch.dtype | None
     expected_m: int | None
     min_latency: bool | None = None
+    numerics: str | None = None
 
     @property
     def groups(self) -> Tensor | None:

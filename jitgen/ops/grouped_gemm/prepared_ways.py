@@ -11,7 +11,8 @@ per 32.
 
 All of the weights are unpacked at once: which rows belong to which group is known on the device
 alone, so that no call could multiply a part of the groups with a part of a. Where that takes more
-memory than JITGEN_MAX_WORKSPACE allows, weights are not unpacked.
+memory than JITGEN_MAX_WORKSPACE allows, weights are not unpacked. Nor are they with invariant
+numerics: the two ways differ in their sums, and the rows of a call decide between them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from jitgen.config import Arch, BLayout, Config, DType, ScaleGranularity
+from jitgen.config import Arch, BLayout, Config, DType, Numerics, ScaleGranularity
 from jitgen.errors import UnsupportedConfig
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import Problem
@@ -30,7 +31,7 @@ from jitgen.settings import settings
 from jitgen.targets import devices
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import rules, target
-from jitgen.tuning.choice import Choice
+from jitgen.tuning.choice import Choice, numerics_of
 
 _OP = UnpackWeightsProblem.op
 _LAYOUTS = (BLayout.EXACT1, BLayout.FOLDED1)
@@ -124,7 +125,7 @@ def ways(
     """
     Return what both ways take for `problem`; None where there is only one.
 
-    Weights are unpacked for e4m3 activations with scales of rows.
+    Weights are unpacked for e4m3 activations with scales of rows, if numerics are not invariant.
 
     Args:
         problem: The sizes, with prepared weights.
@@ -137,6 +138,8 @@ def ways(
     """
     found = default_arch() if arch is None else Arch.parse(arch)
     if not _can_be_unpacked(problem) or _OP not in target(found).operations:
+        return None
+    if numerics_of(problem) is Numerics.INVARIANT:
         return None
     rows = problem.n * problem.groups
     weights = UnpackWeightsProblem(

@@ -42,13 +42,15 @@ def grouped_gemm(  # noqa: PLR0913  # the arguments of the real one
     out_dtype: torch.dtype | None = None,
     expected_m: int | None = None,  # noqa: ARG001  # as in the real one
     min_latency: bool | None = None,  # noqa: ARG001
+    numerics: str | None = None,  # noqa: ARG001
     config: KernelConfig | None = None,  # noqa: ARG001  # likewise
 ) -> Tensor:
     """
     Return what `jitgen.grouped_gemm` returns for the same arguments, computed slowly and plainly.
 
     Waits for the device, and checks less than the kernels do. Rows of no group are 0, or untouched
-    where `out` is given. `expected_m`, `min_latency` and `config` change nothing.
+    where `out` is given. `expected_m`, `min_latency`, `numerics` and `config`
+    change nothing.
     """
     groups = {"offs": offs, "m_indices": m_indices, "masked_m": masked_m}
     scales = {"a_scale": a_scale, "b_scale": b_scale, "alpha": alpha, "bias": bias}

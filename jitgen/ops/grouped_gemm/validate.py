@@ -41,6 +41,7 @@ from jitgen.runtime.devices import Device
 from jitgen.runtime.session import Session
 from jitgen.targets.gemm import Space
 from jitgen.targets.legality import rules, size_refusal
+from jitgen.tuning.numerics import require_word
 
 _OP = "grouped_gemm"
 _TRAINED = (torch.bfloat16, torch.float32)
@@ -63,6 +64,7 @@ class Arguments(NamedTuple):
     expected_m: int | None
     min_latency: bool | None = None
     bias: Tensor | None = None
+    numerics: str | None = None
 
     @property
     def groups(self) -> Tensor | None:
@@ -253,6 +255,8 @@ def check_the_rest(given: Any, n: int, *, has_memory: bool) -> None:
         raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")
     if given.min_latency is not None and type(given.min_latency) is not bool:
         raise InputError("min_latency", f"must be True, False or None (got {given.min_latency!r})")
+    if given.numerics is not None:
+        require_word(given.numerics)
 
 
 def _space(arch: Arch) -> Space:

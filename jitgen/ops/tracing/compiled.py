@@ -86,6 +86,7 @@ def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
     out_dtype: torch.dtype | None,
     expected_m: int | None,
     min_latency: bool | None,
+    numerics: str | None,
     config: KernelConfig | Override | None,
 ) -> Tensor:
     """Call the operation, which is all that the graph holds."""
@@ -104,14 +105,16 @@ def grouped_gemm(  # noqa: PLR0913, PLR0917  # as the public one
             out_dtype=out_dtype,
             expected_m=expected_m,
             min_latency=min_latency,
+            numerics=numerics,
         )
         return prepared.call(given, None if config is None else _name(config, a.device))
     tensors = (a, b, a_scale, b_scale, offs, m_indices, masked_m, alpha)
     name = None if config is None else _name(config, a.device)
+    rest = (out_dtype, expected_m, min_latency, name, bias, numerics)
     if out is None:
-        result: Tensor = operation(*tensors, out_dtype, expected_m, min_latency, name, bias)
+        result: Tensor = operation(*tensors, *rest)
         return result
-    operation_out(out, *tensors, out_dtype, expected_m, min_latency, name, bias)
+    operation_out(out, *tensors, *rest)
     return out
 
 

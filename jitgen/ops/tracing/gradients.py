@@ -85,6 +85,7 @@ class _Product(_SingleLevelFunction):
         ctx.names, ctx.num_groups, ctx.expected_m = list(named), b.shape[0], named["expected_m"]
         ctx.dtype = a.dtype
         ctx.groups, ctx.session = tuple(groups), current.get()
+        ctx.numerics = named["numerics"]
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None, *groups.values())
 
     @staticmethod
@@ -94,8 +95,9 @@ class _Product(_SingleLevelFunction):
         a, b, *tensors = ctx.saved_tensors
         groups = dict(zip(ctx.groups, tensors, strict=True))
         with torch.no_grad(), ctx.session.active():  # another thread may be here
-            da = None if b is None else gradients.of_rows(dy, b, groups, ctx.expected_m)
-            db = dbias = None
+            da = db = dbias = None
+            if b is not None:
+                da = gradients.of_rows(dy, b, groups, ctx.expected_m, ctx.numerics)
             of_groups = ctx.num_groups, groups, ctx.expected_m
             if a is not None:
                 db = gradients.of_weights(dy, a, *of_groups)

@@ -29,7 +29,7 @@ _ARGUMENTS = (
     "Tensor a, Tensor b, Tensor? a_scale=None, Tensor? b_scale=None, Tensor? offs=None, "
     "Tensor? m_indices=None, Tensor? masked_m=None, Tensor? alpha=None, "
     "ScalarType? out_dtype=None, SymInt? expected_m=None, bool? min_latency=None, "
-    "str? config=None, Tensor? bias=None"
+    "str? config=None, Tensor? bias=None, str? numerics=None"
 )
 
 _NAMES = tuple(part.split("=")[0].split()[-1] for part in _ARGUMENTS.split(", "))
@@ -46,7 +46,8 @@ def record(given: Arguments, config: KernelConfig | Override | None) -> Tensor:
     if not torch._C._is_tracing():  # its sizes are tensors; the operation itself sees numbers
         _check(given, config)
     name = name_of(config, given.a.device)
-    rest = (given.out_dtype, given.expected_m, given.min_latency, name, given.bias)
+    chosen_by = (given.expected_m, given.min_latency, name)
+    rest = (given.out_dtype, *chosen_by, given.bias, given.numerics)
     tensors = (given.a, given.b, given.a_scale, given.b_scale)
     groups = (given.offs, given.m_indices, given.masked_m)
     if given.out is None:
@@ -102,7 +103,7 @@ def _check(given: Arguments, config: KernelConfig | Override | None) -> None:
             raise
     else:
         if config is not None:
-            require_bias(require_fit(config, facts), given.bias)
+            require_bias(require_fit(config, facts, given.numerics), given.bias)
 
 
 def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
@@ -120,6 +121,7 @@ def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
     min_latency: bool | None = None,
     config: str | None = None,
     bias: Tensor | None = None,
+    numerics: str | None = None,
 ) -> dict[str, Any]:
     """Return what the public function takes; torch leaves out what is the schema's default."""
     return {
@@ -136,6 +138,7 @@ def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
         "expected_m": expected_m,
         "min_latency": min_latency,
         "bias": bias,
+        "numerics": numerics,
         "config": None if config is None else config_of(config, a.device),
     }
 

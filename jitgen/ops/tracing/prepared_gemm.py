@@ -28,7 +28,7 @@ _ARGUMENTS = (
     "Tensor a, Tensor b, Tensor b_factor, int n, str b_layout, Tensor? a_scale=None, "
     "Tensor? offs=None, Tensor? m_indices=None, Tensor? masked_m=None, Tensor? bias=None, "
     "ScalarType? out_dtype=None, SymInt? expected_m=None, bool? min_latency=None, "
-    "str? config=None, int? row_spread=None"
+    "str? config=None, int? row_spread=None, str? numerics=None"
 )
 
 
@@ -50,7 +50,8 @@ def call(given: PreparedArguments, config: str | None) -> Tensor:
     a, b = given.a, given.b
     weights = (b.values, b.factor, b.n, str(b.layout))
     groups = (given.offs, given.m_indices, given.masked_m)
-    rest = (given.bias, given.out_dtype, given.expected_m, given.min_latency, config, b.row_spread)
+    chosen_by = (given.expected_m, given.min_latency, config)
+    rest = (given.bias, given.out_dtype, *chosen_by, b.row_spread, given.numerics)
     if given.out is None:
         result: Tensor = operation(a, *weights, given.a_scale, *groups, *rest)
         return result
@@ -78,7 +79,7 @@ def _check(
             raise
         return None
     if config is not None:
-        require_bias(require_fit(config, facts), given.bias)
+        require_bias(require_fit(config, facts, given.numerics), given.bias)
     return facts.shape
 
 
@@ -99,6 +100,7 @@ def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
     min_latency: bool | None = None,
     config: str | None = None,
     row_spread: int | None = None,
+    numerics: str | None = None,
 ) -> tuple[PreparedArguments, KernelConfig | Override | None]:
     """Return what the eager function takes; torch leaves out what is the schema's default."""
     weights = PreparedWeights(
@@ -123,6 +125,7 @@ def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
         out_dtype=out_dtype,
         expected_m=expected_m,
         min_latency=min_latency,
+        numerics=numerics,
     )
     return given, None if config is None else config_of(config, a.device)
 

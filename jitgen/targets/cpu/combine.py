@@ -10,6 +10,7 @@ from jitgen import templates
 from jitgen.frozen import frozen
 from jitgen.ops.combine.config import CombineConfig, CombineProblem, Tiling
 from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
+from jitgen.targets.sums import SumOrder
 
 _VALUE_US = 1.5e-3
 """One value that is added, on one core of a cloud x86-64 server."""
@@ -36,6 +37,13 @@ class Combine:
     generation = 1
     alignment = 1
     row_edges: tuple[int, ...] = (1,)
+    sums = SumOrder(
+        words="expert by expert, as the token lists them; what is shared last",
+        free=(
+            "has_shared",
+            "tiling",
+        ),
+    )
 
     def derive(self, config: CombineConfig) -> CpuCombineDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

@@ -27,6 +27,7 @@ from jitgen.targets.gemm import (
     traffic,
 )
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
+from jitgen.targets.sums import SumOrder
 
 _MULTIPLY_US = 2.2e-3
 """One k of a block of 4 x 16 partial sums, on one core of a cloud x86-64 server with AVX-512."""
@@ -84,6 +85,20 @@ class GroupedGemm:
     generation = 1
     alignment = 1
     row_edges: tuple[int, ...] = _ROWS
+    sums = SumOrder(
+        words="k by k within 128 of K, then block by block",
+        free=(
+            "layout",
+            "operands",
+            "epilogue",
+            "tile",
+            "cluster",
+            "pipeline",
+            "schedule.raster",
+            "schedule.use_pdl",
+            "schedule.stream_b",
+        ),
+    )
     space = Space(
         tile_m=(8, 16, 32, 64),
         tile_n=(16, 32, 64, 128),

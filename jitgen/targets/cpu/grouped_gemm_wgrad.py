@@ -12,6 +12,7 @@ from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, Grouped
 from jitgen.targets import wgrad_space
 from jitgen.targets.cpu.grouped_gemm import CpuDerived
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
+from jitgen.targets.sums import SumOrder
 from jitgen.targets.wgrad_space import WgradSpace
 
 _MULTIPLY_US = 2.2e-3
@@ -36,6 +37,19 @@ class GroupedGemmWgrad:
     generation = 1
     alignment = 1
     row_edges: tuple[int, ...] = (1,)
+    sums = SumOrder(
+        words="row by row of the group",
+        free=(
+            "layout",
+            "a_dtype",
+            "out_dtype",
+            "tile",
+            "cluster",
+            "num_ab_stage",
+            "raster",
+            "use_pdl",
+        ),
+    )
     space = WgradSpace(
         operands=(
             (DType.BF16, DType.BF16),

@@ -12,6 +12,7 @@ from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProble
 from jitgen.targets import fc2_space
 from jitgen.targets.cpu.grouped_gemm import CpuDerived, GroupedGemm
 from jitgen.targets.protocol import Candidate, Device, Template
+from jitgen.targets.sums import SumOrder
 
 _MULTIPLY_US = 2.2e-3
 """One k of a block of 4 x 16 partial sums, as for the grouped GEMM."""
@@ -59,6 +60,18 @@ class MoeFc2Dense:
     generation = 1
     alignment = 1
     row_edges: tuple[int, ...] = _ROWS
+    sums = SumOrder(
+        words="expert by expert, each k by k within 128 of K, block by block",
+        free=(
+            "operands",
+            "tile",
+            "cluster",
+            "pipeline",
+            "schedule.raster",
+            "schedule.use_pdl",
+            "schedule.stream_b",
+        ),
+    )
     space = _Parts.space
     parts = _Parts()
 

@@ -18,6 +18,7 @@ from jitgen.ops.permute_quantize.config import (
 )
 from jitgen.targets import permute_space
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
+from jitgen.targets.sums import SumOrder
 
 _VALUE_US = 2e-3
 """One value: read, quantised and stored, on one core of a cloud x86-64 server."""
@@ -43,6 +44,17 @@ class PermuteQuantize:
     generation = 1
     alignment = 1
     row_edges: tuple[int, ...] = (1,)
+    sums = SumOrder(
+        words="nothing: scales are maxima",
+        free=(
+            "layout",
+            "format",
+            "walk",
+            "power_of_two",
+            "rounding",
+            "tiling",
+        ),
+    )
 
     def derive(self, config: PermuteQuantizeConfig) -> CpuPermuteDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

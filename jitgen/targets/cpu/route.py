@@ -12,6 +12,7 @@ from jitgen.frozen import frozen
 from jitgen.ops.route.config import RouteConfig, RouteProblem, Tiling
 from jitgen.targets import route_space
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
+from jitgen.targets.sums import SumOrder
 
 _SCORE_US = 4e-3
 """One score, and one look at it for one of the chosen, on one core of a cloud x86-64 server."""
@@ -39,6 +40,17 @@ class Route:
     generation = 1
     alignment = 1
     row_edges: tuple[int, ...] = (1,)
+    sums = SumOrder(
+        words="a token's experts, in their order",
+        free=(
+            "scoring",
+            "scores_dtype",
+            "bias",
+            "grouped",
+            "experts",
+            "tiling",
+        ),
+    )
 
     def derive(self, config: RouteConfig) -> CpuRouteDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

@@ -17,6 +17,7 @@ from jitgen.ops.silu_mul_quantize.config import (
 )
 from jitgen.targets import silu_space
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
+from jitgen.targets.sums import SumOrder
 
 _VALUE_US = 3e-3
 """One result: activated, quantised and stored, on one core of a cloud x86-64 server."""
@@ -47,6 +48,17 @@ class SiluMulQuantize:
     generation = 1
     alignment = 1
     row_edges: tuple[int, ...] = (1,)
+    sums = SumOrder(
+        words="nothing: scales are maxima",
+        free=(
+            "layout",
+            "scale_granularity",
+            "activation",
+            "interleaved",
+            "power_of_two",
+            "tiling",
+        ),
+    )
 
     def derive(self, config: SiluMulQuantizeConfig) -> CpuSiluDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

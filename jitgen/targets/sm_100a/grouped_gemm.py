@@ -13,6 +13,7 @@ from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
 from jitgen.targets.sm_100a import candidates, cost
 from jitgen.targets.sm_100a.rules import Sm100Rules
 from jitgen.targets.sm_100a.sizes import UNPACKED_K
+from jitgen.targets.sums import SumOrder
 
 _PARAMETERS = frozenset(
     (
@@ -36,6 +37,24 @@ class GroupedGemm(Sm100Rules):
     row_edges: tuple[int, ...] = (
         *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512),
         *(640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 6144, 8192),
+    )
+    sums = SumOrder(
+        words=(
+            "blocks of 128 bytes along K from the first on; block scales promote the sums "
+            "of each, all others stay in tensor memory"
+        ),
+        free=(
+            "layout",
+            "operands",
+            "epilogue",
+            "tile",
+            "cluster",
+            "pipeline",
+            "schedule.raster",
+            "schedule.use_pdl",
+            "schedule.stream_b",
+            "schedule.two_cta",
+        ),
     )
 
     def __init__(self, arch: str) -> None:

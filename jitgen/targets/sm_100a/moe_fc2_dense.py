@@ -26,6 +26,7 @@ from jitgen.targets.sm_100a.sizes import (
     has_atoms,
     scale_box,
 )
+from jitgen.targets.sums import SumOrder
 
 _SCANNED_ROWS = 1024
 """Values of alpha that the plan warp has under way at once: 32 of a lane, in registers."""
@@ -147,6 +148,19 @@ class MoeFc2Dense:
     row_edges: tuple[int, ...] = (
         *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 384),
         *(512, 768, 1024, 2048, 4096),
+    )
+    sums = SumOrder(
+        words="expert by expert, each in blocks of 128 bytes along K from the first on",
+        free=(
+            "operands",
+            "tile",
+            "cluster",
+            "pipeline",
+            "schedule.raster",
+            "schedule.use_pdl",
+            "schedule.stream_b",
+            "schedule.two_cta",
+        ),
     )
     space = _Parts.space
 

@@ -12,6 +12,7 @@ from jitgen.targets.gemm import check_vectors
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of
 from jitgen.targets.sm_120a import candidates, cost, static
 from jitgen.targets.sm_120a.rules import Sm120Rules
+from jitgen.targets.sums import SumOrder
 
 _PARAMETERS = frozenset(
     (
@@ -33,6 +34,23 @@ class GroupedGemm(Sm120Rules):
     row_edges: tuple[int, ...] = (
         *(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512),
         *(640, 768, 1024, 1280, 1536, 2048, 3072, 4096, 6144, 8192),
+    )
+    sums = SumOrder(
+        words=(
+            "instruction by instruction along K from the first on; block scales promote every 128"
+        ),
+        free=(
+            "layout",
+            "operands",
+            "epilogue",
+            "tile",
+            "cluster",
+            "pipeline",
+            "schedule.raster",
+            "schedule.use_pdl",
+            "schedule.stream_b",
+            "schedule.safe_selectors",
+        ),
     )
 
     def __init__(self, arch: str) -> None:

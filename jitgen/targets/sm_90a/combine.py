@@ -12,6 +12,7 @@ from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refus
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.streams import WARP, StreamDerived, registers_of, threads_of
 from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
+from jitgen.targets.sums import SumOrder
 
 VECTOR = 8
 """Columns that a lane takes: 16 bytes."""
@@ -60,6 +61,13 @@ class Combine:
     generation = 1
     alignment = 16
     row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+    sums = SumOrder(
+        words="expert by expert, as the token lists them; what is shared last",
+        free=(
+            "has_shared",
+            "tiling",
+        ),
+    )
 
     def derive(self, config: CombineConfig) -> StreamDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

@@ -32,6 +32,7 @@ class GroupedGemm:
     generation = PlainGemm.generation
     alignment = PlainGemm.alignment
     row_edges = PlainGemm.row_edges
+    sums = PlainGemm.sums  # prepared weights change how products come about, not their order
     space = PlainGemm.space._replace(prepared=Fp4Gemm.space.prepared)  # what calls may ask for
     spaces = (PlainGemm.space, Fp4Gemm.space)
 

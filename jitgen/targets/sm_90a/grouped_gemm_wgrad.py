@@ -20,6 +20,7 @@ from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refus
 from jitgen.targets.sm_90a import wgrad_cost
 from jitgen.targets.sm_90a.devices import fit_of
 from jitgen.targets.sm_90a.rules import MAX_PLAIN_REGISTERS, MAX_STAGES, ROW_BYTES, SMEM_BYTES
+from jitgen.targets.sums import SumOrder
 from jitgen.targets.wgrad_space import WgradSpace
 
 TILE_K = 64
@@ -105,6 +106,19 @@ class GroupedGemmWgrad:
     generation = 1
     alignment = 16  # the TMA unit's grain
     row_edges: tuple[int, ...] = (16, 64, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192)
+    sums = SumOrder(
+        words="row by row of the group, in the tensor cores",
+        free=(
+            "layout",
+            "a_dtype",
+            "out_dtype",
+            "tile",
+            "cluster",
+            "num_ab_stage",
+            "raster",
+            "use_pdl",
+        ),
+    )
     space = WgradSpace(
         operands=((DType.BF16, DType.BF16), (DType.BF16, DType.F32)),
         tile_m=(64, 128, 256),

@@ -17,6 +17,7 @@ from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
 from jitgen.targets.sm_90a import fc2_cost
 from jitgen.targets.sm_90a.devices import fit_of
 from jitgen.targets.sm_90a.rules import SCALE_CHUNK, Sm90Derived, Sm90Rules
+from jitgen.targets.sums import SumOrder
 
 SCANNED_ROWS = {64: 512, 128: 256}
 """
@@ -125,6 +126,21 @@ class MoeFc2Dense:
     row_edges: tuple[int, ...] = (
         *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 384),
         *(512, 768, 1024, 2048, 4096),
+    )
+    sums = SumOrder(
+        words=(
+            "expert by expert, each in blocks of 128 along K, which are promoted one after "
+            "the other"
+        ),
+        free=(
+            "operands",
+            "tile",
+            "cluster",
+            "pipeline",
+            "schedule.raster",
+            "schedule.use_pdl",
+            "schedule.stream_b",
+        ),
     )
     space = _Parts.space
     parts = _Parts()

@@ -20,6 +20,7 @@ from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refus
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.streams import WARP, StreamDerived, registers_of, threads_of
 from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
+from jitgen.targets.sums import SumOrder
 
 COLUMNS = 16
 """What K is a multiple of: the GEMMs that read the results take 16 bytes of e4m3, too."""
@@ -147,6 +148,17 @@ class PermuteQuantize:
     generation = 1
     alignment = 16
     row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+    sums = SumOrder(
+        words="nothing: scales are maxima",
+        free=(
+            "layout",
+            "format",
+            "walk",
+            "power_of_two",
+            "rounding",
+            "tiling",
+        ),
+    )
 
     def derive(self, config: PermuteQuantizeConfig) -> StreamDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

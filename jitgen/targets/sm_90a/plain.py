@@ -14,6 +14,7 @@ from jitgen.targets.protocol import Candidate, Device, Template
 from jitgen.targets.sm_90a import candidates, cost
 from jitgen.targets.sm_90a.devices import H100, H200, fit_of
 from jitgen.targets.sm_90a.rules import Sm90Rules
+from jitgen.targets.sums import SumOrder
 
 _PARAMETERS = frozenset(
     (
@@ -37,6 +38,22 @@ class PlainGemm(Sm90Rules):
         *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512),
         *(640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 7168),
         *(8192, 10_240, 12_288, 16_384, 24_576, 32_768),
+    )
+    sums = SumOrder(
+        words="blocks of 128 bytes along K from the first on, in instructions of 32; sums of e4m3 "
+        "are promoted at the same values of K",
+        free=(
+            "layout",
+            "operands",
+            "epilogue",
+            "tile",
+            "cluster",
+            "pipeline",
+            "schedule.raster",
+            "schedule.use_pdl",
+            "schedule.stream_b",
+            "schedule.early_b",
+        ),
     )
 
     def nearest(self, config: KernelConfig) -> KernelConfig | None:

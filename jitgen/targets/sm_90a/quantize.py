@@ -20,6 +20,7 @@ from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refus
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.streams import WARP, StreamDerived, registers_of, threads_of
 from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
+from jitgen.targets.sums import SumOrder
 
 COLUMNS = 16
 """What K is a multiple of: the GEMMs that read the results take 16 bytes of e4m3, too."""
@@ -93,6 +94,15 @@ class Quantize:
     generation = 1
     alignment = 16
     row_edges: tuple[int, ...] = (1, 8, 32, 128, 512, 2048, 8192, 32768)
+    sums = SumOrder(
+        words="nothing: scales are maxima",
+        free=(
+            "layout",
+            "format",
+            "rounding",
+            "tiling",
+        ),
+    )
 
     def derive(self, config: QuantizeConfig) -> StreamDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

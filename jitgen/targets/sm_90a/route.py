@@ -14,6 +14,7 @@ from jitgen.targets import route_space
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.spaces import check_sides, tilings
+from jitgen.targets.sums import SumOrder
 
 LANES = 32
 _SIDES = {"threads": (128, 256, 512, 1024), "cluster": (1, 2, 4, 8)}
@@ -89,6 +90,17 @@ class Route:
     alignment = 1
     shared_bytes = _SHARED_BYTES
     row_edges: tuple[int, ...] = (8, 16, 64, 128, 256, 1024, 4096, 16384)
+    sums = SumOrder(
+        words="a token's experts, in the lanes of a warp and then across them",
+        free=(
+            "scoring",
+            "scores_dtype",
+            "bias",
+            "grouped",
+            "experts",
+            "tiling",
+        ),
+    )
 
     def derive(self, config: RouteConfig) -> Sm90RouteDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

@@ -20,6 +20,7 @@ from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refus
 from jitgen.targets.sm_90a.devices import H200, silu_fit_of
 from jitgen.targets.sm_90a.streams import StreamDerived, registers_of, threads_of
 from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
+from jitgen.targets.sums import SumOrder
 
 VECTOR = 8
 """Columns that a thread takes at once: 16 bytes of gates and 16 of ups."""
@@ -116,6 +117,17 @@ class SiluMulQuantize:
         8192,
         32768,
         131072,
+    )
+    sums = SumOrder(
+        words="nothing: scales are maxima",
+        free=(
+            "layout",
+            "scale_granularity",
+            "activation",
+            "interleaved",
+            "power_of_two",
+            "tiling",
+        ),
     )
 
     def derive(self, config: SiluMulQuantizeConfig) -> StreamDerived:

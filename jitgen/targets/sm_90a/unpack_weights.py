@@ -15,6 +15,7 @@ from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refus
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.streams import registers_of
 from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
+from jitgen.targets.sums import SumOrder
 
 LAYOUTS = (BLayout.EXACT1, BLayout.FOLDED1)
 """What is unpacked to e4m3: wide1 is for bfloat16 activations, beside which that is of no use."""
@@ -65,6 +66,13 @@ class UnpackWeights:
     generation = 1
     alignment = 16
     row_edges: tuple[int, ...] = (256, 1024, 4096, 16384)
+    sums = SumOrder(
+        words="nothing: each value is decoded by itself",
+        free=(
+            "b_layout",
+            "tiling",
+        ),
+    )
 
     def derive(self, config: UnpackWeightsConfig) -> Sm90UnpackDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

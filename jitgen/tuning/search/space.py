@@ -30,6 +30,7 @@ from jitgen.targets.legality import check, rules
 from jitgen.text import shown
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
+from jitgen.tuning.numerics import regardless
 from jitgen.tuning.record import problem_json
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def plan(
         ConfigError: There is no such field, or a value is not allowed; or nothing is legal.
         UnsupportedConfig: The target has no kernel for `problem`.
     """
-    choice = select(problem, arch, use_measured=False)
+    choice = select(regardless(problem), arch, use_measured=False)
     found = dict.fromkeys(_part(_like(choice.config, arch), part))
     legal = [config for config in found if check(config, arch)]
     if not legal:

@@ -22,6 +22,7 @@ from jitgen.targets import legality
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.choice import bucket
+from jitgen.tuning.numerics import regardless
 from jitgen.tuning.record import Table, TuningRecord
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _obstacle(record: TuningRecord, arch: Arch) -> str:
     """Return why `record` cannot decide anything here; an empty reason if it can."""
     if bucket(record.problem, arch) != record.problem:
         return "this version of jitgen chooses for other numbers of rows"
-    candidates = select(record.problem, arch, use_measured=False).candidates
+    candidates = select(regardless(record.problem), arch, use_measured=False).candidates
     if record.winner not in {candidate.config.name(arch) for candidate in candidates}:
         return f"this version of jitgen does not choose {record.winner}"
     return ""

@@ -15,10 +15,12 @@ from jitgen.runtime import prewarm as compiling
 from jitgen.runtime.session import current, select
 from jitgen.settings import settings
 from jitgen.targets.devices import default_arch
+from jitgen.targets.protocol import Candidate
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
-from jitgen.tuning.choice import bucket
+from jitgen.tuning.choice import bucket, unasked
 from jitgen.tuning.measure.errors import NoDevice
+from jitgen.tuning.numerics import regardless
 from jitgen.tuning.record import TuningRecord
 from jitgen.tuning.search.bench import Bench, Measurements, NotMeasured
 from jitgen.tuning.search.process import Stuck
@@ -46,8 +48,10 @@ def buckets_of(
         raise ConfigError(
             f"only {Problem.op} can be measured, not {others[0]}, which the model alone chooses for"
         )
-    counts = calls or {}
-    every = {bucket(problem, arch) for problem in problems}
+    counts: dict[Any, float] = {}
+    for problem, count in (calls or {}).items():
+        counts[unasked(problem)] = counts.get(unasked(problem), 0.0) + count
+    every = {unasked(bucket(problem, arch)) for problem in problems}
     return sorted(every, key=lambda each: (-counts.get(each, 0.0), each.kind))
 
 
@@ -168,9 +172,7 @@ class _Run:
     def configs(self, problems: list[Problem]) -> list[KernelConfig]:
         """Return every config to try for `problems`; what is tried again is readmitted."""
         found = dict.fromkeys(
-            candidate.config
-            for problem in problems
-            for candidate in select(problem, self._arch, use_measured=False).candidates
+            candidate.config for problem in problems for candidate in self._candidates(problem)
         )
         if self._again:
             for config in found:
@@ -255,5 +257,8 @@ class _Run:
 
     def _names(self, problem: Problem) -> list[str]:
         """Return the names of all that may be chosen for `problem`, the model's choice first."""
-        candidates = select(problem, self._arch, use_measured=False).candidates
-        return [candidate.config.name(self._arch) for candidate in candidates]
+        return [candidate.config.name(self._arch) for candidate in self._candidates(problem)]
+
+    def _candidates(self, problem: Problem) -> tuple[Candidate, ...]:
+        """Return all that may be chosen, whoever asks for numerics that leave some out."""
+        return select(regardless(problem), self._arch, use_measured=False).candidates

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jitgen.targets.protocol import Candidate, Device, HostLevel, Template, refuse_unless
+from jitgen.targets.sums import SumOrder
 from jitgen_acme.operation import RowsConfig, RowsProblem
 
 VECTORS = (1, 4, 8, 16)
@@ -26,6 +27,7 @@ class ScaleRows:
     generation = 1
     alignment = 4
     row_edges = (16, 256)
+    sums = SumOrder(words="nothing: each value is scaled by itself", free=("vector",))
 
     def derive(self, config: RowsConfig) -> RowsDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

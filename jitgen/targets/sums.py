@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+In which order kernels add up, as a property of their configs.
+
+Float32 sums depend on their order. Two kernels give a row the same bits, whatever stands around it,
+if each of its values is added up in the same order: the same products in one instruction, the same
+instructions one after the other, the same promotions between. What a config changes besides, which
+CTA does it and when, changes no bit.
+
+So a target says which fields of a config are of that harmless kind, and every other field has to be
+at its default. A field that is new is no harmless one until somebody says so, and proves it:
+`tests/invariance.py` compares the bits of all that claim one order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from jitgen.config.config import Part
+
+
+class SumOrder(NamedTuple):
+    """
+    The one order in which kernels of an operation add up on a target.
+
+    Attributes:
+        words: What it is.
+        free: Fields of a config that do not touch it, and those that a call's tensors and words
+            settle; a part's name stands for all of its fields: ``tile``, ``schedule.raster``.
+    """
+
+    words: str
+    free: tuple[str, ...]
+
+    def departure(self, config: Part) -> str:
+        """
+        Return the first field by which `config` adds up otherwise, with what it would have to be;
+        empty where the order is this one.
+        """
+        for path, value, usual in _fields(config, ""):
+            is_free = any(path == free or path.startswith(f"{free}.") for free in self.free)
+            if value != usual and not is_free:
+                return f"{path}={value} where {usual} keeps the order"
+        return ""
+
+
+def _fields(part: Part, prefix: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the fields of a part and of its parts: path, value, default."""
+    for spec in dataclasses.fields(part):  # type: ignore[arg-type]
+        value = getattr(part, spec.name)
+        if isinstance(value, Part):
+            yield from _fields(value, f"{prefix}{spec.name}.")
+        else:
+            usual = "nothing" if spec.default is dataclasses.MISSING else spec.default
+            yield f"{prefix}{spec.name}", value, usual

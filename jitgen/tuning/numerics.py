@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which kernels may serve where a row's bits are not to depend on the batch.
+
+The selector chooses by sizes, so the batch chooses the kernel. With invariant numerics it chooses
+among those alone that add up in the one order of their target (`jitgen.targets.sums`): whatever is
+measured, predicted or missing, every row comes out with the same bits. A config that a caller names
+is held to the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from jitgen.config import Arch, Config, Numerics
+from jitgen.errors import InputError
+from jitgen.settings import settings
+from jitgen.targets.legality import rules
+
+
+class Kept(NamedTuple):
+    """
+    What is left of some configs.
+
+    Attributes:
+        configs: Those that keep the order, in theirs.
+        left_out: Why the others do not.
+    """
+
+    configs: tuple[Any, ...]
+    left_out: dict[Any, str]
+
+
+def require_word(numerics: object) -> None:
+    """
+    Require what calls may say that say something: a word.
+
+    Raises:
+        InputError: It is something else.
+    """
+    if numerics not in tuple(Numerics):
+        words = ", ".join(Numerics)
+        raise InputError("numerics", f"must be one of {words}, or None (got {numerics!r})")
+
+
+def regardless(problem: Any) -> Any:
+    """Return `problem` for which every kernel may be chosen: all of them are measured."""
+    return replace(problem, numerics=Numerics.FAST)
+
+
+def keeping(configs: Iterable[Any], arch: Arch, op: str) -> Kept:
+    """Return those of `configs`, kernels of `op`, that add up in the order of `arch`."""
+    departures = {config: rules(arch, op).sums.departure(config) for config in configs}
+    return Kept(
+        configs=tuple(config for config, departure in departures.items() if not departure),
+        left_out={
+            config: f"numerics=invariant: {departure}"
+            for config, departure in departures.items()
+            if departure
+        },
+    )
+
+
+def require_order(config: Config, arch: Arch, numerics: Numerics | str | None) -> None:
+    """
+    Do nothing if a call with such `numerics` may have `config`.
+
+    Raises:
+        InputError: It adds up otherwise.
+    """
+    order = rules(arch, config.op).sums
+    if Numerics(numerics or settings.numerics) is Numerics.FAST:
+        return
+    if not (departure := order.departure(config)):
+        return
+    raise InputError(
+        "config",
+        f"must add up as every {config.op} kernel of {arch} does that numerics=invariant allows, "
+        f"{order.words} (got {config.name(arch)}: {departure}); leave config out, have one "
+        f"that jitgen configs --numerics invariant --arch {arch} lists, or numerics='fast'",
+    )
