@@ -234,7 +234,6 @@ class Chooser:
             return tuned.lookup(of, arch, self._opened, asked)
 
         known = with_twin(problem, lookup(problem), arch, lookup)
-        by_model = _choose(problem, arch, device, device.num_sms, mode)
         by_model = _choose(problem, arch, device, device.num_sms, mode, numerics)
         if mode != _DYNAMIC:
             known = Known(excluded=known.excluded)  # times change nothing
