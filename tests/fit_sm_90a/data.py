@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
-from jitgen.bench.choice.cases import Case
 from jitgen.bench.choice.report import ChoiceReport
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
@@ -61,46 +59,47 @@ TYPES = {"fp8": (DType.E4M3, ScaleGranularity.BLOCK128), "bf16": (DType.BF16, No
 def measured(device: Device, types: str) -> list[Measured]:
     """Return what is known of operands of `types` on `device`."""
     found = [
-        Measured(
-            problem=record.problem,
-            rows=tuple(map(float, row_counts(record.problem))),
-            owned=1.0,  # tuning fills contiguous blocks
-            times=_times(record.times_us),
-        )
+        _measured(record.problem, row_counts(record.problem), record.times_us)
         for record in known.shipped(Arch.SM_90A, device.name).values()
         if _has(record.problem, types)
     ]
     slug = file_of(Arch.SM_90A, device.name).stem
     surveys = (ChoiceReport.read(path) for path in sorted(SURVEYS.glob(f"{slug}-random-*.json")))
-    for each in (timed for report in surveys for timed in report.found):
-        if _has(each.case.problem, types):
-            step = GROUP_ALIGNMENT if each.case.problem.layout is Layout.CONTIGUOUS else 1
-            found.append(
-                Measured(
-                    problem=each.case.asked,
-                    rows=tuple(float(-(-rows // step) * step) for rows in each.case.row_counts),
-                    owned=_owned(each.case),
-                    times=_times(each.times_us),
-                    is_survey=True,
-                )
-            )
+    found += [
+        _measured(each.case.asked, each.case.row_counts, each.times_us, is_survey=True)
+        for report in surveys
+        for each in report.found
+        if _has(each.case.problem, types)
+    ]
     return found
+
+
+def _measured(
+    problem: Problem,
+    counts: Sequence[int],
+    times_us: Mapping[str, float],
+    *,
+    is_survey: bool = False,
+) -> Measured:
+    """Return what was measured with so many rows of each group, before padding."""
+    step, owned = 1, 1.0
+    if problem.layout is Layout.CONTIGUOUS:
+        step = GROUP_ALIGNMENT
+        padded = sum(-(-rows // step) * step for rows in counts)
+        owned = sum(-(-rows // 64) * 64 for rows in counts) / padded
+    return Measured(
+        problem=problem,
+        rows=tuple(float(-(-rows // step) * step) for rows in counts),
+        owned=owned,
+        times=tuple((KernelConfig.parse(name)[0], us) for name, us in times_us.items()),
+        is_survey=is_survey,
+    )
 
 
 def _has(problem: Problem, types: str) -> bool:
     dtype, scales = TYPES[types]
     is_plain = not problem.b_layout.is_prepared and problem.operands.b_dtype is dtype
     return is_plain and scales in (None, problem.scale_granularity)
-
-
-def _owned(case: Case) -> float:
-    if case.problem.layout is not Layout.CONTIGUOUS:
-        return 1.0
-    return sum(-(-rows // 64) * 64 for rows in case.row_counts) / case.asked.m
-
-
-def _times(times_us: Any) -> tuple[tuple[KernelConfig, float], ...]:
-    return tuple((KernelConfig.parse(name)[0], us) for name, us in times_us.items())
 
 
 @contextmanager
