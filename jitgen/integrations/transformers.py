@@ -89,7 +89,8 @@ def experts_forward(
     """
     _refuse_gradients(self, hidden_states)
     chain = chain_of(self, top_k_index.shape[-1])
-    return run(chain, hidden_states.contiguous(), top_k_weights.float(), top_k_index)
+    ids = top_k_index.to(torch.int32)  # numbers of experts, or the one behind the last
+    return run(chain, hidden_states.contiguous(), top_k_weights.float(), ids)
 
 
 def plan(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from importlib.util import find_spec
@@ -165,6 +166,7 @@ class TestVllm:
             get_moe_configs=lambda *sizes: {1: {}} if sizes[0] == 32 else None,
         )
         library = types.SimpleNamespace(silu_and_mul=None, moe_align_block_size=None)
+        monkeypatch.delenv("VLLM_LOGGING_STREAM", raising=False)
         for module in ("fused_moe", "config", "router.grouped_topk_router"):
             monkeypatch.setitem(sys.modules, f"{vllm_triton._PACKAGE}.{module}", made)
         for name in ("_C", "_moe_C"):
@@ -178,6 +180,7 @@ class TestVllm:
         ready.call()
 
         assert operands.check("vllm", ready.result(), ready.weights) < 0.01
+        assert os.environ["VLLM_LOGGING_STREAM"] == "ext://sys.stderr"
         assert ready.note == "vLLM has no table for these sizes on this GPU: its default"
 
     def test_what_it_may_lack(self, experts: Experts, functions: types.SimpleNamespace) -> None:

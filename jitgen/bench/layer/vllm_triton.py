@@ -9,6 +9,7 @@ no such table it takes a default, as it does when it serves, and the case's note
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -90,6 +91,8 @@ def _find(module: str, name: str) -> Any:
     Raises:
         Unavailable: It cannot be imported, or its CUDA operations cannot.
     """
+    # vLLM logs to standard output unless told otherwise, where the JSON goes
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     try:
         found = importlib.import_module(f"{_PACKAGE}.{module}")
     except ImportError as error:

@@ -145,6 +145,7 @@ _LAYER = record(
                     "errors": named(NUMBER, "side"),
                     "steps_us": named(US, "launch"),
                     "missing": _NOTES,
+                    "notes": _NOTES,
                 }
             )
         ),
@@ -185,7 +186,28 @@ _KERNEL = record(
         ),
     }
 )
+_TRANSFORMERS = record(
+    {
+        "suite": TEXT,
+        "ok": OK,
+        "conditions": _CONDITIONS,
+        "cases": items(
+            record(
+                {
+                    "model": TEXT,
+                    "work": record({"texts": COUNT, "prompt": COUNT, "new": COUNT}),
+                    "tokens_per_s": named(NUMBER, "side"),
+                    "spreads": named(NUMBER, "side"),
+                    "errors": named(NUMBER, "side"),
+                    "missing": _NOTES,
+                }
+            )
+        ),
+        "targets": items(_ROW),
+    }
+)
 _OF_OWN = {
+    "transformers": (_TRANSFORMERS, _LISTED),
     "hopper-fp4": (_FP4, _LISTED),
     "layer": (_LAYER, _LISTED),
     "plan": (_PLAN,),
