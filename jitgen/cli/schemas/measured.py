@@ -29,6 +29,7 @@ from jitgen.cli.schemas.words import (
     nullable,
     one_of,
     record,
+    told,
 )
 
 _CONDITIONS = named(TEXT, "what figures depend on")
@@ -185,7 +186,42 @@ _KERNEL = record(
         ),
     }
 )
+_LOST = record(
+    {
+        "case": TEXT,
+        "chosen": NAME,
+        "chosen_us": US,
+        "best": NAME,
+        "best_us": US,
+        "regret": told(NUMBER, "time of the choice over that of the best, less 1"),
+    }
+)
+_CHOICE = record(
+    {
+        "ok": OK,
+        "suite": TEXT,
+        "report_schema": WHOLE,
+        "family": TEXT,
+        "seed": WHOLE,
+        "conditions": _CONDITIONS,
+        "failures": named(REASON, "case"),
+        "kernels": items(NAME),
+        "found": items(
+            record(
+                {
+                    "problem": PROBLEM,
+                    "routing": named(ANY),
+                    "times_us": told(items(items(NUMBER)), "number of a kernel, and its time"),
+                    "took_s": SECONDS,
+                }
+            )
+        ),
+        "rules": named(named(NUMBER), "rule"),
+        "worst": named(items(_LOST), "rule"),
+    }
+)
 _OF_OWN = {
+    "choice": (_CHOICE, record({"suite": TEXT, "kernels": items(NAME)})),
     "hopper-fp4": (_FP4, _LISTED),
     "layer": (_LAYER, _LISTED),
     "plan": (_PLAN,),
