@@ -52,7 +52,7 @@ def command(
             for name in wanted:
                 output.line(name)
 
-        output.result("bench", {"kernels": wanted}, listed)
+        output.result(f"bench {NAME}", {"kernels": wanted}, listed)
         return ExitCode.OK
     found: list[Found] = []
     for each in run(models, WORKS, sides=sides or SIDES, rounds=rounds):
@@ -77,7 +77,7 @@ def command(
         "cases": [each.to_json() for each in found],
         "targets": [row.to_json() for row in rows],
     }
-    output.result("bench", document, human)
+    output.result(f"bench {NAME}", document, human)
     for failure in failures:
         output.error("WrongResult", failure)
     return ExitCode.OK if is_good else ExitCode.FAILED
