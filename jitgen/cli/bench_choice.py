@@ -14,11 +14,11 @@ from jitgen.bench.choice.cases import FAMILIES, Case, kernels_of
 from jitgen.bench.choice.report import ChoiceReport, Regret, regrets, summary
 from jitgen.cli.options import ARCH, with_output
 from jitgen.cli.output import Column, ExitCode, Output
+from jitgen.cli.paths import TO_READ, TO_WRITE
 from jitgen.config import Arch
 from jitgen.errors import ConfigError
 from jitgen.targets.devices import default_arch
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
 _WORST = 10
 _RULES = {"model": False, "table": True}
 """Ways to choose, and whether measurements count: those that jitgen ships, and this machine's."""
@@ -49,9 +49,9 @@ today's selector would lose.
 @click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), help="Begin no case after so many."
 )
-@click.option("--save", "save_at", type=_FILE, help="Write what was found after every case.")
+@click.option("--save", "save_at", type=TO_WRITE, help="Write what was found after every case.")
 @click.option("--resume", is_flag=True, help="Go on with what --save names: without its cases.")
-@click.option("--from", "read_at", type=_FILE, help="Show what was saved; needs no GPU.")
+@click.option("--from", "read_at", type=TO_READ, help="Show what was saved; needs no GPU.")
 @click.option("--kernels", is_flag=True, help="List the kernels that the cases need, and end.")
 @click.option("--arch", type=ARCH, help="Target of --kernels and --from; the GPU's if not given.")
 @with_output
@@ -124,7 +124,7 @@ def _list(output: Output, cases: list[Case], arch: Arch) -> int:
         for name in names:
             output.line(name)
 
-    output.result("bench", {"suite": NAME, "kernels": names}, human)
+    output.result(f"bench {NAME}", {"suite": NAME, "kernels": names}, human)
     return ExitCode.OK
 
 
@@ -145,15 +145,17 @@ def _tell(output: Output, report: ChoiceReport, arch: Arch) -> int:
 
         found = regrets(report, choose)
         lost[rule] = sorted(found, key=lambda each: each.lost, reverse=True)
+    saved = report.to_json()
+    saved["report_schema"] = saved.pop("schema")  # a document's own is that of all documents
     document = {
         "ok": not report.failures,
-        **report.to_json(),
+        **saved,
         "rules": {rule: summary(found) for rule, found in lost.items()},
         "worst": {
             rule: [each.to_json() for each in found[:_WORST]] for rule, found in lost.items()
         },
     }
-    output.result("bench", document, lambda: _show(output, report, lost))
+    output.result(f"bench {NAME}", document, lambda: _show(output, report, lost))
     for case, reason in report.failures.items():
         output.error("WrongResult", f"{case}: {reason}")
     return ExitCode.FAILED if report.failures else ExitCode.OK

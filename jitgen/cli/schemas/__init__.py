@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jitgen.cli.output import SCHEMA
-from jitgen.cli.schemas import caches, kernels, measured
+from jitgen.cli.schemas import bench, caches, kernels, others
 from jitgen.cli.schemas.words import TEXT, Schema, record, told
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -21,7 +21,8 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 DOCUMENTS: dict[str, tuple[Schema, ...]] = {
     **kernels.DOCUMENTS,
     **caches.DOCUMENTS,
-    **measured.DOCUMENTS,
+    **bench.DOCUMENTS,
+    **others.DOCUMENTS,
 }
 """What each command may print."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands print that measure, that report on the machine, or that start a service."""
+"""What the suites of ``jitgen bench`` print."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from jitgen.cli.schemas.words import (
     ARCH,
     BYTES,
     COUNT,
-    FILE,
     FLAG,
     KEY,
     NAME,
@@ -21,7 +20,6 @@ from jitgen.cli.schemas.words import (
     SECONDS,
     TEXT,
     US,
-    WHEN,
     WHOLE,
     Schema,
     items,
@@ -29,6 +27,7 @@ from jitgen.cli.schemas.words import (
     nullable,
     one_of,
     record,
+    told,
 )
 
 _CONDITIONS = named(TEXT, "what figures depend on")
@@ -186,6 +185,40 @@ _KERNEL = record(
         ),
     }
 )
+_LOST = record(
+    {
+        "case": TEXT,
+        "chosen": NAME,
+        "chosen_us": US,
+        "best": NAME,
+        "best_us": US,
+        "regret": told(NUMBER, "time of the choice over that of the best, less 1"),
+    }
+)
+_CHOICE = record(
+    {
+        "ok": OK,
+        "suite": TEXT,
+        "report_schema": WHOLE,
+        "family": TEXT,
+        "seed": WHOLE,
+        "conditions": _CONDITIONS,
+        "failures": named(REASON, "case"),
+        "kernels": items(NAME),
+        "found": items(
+            record(
+                {
+                    "problem": PROBLEM,
+                    "routing": named(ANY),
+                    "times_us": told(items(items(NUMBER)), "number of a kernel, and its time"),
+                    "took_s": SECONDS,
+                }
+            )
+        ),
+        "rules": named(named(NUMBER), "rule"),
+        "worst": named(items(_LOST), "rule"),
+    }
+)
 _TRANSFORMERS = record(
     {
         "suite": TEXT,
@@ -208,160 +241,16 @@ _TRANSFORMERS = record(
 )
 _OF_OWN = {
     "transformers": (_TRANSFORMERS, _LISTED),
+    "choice": (_CHOICE, record({"suite": TEXT, "kernels": items(NAME)})),
     "hopper-fp4": (_FP4, _LISTED),
     "layer": (_LAYER, _LISTED),
     "plan": (_PLAN,),
     "kernel": (_KERNEL,),
     "gradients": (_SUITE,),
 }
-_RECORD = record(
-    {
-        "schema": WHOLE,
-        "problem": PROBLEM,
-        "winner": TEXT,
-        "times_us": named(US, "kernel"),
-        "excluded": named(REASON, "kernel"),
-        "date": WHEN,
-    }
-)
-_TRIAL = record(
-    {
-        "name": NAME,
-        "state": one_of("known", "measured", "excluded", "missing", "left"),
-        "cost_us": US,
-        "time_us": nullable(US),
-        "ratio": nullable(NUMBER),
-        "reason": REASON,
-        "seconds": SECONDS,
-    }
-)
-_SPACE = {
-    "problem": TEXT,
-    "chosen": NAME,
-    "estimate_s": SECONDS,
-    "pruned": COUNT,
-    "refused": COUNT,
-}
-_PLANNED = record({"name": NAME, "key": KEY, "cost_us": US, "compiled": FLAG, "seconds": SECONDS})
-_CALL = record({"source": one_of("compiled", "disk", "memory"), "seconds": SECONDS})
 
 DOCUMENTS: dict[str, tuple[Schema, ...]] = {
     **{f"bench {name}": (_SUITE,) for name in (*SUITES, "all")},
     **{f"bench {name}": (_REPORT,) for name in REPORTS},
     **{f"bench {name}": _OF_OWN[name] for name in OWN},
-    "tune": (
-        record(
-            {
-                "ok": OK,
-                "arch": ARCH,
-                "device": nullable(TEXT),
-                "wall_s": SECONDS,
-                "exported": nullable(FILE),
-                "problems": items(
-                    record(
-                        {
-                            "state": TEXT,
-                            "record": nullable(_RECORD),
-                            "problem": TEXT,
-                            "by_model": TEXT,
-                            "ahead": nullable(NUMBER),
-                            "missing": named(REASON, "kernel"),
-                            "seconds": SECONDS,
-                            "error": REASON,
-                        }
-                    )
-                ),
-            }
-        ),
-        record(
-            {
-                "device": TEXT,
-                "arch": ARCH,
-                "taken": COUNT,
-                "skipped": named(REASON, "problem"),
-                "differences": named(record({"here": ANY, "there": ANY})),
-            }
-        ),
-        record(
-            {
-                "ok": OK,
-                "arch": ARCH,
-                "dry_run": FLAG,
-                "estimate_s": SECONDS,
-                "budget_s": SECONDS,
-                "wall_s": SECONDS,
-                "problems": items(
-                    record(
-                        _SPACE,
-                        known=items(_TRIAL),
-                        planned=items(_PLANNED),
-                        best=nullable(NAME),
-                        kernels=items(_TRIAL),
-                    )
-                ),
-            }
-        ),
-    ),
-    "demo": (
-        record(
-            {
-                "arch": ARCH,
-                "device": TEXT,
-                "sizes": named(COUNT, "size"),
-                "steps": items(
-                    record(
-                        {
-                            "name": TEXT,
-                            "shape": items(COUNT),
-                            "first": _CALL,
-                            "fresh": _CALL,
-                            "warm": _CALL,
-                            "error": NUMBER,
-                        }
-                    )
-                ),
-                "layer_error": NUMBER,
-                "kernels": items(record({"name": NAME, "key": KEY, "bytes": BYTES})),
-                "cross_compiled": nullable(
-                    record(
-                        {
-                            "name": NAME,
-                            "source": TEXT,
-                            "seconds": SECONDS,
-                            "threads": COUNT,
-                            "registers": COUNT,
-                            "stack_bytes": BYTES,
-                            "shared_bytes": BYTES,
-                            "bytes": BYTES,
-                        }
-                    )
-                ),
-                "cross_error": REASON,
-                "ok": OK,
-            }
-        ),
-    ),
-    "doctor": (
-        record(
-            {
-                "ok": OK,
-                "jitgen": TEXT,
-                "findings": items(
-                    record(
-                        {
-                            "section": TEXT,
-                            "name": TEXT,
-                            "value": TEXT,
-                            "health": one_of("ok", "note", "warn", "fail"),
-                            "advice": TEXT,
-                        }
-                    )
-                ),
-            }
-        ),
-    ),
-    "serve": (record({"ok": OK, "config": FILE, "mistakes": items(TEXT)}),),
-    "token": (record({"name": TEXT, "scopes": items(TEXT), "token": TEXT, "table": TEXT}),),
-    "signer": (record({"keyid": TEXT, "socket": FILE}),),
-    "schema": (record({"commands": items(TEXT), "json_schema": named(ANY)}),),
 }
