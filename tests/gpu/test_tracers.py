@@ -12,7 +12,7 @@ from torch import Tensor
 import jitgen
 from jitgen.settings import settings
 from tests import needs
-from tests.traced import EVERY, GROUPS, OTHER_ROWS, ROWS, K, N, Traced, ends, normal
+from tests.traced import EVERY, GROUPS, OTHER_ROWS, QUANTISERS, ROWS, K, N, Traced, ends, normal
 
 pytestmark = [
     needs.compiler,
@@ -38,16 +38,26 @@ def on_gpu(traced: Traced, rows: int) -> tuple[Tensor, ...]:
     return tuple(x.cuda() for x in traced.tensors(rows))
 
 
+def one_step_apart(x: Tensor, y: Tensor) -> bool:
+    """
+    Inductor's quotients of float32 are not the nearest ones, where torch's own operations divide:
+    scales may differ in their last bit, and values that lie between two codes may take the other.
+    """
+    step = {torch.float8_e4m3fn: 1 / 8, torch.bfloat16: 1 / 128}.get(x.dtype, 1e-6)
+    return torch.allclose(x.float(), y.float(), rtol=step, atol=0)
+
+
 @pytest.mark.parametrize("traced", EVERY, ids=str)
 def test_less_overhead(traced: Traced) -> None:
     """Warmed up, captured and replayed, with the values of an eager call each time."""
+    same = one_step_apart if traced in QUANTISERS else torch.equal
     compiled = torch.compile(traced.call, fullgraph=True, mode="reduce-overhead")
     for rows in (ROWS, ROWS, ROWS, *OTHER_ROWS):
         expected = parts(traced.call(*on_gpu(traced, rows)))
         torch.compiler.cudagraph_mark_step_begin()
         found = [x.clone() for x in parts(compiled(*on_gpu(traced, rows)))]
 
-        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+        assert all(same(x, y) for x, y in zip(found, expected, strict=True))
 
 
 def test_a_graphs_memory_is_its_own() -> None:
