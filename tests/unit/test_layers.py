@@ -35,7 +35,7 @@ LAYERS = [
         *("ops.protocol", "ops.grouped_gemm.config", "ops.grouped_gemm_wgrad.config"),
         *("ops.moe_fc2_dense.config", "ops.silu_mul_quantize.config", "ops.quantize.config"),
         *("ops.permute_quantize.config", "ops.combine.config"),
-        "ops.route.config",
+        *("ops.route.config", "ops.grouped_gemm.words"),
         "ops.unpack_weights.config",
     },
     {"cache", "targets", "templates"},
