@@ -117,6 +117,7 @@ _ENTRY = record(
         "edited": FLAG,
     }
 )
+_INVARIANT = told(FLAG, "whether a row's bits depend on the row alone, and on no batch")
 _LINED = items(nullable(WHOLE))
 _SIDE = record({"title": TEXT, **ID})
 _DIFFERS = items(record({"field": TEXT, "a": ANY, "b": ANY}))
@@ -144,6 +145,7 @@ DOCUMENTS: dict[str, tuple[Schema, ...]] = {
                             "ok": OK,
                             "code": told(TEXT, "the code of the rule that refuses it"),
                             "reason": REASON,
+                            "invariant": _INVARIANT,
                             "proposal": nullable(NAME),
                             "config": CONFIG,
                             "derived": nullable(DERIVED),
@@ -192,6 +194,7 @@ DOCUMENTS: dict[str, tuple[Schema, ...]] = {
                 **ID,
                 "config": CONFIG,
                 "derived": DERIVED,
+                "invariant": _INVARIANT,
                 "entry": nullable(_ENTRY),
                 "override": nullable(FILE),
             },
