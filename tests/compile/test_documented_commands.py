@@ -48,7 +48,9 @@ REPLACED = {
     r"--reason \.\.\.": "--reason lost",
     r"prewarm --shard": "prewarm service.toml --arch cpu --shard",
     r"tune --again": "tune service.toml --arch cpu --again",
-    r"select(?= --(mode static|device none|numerics invariant))": "select -g 8 -m 64 -n 512 -k 512 --arch sm_120a",
+    r"select(?= --(mode static|device none|numerics invariant))": (
+        "select -g 8 -m 64 -n 512 -k 512 --arch sm_120a"
+    ),
     r"DIGEST": "0" * 64,
 }
 """What a reader replaces, by patterns of words, in this order."""
