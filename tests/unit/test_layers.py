@@ -33,7 +33,6 @@ LAYERS = [
     {"formats"},
     {
         *("ops.protocol", "ops.grouped_gemm.config", "ops.grouped_gemm_wgrad.config"),
-        "ops.grouped_gemm.words",
         *("ops.moe_fc2_dense.config", "ops.silu_mul_quantize.config", "ops.quantize.config"),
         *("ops.permute_quantize.config", "ops.combine.config"),
         *("ops.route.config", "ops.grouped_gemm.words"),
