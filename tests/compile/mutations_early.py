@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from tests.compile.mutations import LOAD, Mutation, rewrite
 
-_COPY = "            copy_b(b_copies, k, state.index, full, policy)\n"
+_OPEN = "open_stage(loads, state, a_copies)\n"
+_COPY = f"full = {_OPEN}            copy_b(b_copies, k, state.index, full, b_policy())\n"
+_COPY_LATER = "copy_b(b_copies, k, state.index, full, b_policy())"
+_OF_A = "copies_of_a(schedule, a, work, False)"
 _WAIT = "cute.arch.griddepcontrol_wait()\n"
 _TOO_EARLY = "before griddepcontrol.wait"
 
@@ -22,7 +25,7 @@ EARLY = (
     _early(
         "a is loaded before the kernel in front has ended",
         _COPY,
-        _COPY + "            copy_a(a_copies, k, state.index, full)\n",
+        f"{_COPY}            copy_a({_OF_A}, k, state.index, full)\n",
         "deadlock",
         "before that, race",
         _TOO_EARLY,
@@ -46,8 +49,8 @@ EARLY = (
     ),
     _early(
         "b of early stages is loaded twice",
-        "                copy_b(b_copies, k, state.index, full, b_policy)",
-        "            copy_b(b_copies, k, state.index, full, b_policy)",
+        f"            {_OPEN}            {_COPY_LATER}",
+        f"            {_OPEN}        {_COPY_LATER}",
         "deadlock",
         "every thread waits",
         "-8192 bytes pending",

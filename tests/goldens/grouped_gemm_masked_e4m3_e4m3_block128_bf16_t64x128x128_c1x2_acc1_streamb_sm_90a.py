@@ -415,29 +415,40 @@ def load_tiles(schedule, loads, a, b, scales):
     warpgroups of every CTA that it was sent to have read it.
     """
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
-    b_policy = Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
+    num_early = 0  # stages with b on the way
     position = first_position(schedule)
     while is_left(schedule, position):
         work = find_tile(schedule, position)
-        num_blocks = schedule.num_k_blocks if work.is_valid else 0
-        a_copies = copies_of_a(schedule, a, work)
-        b_copies = copies_of_b(schedule, b, work)
-        scale_copies = copies_of_scales(scales, work)
-        for k in cutlass.range(num_blocks, unroll=1):
-            if cutlass.const_expr(SPLIT_K > 1):
-                k += schedule.first_k_block
-            full = open_stage(loads, state, a_copies)
-            copy_b(b_copies, k, state.index, full, b_policy)
-            copy_a(a_copies, k, state.index, full)
-            for copies in scale_copies:
-                cute.copy(*k_block(copies, k, state.index), tma_bar_ptr=full)
-            loads.producer_commit(state)
-            state.advance()
+        state = load_tile(schedule, loads, state, (a, b, scales), work, num_early)
         position = next_position(schedule, position, work)
     if cutlass.const_expr(USE_PDL):
         # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
         cute.arch.griddepcontrol_launch_dependents()
     loads.producer_tail(state)
+
+
+def b_policy():
+    """Return how L2 keeps b; None where it keeps it as usual."""
+    return Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
+
+
+@cute.jit
+def load_tile(schedule, loads, state, sources, work, num_early, short: cutlass.Constexpr = False):
+    """Load the k-blocks of a tile, of the first `num_early` all but b; return the ring's state."""
+    a, b, scales = sources
+    a_copies = copies_of_a(schedule, a, work)
+    b_copies = copies_of_b(schedule, b, work)
+    scale_copies = copies_of_scales(scales, work)
+    for k in cutlass.range(schedule.num_k_blocks if work.is_valid else 0, unroll=1):
+        if cutlass.const_expr(SPLIT_K > 1):
+            k += schedule.first_k_block
+        full = open_stage(loads, state, a_copies)
+        copy_b(b_copies, k, state.index, full, b_policy())
+        copy_a(a_copies, k, state.index, full)
+        copy_scales(scale_copies, k, state.index, full)
+        loads.producer_commit(state)
+        state.advance()
+    return state
 
 
 class SourceOfA(NamedTuple):
@@ -572,39 +583,65 @@ class Scales(NamedTuple):
     ring: pipeline.PipelineAsync
     b_scale: cute.Tensor
     sBScale: cute.Tensor
-    a_scale: Source
+    a_scale: NamedTuple  # how the TMA unit loads it
+    sAScale: cute.Tensor
 
 
 def maps_of_scales(a_scale, b_scale):
     """Return how the TMA unit loads a_scale, and b_scale as it is: on the host."""
     a_scale = groups_last(a_scale)
-    box = cute.make_layout((SCALE_BOX, 1))
-    load = cpasync.CopyBulkTensorTileG2SOp()
-    return *cpasync.make_tiled_tma_atom(load, a_scale, box, (SCALE_BOX, 1)), b_scale
+    return *boxes_of_scales(a_scale), b_scale
+
+
+def map_of_scales(a_scale, rows):
+    """Return how the TMA unit loads the a_scales of `rows` rows and a k-block."""
+    load, box = cpasync.CopyBulkTensorTileG2SOp(), cute.make_layout((rows, 1))
+    return cpasync.make_tiled_tma_atom(load, a_scale, box, (rows, 1))
 
 
 def make_scales(ring, storage, maps):
     """Return the scales of a CTA."""
-    tma, gmem, b_scale = maps
+    *maps, b_scale = maps
     layout = cute.make_layout((SCALE_VALUES, SCALE_CHUNK, SCALE_SLOTS))
     sBScale = storage.b_scale.get_tensor(layout)
     layout = cute.make_layout(
         (SCALE_BOX, 1, WAVES, NUM_STAGES), stride=(1, 1, SCALE_PITCH, SCALE_PITCH * WAVES)
     )
     sAScale = storage.a_scale.get_tensor(layout)
-    return Scales(ring, b_scale, sBScale, Source(tma, gmem, sAScale))
+    a_scale = source_of_scales(maps, storage, sAScale)
+    return Scales(ring, b_scale, sBScale, a_scale, sAScale)
+@cute.jit
+def first_scale(work):
+    """Return the first row of a tile's scales that is loaded."""
+    return work.row
+
+
+def boxes_of_scales(a_scale):
+    """Return how the TMA unit loads a_scale: on the host."""
+    return map_of_scales(a_scale, SCALE_BOX)
+
+
+def source_of_scales(maps, storage, sAScale):
+    """Return where the load warp takes them from, and where to."""
+    return Source(*maps, sAScale)
 
 
 @cute.jit
 def copies_of_scales(scales, work):
     """Return the copies of a tile's a_scale, one for each wave."""
-    row = work.row
+    row = first_scale(work)
     source, copies = scales.a_scale, []
     for wave in cutlass.range_constexpr(WAVES):
         box = source._replace(smem=source.smem[None, None, wave, None])
         rows = from_row(source.gmem, row + wave * WAVE_M, work.group)
         copies.append(copies_of(box, rows, (SCALE_BOX, 1), 0))
     return copies
+
+
+def copy_scales(copies, k, stage, full):
+    """Start to copy the a_scales of k-block `k`."""
+    for wave in copies:
+        cute.copy(*k_block(wave, k, stage), tma_bar_ptr=full)
 
 
 @cute.jit
@@ -631,7 +668,7 @@ def accumulate(schedule, mmas, operands, load, scales, scale, total, acc, row, w
 
     `row` is the thread's first. Without any wave to compute, the rings still have to go on.
     """
-    sAScale = scales.a_scale.smem
+    sAScale = scales.sAScale
     total.fill(0.0)
     for first in cutlass.range(0, schedule.num_k_blocks, SCALE_CHUNK, unroll=1):
         scales.ring.consumer_wait(scale)

@@ -104,6 +104,11 @@ ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + WAVES * SCALE_BOX * 4
 
 
+SHORT_M = 8  # rows of a tile that has boxes of its own
+SHORT_SCALE_BOX = 8  # a_scales that one copy loads of it
+SHORT_BYTES = (SHORT_M + TILE_N) * ROW_BYTES + SHORT_SCALE_BOX * 4
+
+
 SUM_WARPGROUPS = MATH_WARPGROUPS  # that add up sums of other CTAs
 WARP_ROWS = 16  # of theirs that are a warp's
 SHARE = OUT_N // 2  # sums of a thread that one of the CTAs adds up
@@ -419,24 +424,14 @@ def load_tiles(schedule, loads, a, b, scales):
     warpgroups of every CTA that it was sent to have read it.
     """
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
-    b_policy = Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
+    num_early = 0  # stages with b on the way
     position = first_position(schedule)
     while is_left(schedule, position):
         work = find_tile(schedule, position)
-        num_blocks = schedule.num_k_blocks if work.is_valid else 0
-        a_copies = copies_of_a(schedule, a, work)
-        b_copies = copies_of_b(schedule, b, work)
-        scale_copies = copies_of_scales(scales, work)
-        for k in cutlass.range(num_blocks, unroll=1):
-            if cutlass.const_expr(SPLIT_K > 1):
-                k += schedule.first_k_block
-            full = open_stage(loads, state, a_copies)
-            copy_b(b_copies, k, state.index, full, b_policy)
-            copy_a(a_copies, k, state.index, full)
-            for copies in scale_copies:
-                cute.copy(*k_block(copies, k, state.index), tma_bar_ptr=full)
-            loads.producer_commit(state)
-            state.advance()
+        if is_short(work):
+            state = load_tile(schedule, loads, state, (a, b, scales), work, num_early, short=True)
+        else:
+            state = load_tile(schedule, loads, state, (a, b, scales), work, num_early, short=False)
         position = next_position(schedule, position, work)
     if cutlass.const_expr(USE_PDL):
         # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
@@ -444,11 +439,41 @@ def load_tiles(schedule, loads, a, b, scales):
     loads.producer_tail(state)
 
 
+def b_policy():
+    """Return how L2 keeps b; None where it keeps it as usual."""
+    return Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
+
+
+@cute.jit
+def load_tile(schedule, loads, state, sources, work, num_early, short: cutlass.Constexpr = False):
+    """
+    Load the k-blocks of a tile, of the first `num_early` all but b; return the ring's state.
+
+    Short tiles have a loop of their own, without a branch: an instruction more for each k-block is
+    seen in the time of a call.
+    """
+    a, b, scales = sources
+    a_copies = copies_of_a(schedule, a, work, short)
+    b_copies = copies_of_b(schedule, b, work)
+    scale_copies = copies_of_scales(scales, work, short)
+    for k in cutlass.range(schedule.num_k_blocks if work.is_valid else 0, unroll=1):
+        if cutlass.const_expr(SPLIT_K > 1):
+            k += schedule.first_k_block
+        full = open_stage(loads, state, a_copies)
+        copy_b(b_copies, k, state.index, full, b_policy())
+        copy_a(a_copies, k, state.index, full)
+        copy_scales(scale_copies, k, state.index, full)
+        loads.producer_commit(state)
+        state.advance()
+    return state
+
+
 class SourceOfA(NamedTuple):
-    """a, as the TMA unit loads it: a tile at once, or PART_M rows of it."""
+    """a, as the TMA unit loads it: a tile at once, PART_M rows of it, or SHORT_M."""
 
     whole: Source
     part: Source
+    short: Source
 
 
 class CopiesOfA(NamedTuple):
@@ -460,27 +485,45 @@ class CopiesOfA(NamedTuple):
     stage_bytes: Int32  # that arrive in a stage with so many
 
 
-def parts_of_a():
-    """Return how the parts of a lie in shared memory; last mode: all of a stage, then the next."""
-    tile = (PART_M, TILE_N, TILE_K)
-    return hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, A_PARTS * NUM_STAGES)
+class Announced(NamedTuple):
+    """What is known of the copies of a tile of a before they are begun."""
+
+    stage_bytes: Int32
+
+
+class CopiesOfShortA(NamedTuple):
+    """The copies of a short tile of a."""
+
+    short: Copies
+    stage_bytes: int = SHORT_BYTES
+
+
+def parts_of_a(rows):
+    """
+    Return how parts of so many rows of a lie in shared memory; last mode: all of a stage, then the
+    next.
+    """
+    tile, num_parts = (rows, TILE_N, TILE_K), TILE_M // rows * NUM_STAGES
+    return hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, num_parts)
 
 
 def maps_of_a(a):
-    """Return how the TMA unit loads a, whole tiles and parts: on the host."""
-    is_pair = CLUSTER_M * CLUSTER_N > 1
+    """Return how the TMA unit loads a, whole tiles, parts and short tiles: on the host."""
     return (
-        *load_map(a, shared_layouts()[0], (TILE_M, TILE_K), CLUSTER_N),
-        *load_map(a, parts_of_a(), (PART_M, TILE_K), CLUSTER_N, is_multicast=is_pair),
+        *load_map(a, shared_layouts()[0], (TILE_M, TILE_K), 1),
+        *load_map(a, parts_of_a(PART_M), (PART_M, TILE_K), 1),
+        *load_map(a, parts_of_a(SHORT_M), (SHORT_M, TILE_K), 1),
     )
 
 
 def source_of_a(maps, storage, sA):
     """Return where the load warp takes a from, and where to."""
-    layout = parts_of_a()
-    sA_parts = storage.a.get_tensor(layout.outer, swizzle=layout.inner, dtype=AB_DTYPE)
-    tma, gmem, tma_part, gmem_parts = maps
-    return SourceOfA(Source(tma, gmem, sA), Source(tma_part, gmem_parts, sA_parts))
+    sources = [Source(*maps[:2], sA)]
+    for i, rows in enumerate((PART_M, SHORT_M), 1):
+        layout = parts_of_a(rows)
+        stages = storage.a.get_tensor(layout.outer, swizzle=layout.inner, dtype=AB_DTYPE)
+        sources.append(Source(*maps[2 * i : 2 * i + 2], stages))
+    return SourceOfA(*sources)
 
 
 @cute.jit
@@ -499,31 +542,48 @@ def clear_a(sA):
 
 
 @cute.jit
-def copies_of_a(schedule, a, work):
+def is_short(work):
+    """Return whether a tile has so few rows that they have boxes of their own."""
+    return work.live_end - work.row <= SHORT_M
+
+
+@cute.jit
+def parts_of(work):
+    """Return how many parts of a tile have rows of the group."""
+    num_rows = cutlass.max(work.live_end - work.row, 0)
+    return cutlass.min((num_rows + (PART_M - 1)) // PART_M, A_PARTS)
+
+
+@cute.jit
+def announced(work):
+    """Return what `open_stage` has to know of a tile, short or not."""
+    stage_bytes = STAGE_BYTES - (A_PARTS - parts_of(work)) * (PART_M * ROW_BYTES)
+    return Announced(SHORT_BYTES if is_short(work) else stage_bytes)
+
+
+@cute.jit
+def copies_of_a(schedule, a, work, short: cutlass.Constexpr):
     """
-    Return the copies of the tile of a that `work` needs.
+    Return the copies of the tile of a that `work` needs, which is short or not.
 
     Parts without a row of the group are not loaded: what a stage held before stays there, and is at
     most multiplied, never stored. That saves bytes, and the time of rows beyond the end of the
-    tensor, with which the TMA unit is slow: 2 ns for each on an H200.
+    tensor, with which the TMA unit is slow: 2 ns for each on an H200. So boxes of short tiles are
+    short.
     """
-    rows = from_row(a.whole.gmem, work.row, work.group)
-    num_rows = cutlass.max(work.live_end - work.row, 0)
-    num_parts = cutlass.min((num_rows + (PART_M - 1)) // PART_M, A_PARTS)
+    whole, part, short_rows = (from_row(x.gmem, work.row, work.group) for x in a)
+    if cutlass.const_expr(short):
+        return CopiesOfShortA(copies_of(a.short, short_rows, (SHORT_M, TILE_K), 0))
+    num_parts = parts_of(work)
     stage_bytes = STAGE_BYTES - (A_PARTS - num_parts) * (PART_M * ROW_BYTES)
-    part_rows = from_row(a.part.gmem, work.row, work.group)
-    parts = [
-        copies_of(a.part, part_rows, (PART_M, TILE_K), i, schedule.rank_n, CLUSTER_N)
-        for i in range(A_PARTS)
-    ]
-    whole = copies_of(a.whole, rows, (TILE_M, TILE_K), 0, schedule.rank_n, CLUSTER_N)
-    return CopiesOfA(whole, parts, num_parts, stage_bytes)
+    parts = [copies_of(a.part, part, (PART_M, TILE_K), i) for i in range(A_PARTS)]
+    return CopiesOfA(copies_of(a.whole, whole, (TILE_M, TILE_K), 0), parts, num_parts, stage_bytes)
 
 
 @cute.jit
 def open_stage(loads, state, copies):
     """Wait until a stage is free and announce its bytes; return its barrier."""
-    # As producer_acquire(), which would announce the bytes of all parts of a.
+    # As producer_acquire(), which would announce the bytes of a whole tile of a.
     full = loads.producer_get_barrier(state)
     loads.sync_object_empty.wait(state.index, state.phase)
     with cute.arch.elect_one():
@@ -534,18 +594,14 @@ def open_stage(loads, state, copies):
 @cute.jit
 def copy_a(copies, k, stage, full):
     """Start to copy k-block `k` of a."""
-    if copies.num_parts == A_PARTS:
-        whole = copies.whole
-        cute.copy(*k_block(whole, k, stage), tma_bar_ptr=full, mcast_mask=whole.receivers)
+    if cutlass.const_expr(isinstance(copies, CopiesOfShortA)):
+        cute.copy(*k_block(copies.short, k, stage * (TILE_M // SHORT_M)), tma_bar_ptr=full)
+    elif copies.num_parts == A_PARTS:
+        cute.copy(*k_block(copies.whole, k, stage), tma_bar_ptr=full)
     else:
         for i in cutlass.range_constexpr(A_PARTS - 1):
             if i < copies.num_parts:
-                part = copies.parts[i]
-                cute.copy(
-                    *k_block(part, k, stage * A_PARTS + i),
-                    tma_bar_ptr=full,
-                    mcast_mask=part.receivers,
-                )
+                cute.copy(*k_block(copies.parts[i], k, stage * A_PARTS + i), tma_bar_ptr=full)
 
 
 def maps_of_b(b):
@@ -576,41 +632,81 @@ class Scales(NamedTuple):
     ring: pipeline.PipelineAsync
     b_scale: cute.Tensor
     sBScale: cute.Tensor
-    a_scale: Source
+    a_scale: NamedTuple  # how the TMA unit loads it
+    sAScale: cute.Tensor
     bias: "Bias"  # which is added, and needs no scale
 
 
 def maps_of_scales(a_scale, b_scale):
     """Return how the TMA unit loads a_scale, and b_scale as it is: on the host."""
     a_scale = groups_last(a_scale)
-    box = cute.make_layout((SCALE_BOX, 1))
-    load = cpasync.CopyBulkTensorTileG2SOp()
-    return *cpasync.make_tiled_tma_atom(load, a_scale, box, (SCALE_BOX, 1)), b_scale
+    return *boxes_of_scales(a_scale), b_scale
+
+
+def map_of_scales(a_scale, rows):
+    """Return how the TMA unit loads the a_scales of `rows` rows and a k-block."""
+    load, box = cpasync.CopyBulkTensorTileG2SOp(), cute.make_layout((rows, 1))
+    return cpasync.make_tiled_tma_atom(load, a_scale, box, (rows, 1))
 
 
 def make_scales(ring, storage, maps):
     """Return the scales of a CTA."""
     *maps, bias = maps
-    tma, gmem, b_scale = maps
+    *maps, b_scale = maps
     layout = cute.make_layout((SCALE_VALUES, SCALE_CHUNK, SCALE_SLOTS))
     sBScale = storage.b_scale.get_tensor(layout)
     layout = cute.make_layout(
         (SCALE_BOX, 1, WAVES, NUM_STAGES), stride=(1, 1, SCALE_PITCH, SCALE_PITCH * WAVES)
     )
     sAScale = storage.a_scale.get_tensor(layout)
-    return Scales(ring, b_scale, sBScale, Source(tma, gmem, sAScale), bias_in(storage, bias))
+    a_scale = source_of_scales(maps, storage, sAScale)
+    return Scales(ring, b_scale, sBScale, a_scale, sAScale, bias_in(storage, bias))
+@cute.jit
+def first_scale(work):
+    """Return the first row of a tile's scales that is loaded."""
+    return work.row
+
+
+class SourceOfScales(NamedTuple):
+    """a_scale, as the TMA unit loads it: of a tile, or of a short one."""
+
+    whole: Source
+    short: Source
+
+
+def boxes_of_scales(a_scale):
+    """Return how the TMA unit loads a_scale: on the host."""
+    return *map_of_scales(a_scale, SCALE_BOX), *map_of_scales(a_scale, SHORT_SCALE_BOX)
+
+
+def source_of_scales(maps, storage, sAScale):
+    """Return where the load warp takes them from, and where to; takes all threads."""
+    clear_scales(storage.a_scale.get_tensor(cute.make_layout(SCALE_PITCH * NUM_STAGES)))
+    layout = cute.make_layout((SHORT_SCALE_BOX, 1, NUM_STAGES), stride=(1, 1, SCALE_PITCH))
+    short = storage.a_scale.get_tensor(layout)
+    whole = sAScale[None, None, 0, None]  # such a tile is one wave
+    return SourceOfScales(Source(*maps[:2], whole), Source(*maps[2:], short))
 
 
 @cute.jit
-def copies_of_scales(scales, work):
-    """Return the copies of a tile's a_scale, one for each wave."""
-    row = work.row
-    source, copies = scales.a_scale, []
-    for wave in cutlass.range_constexpr(WAVES):
-        box = source._replace(smem=source.smem[None, None, wave, None])
-        rows = from_row(source.gmem, row + wave * WAVE_M, work.group)
-        copies.append(copies_of(box, rows, (SCALE_BOX, 1), 0))
-    return copies
+def clear_scales(words):
+    """Clear the stages of a_scale: sums of rows that are nobody's may be scaled by what is there."""
+    thread, _, _ = cute.arch.thread_idx()
+    for i in cutlass.range(thread, cute.size(words), THREADS, unroll=1):
+        words[i] = 0.0
+    cute.arch.fence_proxy("async.shared", space="cta")
+
+
+@cute.jit
+def copies_of_scales(scales, work, short: cutlass.Constexpr):
+    """Return the copies of a tile's a_scale, which is short or not."""
+    rows, box = (SHORT_SCALE_BOX if short else SCALE_BOX), scales.a_scale[short]
+    return copies_of(box, from_row(box.gmem, first_scale(work), work.group), (rows, 1), 0)
+
+
+def copy_scales(copies, k, stage, full):
+    """Start to copy the a_scales of k-block `k`."""
+    cute.copy(*k_block(copies, k, stage), tma_bar_ptr=full)
 
 
 @cute.jit
@@ -637,7 +733,7 @@ def accumulate(schedule, mmas, operands, load, scales, scale, total, acc, row, w
 
     `row` is the thread's first. Without any wave to compute, the rings still have to go on.
     """
-    sAScale = scales.a_scale.smem
+    sAScale = scales.sAScale
     total.fill(0.0)
     for first in cutlass.range(0, schedule.num_k_blocks, SCALE_CHUNK, unroll=1):
         scales.ring.consumer_wait(scale)

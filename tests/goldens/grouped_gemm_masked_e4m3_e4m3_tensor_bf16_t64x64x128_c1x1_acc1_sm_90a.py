@@ -95,6 +95,10 @@ ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES
 
 
+SHORT_M = 8  # rows of a tile that has boxes of its own
+SHORT_BYTES = (SHORT_M + TILE_N) * ROW_BYTES
+
+
 PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
 SCALE_SLOTS = 2  # scales of tiles, or chunks of them, that it may be ahead
@@ -401,21 +405,14 @@ def load_tiles(schedule, loads, a, b, scales):
     warpgroups of every CTA that it was sent to have read it.
     """
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
-    b_policy = Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
+    num_early = 0  # stages with b on the way
     position = first_position(schedule)
     while is_left(schedule, position):
         work = find_tile(schedule, position)
-        num_blocks = schedule.num_k_blocks if work.is_valid else 0
-        a_copies = copies_of_a(schedule, a, work)
-        b_copies = copies_of_b(schedule, b, work)
-        for k in cutlass.range(num_blocks, unroll=1):
-            if cutlass.const_expr(SPLIT_K > 1):
-                k += schedule.first_k_block
-            full = open_stage(loads, state, a_copies)
-            copy_b(b_copies, k, state.index, full, b_policy)
-            copy_a(a_copies, k, state.index, full)
-            loads.producer_commit(state)
-            state.advance()
+        if is_short(work):
+            state = load_tile(schedule, loads, state, (a, b, scales), work, num_early, short=True)
+        else:
+            state = load_tile(schedule, loads, state, (a, b, scales), work, num_early, short=False)
         position = next_position(schedule, position, work)
     if cutlass.const_expr(USE_PDL):
         # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
@@ -423,11 +420,39 @@ def load_tiles(schedule, loads, a, b, scales):
     loads.producer_tail(state)
 
 
+def b_policy():
+    """Return how L2 keeps b; None where it keeps it as usual."""
+    return Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
+
+
+@cute.jit
+def load_tile(schedule, loads, state, sources, work, num_early, short: cutlass.Constexpr = False):
+    """
+    Load the k-blocks of a tile, of the first `num_early` all but b; return the ring's state.
+
+    Short tiles have a loop of their own, without a branch: an instruction more for each k-block is
+    seen in the time of a call.
+    """
+    a, b, scales = sources
+    a_copies = copies_of_a(schedule, a, work, short)
+    b_copies = copies_of_b(schedule, b, work)
+    for k in cutlass.range(schedule.num_k_blocks if work.is_valid else 0, unroll=1):
+        if cutlass.const_expr(SPLIT_K > 1):
+            k += schedule.first_k_block
+        full = open_stage(loads, state, a_copies)
+        copy_b(b_copies, k, state.index, full, b_policy())
+        copy_a(a_copies, k, state.index, full)
+        loads.producer_commit(state)
+        state.advance()
+    return state
+
+
 class SourceOfA(NamedTuple):
-    """a, as the TMA unit loads it: a tile at once, or PART_M rows of it."""
+    """a, as the TMA unit loads it: a tile at once, PART_M rows of it, or SHORT_M."""
 
     whole: Source
     part: Source
+    short: Source
 
 
 class CopiesOfA(NamedTuple):
@@ -439,27 +464,45 @@ class CopiesOfA(NamedTuple):
     stage_bytes: Int32  # that arrive in a stage with so many
 
 
-def parts_of_a():
-    """Return how the parts of a lie in shared memory; last mode: all of a stage, then the next."""
-    tile = (PART_M, TILE_N, TILE_K)
-    return hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, A_PARTS * NUM_STAGES)
+class Announced(NamedTuple):
+    """What is known of the copies of a tile of a before they are begun."""
+
+    stage_bytes: Int32
+
+
+class CopiesOfShortA(NamedTuple):
+    """The copies of a short tile of a."""
+
+    short: Copies
+    stage_bytes: int = SHORT_BYTES
+
+
+def parts_of_a(rows):
+    """
+    Return how parts of so many rows of a lie in shared memory; last mode: all of a stage, then the
+    next.
+    """
+    tile, num_parts = (rows, TILE_N, TILE_K), TILE_M // rows * NUM_STAGES
+    return hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, num_parts)
 
 
 def maps_of_a(a):
-    """Return how the TMA unit loads a, whole tiles and parts: on the host."""
-    is_pair = CLUSTER_M * CLUSTER_N > 1
+    """Return how the TMA unit loads a, whole tiles, parts and short tiles: on the host."""
     return (
-        *load_map(a, shared_layouts()[0], (TILE_M, TILE_K), CLUSTER_N),
-        *load_map(a, parts_of_a(), (PART_M, TILE_K), CLUSTER_N, is_multicast=is_pair),
+        *load_map(a, shared_layouts()[0], (TILE_M, TILE_K), 1),
+        *load_map(a, parts_of_a(PART_M), (PART_M, TILE_K), 1),
+        *load_map(a, parts_of_a(SHORT_M), (SHORT_M, TILE_K), 1),
     )
 
 
 def source_of_a(maps, storage, sA):
     """Return where the load warp takes a from, and where to."""
-    layout = parts_of_a()
-    sA_parts = storage.a.get_tensor(layout.outer, swizzle=layout.inner, dtype=AB_DTYPE)
-    tma, gmem, tma_part, gmem_parts = maps
-    return SourceOfA(Source(tma, gmem, sA), Source(tma_part, gmem_parts, sA_parts))
+    sources = [Source(*maps[:2], sA)]
+    for i, rows in enumerate((PART_M, SHORT_M), 1):
+        layout = parts_of_a(rows)
+        stages = storage.a.get_tensor(layout.outer, swizzle=layout.inner, dtype=AB_DTYPE)
+        sources.append(Source(*maps[2 * i : 2 * i + 2], stages))
+    return SourceOfA(*sources)
 
 
 @cute.jit
@@ -478,31 +521,48 @@ def clear_a(sA):
 
 
 @cute.jit
-def copies_of_a(schedule, a, work):
+def is_short(work):
+    """Return whether a tile has so few rows that they have boxes of their own."""
+    return work.live_end - work.row <= SHORT_M
+
+
+@cute.jit
+def parts_of(work):
+    """Return how many parts of a tile have rows of the group."""
+    num_rows = cutlass.max(work.live_end - work.row, 0)
+    return cutlass.min((num_rows + (PART_M - 1)) // PART_M, A_PARTS)
+
+
+@cute.jit
+def announced(work):
+    """Return what `open_stage` has to know of a tile, short or not."""
+    stage_bytes = STAGE_BYTES - (A_PARTS - parts_of(work)) * (PART_M * ROW_BYTES)
+    return Announced(SHORT_BYTES if is_short(work) else stage_bytes)
+
+
+@cute.jit
+def copies_of_a(schedule, a, work, short: cutlass.Constexpr):
     """
-    Return the copies of the tile of a that `work` needs.
+    Return the copies of the tile of a that `work` needs, which is short or not.
 
     Parts without a row of the group are not loaded: what a stage held before stays there, and is at
     most multiplied, never stored. That saves bytes, and the time of rows beyond the end of the
-    tensor, with which the TMA unit is slow: 2 ns for each on an H200.
+    tensor, with which the TMA unit is slow: 2 ns for each on an H200. So boxes of short tiles are
+    short.
     """
-    rows = from_row(a.whole.gmem, work.row, work.group)
-    num_rows = cutlass.max(work.live_end - work.row, 0)
-    num_parts = cutlass.min((num_rows + (PART_M - 1)) // PART_M, A_PARTS)
+    whole, part, short_rows = (from_row(x.gmem, work.row, work.group) for x in a)
+    if cutlass.const_expr(short):
+        return CopiesOfShortA(copies_of(a.short, short_rows, (SHORT_M, TILE_K), 0))
+    num_parts = parts_of(work)
     stage_bytes = STAGE_BYTES - (A_PARTS - num_parts) * (PART_M * ROW_BYTES)
-    part_rows = from_row(a.part.gmem, work.row, work.group)
-    parts = [
-        copies_of(a.part, part_rows, (PART_M, TILE_K), i, schedule.rank_n, CLUSTER_N)
-        for i in range(A_PARTS)
-    ]
-    whole = copies_of(a.whole, rows, (TILE_M, TILE_K), 0, schedule.rank_n, CLUSTER_N)
-    return CopiesOfA(whole, parts, num_parts, stage_bytes)
+    parts = [copies_of(a.part, part, (PART_M, TILE_K), i) for i in range(A_PARTS)]
+    return CopiesOfA(copies_of(a.whole, whole, (TILE_M, TILE_K), 0), parts, num_parts, stage_bytes)
 
 
 @cute.jit
 def open_stage(loads, state, copies):
     """Wait until a stage is free and announce its bytes; return its barrier."""
-    # As producer_acquire(), which would announce the bytes of all parts of a.
+    # As producer_acquire(), which would announce the bytes of a whole tile of a.
     full = loads.producer_get_barrier(state)
     loads.sync_object_empty.wait(state.index, state.phase)
     with cute.arch.elect_one():
@@ -513,18 +573,14 @@ def open_stage(loads, state, copies):
 @cute.jit
 def copy_a(copies, k, stage, full):
     """Start to copy k-block `k` of a."""
-    if copies.num_parts == A_PARTS:
-        whole = copies.whole
-        cute.copy(*k_block(whole, k, stage), tma_bar_ptr=full, mcast_mask=whole.receivers)
+    if cutlass.const_expr(isinstance(copies, CopiesOfShortA)):
+        cute.copy(*k_block(copies.short, k, stage * (TILE_M // SHORT_M)), tma_bar_ptr=full)
+    elif copies.num_parts == A_PARTS:
+        cute.copy(*k_block(copies.whole, k, stage), tma_bar_ptr=full)
     else:
         for i in cutlass.range_constexpr(A_PARTS - 1):
             if i < copies.num_parts:
-                part = copies.parts[i]
-                cute.copy(
-                    *k_block(part, k, stage * A_PARTS + i),
-                    tma_bar_ptr=full,
-                    mcast_mask=part.receivers,
-                )
+                cute.copy(*k_block(copies.parts[i], k, stage * A_PARTS + i), tma_bar_ptr=full)
 
 
 def maps_of_b(b):

@@ -419,26 +419,38 @@ def load_tiles(schedule, loads, a, b, scales):
     warpgroups of every CTA that it was sent to have read it.
     """
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
-    b_policy = Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
+    num_early = 0  # stages with b on the way
     position = first_position(schedule)
     while is_left(schedule, position):
         work = find_tile(schedule, position)
-        num_blocks = schedule.num_k_blocks if work.is_valid else 0
-        a_copies = copies_of_a(schedule, a, work)
-        b_copies = copies_of_b(schedule, b, work)
-        for k in cutlass.range(num_blocks, unroll=1):
-            if cutlass.const_expr(SPLIT_K > 1):
-                k += schedule.first_k_block
-            full = open_stage(loads, state, a_copies)
-            copy_b(b_copies, k, state.index, full, b_policy)
-            copy_a(a_copies, k, state.index, full)
-            loads.producer_commit(state)
-            state.advance()
+        state = load_tile(schedule, loads, state, (a, b, scales), work, num_early)
         position = next_position(schedule, position, work)
     if cutlass.const_expr(USE_PDL):
         # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
         cute.arch.griddepcontrol_launch_dependents()
     loads.producer_tail(state)
+
+
+def b_policy():
+    """Return how L2 keeps b; None where it keeps it as usual."""
+    return Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
+
+
+@cute.jit
+def load_tile(schedule, loads, state, sources, work, num_early, short: cutlass.Constexpr = False):
+    """Load the k-blocks of a tile, of the first `num_early` all but b; return the ring's state."""
+    a, b, scales = sources
+    a_copies = copies_of_a(schedule, a, work)
+    b_copies = copies_of_b(schedule, b, work)
+    for k in cutlass.range(schedule.num_k_blocks if work.is_valid else 0, unroll=1):
+        if cutlass.const_expr(SPLIT_K > 1):
+            k += schedule.first_k_block
+        full = open_stage(loads, state, a_copies)
+        copy_b(b_copies, k, state.index, full, b_policy())
+        copy_a(a_copies, k, state.index, full)
+        loads.producer_commit(state)
+        state.advance()
+    return state
 
 
 class SourceOfA(NamedTuple):

@@ -53,6 +53,13 @@ has more groups. Twice as many would cost 26 of 271 kernels a stage, and serve n
 SCALE_CHUNK = 32
 """k-blocks whose weight scales are handed to the math warps at once."""
 
+SHORT_M = 8
+"""
+Rows of a tile whose a and scales come in boxes of their own. What lies beyond the end of a tensor
+costs the TMA unit 2 ns for a row of a and 0.5 for a scale, each k-block, and of a decoding group's
+usual boxes most may lie there.
+"""
+
 _RING_SLOT_BYTES = 16
 """The full and the free barrier of a slot."""
 
@@ -79,6 +86,7 @@ class Sm90Derived:
         load_registers: Registers of a thread of the loading warpgroup (setmaxnreg).
         math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
         part_m: Rows of a that one copy loads where a group does not fill its tile.
+        short_m: Rows of a tile that has boxes of its own; 0 where none has.
         out_n: Columns of a tile that one CTA stores.
         epilogue_n: Columns of one store box.
         max_entries: Entries of the table of tile counts.
@@ -88,6 +96,7 @@ class Sm90Derived:
             to whole 16-byte loads.
         scale_box: Activation scales that one copy loads: those of the rows of one wave.
         scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
+        short_scale_box: Activation scales that one copy loads of a short tile.
     """
 
     math_warpgroups: int
@@ -99,6 +108,7 @@ class Sm90Derived:
     load_registers: int
     math_registers: int
     part_m: int
+    short_m: int
     out_n: int
     epilogue_n: int
     max_entries: int
@@ -107,6 +117,7 @@ class Sm90Derived:
     scale_values: int
     scale_box: int
     scale_pitch: int
+    short_scale_box: int
 
 
 class Sm90Rules:
@@ -144,6 +155,7 @@ class Sm90Rules:
         num_ab_stage, smem_bytes = self._stages(config)
         has_table = config.layout is not Layout.CONTIGUOUS
         has_blocks = config.operands.scale_granularity is ScaleGranularity.BLOCK128
+        short_m = SHORT_M if has_table and tile.m == 64 and config.cluster.size == 1 else 0
         return Sm90Derived(
             math_warpgroups=math_warpgroups,
             waves=waves,
@@ -154,6 +166,7 @@ class Sm90Rules:
             load_registers=40,
             math_registers=248 if math_warpgroups == 1 else 232,
             part_m=_part_m(config) if has_table else 0,
+            short_m=short_m,
             out_n=_out_n(config),
             epilogue_n=_epilogue_n(_out_n(config), config.operands.out_dtype),
             max_entries=MAX_ENTRIES if has_table else 0,
@@ -162,6 +175,7 @@ class Sm90Rules:
             scale_values=_scale_values(tile.n) if has_blocks else 0,
             scale_box=_scale_box(config) if has_blocks else 0,
             scale_pitch=_align(_scale_box(config), 32) if has_blocks else 0,
+            short_scale_box=_box_of(config, short_m) if has_blocks and short_m else 0,
         )
 
     def _check_instruction(self, config: KernelConfig) -> None:
@@ -362,7 +376,11 @@ def _scale_box(config: KernelConfig) -> int:
     A ragged tile starts at any row, but the TMA unit faults (illegal instruction) where its first
     coordinate is not at whole 16 bytes, so that a box begins up to 3 rows ahead.
     """
-    rows = 64 * _math_warpgroups(config.tile.m)
+    return _box_of(config, 64 * _math_warpgroups(config.tile.m))
+
+
+def _box_of(config: KernelConfig, rows: int) -> int:
+    """Return the same for `rows` rows."""
     return rows + 4 if config.layout is Layout.RAGGED else rows
 
 
