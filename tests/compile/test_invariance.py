@@ -35,6 +35,7 @@ WIDE = replace(MIXED, a_dtype=BF16, a_scale_granularity=ScaleGranularity.NONE)
 PLAIN = Operands(
     a_dtype=BF16, b_dtype=BF16, scale_granularity=ScaleGranularity.TENSOR, out_dtype=F32
 )
+COLUMNS = replace(PLAIN, b_layout=BLayout.N_MAJOR)
 PREPARED = [
     Operands(
         a_dtype=a_dtype, b_dtype=E2M1, scale_granularity=MX32, a_scale_granularity=of_a, b_layout=b
@@ -48,7 +49,7 @@ PREPARED = [
 KINDS = [
     *((Arch.CPU, types) for types in (BLOCK128, MXFP8, NVFP4, PLAIN, *PREPARED)),
     *((Arch.SM_90A, types) for types in (BLOCK128, replace(BLOCK128, scale_granularity=ROW))),
-    *((Arch.SM_90A, types) for types in (PLAIN, *PREPARED)),
+    *((Arch.SM_90A, types) for types in (PLAIN, COLUMNS, *PREPARED)),
     *((Arch("sm_100a"), types) for types in (BLOCK128, MXFP8, NVFP4, MIXED)),
     *((Arch("sm_120a"), types) for types in (BLOCK128, MXFP8, NVFP4, MIXED, WIDE)),
 ]

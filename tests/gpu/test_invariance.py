@@ -56,7 +56,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("types", KINDS)
-@pytest.mark.parametrize(("groups", "n", "k"), [(8, 1032, 7168), (3, 264, 288)])
+@pytest.mark.parametrize(("groups", "n", "k"), [(8, 1032, 7168), (3, 264, 288), (32, 512, 2048)])
 def test_every_candidate(types: Operands, groups: int, n: int, k: int) -> None:
     """Random batches through all that may be chosen, of all layouts."""
     configs = allowed(ARCH, types)
