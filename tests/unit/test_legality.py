@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 from hypothesis import given, settings
 
-from jitgen.config import Arch
+from jitgen.config import Arch, Layout
 from jitgen.errors import UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
 from jitgen.targets.legality import check, require, rules, target
@@ -97,6 +97,26 @@ class TestSm90:
     def test_stages_of_known_tiles(self, m: int, n: int, stages: int) -> None:
         """The stages are those that were measured to be fast."""
         assert check(config(m, n), "sm_90a").derived.num_ab_stage == stages
+
+    @pytest.mark.parametrize(
+        ("layout", "m", "cluster", "rows", "scales"),
+        [
+            ("ragged", 64, (1, 1), 8, 12),  # up to 3 rows ahead
+            ("masked", 64, (1, 1), 8, 8),
+            ("contiguous", 64, (1, 1), 0, 0),
+            ("ragged", 64, (2, 1), 0, 0),
+            ("ragged", 128, (1, 1), 0, 0),
+        ],
+    )
+    def test_short_tiles(
+        self, layout: str, m: int, cluster: tuple[int, int], rows: int, scales: int
+    ) -> None:
+        """Groups of a few rows have boxes that hardly reach beyond the end of a tensor."""
+        pair = Cluster(m=cluster[0], n=cluster[1])
+        legal = dataclasses.replace(config(m), layout=Layout(layout), cluster=pair)
+        derived = check(legal, "sm_90a").derived
+
+        assert (derived.short_m, derived.short_scale_box) == (rows, scales)
 
     @pytest.mark.parametrize(
         ("split_k", "out_n", "epilogue_n"), [(1, 128, 64), (2, 64, 64), (4, 32, 32)]
