@@ -6,7 +6,7 @@
 #
 #     {"format":"block128","layout":"contiguous","op":"permute_quantize","power_of_two":false,
 #     "rounding":"up","tiling":{"ctas_per_sm":8,"held":1,"is_eager":false,"is_persistent":false,
-#     "rows":1,"threads":128,"use_pdl":true,"vector":8},"walk":"gather"}
+#     "is_relayed":false,"rows":1,"threads":128,"use_pdl":true,"vector":8},"walk":"gather"}
 #
 # To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
 # `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as

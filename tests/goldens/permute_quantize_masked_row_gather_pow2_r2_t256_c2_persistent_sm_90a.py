@@ -5,8 +5,8 @@
 # It comes from this config, which always gives the same text:
 #
 #     {"format":"row","layout":"masked","op":"permute_quantize","power_of_two":true,"rounding":"up",
-#     "tiling":{"ctas_per_sm":2,"held":1,"is_eager":false,"is_persistent":true,"rows":2,
-#     "threads":256,"use_pdl":true,"vector":8},"walk":"gather"}
+#     "tiling":{"ctas_per_sm":2,"held":1,"is_eager":false,"is_persistent":true,"is_relayed":false,
+#     "rows":2,"threads":256,"use_pdl":true,"vector":8},"walk":"gather"}
 #
 # To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
 # `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as

@@ -6,7 +6,7 @@
 #
 #     {"format":"nvfp4","layout":"ragged","op":"permute_quantize","power_of_two":false,
 #     "rounding":"up","tiling":{"ctas_per_sm":7,"held":1,"is_eager":false,"is_persistent":false,
-#     "rows":2,"threads":128,"use_pdl":true,"vector":8},"walk":"gather"}
+#     "is_relayed":false,"rows":2,"threads":128,"use_pdl":true,"vector":8},"walk":"gather"}
 #
 # To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
 # `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as

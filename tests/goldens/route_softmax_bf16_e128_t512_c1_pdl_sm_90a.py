@@ -44,7 +44,7 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Uint32, Uint64
+from cutlass import Boolean, Float32, Int32, Uint32
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 # The config.
@@ -57,7 +57,6 @@ USE_PDL = True  # start while the kernel before on the stream drains
 # What follows from it.
 WARPS = THREADS // 32
 PER_LANE = EXPERTS // 32  # experts that a lane has of each token
-ORDER = Uint64 if PER_LANE > 8 else Uint32  # holds 4 bits for each of them
 SCORES_DTYPE = cutlass.BFloat16
 
 
@@ -78,17 +77,22 @@ def of_warp(key):
 
 
 @cute.jit
-def first_of_warp(number, has_best):
-    """Return the smallest of the numbers of those lanes that have the best key."""
-    last = Uint32(0xFFFFFFFF)
-    return cute.arch.warp_redux_sync(Uint32(number) if has_best else last, "umin").to(Int32)
-
-
-@cute.jit
 def value_of(key):
     """Return the float32 that a key is of; of `ABSENT` NaN."""
     sign = (key.bitcast(Int32) >> 31).to(Uint32)
     return (key ^ ((sign ^ Uint32(0xFFFFFFFF)) | Uint32(0x80000000))).bitcast(Float32)
+
+
+@cute.jit
+def larger(a, b):
+    """Return the larger of two keys; `cutlass.max` takes a constant for a signed number."""
+    return a if a > b else b
+
+
+@cute.jit
+def smaller(a, b):
+    """Return the smaller of two keys."""
+    return a if a < b else b
 
 
 VECTOR = min(PER_LANE, 128 // SCORES_DTYPE.width)  # logits of one load: at most 16 bytes
@@ -122,6 +126,15 @@ def lane_of(scores, group_size):
     return Lane(lane, part, lanes, first, count, is_whole)
 
 
+def load_whole(row, loaded):
+    """Load PER_LANE values from `row` on, in vectors of at most 16 bytes."""
+    vector = min(PER_LANE, 128 // loaded.element_type.width)
+    for v in range(PER_LANE // vector):
+        place = (row + v * vector).align(vector * loaded.element_type.width // 8)
+        source = cute.make_tensor(place, cute.make_layout(vector))
+        cute.autovec_copy(source, cute.local_tile(loaded, (vector,), (v,)))
+
+
 @cute.jit
 def load_logits(scores, token, mine):
     """Return a lane's logits of a token, float32; what does not exist is 0."""
@@ -130,10 +143,7 @@ def load_logits(scores, token, mine):
     row = scores[token, None].iterator + mine.first
     if mine.is_whole:
         if mine.count > 0:
-            for v in cutlass.range_constexpr(PER_LANE // VECTOR):
-                place = (row + v * VECTOR).align(VECTOR * SCORES_DTYPE.width // 8)
-                source = cute.make_tensor(place, cute.make_layout(VECTOR))
-                cute.autovec_copy(source, cute.local_tile(loaded, (VECTOR,), (v,)))
+            load_whole(row, loaded)
     else:
         source = cute.make_tensor(row, cute.make_layout(PER_LANE))
         for i in cutlass.range_constexpr(PER_LANE):
@@ -145,15 +155,20 @@ def load_logits(scores, token, mine):
 
 
 @cute.jit
-def load_bias(bias, mine):
+def load_bias(bias, group_size, mine):
     """Return what is added to the scores of a lane's experts; None where nothing is."""
     if cutlass.const_expr(bias is None):
         return None
     values = cute.make_rmem_tensor(PER_LANE, Float32)
     values.fill(0.0)
-    for i in cutlass.range_constexpr(PER_LANE):
-        if i < mine.count:
-            values[i] = bias[mine.first + i]
+    span = min(4 * PER_LANE, 16)
+    if (group_size % PER_LANE == 0) & (bias.iterator.toint() % span == 0):
+        if mine.count > 0:
+            load_whole(bias.iterator + mine.first, values)
+    else:
+        for i in cutlass.range_constexpr(PER_LANE):
+            if i < mine.count:
+                values[i] = bias[mine.first + i]
     return values
 
 
@@ -192,9 +207,6 @@ def scores_of(chosen_logit, logits, mine, best, made_with, renormalize):  # noqa
     return score
 
 
-LAST = 15  # place that 4 bits hold
-
-
 def network(count):
     """
     Return the places that are compared to sort `count` values, a power of two, one after the other.
@@ -212,23 +224,16 @@ def network(count):
 
 
 @cute.jit
-def sort_lane(keys):
+def sorted_keys(keys):
     """
-    Sort the keys of a lane, the largest first, of equal ones the one that came first.
+    Return the keys of a lane, the largest first.
 
-    A pair is a key and, below it, LAST minus its place. Return these lower halves: 4 bits each, the
-    first in the lowest.
+    They alone: a maximum and a minimum for each comparison. Whose they are, is found for the few
+    that are chosen.
     """
-    pairs = [(keys[i].to(Uint64) << 32) | Uint64(LAST - i) for i in range(PER_LANE)]
+    order = [keys[i] for i in range(PER_LANE)]
     for a, b in network(PER_LANE):
-        is_less = pairs[a] < pairs[b]
-        larger_one = pairs[b] if is_less else pairs[a]
-        smaller_one = pairs[a] if is_less else pairs[b]
-        pairs[a], pairs[b] = larger_one, smaller_one
-    order = ORDER(0)
-    for i in cutlass.range_constexpr(PER_LANE - 1, -1, -1):
-        keys[i] = (pairs[i] >> 32).to(Uint32)
-        order = order * 16 + pairs[i].to(Uint32).to(ORDER)
+        order[a], order[b] = larger(order[a], order[b]), smaller(order[a], order[b])
     return order
 
 
@@ -251,26 +256,53 @@ def sum_of_warp(value):
 
 
 @cute.jit
-def take_best(keys, mine, top_k):
+def take_best(order, mine, top_k):
     """
-    Return the expert in slot `lane` of a token, and the key of the best; empties `keys`.
+    Return what is in slot `lane` of a token, its key and the lane that had it, and the best key.
 
-    Of the lanes that have the best key, the one with the lowest expert goes on to its next.
+    Of the lanes that have the best key, the first one, with the lowest experts, goes on to its
+    next.
     """
-    order = sort_lane(keys)
-    chosen, most, last = Int32(0), Uint32(ABSENT), mine.first + LAST
+    key, lanes, most = Uint32(ABSENT), Uint32(0), Uint32(ABSENT)
+    keys = cute.make_rmem_tensor(PER_LANE, Uint32)
+    for i in cutlass.range_constexpr(PER_LANE):
+        keys[i] = order[i]
     for slot in cutlass.range(top_k, unroll=1):
         best = of_warp(keys[0])
-        first = last - (order & 15).to(Int32)
-        expert = first_of_warp(first, keys[0] == best)
-        is_taken = (first == expert) & (keys[0] == best)
+        having = cute.arch.vote_ballot_sync(keys[0] == best).to(Uint32)
+        is_taken = (keys[0] == best) & ((having & cute.arch.lanemask_lt()) == 0)
         for i in cutlass.range_constexpr(PER_LANE):
             behind = keys[i + 1] if cutlass.const_expr(i + 1 < PER_LANE) else Uint32(ABSENT)
             keys[i] = behind if is_taken else keys[i]
-        order = order >> 4 if is_taken else order
-        chosen = expert if mine.lane == slot else chosen
+        is_mine = mine.lane == slot
+        key = best if is_mine else key
+        lanes = having if is_mine else lanes
         most = best if slot == 0 else most
-    return chosen, most
+    first = cute.arch.popc(~lanes & (lanes - Uint32(1)))  # the lowest bit that is set
+    return key, first.to(Int32), most
+
+
+@cute.jit
+def expert_of(key, source, keys, mine, top_k):
+    """
+    Return the expert in slot `lane`: that of lane `source` that has `key`.
+
+    Of equal keys of one lane the first in the first slot.
+    """
+    lane = mine.lane
+    before, asked = cute.arch.shuffle_sync_up(key, 1), cute.arch.shuffle_sync_up(source, 1)
+    is_again = (lane > 0) & (lane < top_k) & (key == before) & (source == asked)
+    having = Uint32(0)
+    for i in cutlass.range_constexpr(PER_LANE):
+        is_it = cute.arch.shuffle_sync(keys[i], source) == key
+        having = having | (Uint32(1 << i) if is_it else Uint32(0))
+    if cute.arch.vote_any_sync(is_again):
+        same = cute.arch.match_sync(0xFFFFFFFF, key) & cute.arch.match_sync(0xFFFFFFFF, source)
+        number = cute.arch.popc(same.to(Uint32) & cute.arch.lanemask_lt())
+        for i in cutlass.range_constexpr(PER_LANE - 1):
+            having = having & (having - Uint32(1)) if i < number else having
+    place = cute.arch.popc(~having & (having - Uint32(1))).to(Int32)
+    return cute.arch.shuffle_sync(mine.first, source) + place
 
 
 @cute.jit
@@ -280,8 +312,11 @@ def choose(choice, scores, bias, mine, shared, results, chunk, token):
     top_k = topk_ids.shape[1]
     logits = load_logits(scores, token, mine)
     keys, made_with = keys_of(logits, bias, mine)
-    chosen, most = take_best(keys, mine, top_k)
+    order = sorted_keys(keys)
+    key, source, most = take_best(order, mine, top_k)
     is_mine = mine.lane < top_k
+    chosen = expert_of(key, source, keys, mine, top_k)
+    chosen = chosen if is_mine else Int32(0)
     logit = scores[token, chosen].to(Float32)  # in L1: it was loaded above
     weight = scores_of(logit, logits, mine, most, made_with, choice.renormalize)
     if choice.renormalize != 0:
@@ -298,7 +333,7 @@ def choose_tokens(choice, scores, shared, results, chunk):
     """Choose for the tokens of a CTA: its warps take turns."""
     warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     mine = lane_of(scores, choice.group_size)
-    bias = load_bias(choice.bias, mine)
+    bias = load_bias(choice.bias, choice.group_size, mine)
     for token in cutlass.range(chunk.first + warp, chunk.end, WARPS, unroll=1):
         choose(choice, scores, bias, mine, shared, results, chunk, token)
 
@@ -348,8 +383,8 @@ class Shared(NamedTuple):
 
 
 @cute.jit
-def open_shared(num_groups):
-    """Return the shared memory of a CTA; for `exchange` its barrier is ready."""
+def open_shared(num_groups, exchanges):
+    """Return the shared memory of a CTA; where it `exchanges` something its barrier is ready."""
     storage = cutlass.memory.SmemAllocator().allocate(SharedStorage)
     shared = Shared(
         storage.of_warps.get_tensor(cute.make_layout((EXPERTS, WARPS))),
@@ -359,7 +394,7 @@ def open_shared(num_groups):
         storage.ids.get_tensor(cute.make_layout(THREADS)),
         storage.full.data_ptr(),
     )
-    if cutlass.const_expr(CLUSTER > 1):
+    if cutlass.const_expr(CLUSTER > 1 and exchanges):
         thread, _, _ = cute.arch.thread_idx()
         if thread == 0:
             cute.arch.mbarrier_init(shared.full, 1)
@@ -552,7 +587,7 @@ def place_pairs(shared, results, chunk, first_expert, num_rows):
 @cute.kernel
 def route_kernel(choice, scores, results, first_expert, each):
     """Each CTA of the cluster has a part of the tokens: choose, count, and sort."""
-    shared, chunk = open_shared(cute.size(results.offs)), chunk_of(results, each)
+    shared, chunk = open_shared(cute.size(results.offs), True), chunk_of(results, each)
     if cutlass.const_expr(USE_PDL):
         cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
         cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
