@@ -38,8 +38,8 @@ KERNELS = [
 ]
 """Every kind of score, with and without bias and groups; few warps, which get several tokens."""
 
-OFTEN = KERNELS[:3]
-"""Each kind of score, both forms, for every push."""
+OFTEN = [*KERNELS[:3], KERNELS[7]]
+"""Each kind of score and both forms, for every push; in the last, threads share counts."""
 
 
 def config_of(words: str) -> RouteConfig:

@@ -111,9 +111,9 @@ def test_rules_of_a_cpu(config: Config, code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "words"), [(4096, "v16"), (64, "t64_c16_eager"), (1, "t64_c16_eager")]
+    ("tokens", "words"), [(4096, "v16_relayed"), (64, "t64_c16_eager"), (1, "t64_c16_eager")]
 )
-def test_few_tokens_are_loaded_at_once(tokens: int, words: str) -> None:
+def test_few_tokens_are_loaded_at_once_and_scales_of_many_relayed(tokens: int, words: str) -> None:
     problem = PermuteQuantizeProblem(layout=Layout.RAGGED, m=tokens, k=7168, walk=Walk.SCATTER)
     choice = jitgen.select(problem, "sm_90a")
 

@@ -84,7 +84,6 @@ _TILINGS = {
         Tiling(vector=16, is_eager=True),
         Tiling(vector=16),
         Tiling(vector=16, is_relayed=True),
-        Tiling(rows=2, vector=16, ctas_per_sm=7),
         Tiling(ctas_per_sm=9),
     ),
 }

@@ -24,7 +24,7 @@ _BARRIER_WORDS = 2
 _SHARED_BYTES = 227 * 1024
 
 _FEW_THREADS = 256
-"""Of a CTA that has a few tokens, unless experts are more: a large one takes longer to start."""
+"""Of a CTA that chooses for few tokens, unless experts are more: large ones take long to start."""
 
 _SPREAD = Tiling(threads=512, cluster=2, is_spread=True, use_pdl=True)
 """
@@ -158,7 +158,8 @@ class Route:
         if experts is None:
             return ()
         kind = replace(route_space.of_problem(problem), experts=experts)
-        few = max(_FEW_THREADS, experts)
+        is_given = problem.scoring is Scoring.GIVEN
+        few = Tiling().threads if is_given else max(_FEW_THREADS, experts)
         listed = (Tiling(threads=few, cluster=1), Tiling(threads=few), _SPREAD)
         return legal_of((replace(kind, tiling=each) for each in listed), self)
 
