@@ -12,7 +12,7 @@ from jitgen.bench import OWN
 from jitgen.bench.choice import NAME
 from jitgen.bench.choice.cases import FAMILIES, Case, kernels_of
 from jitgen.bench.choice.report import ChoiceReport, Regret, regrets, summary
-from jitgen.cli.options import ARCH, with_output
+from jitgen.cli.options import ARCH, NumberType, with_output
 from jitgen.cli.output import Column, ExitCode, Output
 from jitgen.cli.paths import TO_READ, TO_WRITE
 from jitgen.config import Arch
@@ -42,12 +42,14 @@ today's selector would lose.
     help="Problems of all sizes, or layers whose groups have uneven rows.",
 )
 @click.option("--count", type=click.IntRange(1), help="Cases; 150, and 40 of layers, if left out.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Draws the cases.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the cases."
+)
 @click.option(
     "--only", multiple=True, metavar="TEXT", help="Measure only cases whose name has every TEXT."
 )
 @click.option(
-    "--minutes", type=click.FloatRange(0, min_open=True), help="Begin no case after so many."
+    "--minutes", type=NumberType("minutes", 0.05, 1440), help="Begin no case after so many."
 )
 @click.option("--save", "save_at", type=TO_WRITE, help="Write what was found after every case.")
 @click.option("--resume", is_flag=True, help="Go on with what --save names: without its cases.")
