@@ -42,11 +42,12 @@ ON_GPU = [
     "masked_none_gather_t64_c4",
     "masked_tensor_gather_t64_c4",
     "ragged_row_gather_t64_c4",
+    "ragged_row_scatter_t64_c4_v16",
     "ragged_block128_scatter_pow2_r2_t64_c4_eager_relayed_persistent",
 ]
 """Every layout, format and walk; few warps, which all get several tiles."""
 
-OFTEN_ON_GPU = {*ON_GPU[:4], ON_GPU[-1]}
+OFTEN_ON_GPU = {*ON_GPU[:4], "ragged_row_scatter_t64_c4_v16", ON_GPU[-1]}
 
 
 def config_of(words: str) -> PermuteQuantizeConfig:
