@@ -16,15 +16,19 @@ from torch import Tensor
 
 from jitgen.frozen import frozen
 from jitgen.layer.config import MoEConfig
-from jitgen.layer.early import SHARED, configs_of
+from jitgen.layer.early import JOINED, SHARED, configs_of
 from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.layer.workspace import NEW, Buffers, Workspace
 from jitgen.ops.combine.call import combine
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.permute_quantize.call import permute_quantize
+from jitgen.ops.permute_quantize.sorting import sort_quantize
 from jitgen.ops.route.call import sort_pairs
 from jitgen.ops.route.results import Sorting
 from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
+
+_PARTS = {"route", "permute_quantize"}
+"""Whoever asks for a config of one of these wants two launches."""
 
 Rows = tuple[Tensor, Tensor | None]
 """What a product reads, and its scales."""
@@ -42,18 +46,24 @@ class Chain:
             of other launches by their operation.
         starts_early: Whether launches for few tokens start early, where that is faster: see
             `jitgen.layer.early`.
+        joins: Whether one of these launches sorts and gathers, where that is faster.
     """
 
     config: MoEConfig
     weights: ExpertWeights
     configs: Mapping[str, Any] = field(default_factory=dict)
     starts_early: bool = True
+    joins: bool = True
 
-    def for_tokens(self, tokens: int) -> Chain:
-        """Return the chain with the configs of its launches for so many tokens."""
+    def for_tokens(self, tokens: int, *, is_sorted: bool = False) -> Chain:
+        """
+        Return the chain with the configs of its launches for so many tokens, whose pairs may have
+        been sorted before.
+        """
         if not self.starts_early:
             return self
-        found = configs_of(self.config, self.weights, tokens)
+        joins = self.joins and not is_sorted and not _PARTS & self.configs.keys()
+        found = configs_of(self.config, self.weights, tokens, joins=joins)
         return replace(self, configs={**found, **self.configs}) if found else self
 
     def sort(self, topk_ids: Tensor) -> Sorting:
@@ -79,6 +89,27 @@ class Chain:
             out=into.a,
             config=self.configs.get("permute_quantize"),
         )
+
+    def sort_and_gather(
+        self, x: Tensor, topk_ids: Tensor, into: Buffers = NEW
+    ) -> tuple[Sorting, Rows]:
+        """Return what `sort` and `gather` do, from one launch where that is faster."""
+        joined = self.configs.get(JOINED)
+        if joined is None:
+            pairs = self.sort(topk_ids)
+            return pairs, self.gather(x, pairs, into)
+        config = self.config
+        found = sort_quantize(
+            x,
+            topk_ids,
+            experts=config.experts,
+            first_expert=config.first_expert,
+            local_experts=config.local_experts,
+            scale_granularity=str(self.weights.activations),
+            out=into.a,
+            config=joined,
+        )
+        return found.order, (found.q, found.scale)
 
     def gate_up(self, rows: Rows, pairs: Sorting, into: Buffers = NEW) -> Tensor:
         """Return the first product: (T * k, 2 I) bfloat16."""
@@ -134,9 +165,12 @@ class Chain:
         sorting: Sorting | None = None,
     ) -> Tensor:
         """Run every launch for tokens that go through at once; `sorting` is theirs, if known."""
-        chain = self.for_tokens(x.shape[0])
-        pairs = chain.sort(topk_ids) if sorting is None else sorting
-        h = chain.gate_up(chain.gather(x, pairs, into), pairs, into)
+        chain = self.for_tokens(x.shape[0], is_sorted=sorting is not None)
+        if sorting is None:
+            pairs, rows = chain.sort_and_gather(x, topk_ids, into)
+        else:
+            pairs, rows = sorting, chain.gather(x, sorting, into)
+        h = chain.gate_up(rows, pairs, into)
         y = chain.down(chain.activate(h, pairs, into), pairs, into)
         return chain.combine(y, pairs, topk_weights, shared, out)
 

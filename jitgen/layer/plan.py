@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from jitgen.config import Arch
 from jitgen.errors import InputError
 from jitgen.layer.chain import Chain
-from jitgen.layer.early import EARLY_TOKENS, mean_rows
-from jitgen.layer.problems import of_rows, of_tokens
+from jitgen.layer.early import EARLY_TOKENS, joined_tokens, mean_rows
+from jitgen.layer.problems import joined_problem, of_rows, of_tokens
 from jitgen.plans import Plan
 from jitgen.plans.sweep import Sweep
 from jitgen.targets.devices import default_arch
@@ -33,6 +33,16 @@ def of(chain: Chain, max_tokens: int | None, arch: Arch | str | None, *, name: s
     tokens = min(max_tokens or config.chunk_tokens, config.chunk_tokens)
     by_token = tuple(of_tokens(config, weights, target(arch)))
     by_row = tuple(of_rows(config, weights))
+    joined = joined_problem(config, weights, target(arch))
+    few = min(tokens, joined_tokens(config)) if chain.starts_early and chain.joins else 0
+    joining: tuple[Sweep, ...] = ()
+    if joined is not None and few:  # and the product behind that launch, which is not early
+        rows = mean_rows(config, 1), mean_rows(config, few)
+        product = by_row[0].with_mean(rows[0])
+        joining = (
+            Sweep(problem=joined, min_rows=1, max_rows=few),
+            Sweep(problem=product, min_rows=rows[0], max_rows=rows[1]),
+        )
     return Plan(
         name=name,
         description=f"{weights.groups} of {config.experts} experts, {config.top_k} for each token, "
@@ -45,7 +55,8 @@ def of(chain: Chain, max_tokens: int | None, arch: Arch | str | None, *, name: s
                 (by_row, mean_rows(config, first), mean_rows(config, last)),
             )
             for each in problems
-        ),
+        )
+        + joining,
     )
 
 

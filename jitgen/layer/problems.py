@@ -15,10 +15,11 @@ from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import NONE, ExpertWeights, Matrices
 from jitgen.ops.combine.config import CombineProblem
 from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeProblem
+from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeProblem, Walk
 from jitgen.ops.permute_quantize.validate import walk_of
 from jitgen.ops.route.config import RouteProblem, Scoring
 from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeProblem
+from jitgen.targets.early import joins
 
 
 def of_tokens(config: MoEConfig, weights: ExpertWeights, arch: Arch) -> Iterator[Any]:
@@ -41,6 +42,26 @@ def of_tokens(config: MoEConfig, weights: ExpertWeights, arch: Arch) -> Iterator
     )
     for has_shared in (False, True):
         yield CombineProblem(m=1, n=config.hidden, top_k=config.top_k, has_shared=has_shared)
+
+
+def joined_problem(
+    config: MoEConfig, weights: ExpertWeights, arch: Arch
+) -> PermuteQuantizeProblem | None:
+    """
+    Return the problem of the launch that sorts pairs and gathers their rows, with one token; None
+    where two do it: on all targets but the one where it was measured to be faster.
+    """
+    form = Format(str(weights.activations))
+    if not joins(arch) or form.has_atoms:
+        return None
+    return PermuteQuantizeProblem(
+        layout=Layout.RAGGED,
+        m=1,
+        k=config.hidden,
+        top_k=config.top_k,
+        format=form,
+        walk=Walk.SORT,
+    )
 
 
 def of_rows(config: MoEConfig, weights: ExpertWeights) -> Iterator[Any]:

@@ -17,6 +17,11 @@ busy throughout.
 """
 
 
+def joins(arch: Arch) -> bool:
+    """Say whether a chain has few pairs sorted by the launch that gathers their rows."""
+    return arch is Arch.SM_90A  # where it was measured
+
+
 def early(config: Config, arch: Arch) -> Config:
     """
     Return what a chain asks for in the place of the selector's `config`: the same kernel, but that
@@ -27,7 +32,7 @@ def early(config: Config, arch: Arch) -> Config:
     before it lets the product start.
     """
     found: Any = config
-    if arch is not Arch.SM_90A:  # the only target on which it was measured
+    if arch is not Arch.SM_90A:  # likewise
         return config
     if isinstance(config, KernelConfig):
         if config.tile.m == _ROWS:

@@ -47,7 +47,7 @@ def check_kind(config: PermuteQuantizeConfig) -> None:
     refuse_unless(
         config.walk is Walk.GATHER or config.layout is Layout.RAGGED,
         "E_WALK",
-        f"{config.layout}: the inverse has the rows of a ragged result: gather",
+        f"{config.layout}: the inverse has the rows of a ragged result, found or given: gather",
     )
     refuse_unless(
         not (form.has_atoms and config.layout is Layout.CONTIGUOUS),

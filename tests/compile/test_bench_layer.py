@@ -44,13 +44,22 @@ class TestKernels:
 
     def test_few_tokens_have_early_and_late_ones(self) -> None:
         early, late = [], []
-        for name in ours.kernel_names(small(EARLY_TOKENS)):
+        for name in ours.kernel_names(Case(experts=32, tokens=EARLY_TOKENS)):
             config, arch = Config.parse(name)
             assert jitgen.check(config, arch), name
             (early if "_pdl_" in name or "_earlyb_" in name else late).append(config.op)
 
         assert early == ["route", "grouped_gemm", "silu_mul_quantize", "grouped_gemm"]
         assert late.count("grouped_gemm") == 2
+
+    def test_few_pairs_are_sorted_by_the_launch_that_gathers(self) -> None:
+        few, more = (
+            [name for name in ours.kernel_names(small(tokens)) if "_sort_" in name]
+            for tokens in (1, EARLY_TOKENS)
+        )
+
+        assert few == ["permute_quantize_ragged_block128_sort_t64_c16_sm_90a"]
+        assert more == []
 
     def test_many_tokens_have_late_ones(self) -> None:
         names = [*ours.kernel_names(small(EARLY_TOKENS + 1))]

@@ -10,13 +10,13 @@ import torch
 
 import jitgen
 from jitgen.config import Arch
-from jitgen.layer.early import EARLY_TOKENS, PRODUCTS, SHARED
+from jitgen.layer.early import EARLY_TOKENS, JOINED, PRODUCTS, SHARED, joined_tokens
 from jitgen.runtime.session import current
 from jitgen.verify import device
 from tests import needs
 from tests.moe_cases import FORMATS, make
 
-PLAIN = ("bf16", "block128", "row")
+PLAIN = ("bf16", "bf16_bias", "block128", "row")
 """Formats whose weights lie as they were quantised."""
 
 
@@ -31,22 +31,38 @@ class TestTheChoice:
             asked = {
                 config.name("sm_90a")
                 for tokens in range(1, EARLY_TOKENS + 1)
-                for config in layer._chain.for_tokens(tokens).configs.values()
+                for is_sorted in (False, True)
+                for config in layer._chain.for_tokens(tokens, is_sorted=is_sorted).configs.values()
             }
+        words = ("_earlyb_", "_pdl_", "_sort_")
 
-        assert asked == {name for name in planned if "_earlyb_" in name or "_pdl_" in name}
+        assert asked == {name for name in planned if any(word in name for word in words)}
 
     @pytest.mark.parametrize("form", FORMATS)
     def test_few_tokens(self, form: str) -> None:
-        case = make(form)
+        case = make(form, numerics="invariant")  # without split K, which loads nothing early
         layer = jitgen.MoELayer(case.config, case.weights)
         with device("sm_90a"):
             configs = layer._chain.for_tokens(2).configs
+            after_sorting = layer._chain.for_tokens(2, is_sorted=True).configs
 
         early = {"route", "silu_mul_quantize", *(PRODUCTS if form in PLAIN else ())}
-        assert set(configs) == early
+        assert set(configs) == (early | {JOINED}) - {"gate_up"}, "whose weights, it cannot know"
+        assert set(after_sorting) == early
         assert SHARED not in configs, "it starts early whoever asks"
         assert all(jitgen.check(config, "sm_90a") for config in configs.values())
+
+    def test_one_launch_sorts_and_gathers_few_pairs(self) -> None:
+        case = make("block128")
+        chain = jitgen.MoELayer(case.config, case.weights)._chain
+        most = joined_tokens(case.config)
+        assert 1 <= most < EARLY_TOKENS
+        with device("sm_90a"):
+            assert JOINED in chain.for_tokens(most).configs
+            assert JOINED not in chain.for_tokens(most + 1).configs
+            assert JOINED not in replace(chain, joins=False).for_tokens(1).configs
+            route = chain.for_tokens(1).configs["route"]
+            assert JOINED not in replace(chain, configs={"route": route}).for_tokens(1).configs
 
     def test_nobody_else_has_any(self) -> None:
         """Many tokens, other targets, whoever wants none; and what is asked for wins."""
@@ -69,11 +85,12 @@ class TestTheChoice:
             assert chain.for_tokens(2).configs == {}
 
     def test_a_bias_is_added_by_what_loads_early(self) -> None:
-        case = make("block128")
+        case = make("block128", numerics="invariant")
         bias = torch.zeros(case.weights.groups, 2 * case.weights.intermediate)
         weights = replace(case.weights, w13_bias=bias)
         with device("sm_90a"):
-            configs = jitgen.MoELayer(case.config, weights)._chain.for_tokens(2).configs
+            chain = jitgen.MoELayer(case.config, weights)._chain
+            configs = chain.for_tokens(2, is_sorted=True).configs
 
         assert configs["gate_up"].schedule.early_b
         assert [configs[name].epilogue.bias for name in PRODUCTS] == [True, False]
@@ -85,7 +102,7 @@ class TestTheChoice:
         weights = jitgen.ExpertWeights(w13=plain[0].contiguous(), w2=plain[1].contiguous())
         with device("sm_90a"):
             layer = jitgen.MoELayer(replace(case.config, intermediate=4), weights)
-            configs = layer._chain.for_tokens(2).configs
+            configs = layer._chain.for_tokens(2, is_sorted=True).configs
 
         assert "gate_up" in configs
         assert "down" not in configs
@@ -118,18 +135,28 @@ class TestTheChoice:
 @needs.linker
 @pytest.mark.nightly
 @pytest.mark.usefixtures("shared_cache")
+@pytest.mark.parametrize("is_sorted", [False, True], ids=["joined", "sorted"])
 @pytest.mark.parametrize("form", ["block128", "bf16"])
-def test_a_layer_on_a_gpu(form: str) -> None:
+def test_a_layer_on_a_gpu(form: str, is_sorted: bool) -> None:
     """Emulated, each launch with what it may read before the one in front has ended."""
     case = make(form, tokens=3)
+    config = case.config
+    order = jitgen.reference.sort_pairs(case.topk_ids, experts=config.experts)
     with device("sm_90a") as reports:
         found = jitgen.moe(
-            *case.given[:1], topk_weights=case.topk_weights, topk_ids=case.topk_ids, **case.named
+            *case.given[:1],
+            topk_weights=case.topk_weights,
+            topk_ids=case.topk_ids,
+            sorting=order if is_sorted else None,
+            numerics="invariant",  # without split K, which loads nothing early
+            **case.named,
         )
 
     assert case.error(found) < case.tolerance
-    assert sum("_earlyb_" in report.name for report in reports) == 2
-    assert sum("_pdl_" in report.name for report in reports) == 2
+    assert len(reports) == 5, "the launch that sorts is saved either way"
+    assert sum("_sort_" in report.name for report in reports) == (0 if is_sorted else 1)
+    assert sum("_earlyb_" in report.name for report in reports) == (2 if is_sorted else 1)
+    assert sum("_pdl_" in report.name for report in reports) == 1
     assert all(report.is_clean for report in reports)
     assert torch.isfinite(found).all()
     assert {report.arch for report in reports} == {str(Arch.SM_90A)}

@@ -15,8 +15,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import jitgen
 from jitgen.config import Arch
 from jitgen.errors import InputError
-from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeConfig
+from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeConfig, Walk
 from jitgen.ops.permute_quantize.samples import Sizes, make
+from jitgen.ops.permute_quantize.sorting import sort_quantize
 from jitgen.targets.legality import check
 from jitgen.targets.permute_space import kinds
 from jitgen.verify import device, verify
@@ -25,14 +26,22 @@ from tests import needs
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 ON_CPU = [config for config in kinds() if check(config, "cpu")]
-OFTEN = {"ragged_block128_gather", "masked_row_gather_pow2", "contiguous_tensor_gather"}
+OFTEN = {
+    "ragged_block128_gather",
+    "ragged_block128_sort",
+    "masked_row_gather_pow2",
+    "contiguous_tensor_gather",
+}
 ON_GPU = [
     "ragged_block128_scatter_t64_c4_eager",
     "masked_block128_gather_r2_t64_c4_v16_persistent",
     "ragged_row_scatter_pow2_r2_t64_c4_held2",
     "contiguous_tensor_gather_t64_c4",
+    "ragged_block128_sort_t64_c4",
     "ragged_mxfp4_gather_floor_t64_c4",
     "ragged_none_scatter_r2_t64_c4_v16_nopdl",
+    "ragged_none_sort_t64_c4_v16_nopdl",
+    "ragged_row_sort_pow2_t64_c4_held2",
     "masked_nvfp4_gather_t64_c4",
     "ragged_mxfp8_gather_r4_t64_c4_persistent",
     "masked_row_gather_r2_t64_c4",
@@ -47,7 +56,11 @@ ON_GPU = [
 ]
 """Every layout, format and walk; few warps, which all get several tiles."""
 
-OFTEN_ON_GPU = {*ON_GPU[:4], "ragged_row_scatter_t64_c4_v16", ON_GPU[-1]}
+OFTEN_ON_GPU = {
+    *ON_GPU[:4],
+    *("ragged_row_scatter_t64_c4_v16", "ragged_block128_sort_t64_c4"),
+    ON_GPU[-1],
+}
 
 
 def config_of(words: str) -> PermuteQuantizeConfig:
@@ -71,7 +84,8 @@ def test_right_on_a_cpu(config: PermuteQuantizeConfig) -> None:
     for seed in (0, 1):
         case = make(config, sizes, is_exact=False, seed=seed)
 
-        assert case.solve(jitgen.permute_quantize) == 0
+        solver = sort_quantize if config.walk is Walk.SORT else jitgen.permute_quantize
+        assert case.solve(solver) == 0
 
 
 def test_columns_of_a_cpu_may_be_odd() -> None:

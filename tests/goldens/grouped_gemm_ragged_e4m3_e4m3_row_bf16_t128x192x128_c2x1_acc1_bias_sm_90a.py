@@ -256,18 +256,21 @@ def fill_tile_table(groups, num_rows, first_tile, height):
             count += (end - start + (height - 1)) // height
         first_tile[entry + 1] = count
     cute.arch.sync_threads()
-    if thread < 32:
-        before = Int32(0)
-        for base in cutlass.range(0, num_entries, 32, unroll=1):
-            entry = base + thread
-            count = first_tile[cutlass.min(entry + 1, num_entries)]
-            cute.arch.sync_warp()  # lanes past the end have read what another one writes below
-            for distance in (1, 2, 4, 8, 16):
-                left = cute.arch.shuffle_sync(count, cutlass.max(thread - distance, 0))
-                count += left if thread >= distance else 0
-            if entry < num_entries:
-                first_tile[entry + 1] = before + count
-            before += cute.arch.shuffle_sync(count, 31)
+    if thread < 32:  # each lane has as many entries, which follow each other
+        each = cute.ceil_div(num_entries, 32)
+        first = cutlass.min(thread * each, num_entries)
+        last = cutlass.min(first + each, num_entries)
+        count = Int32(0)
+        for entry in cutlass.range(first, last, unroll=4):
+            count += first_tile[entry + 1]
+        before = count
+        for distance in (1, 2, 4, 8, 16):
+            left = cute.arch.shuffle_sync(before, cutlass.max(thread - distance, 0))
+            before += left if thread >= distance else 0
+        before -= count
+        for entry in cutlass.range(first, last, unroll=1):
+            before += first_tile[entry + 1]
+            first_tile[entry + 1] = before
     cute.arch.sync_threads()
     return num_entries, groups_per_entry
 

@@ -140,7 +140,6 @@ def rounded(quotients, words, signs):  # noqa: ARG001
     return result
 
 
-IS_EAGER = False  # load a token before it is known whether anybody wants it
 STORES = 4  # copies that a pass of the loop stores
 
 
@@ -172,6 +171,9 @@ def first_cursor(work):  # noqa: ARG001
 def find_rows(work, tile, cursor):  # noqa: ARG001
     """Return group and first token of a tile, and where the search for the next one starts."""
     return Int32(0), tile * ROWS, cursor
+
+
+IS_EAGER = False  # load a token before it is known whether anybody wants it
 
 
 @cute.jit

@@ -375,8 +375,9 @@ def silu_mul_quantize_kernel(x, groups, q, scale, limit, alpha):
     storage = cutlass.memory.SmemAllocator().allocate(SharedStorage)
     slots = storage.magnitudes.get_tensor(cute.make_layout((ROWS, WARPS, 2)))
     if cutlass.const_expr(USE_PDL):
+        # The next kernel may start at once, beside the last CTAs of the one before, up to its wait.
+        cute.arch.griddepcontrol_launch_dependents()
         cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-        cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
     num_rows, num_vectors = q.shape[-3], q.shape[-2]
     rows = open_rows(groups, num_rows)
     cursor = first_cursor(rows)

@@ -320,8 +320,9 @@ def silu_mul_quantize_kernel(x, groups, q, scale, limit, alpha):
     warp = block * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
     num_warps = num_blocks * WARPS
     if cutlass.const_expr(USE_PDL):
+        # The next kernel may start at once, beside the last CTAs of the one before, up to its wait.
+        cute.arch.griddepcontrol_launch_dependents()
         cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-        cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
     num_rows, num_vectors = q.shape[-3], q.shape[-2]
     rows, tiles_n = open_rows(groups, num_rows), tiles_along_n(num_vectors)
     walk = Walk(rows, tiles_n, num_warps // tiles_n, num_warps % tiles_n)

@@ -67,6 +67,7 @@ NAMES = [
     "route_softmax_bf16_e128_t512_c1_pdl_sm_90a",
     "route_sigmoid_f32_e256_bias_grouped_cpu",
     "permute_quantize_ragged_block128_scatter_v16_relayed_sm_90a",
+    "permute_quantize_ragged_block128_sort_t64_c16_sm_90a",
     "permute_quantize_masked_row_gather_pow2_r2_t256_c2_persistent_sm_90a",
     "permute_quantize_ragged_nvfp4_gather_r2_c7_sm_100a",
     "permute_quantize_contiguous_block128_gather_cpu",

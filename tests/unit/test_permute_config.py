@@ -65,6 +65,9 @@ def test_a_default_that_shows_is_no_name(name: str) -> None:
         (replace(BLOCKS, format=Format.MXFP8, walk=Walk.SCATTER), "E_WALK"),
         (replace(BLOCKS, layout=Layout.MASKED, walk=Walk.SCATTER), "E_WALK"),
         (replace(BLOCKS, layout=Layout.CONTIGUOUS, format=Format.NVFP4), "E_LAYOUT"),
+        (replace(BLOCKS, layout=Layout.MASKED, walk=Walk.SORT), "E_WALK"),
+        (replace(BLOCKS, walk=Walk.SORT, tiling=Tiling(rows=2)), "E_SORT"),
+        (replace(BLOCKS, walk=Walk.SORT, tiling=Tiling(is_eager=True)), "E_EAGER"),
         (replace(BLOCKS, tiling=Tiling(rows=3)), "E_ROWS"),
         (replace(BLOCKS, tiling=Tiling(threads=96)), "E_THREADS"),
         (replace(BLOCKS, tiling=Tiling(held=2)), "E_HELD"),
@@ -119,6 +122,33 @@ def test_few_tokens_are_loaded_at_once_and_scales_of_many_relayed(tokens: int, w
 
     assert choice.config.words() == f"ragged_block128_scatter_{words}"
     assert len(choice.candidates) <= 5
+
+
+def test_few_pairs_are_sorted_by_a_warp_for_each_part_of_a_token() -> None:
+    problem = PermuteQuantizeProblem(layout=Layout.RAGGED, m=1, k=7168, walk=Walk.SORT)
+
+    assert jitgen.select(problem, "sm_90a").config.words() == "ragged_block128_sort_t64_c16"
+    assert jitgen.select(problem, "cpu").config == replace(BLOCKS, walk=Walk.SORT)
+    with pytest.raises(ConfigError, match="must be gather for scales in atoms"):
+        replace(problem, format=Format.MXFP8)
+
+
+def test_samples_of_what_sorts_tell_right_from_wrong() -> None:
+    sizes = permuting.Sizes(rows=(3, 0, 2), top_k=3, k=272)
+    case = permuting.make(replace(BLOCKS, walk=Walk.SORT), sizes, is_exact=True)
+    mine = permuting._bytes(case.q)
+    mine[case.owned] = permuting._bytes(case.expected_q)[case.owned]
+    assert case.scale is not None
+    assert case.expected_scale is not None
+    case.scale[case.owned] = case.expected_scale[case.owned]
+    assert case.wrong() == sum(each.numel() for each in case.order.values())
+    for name, each in case.order.items():
+        each.copy_(case.expected_order[name])
+    assert case.wrong() == 0
+    assert case.expected_order["offs"].tolist() == [3, 3, 5]
+    for each in case.order.values():
+        each.flatten()[1] += 1
+    assert case.wrong() == 3
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_120a"])

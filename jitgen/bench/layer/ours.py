@@ -19,17 +19,20 @@ from jitgen.config.config import SCALE_BLOCK
 from jitgen.formats.protocol import ceil_div
 from jitgen.layer import plan as plans
 from jitgen.layer.chain import Chain
-from jitgen.layer.early import EARLY_TOKENS
+from jitgen.layer.early import EARLY_TOKENS, JOINED, joined_tokens, mean_rows
+from jitgen.layer.problems import joined_problem, of_rows
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Buffers, Workspace
 from jitgen.ops.route.results import Sorting
 from jitgen.runtime.session import select
 from jitgen.targets.early import early
 
-OURS, LATE = "jitgen", "jitgen-late"
+OURS, APART, LATE = "jitgen", "jitgen-apart", "jitgen-late"
 
 STEPS = ("sort", "gather", "gate and up", "swiglu", "down", "combine")
-"""The launches of a chain, in their order."""
+"""The launches of a chain, in their order; for few tokens one does what the first two do."""
+
+_JOINED_OPS = ("route", "permute_quantize")
 
 ROUTE = "route"
 """What takes the place of the first one behind a router."""
@@ -45,16 +48,23 @@ def prepare(operands: Operands) -> Ready:
     return _ready(operands, chain(operands))
 
 
+def prepare_apart(operands: Operands) -> Ready:
+    """Return the chain that sorts and gathers in two launches, however few pairs there are."""
+    return _ready(operands, replace(chain(operands), joins=False))
+
+
 def prepare_late(operands: Operands) -> Ready:
     """Return the chain whose launches are the selector's, however few tokens there are."""
     return _ready(operands, replace(chain(operands), starts_early=False))
 
 
 def kernel_names(case: Case, arch: Arch = Arch.SM_90A) -> Iterator[str]:
-    """Yield the kernels that both sides of a case ask for: those of its number of tokens."""
+    """Yield the kernels that our sides of a case ask for: those of its number of tokens."""
     weights = without_memory(case.experts, case.intermediate, case.hidden)
-    usual = Chain(config=config_of(case), weights=weights)
+    usual = Chain(config=config_of(case), weights=weights, joins=not case.of)
     chains = [usual]
+    if JOINED in joined_names(usual, case.tokens, arch):
+        chains.append(replace(usual, joins=False))
     if case.tokens <= EARLY_TOKENS:
         chains.append(replace(usual, starts_early=False))
     for each in chains:
@@ -68,12 +78,30 @@ def kernel_names(case: Case, arch: Arch = Arch.SM_90A) -> Iterator[str]:
 def names_of(usual: Chain, tokens: int, arch: Arch = Arch.SM_90A) -> Iterator[str]:
     """Yield the kernels that a chain asks for with so many tokens, and no others."""
     is_early = usual.starts_early and tokens <= EARLY_TOKENS
+    joined = joined_names(usual, tokens, arch)
     late = replace(usual, starts_early=False)  # one range of rows, up to those of the tokens
+    yield from joined.values()
     for sweep in plans.of(late, tokens, arch, name="bench").sweeps:
         problem = sweep.problem.with_mean(sweep.max_rows)
         config = select(problem, arch).config
-        if not getattr(problem, "has_shared", False):
-            yield (early(config, arch) if is_early else config).name(arch)
+        if getattr(problem, "has_shared", False) or (joined and problem.op in _JOINED_OPS):
+            continue
+        if "gate_up" in joined and problem.op == "grouped_gemm":
+            joined.pop("gate_up")  # which is that one, and not early
+            continue
+        yield (early(config, arch) if is_early else config).name(arch)
+
+
+def joined_names(usual: Chain, tokens: int, arch: Arch) -> dict[str, str]:
+    """Return the kernel that sorts and gathers, and that behind it; none where two launches do."""
+    config = usual.config
+    joined = joined_problem(config, usual.weights, arch)
+    is_joined = usual.starts_early and usual.joins and tokens <= joined_tokens(config)
+    if joined is None or not is_joined:
+        return {}
+    product = next(iter(of_rows(config, usual.weights))).with_mean(mean_rows(config, tokens))
+    problems = {JOINED: joined.with_mean(tokens), "gate_up": product}
+    return {name: select(each, arch).config.name(arch) for name, each in problems.items()}
 
 
 def without_memory(
@@ -92,25 +120,30 @@ def without_memory(
 
 def steps(operands: Operands) -> dict[str, Callable[[], object]]:
     """Return each launch of the chain alone, on what the one before it left."""
-    ours = chain(operands).for_tokens(operands.case.tokens)
-    router = operands.router
-    pairs = ours.sort(operands.topk_ids) if router is None else Sorting(*router.route()[2:])
-    rows = ours.gather(operands.x, pairs)
+    tokens, router = operands.case.tokens, operands.router
+    apart = chain(operands).for_tokens(tokens, is_sorted=True)
+    ours = apart if router is not None else chain(operands).for_tokens(tokens)
+    pairs = apart.sort(operands.topk_ids) if router is None else Sorting(*router.route()[2:])
+    rows = apart.gather(operands.x, pairs)
     h = ours.gate_up(rows, pairs)
     active = ours.activate(h, pairs)
     y = ours.down(active, pairs)
     out = torch.empty_like(operands.x)
     into = Buffers(a=rows[0], h=h, q=active[0], y=y)
     calls = (
-        partial(ours.sort, operands.topk_ids) if router is None else partial(router.route),
-        partial(ours.gather, operands.x, pairs, into),
+        partial(apart.sort, operands.topk_ids) if router is None else partial(router.route),
+        partial(apart.gather, operands.x, pairs, into),
         partial(ours.gate_up, rows, pairs, into),
         partial(ours.activate, h, pairs, into),
         partial(ours.down, active, pairs, into),
         partial(ours.combine, y, pairs, operands.topk_weights, None, out),
     )
     names = STEPS if router is None else (ROUTE, *STEPS[1:])
-    return dict(zip(names, calls, strict=True))
+    found: dict[str, Callable[[], object]] = dict(zip(names, calls, strict=True))
+    if JOINED in ours.configs:
+        joined = partial(ours.sort_and_gather, operands.x, operands.topk_ids, into)
+        found = {JOINED: joined, **found}
+    return found
 
 
 def _ready(operands: Operands, ours: Chain) -> Ready:

@@ -39,7 +39,8 @@ class Found:
         times_us: Microseconds of each side, medians.
         spreads: How far best and worst lie apart, as parts of these.
         errors: Each side's error against float32.
-        steps_us: Microseconds of each launch of ours, timed alone, with what an event costs.
+        steps_us: Microseconds of each launch of ours, timed alone, with what an event costs: of one
+            that sorts and gathers, and of the two that do so otherwise.
         missing: Sides that are not there, and why.
         notes: What a reader must know of a side in this case.
     """
@@ -158,14 +159,19 @@ def tables(found: Sequence[Found]) -> Iterator[Table]:
         ]
         yield Table(title=layer, columns=columns, rows=tuple(rows))
         timed = [each for each in here if each.steps_us]
+        steps = list(dict.fromkeys(step for each in timed for step in each.steps_us)) or STEPS
         yield Table(
             title=f"{layer}, each launch alone, us",
-            columns=("tokens", *(timed[0].steps_us if timed else STEPS)),
+            columns=("tokens", *steps),
             rows=tuple(
-                (str(each.case.tokens), *(f"{time:.1f}" for time in each.steps_us.values()))
-                for each in timed
+                (str(each.case.tokens), *(_step(each, step) for step in steps)) for each in timed
             ),
         )
+
+
+def _step(found: Found, step: str) -> str:
+    """Return the time of a launch alone, if the case has it."""
+    return f"{found.steps_us[step]:.1f}" if step in found.steps_us else "-"
 
 
 def _time(found: Found, side: str) -> str:

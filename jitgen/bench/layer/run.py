@@ -23,6 +23,7 @@ from jitgen.tuning.measure.clock import Batch, compete_in_batches, require_gpu
 
 SIDES: dict[str, Callable[[Operands], Ready]] = {
     ours.OURS: ours.prepare,
+    ours.APART: ours.prepare_apart,
     ours.LATE: ours.prepare_late,
     inductor.NAME: inductor.prepare,
     deep_gemm.MASKED: deep_gemm.prepare_masked,
@@ -32,6 +33,7 @@ SIDES: dict[str, Callable[[Operands], Ready]] = {
 """Every side, ours first."""
 
 NOTES = {
+    ours.APART: "pairs are sorted and their rows gathered by two launches, however few there are",
     ours.LATE: "no launch starts earlier than the selector has it, and no weights are loaded early",
     inductor.NAME: inductor.NOTE,
     deep_gemm.MASKED: deep_gemm.NOTE,

@@ -93,6 +93,13 @@ class Walk(StrEnum):
     SCATTER = "scatter"
     """Tokens, read and quantised once: each asks the inverse for its rows."""
 
+    SORT = "sort"
+    """The same of few tokens, whose pairs the kernel sorts itself: each counts its rows."""
+
+
+SORTED = ("sorted_offs", "sorted_permutation", "sorted_inverse")
+"""What findings call the order of the pairs where the kernel finds it."""
+
 
 @frozen
 class Tiling(Part):
@@ -226,11 +233,16 @@ class PermuteQuantizeConfig(Config):
     @property
     def arguments(self) -> tuple[str, ...]:
         """What findings call the first arguments of the compiled function."""
-        index = ("permutation", "groups") if self.walk is Walk.GATHER else ("inverse",)
+        index = {
+            Walk.GATHER: ("permutation", "groups"),
+            Walk.SCATTER: ("inverse",),
+            Walk.SORT: ("topk_ids",),
+        }[self.walk]
         scales = ("scale",) if self.format.has_own_scales else ()
         given = ("given",) if self.format.has_given_scale else ()
         relay = ("permutation", "by_token") if self.tiling.is_relayed else ()
-        return ("x", *index, "q", *scales, *given, *relay)
+        order = SORTED if self.walk is Walk.SORT else ()
+        return ("x", *index, "q", *scales, *given, *relay, *order)
 
     def parameters(self) -> dict[str, Any]:
         """Return every field under the name by which templates ask for it."""
@@ -267,7 +279,7 @@ class PermuteQuantizeProblem(Part):
         k: Columns.
         top_k: Places of a token.
         format: What values become.
-        walk: What kernels walk over: tokens where a call gives the inverse.
+        walk: What kernels walk over: tokens where a call gives the inverse, or asks for it.
         power_of_two: Whether float32 scales are powers of two.
         rounding: How scales of a byte that are powers of two are found.
     """
@@ -284,7 +296,7 @@ class PermuteQuantizeProblem(Part):
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
-        if self.walk is Walk.SCATTER and (
+        if self.walk is not Walk.GATHER and (
             self.format.has_atoms or self.layout is not Layout.RAGGED
         ):
             raise ConfigError(

@@ -101,7 +101,7 @@ def new_scale(given: Arguments, form: Format, num_groups: int) -> Tensor | None:
     Return scales of the results as the next GEMM reads them, not initialised; None where a kernel
     finds none.
     """
-    kind, groups = _form(form), _counted(form, given.offs, num_groups)
+    kind, groups = form_of(form), _counted(form, given.offs, num_groups)
     if kind is None:
         return None
     return kind.new_a(given.x, Rows(tuple(given.permutation.shape), groups), given.x.shape[-1])
@@ -118,7 +118,7 @@ def stored_as(form: Format) -> torch.dtype:
     return torch.uint8 if TORCH[form.q_dtype] is _PAIRS else TORCH[form.q_dtype]
 
 
-def _form(form: Format) -> ScaleFormat | None:
+def form_of(form: Format) -> ScaleFormat | None:
     """Return the format of scales that a kernel finds, which is that of a GEMM's a."""
     return formats.find(form.scales) if form.has_own_scales else None
 
@@ -184,7 +184,7 @@ def _prepare(
         awaited=None if served == wanted else wanted,
         per_element=form.q_dtype.values_per_element,
         q_dtype=stored_as(form),
-        form=_form(form),
+        form=form_of(form),
         num_groups=_counted(form, given.offs, facts.num_groups),
         is_scatter=served.walk is Walk.SCATTER,  # type: ignore[attr-defined]
         is_relayed=served.tiling.is_relayed,  # type: ignore[attr-defined]

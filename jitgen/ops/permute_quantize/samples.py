@@ -19,6 +19,7 @@ from jitgen.formats.protocol import Rows
 from jitgen.frozen import frozen
 from jitgen.layouts import ARGUMENT
 from jitgen.ops.permute_quantize import reference
+from jitgen.ops.permute_quantize import sorted_samples as sorting
 from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeConfig, Walk
 from jitgen.ops.permute_quantize.dispatch import new_by_token, new_q, new_scale
 from jitgen.ops.permute_quantize.validate import Arguments
@@ -107,12 +108,14 @@ class Solved:
 
     Attributes:
         tensors: What kernels take, in order, without the number of SMs.
-        named: What `jitgen.permute_quantize` takes besides x, by its names.
+        named: What `jitgen.permute_quantize`, or `sort_quantize`, takes besides x, by its names.
         is_exact: Whether values are small integers; results are exact whatever they are.
         owned: Rows that belong to a group.
         has_scale: Which bytes of the scales are somebody's; None where the kernel finds none.
         q, scale: What the kernel writes.
         expected_q, expected_scale: What they must be.
+        order: Where the kernel sorts, offs, permutation and inverse, by their names.
+        expected_order: What they must be.
     """
 
     tensors: tuple[Any, ...]
@@ -124,10 +127,15 @@ class Solved:
     scale: Tensor | None
     expected_q: Tensor
     expected_scale: Tensor | None
+    order: dict[str, Tensor]
+    expected_order: dict[str, Tensor]
 
-    def solve(self, function: Callable[..., tuple[Tensor, Tensor | None]]) -> int:
-        """Let what takes the arguments of `jitgen.permute_quantize` solve it; return `wrong`."""
-        _, scale = function(self.tensors[0], out=self.q, **self.named)
+    def solve(self, function: Callable[..., tuple[Any, ...]]) -> int:
+        """Let what takes the arguments of `named` solve it; return `wrong`."""
+        _, scale, *order = function(self.tensors[0], out=self.q, **self.named)
+        for found in order:
+            for name, tensor in self.order.items():
+                tensor.copy_(getattr(found, name))
         if self.scale is not None and scale is not None and self.has_scale is not None:
             mine = _bytes(self.scale)
             mine[self.has_scale] = _bytes(scale)[self.has_scale]
@@ -143,12 +151,16 @@ class Solved:
         q, expected = _bytes(self.q), _bytes(self.expected_q)
         nan = _nans(self.q) & _nans(self.expected_q)
         found = [_result("q", q, expected, nan, self.owned.unsqueeze(-1).expand(q.shape), group)]
-        has = self.has_scale
+        has, every = self.has_scale, torch.zeros(1, dtype=torch.int64)
         if has is not None and self.scale is not None and self.expected_scale is not None:
-            every = torch.zeros(1, dtype=torch.int64)
             nan = _nans(self.scale) & _nans(self.expected_scale)
             scale, expected = _bytes(self.scale), _bytes(self.expected_scale)
             found.append(_result("scale", scale, expected, nan, has, every))
+        for name, numbers in self.order.items():
+            nobody, everybody = (torch.full_like(numbers, b, dtype=torch.bool) for b in (0, 1))
+            found.append(
+                _result(name, numbers, self.expected_order[name], nobody, everybody, every)
+            )
         return found
 
     def errors(self) -> tuple[float, float]:
@@ -232,6 +244,9 @@ def solved(
     config: PermuteQuantizeConfig, x: Tensor, pairs: Tensor, sizes: Sizes, *, is_exact: bool
 ) -> Solved:
     """Return the call for `x` and pairs in the order of the groups' rows."""
+    is_sorting = config.walk is Walk.SORT
+    if is_sorting:
+        pairs = sorting.in_order(pairs, sizes.rows)
     form, places, groups = config.format, *_places(config.layout, sizes, len(x))
     permutation = torch.full(places.shape, -1, dtype=torch.int32, device=x.device)
     permutation[(places >= 0).to(x.device)] = pairs
@@ -266,22 +281,33 @@ def solved(
         if each is not None:
             _fill(each)
     owned = reference.owned_rows(permutation, *rows.values())
-    is_scatter = config.walk is Walk.SCATTER
-    index = (named["inverse"],) if is_scatter else (permutation, groups)
+    index: tuple[Tensor, ...] = (permutation, groups)
+    last: tuple[Any, ...] = (sizes.top_k,)
+    order: dict[str, Tensor] = {}
+    expected_order: dict[str, Tensor] = {}
+    has_scale = None if scale is None else _owned_scales(form, scale, owned, groups, named)
+    if config.walk is Walk.SCATTER:
+        relay = (permutation, new_by_token(x)) if config.tiling.is_relayed else ()
+        index, last = (named["inverse"],), relay
+    elif is_sorting:
+        ids = sorting.experts_of(pairs, sizes.rows, len(x), sizes.top_k)
+        found, sorted_pairs = sorting.order_of(ids, len(groups))
+        index, last = (ids,), (*found, sorting.FIRST)
+        order, expected_order = found._asdict(), sorted_pairs._asdict()
+        named = sorting.named_of(ids, len(groups), given, config)
     scales = [each for each in (scale, given) if each is not None]
-    last: tuple[Any, ...] = () if is_scatter else (sizes.top_k,)
-    if config.tiling.is_relayed:
-        last = (permutation, new_by_token(x))
     return Solved(
         tensors=(x, *index, q, *scales, *last),
         named=named,
         is_exact=is_exact,
         owned=owned,
-        has_scale=None if scale is None else _owned_scales(form, scale, owned, groups, named),
+        has_scale=has_scale,
         q=q,
         scale=scale,
         expected_q=expected_q,
         expected_scale=None if scale is None else expected_scale,
+        order=order,
+        expected_order=expected_order,
     )
 
 

@@ -46,7 +46,7 @@ class Launch(AnyLaunch):
             tokens, top_k = scores.shape[0], self.top_k
             out = Routing(
                 scores.new_empty((tokens, top_k), dtype=torch.float32),
-                *_indices(scores, tokens, top_k, self.local_experts, 1),
+                *new_indices(scores, tokens, top_k, self.local_experts, 1),
             )
         given = (scores,) if bias is None else (scores, bias)
         self.function(*given, *out, *self._workspace(scores), *self.tail)
@@ -56,7 +56,7 @@ class Launch(AnyLaunch):
         """Launch the kernel where experts are given, into `out` if it is given."""
         if out is None:
             tokens, top_k = topk_ids.shape
-            out = Sorting(*_indices(topk_ids, tokens, top_k, self.local_experts, 0))
+            out = Sorting(*new_indices(topk_ids, tokens, top_k, self.local_experts, 0))
         self.function(topk_ids, *out, *self._workspace(topk_ids), *self.tail)
         return out
 
@@ -66,7 +66,7 @@ class Launch(AnyLaunch):
         return (like.new_empty((self.counts, self.local_experts), dtype=torch.int32),)
 
 
-def _indices(like: Tensor, tokens: int, top_k: int, groups: int, num_ids: int) -> list[Tensor]:
+def new_indices(like: Tensor, tokens: int, top_k: int, groups: int, num_ids: int) -> list[Tensor]:
     """Return the results of type int32, not initialised: `num_ids` times topk_ids, then others."""
     pairs = (tokens, top_k)
     shapes = (*[pairs] * num_ids, (groups,), (tokens * top_k,), pairs)
@@ -115,7 +115,7 @@ def _prepare(
         family = Family(edges=edges_of(problem, facts.arch), arch=facts.arch, problem=problem)
     else:  # whatever the rows, it serves, and is never replaced
         wanted = require_fit(config, facts)
-    function, served = _nobody, wanted
+    function, served = nobody, wanted
     if facts.tokens:
         function, served = facts.device.entry(session, config or wanted, neighbours)
     tiling = served.tiling  # type: ignore[attr-defined]
@@ -133,7 +133,7 @@ def _prepare(
     return launch, family, facts.tokens
 
 
-def _nobody(*given: Any) -> None:
+def nobody(*given: Any) -> None:
     """Route no tokens: every expert ends where it begins."""
     offs = next(
         each

@@ -66,7 +66,7 @@ class PermuteQuantize:
             "gathered before",
         )
         refuse_unless(
-            config.walk is Walk.GATHER,
+            config.walk is not Walk.SCATTER,
             "E_WALK",
             "scatter: a cpu kernel is one thread, whose caches remember a token: gather",
         )
@@ -84,7 +84,8 @@ class PermuteQuantize:
         if config.format.has_atoms:
             plain = replace(config, format=Format.BLOCK128)
         kind = permute_space.legal_kind(plain)
-        return replace(kind, walk=Walk.GATHER, tiling=Tiling())
+        walk = Walk.GATHER if kind.walk is Walk.SCATTER else kind.walk
+        return replace(kind, walk=walk, tiling=Tiling())
 
     def configs(self) -> Iterator[PermuteQuantizeConfig]:
         """Yield every config that the target can be asked for, legal or not."""

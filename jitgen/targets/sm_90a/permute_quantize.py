@@ -58,6 +58,18 @@ _NEEDED: dict[tuple[Format, Walk, int, int], tuple[int, ...]] = {
     (Format.NONE, Walk.GATHER, 16, 1): (32, 48, 80),
     (Format.NONE, Walk.SCATTER, 8, 1): (48, 48, 64),
     (Format.NONE, Walk.SCATTER, 16, 1): (48, 56, 80),
+    (Format.BLOCK128, Walk.SORT, 8, 1): (48,),
+    (Format.BLOCK128, Walk.SORT, 16, 1): (64,),
+    (Format.ROW, Walk.SORT, 8, 1): (48,),
+    (Format.ROW, Walk.SORT, 8, 2): (56,),
+    (Format.ROW, Walk.SORT, 8, 4): (64,),
+    (Format.ROW, Walk.SORT, 16, 1): (56,),
+    (Format.ROW, Walk.SORT, 16, 2): (56,),
+    (Format.ROW, Walk.SORT, 16, 4): (72,),
+    (Format.TENSOR, Walk.SORT, 8, 1): (48,),
+    (Format.TENSOR, Walk.SORT, 16, 1): (56,),
+    (Format.NONE, Walk.SORT, 8, 1): (48,),
+    (Format.NONE, Walk.SORT, 16, 1): (48,),
     (Format.MXFP8, Walk.GATHER, 8, 1): (48, 56, 64),
     (Format.MXFP8, Walk.GATHER, 16, 1): (56, 72, 96),
     (Format.MXFP4, Walk.GATHER, 8, 1): (48, 56, 64),
@@ -86,6 +98,7 @@ _TILINGS = {
         Tiling(vector=16, is_relayed=True),
         Tiling(ctas_per_sm=9),
     ),
+    Walk.SORT: (Tiling(threads=64, ctas_per_sm=16),),
 }
 """
 Gathering reads as much as it writes; where tokens are walked over most bytes are stored. Few tokens
@@ -104,6 +117,7 @@ _TILINGS_OF_COPIES = {
         Tiling(rows=2, ctas_per_sm=9),
         Tiling(ctas_per_sm=9),
     ),
+    Walk.SORT: (Tiling(threads=64, ctas_per_sm=16),),
 }
 """For values that stay as they are: of 16 columns a store of 16 bytes would fill half sectors."""
 
@@ -172,7 +186,14 @@ class PermuteQuantize:
         refuse_unless(
             config.walk is Walk.SCATTER or not tiling.is_eager,
             "E_EAGER",
-            "is_eager: whoever walks over rows learns from the permutation what to load",
+            "is_eager: whoever walks over rows learns from the permutation what to load, and "
+            "whoever sorts loads first anyway",
+        )
+        refuse_unless(
+            config.walk is not Walk.SORT or tiling.rows == 1,
+            "E_SORT",
+            f"rows={tiling.rows}: tokens whose pairs a kernel sorts itself are few, and each has "
+            "warps of its own",
         )
         refuse_unless(
             _can_relay(config) or not tiling.is_relayed,
@@ -243,11 +264,12 @@ class PermuteQuantize:
         if not is_row:
             tiles *= -(-problem.k // (tiling.vector * WARP))
         slots = num_sms * tiling.ctas_per_sm * (1 if is_row else warps)
-        chain = (3 if is_gather else 1 if tiling.is_eager else 2) + passes - 1
+        loads_at_once = tiling.is_eager or config.walk is Walk.SORT
+        chain = (3 if is_gather else 1 if loads_at_once else 2) + passes - 1
         share = min(1.0, num_sms / device.num_sms) * device.dram_gbps / H200.dram_gbps
         # Who gathers reads each copy, though perhaps from L2.
         again = 2 * problem.k * problem.m * (problem.top_k - 1) if is_gather else 0
-        unwanted = int(_UNWANTED * 2 * problem.k * problem.m) if tiling.is_eager else 0
+        unwanted = int(_UNWANTED * 2 * problem.k * problem.m) if loads_at_once else 0
         num_bytes = problem.traffic_bytes * passes + again + unwanted
         waiting_us = chain * _LATENCY_US * min(2.0, max(1.0, tiles / slots))
         if config.format is Format.BLOCK128:

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the samples of `permute_quantize` have besides where a kernel sorts the pairs itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
+from jitgen.ops.route import reference
+from jitgen.ops.route.results import Sorting
+
+FIRST = 3
+"""The first local expert; those before it, and two behind the last one, are elsewhere."""
+
+_UNTOUCHED = -77
+
+
+def in_order(pairs: Tensor, rows: tuple[int, ...]) -> Tensor:
+    """Return the pairs of groups with so many `rows`, those of each in ascending order."""
+    parts = torch.split(pairs, list(rows))
+    return torch.cat([part.sort().values for part in parts])
+
+
+def experts_of(pairs: Tensor, rows: tuple[int, ...], tokens: int, top_k: int) -> Tensor:
+    """
+    Return (T, k) experts for which `pairs` are those of the groups with so many `rows`; all others
+    have an expert that is not local, or none.
+    """
+    groups = len(rows)
+    others = torch.tensor([-1, 0, FIRST - 1, FIRST + groups, FIRST + groups + 1])
+    ids = others.repeat(-(-tokens * top_k // len(others)))[: tokens * top_k].to(torch.int32)
+    local = torch.arange(groups).repeat_interleave(torch.tensor(rows))
+    ids[pairs.cpu().long()] = (local + FIRST).to(torch.int32)
+    return ids.view(tokens, top_k).to(pairs.device)
+
+
+def order_of(topk_ids: Tensor, groups: int) -> tuple[Sorting, Sorting]:
+    """Return tensors for the order of the pairs, and what must be in them."""
+    expected = reference.sort_pairs(
+        topk_ids, experts=FIRST + groups + 2, first_expert=FIRST, local_experts=groups
+    )
+    return Sorting(*(torch.full_like(each, _UNTOUCHED) for each in expected)), expected
+
+
+def named_of(topk_ids: Tensor, groups: int, given: Tensor | None, config: Any) -> dict[str, Any]:
+    """Return what `sort_quantize` takes besides x, by its names."""
+    kind: PermuteQuantizeConfig = config
+    return {
+        "topk_ids": topk_ids,
+        "experts": FIRST + groups + 2,
+        "first_expert": FIRST,
+        "local_experts": groups,
+        "scale_granularity": str(kind.format),
+        "scale": given,
+        "power_of_two": kind.power_of_two,
+    }
