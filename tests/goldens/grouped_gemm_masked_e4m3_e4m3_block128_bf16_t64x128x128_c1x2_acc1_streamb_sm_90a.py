@@ -439,10 +439,11 @@ def b_policy():
 def load_tile(schedule, loads, state, sources, work, num_early, short: cutlass.Constexpr = False):
     """Load the k-blocks of a tile, of the first `num_early` all but b; return the ring's state."""
     a, b, scales = sources
+    num_blocks = schedule.num_k_blocks if work.is_valid else 0
     a_copies = copies_of_a(schedule, a, work)
     b_copies = copies_of_b(schedule, b, work)
     scale_copies = copies_of_scales(scales, work)
-    for k in cutlass.range(schedule.num_k_blocks if work.is_valid else 0, unroll=1):
+    for k in cutlass.range(num_blocks, unroll=1):
         if cutlass.const_expr(SPLIT_K > 1):
             k += schedule.first_k_block
         full = open_stage(loads, state, a_copies)

@@ -450,10 +450,11 @@ def load_tile(schedule, loads, state, sources, work, num_early, short: cutlass.C
     seen in the time of a call.
     """
     a, b, scales = sources
+    num_blocks = schedule.num_k_blocks if work.is_valid else 0
     a_copies = copies_of_a(schedule, a, work, short)
     b_copies = copies_of_b(schedule, b, work)
     scale_copies = copies_of_scales(scales, work, short)
-    for k in cutlass.range(schedule.num_k_blocks if work.is_valid else 0, unroll=1):
+    for k in cutlass.range(num_blocks, unroll=1):
         if cutlass.const_expr(SPLIT_K > 1):
             k += schedule.first_k_block
         full = loads.producer_get_barrier(state)
