@@ -118,7 +118,9 @@ def test_right_on_a_gpu(words: str) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("arch", ["sm_100a", "sm_120a"])
-@pytest.mark.parametrize("words", [ON_GPU[0], ON_GPU[4], "ragged_nvfp4_gather_t64_c4"])
+@pytest.mark.parametrize(
+    "words", [ON_GPU[0], "ragged_mxfp4_gather_floor_t64_c4", "ragged_nvfp4_gather_t64_c4"]
+)
 def test_right_on_blackwell(words: str, arch: str) -> None:
     assert verify(config_of(words), arch).is_right
 

@@ -344,7 +344,7 @@ def load_row_vectors(x, copies, vector):
     loaded = cute.make_rmem_tensor((VECTOR, ROWS), cutlass.BFloat16)
     loaded.fill(0.0)
     for r in cutlass.range_constexpr(ROWS):
-        if copies[r].is_wanted & (vector < x.shape[1]):
+        if copies[r].is_wanted & (vector < x.shape[1] // (VECTOR // LOAD)):
             load_vector(x, copies[r].token, vector, loaded[None, r])
     return loaded
 
