@@ -233,7 +233,9 @@ class Chooser:
         def lookup(of: Any) -> Known:
             return tuned.lookup(of, arch, self._opened, asked)
 
-        known = with_twin(problem, lookup(problem), arch, lookup)
+        known = lookup(problem)
+        if getattr(problem, "bias", False):
+            known = with_twin(problem, known, arch, lookup)
         by_model = _choose(problem, arch, device, device.num_sms, mode, numerics)
         if mode != _DYNAMIC:
             known = Known(excluded=known.excluded)  # times change nothing

@@ -17,17 +17,17 @@ from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem
 from jitgen.tuning.known import Known, Measured
 
 
-def with_twin(problem: Any, known: Known, arch: Arch, lookup: Callable[[Any], Known]) -> Known:
+def with_twin(problem: Problem, known: Known, arch: Arch, lookup: Callable[[Any], Known]) -> Known:
     """
     Return what is `known` of `problem`; where nothing was measured, what was without its bias.
 
     Args:
-        problem: Any problem.
+        problem: One with a bias.
         known: What is known of it.
         arch: The target.
         lookup: Returns what is known of another problem.
     """
-    if known.measured or not isinstance(problem, Problem) or not problem.bias:
+    if known.measured:
         return known
     plain = lookup(replace(problem, bias=False))
     return Known(

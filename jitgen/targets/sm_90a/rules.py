@@ -11,8 +11,6 @@ kernel that cannot launch.
 
 from __future__ import annotations
 
-import math
-
 from jitgen.config.config import FLOAT_SCALES, SCALE_BLOCK, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig
@@ -24,6 +22,7 @@ from jitgen.targets.gemm import (
     refuse_selectors,
 )
 from jitgen.targets.protocol import refuse_unless
+from jitgen.targets.sm_90a import boxes
 from jitgen.targets.sm_90a.early import check_early
 
 SMEM_BYTES = 232_448
@@ -52,13 +51,6 @@ has more groups. Twice as many would cost 26 of 271 kernels a stage, and serve n
 
 SCALE_CHUNK = 32
 """k-blocks whose weight scales are handed to the math warps at once."""
-
-SHORT_M = 8
-"""
-Rows of a tile whose a and scales come in boxes of their own. What lies beyond the end of a tensor
-costs the TMA unit 2 ns for a row of a and 0.5 for a scale, each k-block, and of a decoding group's
-usual boxes most may lie there.
-"""
 
 _RING_SLOT_BYTES = 16
 """The full and the free barrier of a slot."""
@@ -150,12 +142,11 @@ class Sm90Rules:
         self._check_split_k(config)
         check_early(config)
         tile = config.tile
-        math_warpgroups, waves = _math_warpgroups(tile.m), _waves(tile.m)
+        math_warpgroups, waves = boxes.math_warpgroups(tile.m), boxes.waves(tile.m)
         acc_registers = self._accumulators(config)
         num_ab_stage, smem_bytes = self._stages(config)
         has_table = config.layout is not Layout.CONTIGUOUS
         has_blocks = config.operands.scale_granularity is ScaleGranularity.BLOCK128
-        short_m = SHORT_M if has_table and tile.m == 64 and config.cluster.size == 1 else 0
         return Sm90Derived(
             math_warpgroups=math_warpgroups,
             waves=waves,
@@ -165,17 +156,17 @@ class Sm90Rules:
             acc_registers=acc_registers,
             load_registers=40,
             math_registers=248 if math_warpgroups == 1 else 232,
-            part_m=_part_m(config) if has_table else 0,
-            short_m=short_m,
-            out_n=_out_n(config),
-            epilogue_n=_epilogue_n(_out_n(config), config.operands.out_dtype),
+            part_m=boxes.part_m(config) if has_table else 0,
+            short_m=boxes.short_m(config),
+            out_n=boxes.out_n(config),
+            epilogue_n=boxes.epilogue_n(boxes.out_n(config), config.operands.out_dtype),
             max_entries=MAX_ENTRIES if has_table else 0,
             scale_chunk=SCALE_CHUNK if has_blocks else 0,
-            scale_columns=_scale_columns(tile.n) if has_blocks else 0,
-            scale_values=_scale_values(tile.n) if has_blocks else 0,
-            scale_box=_scale_box(config) if has_blocks else 0,
-            scale_pitch=_align(_scale_box(config), 32) if has_blocks else 0,
-            short_scale_box=_box_of(config, short_m) if has_blocks and short_m else 0,
+            scale_columns=boxes.scale_columns(tile.n) if has_blocks else 0,
+            scale_values=boxes.scale_values(tile.n) if has_blocks else 0,
+            scale_box=boxes.scale_box(config) if has_blocks else 0,
+            scale_pitch=boxes.align(boxes.scale_box(config), 32) if has_blocks else 0,
+            short_scale_box=boxes.short_scale_box(config) if has_blocks else 0,
         )
 
     def _check_instruction(self, config: KernelConfig) -> None:
@@ -265,7 +256,7 @@ class Sm90Rules:
             f"(got {config.cluster.m}x{config.cluster.n})",
         )
         refuse_unless(
-            _waves(tile.m) == 1,
+            boxes.waves(tile.m) == 1,
             "E_SPLIT_K",
             f"split_k={split_k} is for few rows: tile_m must be 64 or 128 (got {tile.m})",
         )
@@ -278,14 +269,14 @@ class Sm90Rules:
 
     def _accumulators(self, config: KernelConfig) -> int:
         """Return the accumulator registers of a thread."""
-        tile, waves = config.tile, _waves(config.tile.m)
+        tile, waves = config.tile, boxes.waves(config.tile.m)
         registers, most, kinds = tile.n // 2 * waves, MAX_PLAIN_REGISTERS, ""
         if _is_promoted(config):
             registers, most = registers + tile.n // 2, MAX_PROMOTED_REGISTERS
             kinds = "tile_n / 2 partial and "
         shares = ""
         if config.schedule.split_k > 1:
-            registers, shares = registers + _out_n(config) // 2, ", and those that it stores"
+            registers, shares = registers + boxes.out_n(config) // 2, ", and those that it stores"
         refuse_unless(
             registers <= most,
             "E_REGS",
@@ -313,94 +304,33 @@ class Sm90Rules:
             f"{stages} stages are too few to hide the loads of a {tile.m}x{tile.n} tile: at least "
             f"{minimum}",
         )
-        return stages, _align(fixed + stages * stage, _SWIZZLE_BYTES)
+        return stages, boxes.align(fixed + stages * stage, _SWIZZLE_BYTES)
 
     def _memory(self, config: KernelConfig) -> tuple[int, int]:
         """Return the bytes of shared memory that an operand stage takes, and those of all else."""
         tile, types, split_k = config.tile, config.operands, config.schedule.split_k
         stage = (tile.m + tile.n) * tile.k * types.a_dtype.bits // 8 + _RING_SLOT_BYTES
-        fixed = tile.m * _out_n(config) * types.out_dtype.bits // 8 + 2 * (
+        fixed = tile.m * boxes.out_n(config) * types.out_dtype.bits // 8 + 2 * (
             _TILE_INFO_BYTES + 2 * _RING_SLOT_BYTES
         )
         if split_k > 1:
-            sums = (split_k - 1) * tile.m * _out_n(config) * 4
-            fixed += sums + _math_warpgroups(tile.m) * _RING_SLOT_BYTES
+            sums = (split_k - 1) * tile.m * boxes.out_n(config) * 4
+            fixed += sums + boxes.math_warpgroups(tile.m) * _RING_SLOT_BYTES
         match types.scale_granularity:
             case ScaleGranularity.BLOCK128:
-                stage += _waves(tile.m) * _align(_scale_box(config), 32) * 4
-                fixed += 2 * SCALE_CHUNK * _scale_values(tile.n) * 4
+                stage += boxes.waves(tile.m) * boxes.align(boxes.scale_box(config), 32) * 4
+                fixed += 2 * SCALE_CHUNK * boxes.scale_values(tile.n) * 4
             case ScaleGranularity.ROW:
                 fixed += 2 * (tile.m + tile.n) * 4
             case _:
                 fixed += 16
         if config.epilogue.bias:
-            fixed += _math_warpgroups(tile.m) * _out_n(config) * 4
+            fixed += boxes.math_warpgroups(tile.m) * boxes.out_n(config) * 4
         if config.layout is not Layout.CONTIGUOUS:
             fixed += 4 * (MAX_ENTRIES + 1)
         return stage, fixed
 
 
-def _align(size: int, to: int) -> int:
-    return -(-size // to) * to
-
-
 def _is_promoted(config: KernelConfig) -> bool:
     """Return whether partial sums are added up outside of the tensor cores."""
     return config.operands.a_dtype is DType.E4M3
-
-
-def _math_warpgroups(tile_m: int) -> int:
-    """Return the warpgroups that multiply: two, as one promotes while the other multiplies."""
-    return 1 if tile_m == 64 else 2
-
-
-def _waves(tile_m: int) -> int:
-    """Return the blocks of 64 rows that each math warpgroup takes."""
-    return tile_m // (64 * _math_warpgroups(tile_m))
-
-
-def _part_m(config: KernelConfig) -> int:
-    """
-    Return the rows of a that one copy loads where a group does not fill its tile.
-
-    Groups of decoding have a few rows, of which 64 would be loaded; elsewhere one block of 64 is
-    what a warpgroup can leave out.
-    """
-    return 16 if config.tile.m == 64 else 64
-
-
-def _scale_box(config: KernelConfig) -> int:
-    """
-    Return the activation scales of the rows of one wave, as one copy loads them.
-
-    A ragged tile starts at any row, but the TMA unit faults (illegal instruction) where its first
-    coordinate is not at whole 16 bytes, so that a box begins up to 3 rows ahead.
-    """
-    return _box_of(config, 64 * _math_warpgroups(config.tile.m))
-
-
-def _box_of(config: KernelConfig, rows: int) -> int:
-    """Return the same for `rows` rows."""
-    return rows + 4 if config.layout is Layout.RAGGED else rows
-
-
-def _out_n(config: KernelConfig) -> int:
-    """Return the columns that one CTA stores: those of a tile, or its share of them."""
-    return config.tile.n // config.schedule.split_k
-
-
-def _epilogue_n(out_n: int, out_dtype: DType) -> int:
-    """Return the columns of one store box: as wide as a swizzle of 128, 64 or 32 bytes allows."""
-    widths = (size * 8 // out_dtype.bits for size in (128, 64, 32))
-    return next(width for width in widths if out_n % width == 0)
-
-
-def _scale_columns(tile_n: int) -> int:
-    """Return how many columns of a tile share a weight scale, wherever the tile starts."""
-    return math.gcd(tile_n, SCALE_BLOCK)
-
-
-def _scale_values(tile_n: int) -> int:
-    """Return the weight scales kept for a k-block: a multiple of 4 is read 16 bytes at a time."""
-    count = tile_n // _scale_columns(tile_n)
-    return 1 if count == 1 else _align(count, 4)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tile of sm_90a is made of: warpgroups, waves, and the boxes that the TMA unit copies."""
+
+from __future__ import annotations
+
+import math
+
+from jitgen.config.config import SCALE_BLOCK, DType, Layout
+from jitgen.ops.grouped_gemm.config import KernelConfig
+
+SHORT_M = 8
+"""
+Rows of a tile whose a and scales come in boxes of their own. What lies beyond the end of a tensor
+costs the TMA unit 2 ns for a row of a and 0.5 for a scale, each k-block, and of a decoding group's
+usual boxes most may lie there.
+"""
+
+
+def align(size: int, to: int) -> int:
+    """Return `size`, rounded up to a multiple of `to`."""
+    return -(-size // to) * to
+
+
+def math_warpgroups(tile_m: int) -> int:
+    """Return the warpgroups that multiply: two, as one promotes while the other multiplies."""
+    return 1 if tile_m == 64 else 2
+
+
+def waves(tile_m: int) -> int:
+    """Return the blocks of 64 rows that each math warpgroup takes."""
+    return tile_m // (64 * math_warpgroups(tile_m))
+
+
+def part_m(config: KernelConfig) -> int:
+    """
+    Return the rows of a that one copy loads where a group does not fill its tile.
+
+    Groups of decoding have a few rows, of which 64 would be loaded; elsewhere one block of 64 is
+    what a warpgroup can leave out.
+    """
+    return 16 if config.tile.m == 64 else 64
+
+
+def scale_box(config: KernelConfig) -> int:
+    """
+    Return the activation scales of the rows of one wave, as one copy loads them.
+
+    A ragged tile starts at any row, but the TMA unit faults (illegal instruction) where its first
+    coordinate is not at whole 16 bytes, so that a box begins up to 3 rows ahead.
+    """
+    return box_of_scales(config, 64 * math_warpgroups(config.tile.m))
+
+
+def box_of_scales(config: KernelConfig, rows: int) -> int:
+    """Return the activation scales of `rows` rows, as one copy loads them."""
+    return rows + 4 if config.layout is Layout.RAGGED else rows
+
+
+def out_n(config: KernelConfig) -> int:
+    """Return the columns that one CTA stores: those of a tile, or its share of them."""
+    return config.tile.n // config.schedule.split_k
+
+
+def epilogue_n(out_n: int, out_dtype: DType) -> int:
+    """Return the columns of one store box: as wide as a swizzle of 128, 64 or 32 bytes allows."""
+    widths = (size * 8 // out_dtype.bits for size in (128, 64, 32))
+    return next(width for width in widths if out_n % width == 0)
+
+
+def short_m(config: KernelConfig) -> int:
+    """Return the rows of a tile that has boxes of its own; 0 where none has: nobody shares them."""
+    has_table = config.layout is not Layout.CONTIGUOUS
+    return SHORT_M if has_table and config.tile.m == 64 and config.cluster.size == 1 else 0
+
+
+def short_scale_box(config: KernelConfig) -> int:
+    """Return the activation scales that one copy loads of a short tile; 0 where there are none."""
+    rows = short_m(config)
+    return box_of_scales(config, rows) if rows else 0
+
+
+def scale_columns(tile_n: int) -> int:
+    """Return how many columns of a tile share a weight scale, wherever the tile starts."""
+    return math.gcd(tile_n, SCALE_BLOCK)
+
+
+def scale_values(tile_n: int) -> int:
+    """Return the weight scales kept for a k-block: a multiple of 4 is read 16 bytes at a time."""
+    count = tile_n // scale_columns(tile_n)
+    return 1 if count == 1 else align(count, 4)
