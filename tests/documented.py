@@ -148,7 +148,7 @@ def _is_name(text: str) -> bool:
     if not rest or isinstance(command, click.Group):
         return True
     try:
-        command.make_context(path[-1], rest)
+        command.make_context(path[-1], rest, help_option_names=["-h", "--help"])
     except (click.MissingParameter, click.exceptions.BadOptionUsage):
         return True
     except click.UsageError:

@@ -88,7 +88,8 @@ def mistake(line: str) -> str:
             return f"{' '.join(path)} has no command {words[0]}"
         command = found
         path.append(words.pop(0))
-    context = click.Context(command, info_name=" ".join(path))
+    # a command keeps its help option as the first context wants it
+    context = click.Context(command, info_name=" ".join(path), help_option_names=["-h", "--help"])
     try:
         command.make_parser(context).parse_args([*words])
     except click.BadOptionUsage as error:  # its value is left out in a sentence about the option

@@ -173,7 +173,7 @@ ADDRESSES = (
         swap("shl.b32 %r#, %r#, (2);\nmin.s32 %r#, %r#, 2;", "0"),
         "fault",
         "illegal instruction",
-        "load_tiles",
+        "copy_scales",
     ),
     ragged(
         "a wrong column of the result",

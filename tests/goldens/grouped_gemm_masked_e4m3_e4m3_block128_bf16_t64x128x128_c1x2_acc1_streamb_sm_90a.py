@@ -614,6 +614,8 @@ def make_scales(ring, storage, maps):
     sAScale = storage.a_scale.get_tensor(layout)
     a_scale = source_of_scales(maps, storage, sAScale)
     return Scales(ring, b_scale, sBScale, a_scale, sAScale)
+
+
 @cute.jit
 def first_scale(work):
     """Return the first row of a tile's scales that is loaded."""
@@ -623,6 +625,11 @@ def first_scale(work):
 def boxes_of_scales(a_scale):
     """Return how the TMA unit loads a_scale: on the host."""
     return map_of_scales(a_scale, SCALE_BOX)
+
+
+def boxes_in(scales):
+    """Return the TMA copies among what the host prepared."""
+    return scales[:1]
 
 
 def source_of_scales(maps, storage, sAScale):
@@ -988,7 +995,8 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
     if warp_index == load_warp:
         for tma in (*a[::2], *b[::2]):
             cpasync.prefetch_descriptor(tma)
-        cpasync.prefetch_descriptor(scales[0])
+        for tma in boxes_in(scales):
+            cpasync.prefetch_descriptor(tma)
         cpasync.prefetch_descriptor(tma_out)
 
     storage = SmemAllocator().allocate(SharedStorage)

@@ -479,12 +479,6 @@ class CopiesOfA(NamedTuple):
     stage_bytes: Int32  # that arrive in a stage with so many
 
 
-class Announced(NamedTuple):
-    """What is known of the copies of a tile of a before they are begun."""
-
-    stage_bytes: Int32
-
-
 class CopiesOfShortA(NamedTuple):
     """The copies of a short tile of a."""
 
@@ -546,13 +540,6 @@ def parts_of(work):
     """Return how many parts of a tile have rows of the group."""
     num_rows = cutlass.max(work.live_end - work.row, 0)
     return cutlass.min((num_rows + (PART_M - 1)) // PART_M, A_PARTS)
-
-
-@cute.jit
-def announced(work):
-    """Return what `open_stage` has to know of a tile, short or not."""
-    stage_bytes = STAGE_BYTES - (A_PARTS - parts_of(work)) * (PART_M * ROW_BYTES)
-    return Announced(SHORT_BYTES if is_short(work) else stage_bytes)
 
 
 @cute.jit
@@ -653,6 +640,8 @@ def make_scales(ring, storage, maps):
     sAScale = storage.a_scale.get_tensor(layout)
     a_scale = source_of_scales(maps, storage, sAScale)
     return Scales(ring, b_scale, sBScale, a_scale, sAScale)
+
+
 @cute.jit
 def first_scale(work):
     """Return the first row of a tile's scales that is loaded."""
@@ -669,6 +658,11 @@ class SourceOfScales(NamedTuple):
 def boxes_of_scales(a_scale):
     """Return how the TMA unit loads a_scale: on the host."""
     return *map_of_scales(a_scale, SCALE_BOX), *map_of_scales(a_scale, SHORT_SCALE_BOX)
+
+
+def boxes_in(scales):
+    """Return the TMA copies among what the host prepared."""
+    return scales[0], scales[2]
 
 
 def source_of_scales(maps, storage, sAScale):
@@ -1039,7 +1033,8 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
     if warp_index == load_warp:
         for tma in (*a[::2], *b[::2]):
             cpasync.prefetch_descriptor(tma)
-        cpasync.prefetch_descriptor(scales[0])
+        for tma in boxes_in(scales):
+            cpasync.prefetch_descriptor(tma)
         cpasync.prefetch_descriptor(tma_out)
 
     storage = SmemAllocator().allocate(SharedStorage)

@@ -468,12 +468,6 @@ class CopiesOfA(NamedTuple):
     stage_bytes: Int32  # that arrive in a stage with so many
 
 
-class Announced(NamedTuple):
-    """What is known of the copies of a tile of a before they are begun."""
-
-    stage_bytes: Int32
-
-
 class CopiesOfShortA(NamedTuple):
     """The copies of a short tile of a."""
 
@@ -535,13 +529,6 @@ def parts_of(work):
     """Return how many parts of a tile have rows of the group."""
     num_rows = cutlass.max(work.live_end - work.row, 0)
     return cutlass.min((num_rows + (PART_M - 1)) // PART_M, A_PARTS)
-
-
-@cute.jit
-def announced(work):
-    """Return what `open_stage` has to know of a tile, short or not."""
-    stage_bytes = STAGE_BYTES - (A_PARTS - parts_of(work)) * (PART_M * ROW_BYTES)
-    return Announced(SHORT_BYTES if is_short(work) else stage_bytes)
 
 
 @cute.jit
