@@ -33,7 +33,7 @@ def _afresh(prewarmed: None) -> Iterator[None]:
 
 
 def parts(result: Tensor | tuple[Tensor, ...], rows: int) -> tuple[Tensor, ...]:
-    """Return the tensors of a result; of scales in atoms those of rows, for the rest is nobody's."""
+    """Return the tensors of a result; of scales in atoms those of rows: the rest is nobody's."""
     found = result if isinstance(result, tuple) else (result,)
     lie = Rows((rows,), GROUPS, ends(rows).to(found[0].device))
     return tuple(by_row(x, lie, 4 * x.shape[1]) if is_atoms(x) else x for x in found)
