@@ -30,7 +30,7 @@ from jitgen.formats.prepared import prepare_mxfp4_from
 from jitgen.frozen import frozen
 from jitgen.layer import plan as plans
 from jitgen.layer.call import run
-from jitgen.layer.chain import Chain, Rows
+from jitgen.layer.chain import Chain, Counts, Rows
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import NONE, ExpertWeights
 from jitgen.layer.workspace import NEW, Buffers
@@ -159,7 +159,12 @@ class GatedChain(Chain):
 
     module: Any
 
-    def activate(self, h: Tensor, pairs: Sorting, into: Buffers = NEW) -> Rows:  # noqa: ARG002
+    def activate(
+        self,
+        h: Tensor,
+        pairs: Sorting | Counts,  # noqa: ARG002
+        into: Buffers = NEW,  # noqa: ARG002
+    ) -> Rows:
         """Return what the module makes of gates and ups, quantised as the product reads it."""
         active = self.module._apply_gate(h).to(torch.bfloat16).contiguous()
         return (active, None) if self.weights.activations == NONE else per_token_group(active)

@@ -5,5 +5,7 @@ Whole layers of experts: a chain of the operations in `jitgen.ops`, with what st
     sort_pairs -> permute_quantize -> grouped_gemm -> silu_mul_quantize -> grouped_gemm -> combine
 
 `jitgen.moe` runs it once; `jitgen.MoELayer` is a module that holds weights, the memory between the
-launches, and knows which kernels it will ask for. Nothing in a chain waits for the device.
+launches, and knows which kernels it will ask for. `jitgen.moe_experts` is the middle of it, for
+tokens that somebody else brings into a matrix for each expert, and combines. Nothing in a chain
+waits for the device.
 """

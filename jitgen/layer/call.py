@@ -143,7 +143,7 @@ def run(  # what a call and a module have in common
         _check(chain, x, topk_weights, topk_ids, shared, out)
         pairs = None if sorting is None else _sorted(chain, sorting, topk_ids)
         if workspace is not None:
-            _require_workspace(workspace)
+            require_workspace(workspace)
             workspace.require(chain.config, chain.weights)
             workspace = None if is_compiling() else workspace  # a view of each size is a graph
         out = x.new_empty(x.shape) if out is None else out
@@ -158,7 +158,8 @@ def _short(topk_ids: Tensor, experts: int) -> Tensor:
     return topk_ids.contiguous()
 
 
-def _require_workspace(given: object) -> None:
+def require_workspace(given: object) -> None:
+    """Require memory of jitgen's."""
     if not isinstance(given, Workspace):
         raise InputError(
             "workspace",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -32,6 +32,19 @@ _PARTS = {"route", "permute_quantize"}
 
 Rows = tuple[Tensor, Tensor | None]
 """What a product reads, and its scales."""
+
+
+class Counts(NamedTuple):
+    """
+    Which rows are whose, where every expert has a matrix of its own: the masked layout.
+
+    Attributes:
+        masked_m: (G,) int32, the rows of each matrix that count.
+        expected_m: How many they are expected to be, for choosing kernels; None: all.
+    """
+
+    masked_m: Tensor
+    expected_m: int | None = None
 
 
 @frozen
@@ -111,27 +124,40 @@ class Chain:
         )
         return found.order, (found.q, found.scale)
 
-    def gate_up(self, rows: Rows, pairs: Sorting, into: Buffers = NEW) -> Tensor:
-        """Return the first product: (T * k, 2 I) bfloat16."""
+    def quantise(self, x: Tensor, counts: Counts, order: Tensor, into: Buffers = NEW) -> Rows:
+        """
+        Return matrices of tokens, (G, M, H) contiguous, as the first product reads them; `order`
+        is (G, M) int32, the numbers from 0 on, for no row moves.
+        """
+        return permute_quantize(
+            x.view(-1, self.weights.hidden),
+            order,
+            top_k=1,
+            masked_m=counts.masked_m,
+            scale_granularity=str(self.weights.activations),
+            out=into.a,
+        )
+
+    def gate_up(self, rows: Rows, pairs: Sorting | Counts, into: Buffers = NEW) -> Tensor:
+        """Return the first product: (T * k, 2 I) bfloat16, or (G, M, 2 I) of matrices."""
         weights = self.weights
         bias = weights.w13_bias
         b = weights.w13, weights.w13_scale, bias
         return self._multiply(rows, b, pairs, into.h, "gate_up")
 
-    def activate(self, h: Tensor, pairs: Sorting, into: Buffers = NEW) -> Rows:
-        """Return gates times ups, (T * k, I), quantised as the second product reads them."""
+    def activate(self, h: Tensor, pairs: Sorting | Counts, into: Buffers = NEW) -> Rows:
+        """Return gates times ups, I for 2 I, quantised as the second product reads them."""
         return silu_mul_quantize(
             h,
-            offs=pairs.offs,
             scale_granularity=str(self.weights.activations),
             out=into.q,
-            expected_m=self._expected(pairs),
             config=self.configs.get("silu_mul_quantize"),
+            **self._groups(pairs),
             **self.config.gate,
         )
 
-    def down(self, rows: Rows, pairs: Sorting, into: Buffers = NEW) -> Tensor:
-        """Return the second product: (T * k, H) bfloat16."""
+    def down(self, rows: Rows, pairs: Sorting | Counts, into: Buffers = NEW) -> Tensor:
+        """Return the second product: (T * k, H) bfloat16, or (G, M, H) of matrices."""
         weights = self.weights
         b = weights.w2, weights.w2_scale, weights.w2_bias
         return self._multiply(rows, b, pairs, into.y, "down")
@@ -212,7 +238,7 @@ class Chain:
         self,
         rows: Rows,
         b: tuple[Matrices, Tensor | None, Tensor | None],
-        pairs: Sorting,
+        pairs: Sorting | Counts,
         out: Tensor | None,
         launch: str,
     ) -> Tensor:
@@ -224,14 +250,17 @@ class Chain:
             weights,
             a_scale,
             scale,
-            offs=pairs.offs,
             out=out,
-            expected_m=self._expected(pairs),
             min_latency=self.config.min_latency,
             numerics=self.config.numerics,
             config=self.configs.get(launch),
+            **self._groups(pairs),
             **named,
         )
 
-    def _expected(self, pairs: Sorting) -> int | None:
-        return self.config.expected_rows(pairs.inverse.shape[0])
+    def _groups(self, pairs: Sorting | Counts) -> dict[str, Any]:
+        """Return what a launch is told of the rows of groups."""
+        if isinstance(pairs, Counts):
+            return pairs._asdict()
+        expected = self.config.expected_rows(pairs.inverse.shape[0])
+        return {"offs": pairs.offs, "expected_m": expected}

@@ -17,6 +17,7 @@ from jitgen.layer import plan as plans
 from jitgen.layer.call import run
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
+from jitgen.layer.experts import run_experts
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace
 from jitgen.ops.route.results import Routing, Sorting
@@ -121,12 +122,43 @@ class MoELayer(nn.Module):
         workspace = None if is_compiling() else self.workspace
         return run(self._chain, x, topk_weights, topk_ids, shared, out, workspace, sorting)
 
+    def experts(
+        self,
+        x: Tensor,
+        masked_m: Tensor,
+        *,
+        x_scale: Tensor | None = None,
+        expected_m: int | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """
+        Run every expert over its own matrix of tokens, between the dispatch and the combine of
+        expert parallelism: see `jitgen.moe_experts`.
+
+        The layer's memory serves where it has room for G * M rows; else torch's allocator is asked.
+
+        Args:
+            x: (G, M, H) bfloat16, or float8_e4m3fn with `x_scale`.
+            masked_m: (G,) int32: rows of each matrix that are tokens.
+            x_scale: (G, M, ceil(H / 128)) float32, or (G, M) for activations of rows.
+            expected_m: How many rows an expert is expected to have; None: all.
+            out: (G, M, H) bfloat16: where the result goes.
+
+        Returns:
+            (G, M, H) bfloat16; rows from ``masked_m[g]`` on are not written.
+        """
+        workspace = None if is_compiling() else self.workspace
+        if workspace is not None and _is_too_large(x, workspace):
+            workspace = None
+        return run_experts(self._chain, x, masked_m, x_scale, expected_m, out, workspace)
+
     def plan(
         self,
         max_tokens: int | None = None,
         arch: Arch | str | None = None,
         *,
         name: str = "moe-layer",
+        masked: int | None = None,
     ) -> Plan:
         """
         Return every kernel that the layer can ask for, as a plan for `jitgen.prewarm`.
@@ -135,28 +167,44 @@ class MoELayer(nn.Module):
             max_tokens: Most tokens of a call; None: those that memory is planned for, or a chunk.
             arch: The target; None: the one that this process would use.
             name: What the plan is called.
+            masked: Most rows of an expert, M, that `experts` is called with, whose kernels are in
+                the plan, too; None: those of `forward` alone.
         """
-        return plans.of(
-            self._chain, self.max_tokens if max_tokens is None else max_tokens, arch, name=name
-        )
+        tokens = self.max_tokens if max_tokens is None else max_tokens
+        return plans.of(self._chain, tokens, arch, name=name, masked=masked)
 
     def problems(
-        self, arch: Arch | str | None = None, max_tokens: int | None = None
+        self,
+        arch: Arch | str | None = None,
+        max_tokens: int | None = None,
+        *,
+        masked: int | None = None,
     ) -> Iterator[Any]:
         """Yield the problems of its plan: one for each bucket of the selector."""
-        yield from self.plan(max_tokens, arch).problems(plans.target(arch))
+        yield from self.plan(max_tokens, arch, masked=masked).problems(plans.target(arch))
 
     def configs(
-        self, arch: Arch | str | None = None, max_tokens: int | None = None
+        self,
+        arch: Arch | str | None = None,
+        max_tokens: int | None = None,
+        *,
+        masked: int | None = None,
     ) -> tuple[Config, ...]:
         """Return the configs of the kernels of its plan."""
-        return configs(self.plan(max_tokens, arch), plans.target(arch))
+        return configs(self.plan(max_tokens, arch, masked=masked), plans.target(arch))
 
     def prewarm(
-        self, arch: Arch | str | None = None, max_tokens: int | None = None, **options: Any
+        self,
+        arch: Arch | str | None = None,
+        max_tokens: int | None = None,
+        *,
+        masked: int | None = None,
+        **options: Any,
     ) -> PrewarmReport:
         """Bring every kernel of its plan into the store: `jitgen.prewarm`, with its options."""
-        return prewarm(self.plan(max_tokens, arch), arch=plans.target(arch), **options)
+        return prewarm(
+            self.plan(max_tokens, arch, masked=masked), arch=plans.target(arch), **options
+        )
 
     @classmethod
     def from_checkpoint(  # noqa: PLR0913  # each is one thing to say
@@ -237,6 +285,13 @@ class MoELayer(nn.Module):
         """Return the chain over the buffers as they are now."""
         tensors = {name: getattr(self, name) for name in self._like.tensors}
         return Chain(config=self.config, weights=self._like.of(tensors))
+
+
+def _is_too_large(x: object, workspace: Workspace) -> bool:
+    """Say whether matrices of tokens have more rows than there is room for."""
+    if not isinstance(x, Tensor) or x.dim() != 3:  # which is refused later
+        return False
+    return not workspace.has_room(x.shape[0], x.shape[1])
 
 
 def _reload(layer: MoELayer, *_: object) -> None:

@@ -9,13 +9,20 @@ from jitgen.config import Arch
 from jitgen.errors import InputError
 from jitgen.layer.chain import Chain
 from jitgen.layer.early import EARLY_TOKENS, joined_tokens, mean_rows
-from jitgen.layer.problems import joined_problem, of_rows, of_tokens
+from jitgen.layer.problems import joined_problem, of_matrices, of_rows, of_tokens
 from jitgen.plans import Plan
 from jitgen.plans.sweep import Sweep
 from jitgen.targets.devices import default_arch
 
 
-def of(chain: Chain, max_tokens: int | None, arch: Arch | str | None, *, name: str) -> Plan:
+def of(
+    chain: Chain,
+    max_tokens: int | None,
+    arch: Arch | str | None,
+    *,
+    name: str,
+    masked: int | None = None,
+) -> Plan:
     """
     Return what `chain` can ask for on a target.
 
@@ -24,12 +31,14 @@ def of(chain: Chain, max_tokens: int | None, arch: Arch | str | None, *, name: s
         max_tokens: Most tokens of a call; None: those of a chunk.
         arch: The target, which says who gathers by what; None: the one at hand.
         name: What the plan is called.
+        masked: Most rows of a matrix for each expert; None: there are no calls with such.
 
     Raises:
-        InputError: `max_tokens` is no such number.
+        InputError: `max_tokens` or `masked` is no such number.
     """
     config, weights = chain.config, chain.weights
     require_tokens(max_tokens)
+    require_tokens(masked, "masked")
     tokens = min(max_tokens or config.chunk_tokens, config.chunk_tokens)
     by_token = tuple(of_tokens(config, weights, target(arch)))
     by_row = tuple(of_rows(config, weights))
@@ -56,8 +65,19 @@ def of(chain: Chain, max_tokens: int | None, arch: Arch | str | None, *, name: s
             )
             for each in problems
         )
-        + joining,
+        + joining
+        + tuple(_masked(chain, masked)),
     )
+
+
+def _masked(chain: Chain, most: int | None) -> Iterator[Sweep]:
+    """Yield what experts with a matrix each ask for, of at most so many rows."""
+    if most is None:
+        return
+    for problem in of_matrices(chain.config, chain.weights):
+        # A launch that quantises walks over all rows of all matrices, as if they were tokens.
+        each = chain.weights.groups // problem.groups
+        yield Sweep(problem=problem, min_rows=each, max_rows=each * most)
 
 
 def _parts(tokens: int, starts_early: bool) -> Iterator[tuple[int, int, bool]]:
@@ -69,12 +89,10 @@ def _parts(tokens: int, starts_early: bool) -> Iterator[tuple[int, int, bool]]:
         yield few + 1, tokens, False
 
 
-def require_tokens(max_tokens: object) -> None:
+def require_tokens(given: object, name: str = "max_tokens") -> None:
     """Require a number of tokens, or None."""
-    if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
-        raise InputError(
-            "max_tokens", f"must be an integer of at least 1, or None (got {max_tokens!r})"
-        )
+    if given is not None and (type(given) is not int or given < 1):
+        raise InputError(name, f"must be an integer of at least 1, or None (got {given!r})")
 
 
 def target(arch: Arch | str | None) -> Arch:

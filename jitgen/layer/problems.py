@@ -64,11 +64,23 @@ def joined_problem(
     )
 
 
-def of_rows(config: MoEConfig, weights: ExpertWeights) -> Iterator[Any]:
+def of_matrices(config: MoEConfig, weights: ExpertWeights) -> Iterator[Any]:
+    """Yield the problems of experts that have a matrix each, with one row in each of them."""
+    form = Format(str(weights.activations))
+    if form is not Format.NONE:  # for tokens that come in bfloat16
+        yield PermuteQuantizeProblem(
+            layout=Layout.MASKED, m=weights.groups, k=config.hidden, top_k=1, format=form
+        )
+    yield from of_rows(config, weights, Layout.MASKED)
+
+
+def of_rows(
+    config: MoEConfig, weights: ExpertWeights, layout: Layout = Layout.RAGGED
+) -> Iterator[Any]:
     """Yield the problems whose rows belong to experts, in their order, with one row for each."""
-    yield _product(config, weights, "w13")
+    yield _product(config, weights, "w13", layout)
     yield SiluMulQuantizeProblem(
-        layout=Layout.RAGGED,
+        layout=layout,
         groups=weights.groups,
         m=weights.groups,
         n=weights.intermediate,
@@ -76,10 +88,10 @@ def of_rows(config: MoEConfig, weights: ExpertWeights) -> Iterator[Any]:
         activation=Activation(config.activation),
         interleaved=config.interleaved,
     )
-    yield _product(config, weights, "w2")
+    yield _product(config, weights, "w2", layout)
 
 
-def _product(config: MoEConfig, weights: ExpertWeights, name: str) -> Problem:
+def _product(config: MoEConfig, weights: ExpertWeights, name: str, layout: Layout) -> Problem:
     """Return the grouped GEMM with ``w13`` or ``w2``, with one row for each expert."""
     b: Matrices = getattr(weights, name)
     n, k = 2 * weights.intermediate, weights.hidden
@@ -87,7 +99,7 @@ def _product(config: MoEConfig, weights: ExpertWeights, name: str) -> Problem:
         n, k = weights.hidden, weights.intermediate
     fields = _prepared(weights) if isinstance(b, PreparedWeights) else _plain(b, weights)
     return Problem(
-        layout=Layout.RAGGED,
+        layout=layout,
         groups=weights.groups,
         m=weights.groups,
         n=n,

@@ -50,14 +50,39 @@ def moe(
     here = local[(local >= 0) & (local < weights.groups)]
     for group in sorted(set(here.tolist())):
         token, slot = (local == group).nonzero(as_tuple=True)
-        h = tokens[token] @ matrix(weights.w13, weights.w13_scale, group).T
-        if weights.w13_bias is not None:
-            h += weights.w13_bias[group]
-        y = activated(h, **config.gate) @ matrix(weights.w2, weights.w2_scale, group).T
-        if weights.w2_bias is not None:
-            y += weights.w2_bias[group]
+        y = _expert(tokens[token], weights, group, config)
         total.index_add_(0, token, y * topk_weights[token, slot, None])
     return total
+
+
+def moe_experts(x: Tensor, weights: ExpertWeights, masked_m: Tensor, config: MoEConfig) -> Tensor:
+    """
+    Return what `jitgen.moe_experts` computes, expert by expert: it waits for the device.
+
+    Args:
+        x: (G, M, H), any float type: what float8 tokens stand for.
+        weights: The experts here.
+        masked_m: (G,) int32.
+        config: The layer.
+
+    Returns:
+        (G, M, H) float32; rows that are no tokens are zero.
+    """
+    total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    for group, rows in enumerate(masked_m.tolist()):
+        total[group, :rows] = _expert(x[group, :rows].float(), weights, group, config)
+    return total
+
+
+def _expert(tokens: Tensor, weights: ExpertWeights, group: int, config: MoEConfig) -> Tensor:
+    """Return what one expert makes of rows of float32: (R, H)."""
+    h = tokens @ matrix(weights.w13, weights.w13_scale, group).T
+    if weights.w13_bias is not None:
+        h += weights.w13_bias[group]
+    y = activated(h, **config.gate) @ matrix(weights.w2, weights.w2_scale, group).T
+    if weights.w2_bias is not None:
+        y += weights.w2_bias[group]
+    return y
 
 
 def matrix(each: Matrices, scale: Tensor | None, group: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 import jitgen
 from jitgen.ops.grouped_gemm.config import Problem
 from tests import needs
-from tests.moe_cases import SOME_FORMATS, make
+from tests.moe_cases import EXPERTS, HIDDEN, SOME_FORMATS, make
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
@@ -34,6 +34,27 @@ def test_a_token_is_what_it_is_alone(form: str, chunk_tokens: int) -> None:
         found = in_parts(*(each[index] for each in case.given), shared=shared[index])
 
         assert torch.equal(found.view(torch.int16), whole[index].view(torch.int16))
+
+
+@pytest.mark.parametrize("form", SOME_FORMATS)
+def test_a_token_is_what_it_is_in_a_matrix_of_its_expert(form: str) -> None:
+    """However its rows were brought together: sorted here, or by a dispatch."""
+    case = make(form, tokens=TOKENS)
+    layer = jitgen.MoELayer(replace(case.config, numerics="invariant"), case.weights)
+    ids = torch.full_like(case.topk_ids, -1)
+    ids[:, 0] = case.topk_ids[:, 0]
+    expected = layer(case.x, torch.ones_like(case.topk_weights), ids)
+    owners = [torch.nonzero(ids[:, 0] == group).flatten() for group in range(EXPERTS)]
+    x = torch.zeros(EXPERTS, TOKENS, HIDDEN).bfloat16()
+    for group, tokens in enumerate(owners):
+        x[group, : len(tokens)] = case.x[tokens]
+    masked_m = torch.tensor([len(tokens) for tokens in owners], dtype=torch.int32)
+
+    for expected_m in (None, 1):
+        found = layer.experts(x, masked_m, expected_m=expected_m)
+        for group, tokens in enumerate(owners):
+            rows = found[group, : len(tokens)]
+            assert torch.equal(rows.view(torch.int16), expected[tokens].view(torch.int16))
 
 
 def test_a_router_looks_at_a_token_alone() -> None:

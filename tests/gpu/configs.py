@@ -30,7 +30,7 @@ from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.targets.legality import rules, target
 from tests.candidates import candidates
-from tests.moe_cases import FORMATS, make
+from tests.moe_cases import FORMATS, MASKED_ROWS, make
 
 
 def arch_of_gpu() -> Arch:
@@ -183,7 +183,9 @@ def layers(arch: Arch) -> list[Any]:
         return []
     made = (make(form) for form in FORMATS)
     every = (
-        jitgen.MoELayer(replace(case.config, numerics=numerics), case.weights).configs(arch, 700)
+        jitgen.MoELayer(replace(case.config, numerics=numerics), case.weights).configs(
+            arch, 700, masked=MASKED_ROWS
+        )
         for case in made
         for numerics in Numerics
     )

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import jitgen
-from jitgen.layer.reference import TOLERANCE, moe, relative_error
+from jitgen.layer.reference import TOLERANCE, moe, moe_experts, relative_error
 from tests.gpu.configs import ARCH
-from tests.moe_cases import EXPERTS, FORMATS, make
+from tests.moe_cases import EXPERTS, FORMATS, HIDDEN, MASKED_ROWS, make
 
 pytestmark = pytest.mark.skipif(ARCH != "sm_90a", reason="layers have kernels for sm_90a")
 
@@ -68,3 +68,30 @@ def test_a_cuda_graph(form: str) -> None:
         assert error(layer, given, out) < TOLERANCE[str(layer.weights.activations)]
         assert torch.equal(out, layer(*given))
         assert bool(out[5].any()) == (seed == 3)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_matrices_in_a_cuda_graph(form: str) -> None:
+    """One graph serves every number of tokens that a dispatch brings, and writes no other row."""
+    plain, _ = on_gpu(form, 1)
+    memory = jitgen.Workspace.of(plain.config, plain.weights, 1, masked=MASKED_ROWS)
+    layer = jitgen.MoELayer(plain.config, plain.weights, workspace=memory)
+    x = torch.randn(EXPERTS, MASKED_ROWS, HIDDEN, device="cuda").bfloat16()
+    masked_m = torch.zeros(EXPERTS, dtype=torch.int32, device="cuda")
+    out = torch.empty_like(x)
+    layer.experts(x, masked_m, expected_m=8, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        layer.experts(x, masked_m, expected_m=8, out=out)
+    for counts in ([3, 0, MASKED_ROWS, 1, 8, 17], [0, 0, 1, 0, 0, 0], [MASKED_ROWS] * EXPERTS):
+        masked_m.copy_(torch.tensor(counts, dtype=torch.int32))
+        out.fill_(77.0)
+        graph.replay()
+        expected = moe_experts(x, layer.weights, masked_m, layer.config)
+        again = plain.experts(x, masked_m, expected_m=8)
+        for found, right, other, count in zip(out, expected, again, counts, strict=True):
+            assert (found[count:] == 77.0).all()
+            assert torch.equal(found[:count], other[:count])
+            if count:
+                tolerance = TOLERANCE[str(layer.weights.activations)]
+                assert relative_error(found[:count], right[:count]) < tolerance

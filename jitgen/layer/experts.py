@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The public `moe_experts`: tokens that lie in a matrix for each expert, as a low-latency dispatch of
+expert parallelism leaves them. Nothing is sorted or gathered, and the combine is somebody else's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+
+from jitgen.errors import InputError
+from jitgen.formats.protocol import ceil_div
+from jitgen.layer.call import require_workspace
+from jitgen.layer.chain import Chain, Counts, Rows
+from jitgen.layer.config import MoEConfig
+from jitgen.layer.weights import BLOCK128, NONE, ExpertWeights, Matrices
+from jitgen.layer.workspace import NEW, Workspace, in_order
+from jitgen.ops import calling as common
+from jitgen.ops.calling import calling
+
+_BLOCK = 128
+
+
+def moe_experts(  # noqa: PLR0913  # each is one thing to say
+    x: Tensor,
+    masked_m: Tensor,
+    w13: Matrices,
+    w2: Matrices,
+    *,
+    x_scale: Tensor | None = None,
+    w13_scale: Tensor | None = None,
+    w2_scale: Tensor | None = None,
+    w13_bias: Tensor | None = None,
+    w2_bias: Tensor | None = None,
+    activations: str | None = None,
+    activation: str = "swiglu",
+    interleaved: bool = False,
+    limit: float | None = None,
+    alpha: float | None = None,
+    expected_m: int | None = None,
+    out: Tensor | None = None,
+    workspace: Workspace | None = None,
+    min_latency: bool | None = None,
+    numerics: str | None = None,
+) -> Tensor:
+    """
+    Run every expert over its own matrix of tokens: between the dispatch and the combine of expert
+    parallelism at decode, whose library has them so (DeepEP's low-latency mode; vLLM's batched
+    experts).
+
+    ``out[g, m] = expert(g, x[g, m])`` for the first ``masked_m[g]`` rows of each matrix, where an
+    expert is ``w2 . act(w13 . x + w13_bias) + w2_bias``. Three launches on the current stream, and
+    one more that quantises tokens which are not as the weights ask; nothing waits and no value of
+    `masked_m` is looked at, so that a call may be captured in a CUDA graph once its kernels are
+    loaded. Same input, same bits.
+
+    Args:
+        x: (G, M, H): bfloat16, contiguous, for any weights; or float8_e4m3fn with `x_scale`, H
+            contiguous, for weights whose activations are float8_e4m3fn.
+        masked_m: (G,) int32: rows of each matrix that are tokens, 0 to M. Values are read on the
+            device and not checked, unless JITGEN_CHECK is on.
+        w13: As for `jitgen.moe`, with all other weights, scales and biases.
+        w2: Likewise.
+        x_scale: float32, as float8 `x` was quantised: (G, M, ceil(H / 128)) where activations are
+            block128, (G, M) where they are row. Block scales with M contiguous, as DeepEP has them,
+            are read as they are where M is a multiple of 4; others cost a copy on the device.
+        w13_scale: As for `jitgen.moe`.
+        w2_scale: Likewise.
+        w13_bias: Likewise.
+        w2_bias: Likewise.
+        activations: Likewise.
+        activation: Likewise.
+        interleaved: Likewise.
+        limit: Likewise.
+        alpha: Likewise.
+        expected_m: How many rows an expert is expected to have, for choosing kernels; any value
+            gives right results. None: all of them, so say it where M is room for the worst case.
+        out: (G, M, H) bfloat16, H contiguous: where results go; it may be x.
+        workspace: Memory between the launches, with room for G * M rows: see
+            `jitgen.Workspace.of`. None: torch's allocator is asked, and bfloat16 tokens that are
+            quantised cost a launch that numbers them. What torch compiles asks that, too.
+        min_latency: As for `jitgen.grouped_gemm`.
+        numerics: Likewise.
+
+    Returns:
+        `out`, or a new tensor: (G, M, H) bfloat16. Rows from ``masked_m[g]`` on are not written.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+            A tensor that requires a gradient is wrong while autograd is on, because there is none.
+        KernelMiss, CompileError, UnsupportedConfig: As `jitgen.grouped_gemm`.
+    """
+    weights = ExpertWeights(
+        w13=w13,
+        w2=w2,
+        w13_scale=w13_scale,
+        w2_scale=w2_scale,
+        w13_bias=w13_bias,
+        w2_bias=w2_bias,
+        activations=activations,
+    )
+    config = MoEConfig(
+        hidden=weights.hidden,
+        intermediate=weights.intermediate,
+        experts=weights.groups,
+        top_k=1,  # a row is one pair already
+        activation=activation,
+        interleaved=interleaved,
+        limit=limit,
+        alpha=alpha,
+        min_latency=min_latency,
+        numerics=numerics,
+    )
+    chain = Chain(config=config, weights=weights)
+    return run_experts(chain, x, masked_m, x_scale, expected_m, out, workspace)
+
+
+def run_experts(  # what a call and a module have in common
+    chain: Chain,
+    x: Tensor,
+    masked_m: Tensor,
+    x_scale: Tensor | None = None,
+    expected_m: int | None = None,
+    out: Tensor | None = None,
+    workspace: Workspace | None = None,
+) -> Tensor:
+    """
+    Check the tensors of a call and run the launches, all of them the selector's.
+
+    Raises:
+        InputError: One is wrong.
+    """
+    with calling("moe_experts"):
+        _check(chain.weights, x, masked_m, x_scale, expected_m, out)
+        groups, rows, _ = x.shape
+        if workspace is not None:
+            require_workspace(workspace)
+            workspace.require_masked(chain.weights, rows)
+        out = x.new_empty(x.shape, dtype=torch.bfloat16) if out is None else out
+        if not rows:
+            return out
+        counts = Counts(masked_m, expected_m)
+        memory = None if is_compiling() else workspace  # a view of each size is a graph
+        into = NEW if memory is None else memory.masked(groups, rows)
+        given: Rows = x, x_scale
+        if _is_quantised_here(chain.weights, x):
+            order = (
+                in_order(groups, rows, x.device) if memory is None else memory.order(groups, rows)
+            )
+            given = chain.quantise(x, counts, order, into)
+        h = chain.gate_up(given, counts, into)
+        return chain.down(chain.activate(h, counts, into), counts, replace(into, y=out))
+
+
+def _is_quantised_here(weights: ExpertWeights, x: Tensor) -> bool:
+    return x.dtype is not weights.a_dtype
+
+
+def _check(
+    weights: ExpertWeights,
+    x: Tensor,
+    masked_m: Tensor,
+    x_scale: Tensor | None,
+    expected_m: int | None,
+    out: Tensor | None,
+) -> None:
+    like = ("x", x)
+    _check_x(weights, x, x_scale)
+    groups, rows, hidden = x.shape
+    common.require_tensor("masked_m", masked_m)
+    common.check_groups("masked_m", masked_m, groups, like)
+    if expected_m is not None and (type(expected_m) is not int or expected_m < 1):
+        raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")
+    if out is not None:
+        common.require_tensor("out", out)
+        common.require_dtype("out", out, [torch.bfloat16], None)
+        common.require_shape("out", out, (groups, rows, hidden), "as x has")
+        common.require_device("out", out, like)
+        common.require_unit_stride("out", out, -1)
+    given = {"x": x, "x_scale": x_scale, "out": out, **weights.tensors}
+    common.refuse_gradients(given, "moe_experts")
+
+
+def _check_x(weights: ExpertWeights, x: Tensor, x_scale: Tensor | None) -> None:
+    """Require tokens as the weights ask, or such as can be quantised here."""
+    common.require_tensor("x", x)
+    common.require_dtype("x", x, sorted({torch.bfloat16, weights.a_dtype}, key=str), None)
+    common.require_rank("x", x, 3, "(G, M, H)")
+    shape = weights.groups, x.shape[1], weights.hidden
+    common.require_shape("x", x, shape, "a matrix for each expert of w13, (G, 2 I, H)")
+    common.require_device("x", x, ("w13", weights.tensors["w13"]))
+    common.require_unit_stride("x", x, -1)
+    if x.dtype is torch.bfloat16:
+        if x_scale is not None:
+            raise InputError("x_scale", "belongs to float8_e4m3fn: leave it out with bfloat16")
+        if weights.activations != NONE and not x.is_contiguous():
+            raise InputError(
+                "x", f"must be contiguous where it is quantised (got strides {x.stride()})"
+            )
+        return
+    if x_scale is None:
+        raise InputError("x_scale", "is required for float8_e4m3fn tokens (got None)")
+    blocks = (ceil_div(weights.hidden, _BLOCK),) * (weights.activations == BLOCK128)
+    common.require_tensor("x_scale", x_scale)
+    common.require_dtype("x_scale", x_scale, [torch.float32], None)
+    why = f"as activations are {weights.activations}"
+    common.require_shape("x_scale", x_scale, (*shape[:2], *blocks), why)
+    common.require_device("x_scale", x_scale, ("x", x))
