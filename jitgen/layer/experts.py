@@ -60,7 +60,8 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
 
     Args:
         x: (G, M, H): bfloat16, contiguous, for any weights; or float8_e4m3fn with `x_scale`, H
-            contiguous, for weights whose activations are float8_e4m3fn.
+            contiguous, for weights whose activations are float8_e4m3fn. On sm_90a address and
+            strides are multiples of 16 bytes, as for `out`.
         masked_m: (G,) int32: rows of each matrix that are tokens, 0 to M. Values are read on the
             device and not checked, unless JITGEN_CHECK is on.
         w13: As for `jitgen.moe`, with all other weights, scales and biases.

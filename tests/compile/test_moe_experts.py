@@ -156,6 +156,31 @@ def test_torch_compile_sees_one_graph(form: str) -> None:
     assert len(graphs) == 1
 
 
+@pytest.mark.nightly
+def test_torch_export_has_any_number_of_rows() -> None:
+    """Tokens are quantised in the program, too; torch tells strides of two blocks apart."""
+    (w13, s13), (w2, s2) = (
+        jitgen.quantize.per_block(torch.randn(EXPERTS, n, HIDDEN) / 16) for n in (512, HIDDEN)
+    )
+    config = jitgen.MoEConfig(hidden=HIDDEN, intermediate=HIDDEN, experts=EXPERTS, top_k=1)
+    weights = jitgen.ExpertWeights(w13=w13, w2=w2, w13_scale=s13, w2_scale=s2)
+    layer = jitgen.MoELayer(config, weights, max_tokens=64)
+
+    class Experts(torch.nn.Module):
+        def forward(self, x: Tensor, masked_m: Tensor) -> Tensor:
+            return layer.experts(x, masked_m, expected_m=4)
+
+    masked_m = torch.tensor(COUNTS, dtype=torch.int32)
+    x = torch.randn(EXPERTS, 33, HIDDEN).bfloat16()
+    rows = torch.export.Dim("rows", min=2, max=1024)
+    program = torch.export.export(
+        Experts(), (x[:, :25].contiguous(), masked_m), dynamic_shapes=({1: rows}, {})
+    )
+    found, expected = program.module()(x, masked_m), layer.experts(x, masked_m, expected_m=4)
+    for group, count in enumerate(COUNTS):
+        assert torch.equal(found[group, :count], expected[group, :count])
+
+
 @needs.linker
 @pytest.mark.nightly
 @pytest.mark.parametrize("form", ["block128", "bf16"])
