@@ -112,7 +112,7 @@ def test_unchanged_programs_are_clean(programs: Programs, name: str) -> None:
 @pytest.mark.parametrize(
     "mutation",
     [
-        pytest.param(mutation, marks=pytest.mark.nightly if number % 2 else (), id=mutation.name)
+        pytest.param(mutation, marks=pytest.mark.nightly if number % 4 else (), id=mutation.name)
         for number, mutation in enumerate(MUTATIONS)
     ],
 )

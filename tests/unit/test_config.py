@@ -45,6 +45,7 @@ class TestName:
             assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
             assert KernelConfig.parse(name) == (config, arch)
 
+    @pytest.mark.nightly
     def test_is_unique_over_a_broad_sweep(self) -> None:
         """No two legal configs share a name."""
         names = [config.name(arch) for arch in OWN for config in legal_sweep(arch)]
