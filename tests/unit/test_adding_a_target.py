@@ -27,6 +27,7 @@ NAMED = {
     "jitgen/ops/permute_quantize/config.py": "a docstring: an example",
     "jitgen/ops/silu_mul_quantize/config.py": "a docstring: an example",
     "jitgen/ops/silu_mul_quantize/call.py": "docstrings: which sizes a GPU takes",
+    "jitgen/layer/experts.py": "a docstring: which addresses and strides a GPU takes",
     "jitgen/targets/protocol.py": "docstrings: examples",
     "jitgen/targets/gemm.py": "a refusal says which target has what was asked for",
     "jitgen/targets/early.py": "a refusal says which target has what was asked for",
