@@ -100,6 +100,9 @@ def _having(wanted: dict[str, str], configs: Iterator[Config]) -> Iterator[Confi
     Raises:
         ConfigError: Configs of this operation have no such parameter.
     """
+    if not wanted:
+        yield from configs
+        return
     for config in configs:
         have = config.parameters()
         if unknown := sorted(wanted.keys() - have.keys()):

@@ -13,8 +13,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
+from functools import cache
 from typing import Any, ClassVar, Self
 
 from jitgen.config.rooms import OPERATIONS, TARGETS, Arch
@@ -174,18 +176,21 @@ class Part:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        for spec in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, spec.name)
-            if value is not None or not spec.metadata["is_optional"]:
-                object.__setattr__(self, spec.name, _checked(spec.name, spec.metadata, value))
+        for name, rules in _fields(type(self)).items():  # type: ignore[arg-type]
+            value = getattr(self, name)
+            if value is not None or not rules["is_optional"]:
+                object.__setattr__(self, name, _checked(name, rules, value))
+
+    def values(self) -> dict[str, Any]:
+        """Return the fields by their names, as they are."""
+        return {name: getattr(self, name) for name in _fields(type(self))}  # type: ignore[arg-type]
 
     def to_json(self) -> dict[str, Any]:
         """Return the exact JSON form: only objects, strings, ints, booleans and null."""
-        document: dict[str, Any] = {}
-        for spec in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, spec.name)
-            document[spec.name] = value.to_json() if isinstance(value, Part) else _plain(value)
-        return document
+        return {
+            name: value.to_json() if isinstance(value, Part) else _plain(value)
+            for name, value in self.values().items()
+        }
 
     @classmethod
     def from_json(cls, document: Any) -> Self:
@@ -195,7 +200,7 @@ class Part:
         Raises:
             ConfigError: `document` is no object, or has an unknown, missing or bad field.
         """
-        specs = {spec.name: spec for spec in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        specs = _fields(cls)  # type: ignore[arg-type]
         if not isinstance(document, dict):
             raise ConfigError(f"{cls.__name__} must be a JSON object with {', '.join(specs)}")
         if unknown := sorted(set(document) - set(specs)):
@@ -203,15 +208,19 @@ class Part:
                 f"{cls.__name__} has no field {shown(unknown[0])}; allowed: {', '.join(specs)}"
             )
         values = {
-            name: specs[name].metadata["type"].from_json(value)
-            if _is_part(specs[name].metadata["type"])
-            else value
+            name: specs[name]["type"].from_json(value) if _is_part(specs[name]["type"]) else value
             for name, value in document.items()
         }
         try:
             return cls(**values)
         except TypeError as error:
             raise ConfigError(f"{cls.__name__}: {error}") from None
+
+
+@cache
+def _fields(part: type[Part]) -> dict[str, Mapping[str, Any]]:
+    """Return what `field` noted of each field of a class: asked for whenever a part is made."""
+    return {spec.name: spec.metadata for spec in dataclasses.fields(part)}  # type: ignore[arg-type]
 
 
 def _is_part(kind: type) -> bool:

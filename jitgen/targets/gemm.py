@@ -7,7 +7,7 @@ any device, every config that can be asked for, and the search for a legal one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -291,12 +291,22 @@ def _of_types(config: KernelConfig, types: Operands, space: Space) -> Iterator[K
         )
 
 
-def legal_for(
-    problem: Problem, configs: tuple[KernelConfig, ...], rules: GemmRules
+Menu = Callable[[Layout, Operands], tuple[KernelConfig, ...]]
+"""What a target lists for a layout and types, legal or not."""
+
+
+def legal_for(problem: Problem, menu: Menu, rules: GemmRules) -> tuple[KernelConfig, ...]:
+    """Return what is legal of a menu, with the epilogue that `problem` asks for."""
+    return _legal_of_menu(menu, problem.layout, problem.operands, problem.bias, rules)
+
+
+@lru_cache(maxsize=256)  # a plan asks for thousands of sizes, and sizes change nothing
+def _legal_of_menu(
+    menu: Menu, layout: Layout, operands: Operands, bias: bool, rules: GemmRules
 ) -> tuple[KernelConfig, ...]:
-    """Return those of `configs` that are legal with the epilogue that `problem` asks for."""
-    epilogue = Epilogue(bias=problem.bias)
-    return legal_of(tuple(replace(config, epilogue=epilogue) for config in configs), rules)
+    epilogue = Epilogue(bias=bias)
+    listed = (replace(config, epilogue=epilogue) for config in menu(layout, operands))
+    return legal_of(listed, rules)
 
 
 _TYPES = tuple(spec.name for spec in fields(Operands))

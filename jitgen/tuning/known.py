@@ -263,4 +263,5 @@ def shipped(arch: Arch, name: str) -> Mapping[str, TuningRecord]:
     Return the records of the shipped table of device `name`, by the slugs of their problems; none
     where there is no table.
     """
-    return _packed(arch, name) or {}
+    found = _packed(arch, name)
+    return {} if found is None else found  # whether it is empty would read all of it

@@ -63,7 +63,7 @@ class Packed(Mapping[str, TuningRecord]):
     """
 
     def __init__(self, data: bytes) -> None:
-        head, begin, self._records = data.partition(_BEGIN)
+        head, begin, records = data.partition(_BEGIN)
         document = parse_json(head + b"}" if begin else data, max_bytes=MAX_TABLE_BYTES)
         if not isinstance(document, dict) or document.get("schema") != PACKED or not begin:
             raise BadRecord(f"a shipped table must be a JSON object of schema {PACKED}")
@@ -71,6 +71,7 @@ class Packed(Mapping[str, TuningRecord]):
         if not isinstance(kernels, list):
             raise BadRecord("a shipped table must have a list of kernels")
         self._kernels: list[Any] = kernels
+        self._records = b"\n" + records  # so that each of them follows a line's end
         # Without its records it is a table as any other, and checked as that.
         self._shell = Table.from_json({**document, "schema": SCHEMA, "records": []})
         self._read: dict[str, TuningRecord] = {}
@@ -102,10 +103,11 @@ class Packed(Mapping[str, TuningRecord]):
 
     def _line(self, slug: str) -> bytes:
         """Return the record of `slug` as it stands there; empty where there is none."""
-        start = (b"\n" + self._records).find(f'\n"{slug}": '.encode("ascii"))
-        if start < 0:
+        start = self._records.find(f'\n"{slug}": '.encode("ascii")) + 1
+        if not start:
             return b""
-        line = self._records[start:].partition(b"\n")[0]
+        end = self._records.find(b"\n", start)
+        line = self._records[start:end] if end >= 0 else self._records[start:]
         return line.partition(b": ")[2].rstrip(b",")
 
     def _parsed(self, slug: str, line: bytes) -> TuningRecord:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from jitgen.config import Arch
@@ -47,6 +48,7 @@ def _biased(measured: Measured, problem: Problem, arch: Arch) -> Measured:
     return measured._replace(record=biased, note=" without the bias")
 
 
+@lru_cache(maxsize=1024)  # every bucket of a plan has the same few kernels
 def _name(name: str, arch: Arch) -> str:
     config, _ = KernelConfig.parse(name)
     return replace(config, epilogue=Epilogue(bias=True)).name(arch)

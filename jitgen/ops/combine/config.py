@@ -7,7 +7,7 @@ shared), and the sizes of one call: what a config is chosen for, and never a par
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from jitgen.config.config import Config, Part, of
@@ -116,7 +116,7 @@ class CombineConfig(Config):
 
     def parameters(self) -> dict[str, Any]:
         """Return every field under the name by which templates ask for it."""
-        return {"has_shared": self.has_shared, **asdict(self.tiling)}
+        return {"has_shared": self.has_shared, **self.tiling.values()}
 
 
 _WORDS = re.compile(

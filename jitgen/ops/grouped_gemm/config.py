@@ -6,9 +6,9 @@ and the sizes of one call: what a config is chosen for, and never a part of it.
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import cache
 from typing import Any, ClassVar, Self
 
 from jitgen.config.config import (
@@ -227,7 +227,7 @@ class KernelConfig(Config):
         if match is None:
             return None
         part = match.groupdict()
-        operands = {spec.name: part[spec.name] for spec in dataclasses.fields(Operands)}
+        operands = {spec.name: part[spec.name] for spec in fields(Operands)}
         return cls.from_json(
             {
                 "layout": part["layout"],
@@ -272,7 +272,7 @@ class KernelConfig(Config):
         granularity = self.operands.a_scale_granularity or self.operands.scale_granularity
         return {
             "layout": str(self.layout),
-            **{name: str(each) for name, each in dataclasses.asdict(self.operands).items()},
+            **{name: str(each) for name, each in self.operands.values().items()},
             "a_scale_granularity": str(granularity),
             "tile_m": self.tile.m,
             "tile_n": self.tile.n,
@@ -280,14 +280,14 @@ class KernelConfig(Config):
             "cluster_m": self.cluster.m,
             "cluster_n": self.cluster.n,
             "num_acc_stage": self.pipeline.num_acc_stage,
-            **dataclasses.asdict(self.schedule),
-            **dataclasses.asdict(self.epilogue),
+            **self.schedule.values(),
+            **self.epilogue.values(),
         }
 
 
+_operands = cache(Operands)  # a plan asks for them thousands of times
 MAX_SIZE = 2**48
 """Beyond any memory, and small enough that products of sizes are floats."""
-
 
 _USUAL = {"b_layout": "plain", "bias": False} | dict.fromkeys(
     ("b_dtype", "a_scale_granularity", "min_latency", "numerics")
@@ -358,7 +358,7 @@ class Problem(Part):
     @property
     def operands(self) -> Operands:
         """The types of every kernel for this problem."""
-        return Operands(
+        return _operands(
             a_dtype=self.a_dtype,
             b_dtype=self.b_dtype or self.a_dtype,
             out_dtype=self.out_dtype,

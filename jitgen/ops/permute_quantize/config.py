@@ -7,7 +7,7 @@ is shared), and the sizes of one call: what a config is chosen for, and never a 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
@@ -252,7 +252,7 @@ class PermuteQuantizeConfig(Config):
             "walk": str(self.walk),
             "power_of_two": self.power_of_two,
             "rounding": str(self.rounding),
-            **asdict(self.tiling),
+            **self.tiling.values(),
         }
 
 

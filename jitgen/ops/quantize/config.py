@@ -7,7 +7,7 @@ sizes of one call: what a config is chosen for, and never a part of it.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
@@ -168,7 +168,7 @@ class QuantizeConfig(Config):
             "layout": str(self.layout),
             "format": str(self.format),
             "rounding": str(self.rounding),
-            **asdict(self.tiling),
+            **self.tiling.values(),
         }
 
 

@@ -7,7 +7,7 @@ is shared), and the sizes of one call: what a config is chosen for, and never a 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
@@ -153,7 +153,7 @@ class RouteConfig(Config):
             "bias": self.bias,
             "grouped": self.grouped,
             "experts": self.experts,
-            **asdict(self.tiling),
+            **self.tiling.values(),
         }
 
 

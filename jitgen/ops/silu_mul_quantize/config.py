@@ -7,7 +7,7 @@ and the sizes of one call: what a config is chosen for, and never a part of it.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
@@ -177,7 +177,7 @@ class SiluMulQuantizeConfig(Config):
             "activation": str(self.activation),
             "interleaved": self.interleaved,
             "power_of_two": self.power_of_two,
-            **asdict(self.tiling),
+            **self.tiling.values(),
         }
 
 

@@ -7,7 +7,7 @@ sizes of one call: what a config is chosen for, and never a part of it.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from jitgen.config.config import BLayout, Config, Part, of
@@ -96,7 +96,7 @@ class UnpackWeightsConfig(Config):
 
     def parameters(self) -> dict[str, Any]:
         """Return what a template may ask of this config."""
-        return {"b_layout": str(self.b_layout), **asdict(self.tiling)}
+        return {"b_layout": str(self.b_layout), **self.tiling.values()}
 
 
 _WORDS = re.compile(

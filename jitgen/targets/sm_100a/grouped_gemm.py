@@ -70,8 +70,7 @@ class GroupedGemm(Sm100Rules):
 
     def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
-        listed = candidates.candidates(problem.layout, problem.operands)
-        return gemm.legal_for(problem, listed, self)
+        return gemm.legal_for(problem, candidates.candidates, self)
 
     def predict(
         self, problem: Problem, config: KernelConfig, device: Device, num_sms: int

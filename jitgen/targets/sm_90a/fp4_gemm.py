@@ -57,8 +57,7 @@ class Fp4Gemm(Fp4Rules):
 
     def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
-        listed = fp4_candidates.candidates(problem.layout, problem.operands)
-        return gemm.legal_for(problem, listed, self)
+        return gemm.legal_for(problem, fp4_candidates.candidates, self)
 
     def predict(
         self, problem: Problem, config: KernelConfig, device: Device, num_sms: int
