@@ -106,8 +106,9 @@ def _legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
         few = space._replace(operands=space.operands[:1], tile_m=heights)
         few = few._replace(split_k=(schedule.split_k,))
         for config in spanned(start, space._replace(split_k=(1,)) if is_default else few):
-            pipeline = replace(config.pipeline, num_ab_stage=stages)
-            varied = replace(config, pipeline=pipeline)
+            varied = config
+            if stages is not None:
+                varied = replace(config, pipeline=replace(config.pipeline, num_ab_stage=stages))
             if check(varied, arch):
                 yield varied
 

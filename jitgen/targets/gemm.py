@@ -272,22 +272,22 @@ def operands_of(space: Space) -> Iterator[Operands]:
 
 
 def _of_types(config: KernelConfig, types: Operands, space: Space) -> Iterator[KernelConfig]:
-    for m, n, k, cluster, stages, split_k, two_cta in itertools.product(
-        space.tile_m,
-        space.tile_n,
-        space.tile_k[types.a_dtype],
-        space.cluster,
-        space.num_acc_stage,
-        space.split_k,
-        space.two_cta,
+    sides = itertools.product(space.tile_m, space.tile_n, space.tile_k[types.a_dtype])
+    schedules = itertools.product(space.split_k, space.two_cta)
+    # Parts are checked when they are made: each of them once, for all that have it.
+    for tile, cluster, pipeline, schedule in itertools.product(
+        [Tile(m=m, n=n, k=k) for m, n, k in sides],
+        [Cluster(m=m, n=n) for m, n in space.cluster],
+        [Pipeline(num_acc_stage=stages) for stages in space.num_acc_stage],
+        [replace(config.schedule, split_k=parts, two_cta=two) for parts, two in schedules],
     ):
         yield replace(
             config,
             operands=types,
-            tile=Tile(m=m, n=n, k=k),
-            cluster=Cluster(m=cluster[0], n=cluster[1]),
-            pipeline=Pipeline(num_acc_stage=stages),
-            schedule=replace(config.schedule, split_k=split_k, two_cta=two_cta),
+            tile=tile,
+            cluster=cluster,
+            pipeline=pipeline,
+            schedule=schedule,
         )
 
 
