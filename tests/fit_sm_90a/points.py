@@ -60,7 +60,7 @@ class Constants:
         """Return the constants of `fit`: logarithms, but for parts, which may be 0."""
         found = [math.log(getattr(fit, name)) for name in self.common]
         for key in self.keys:
-            each = self.speeds(fit)[key]
+            each = self.speeds(fit).get(key) or cost.unmeasured(*key[:2], fit)
             found += [math.log(each.k_block_us), math.log(max(each.tile_us, _LEAST_US))]
             found += [each.skipped, math.log(each.stream), each.throttled, each.missed]
             found += [math.log(each.overlap)]

@@ -44,6 +44,10 @@ class TestSm90:
             (config(n=176), "E_SFB_SPAN", "176"),
             (bf16(n=272), "E_WGMMA_N", "256"),
             (config(m=256, n=144), "E_REGS", "216"),
+            (config(m=192, n=144), "E_REGS", "144 accumulator registers"),
+            (bf16(m=192, n=256), "E_STAGES", "2"),
+            (config(m=192, schedule=Schedule(split_k=2)), "E_SPLIT_K", "192"),
+            (dataclasses.replace(config(m=192), layout="contiguous"), "E_WGMMA_M", "64, 128, 256"),
             (bf16(m=256, n=224), "E_REGS", "224"),
             (config(m=256, operands=Operands(out_dtype="f32")), "E_STAGES", "2"),
             (config(cluster=Cluster(m=2, n=2)), "E_CLUSTER", "2x2"),
@@ -84,7 +88,8 @@ class TestSm90:
 
             assert derived.smem_bytes <= SMEM_BYTES
             is_promoted = legal.operands.a_dtype == "e4m3"
-            assert derived.acc_registers <= (192 if is_promoted else 208)
+            most = 128 if legal.tile.m == 192 else 192 if is_promoted else 208
+            assert derived.acc_registers <= most
             assert derived.threads == 128 * (derived.math_warpgroups + 1)
             registers = derived.load_registers + derived.math_warpgroups * derived.math_registers
             assert registers <= 512, "setmaxnreg: 65536 registers / 128 threads"
@@ -92,7 +97,7 @@ class TestSm90:
 
     @pytest.mark.parametrize(
         ("m", "n", "stages"),
-        [(64, 128, 8), (128, 128, 5), (128, 192, 4), (256, 128, 3)],
+        [(64, 128, 8), (128, 128, 5), (128, 192, 4), (192, 128, 4), (256, 128, 3)],
     )
     def test_stages_of_known_tiles(self, m: int, n: int, stages: int) -> None:
         """The stages are those that were measured to be fast."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from jitgen.config.config import SCALE_BLOCK, DType, Layout
 from jitgen.ops.grouped_gemm.config import KernelConfig
@@ -21,9 +22,41 @@ def align(size: int, to: int) -> int:
     return -(-size // to) * to
 
 
+WARPGROUPS = {64: 1, 128: 2, 192: 3, 256: 2}
+"""
+Warpgroups that multiply, by the rows of a tile: from two on, one promotes while others multiply.
+Two of 256 rows take two blocks of 64 each, for with four a thread would have 96 registers.
+"""
+
+
+class Registers(NamedTuple):
+    """
+    What a thread has (setmaxnreg); all of a CTA at most the 65,536 that it is launched with.
+
+    Attributes:
+        load: Of the loading warpgroup.
+        math: Of a math warpgroup.
+        promoted: Of those, what partial and final sums may take before ptxas spills.
+        plain: What final sums may take where nothing is promoted.
+    """
+
+    load: int
+    math: int
+    promoted: int
+    plain: int
+
+
+REGISTERS = {
+    1: Registers(load=40, math=248, promoted=192, plain=208),
+    2: Registers(load=40, math=232, promoted=192, plain=208),
+    3: Registers(load=32, math=160, promoted=128, plain=128),
+}
+"""By the number of math warpgroups. Of one, memory ends at 208 plain ones, too."""
+
+
 def math_warpgroups(tile_m: int) -> int:
-    """Return the warpgroups that multiply: two, as one promotes while the other multiplies."""
-    return 1 if tile_m == 64 else 2
+    """Return the warpgroups that multiply."""
+    return WARPGROUPS[tile_m]
 
 
 def waves(tile_m: int) -> int:

@@ -33,20 +33,20 @@ _RAGGED = (
     (64, 64, Cluster(), _STREAM),
     (64, 64, Cluster(), _SPLIT),
     (64, 128, Cluster(), _STREAM),
-    (128, 96, Cluster(n=2), _STREAM),
-    (128, 128, Cluster(m=2), _STREAM),
     (128, 128, Cluster(m=2), Schedule()),
     (128, 192, Cluster(m=2), Schedule()),
+    (192, 128, Cluster(), Schedule()),
+    (192, 128, Cluster(n=2), Schedule()),
     (256, 128, Cluster(), Schedule(raster=4)),
 )
 _MASKED = (
     (64, 64, Cluster(), _STREAM),
     (64, 64, Cluster(), _SPLIT),
     (64, 128, Cluster(), _STREAM),
-    (128, 128, Cluster(m=2), _STREAM),
     (128, 128, Cluster(m=2), Schedule()),
     (128, 160, Cluster(m=2), Schedule()),
     (128, 192, Cluster(m=2), Schedule()),
+    (192, 128, Cluster(), Schedule()),
     (256, 128, Cluster(), Schedule(raster=4)),
 )
 _FP8 = {

@@ -190,7 +190,12 @@ def speed_of(config: KernelConfig, fit: Fit) -> Speed:
     speeds = fit.bf16_speeds if is_wide else fit.speeds
     if key in speeds:
         return speeds[key]
-    flop = 2 * tile.m * tile.n * _K_BYTES  # bf16 has half as many k in them, at half the rate
+    return unmeasured(tile.m, tile.n, fit)
+
+
+def unmeasured(rows: int, columns: int, fit: Fit) -> Speed:
+    """Return how fast a tile of so many rows and columns may be that nobody measured."""
+    flop = 2 * rows * columns * _K_BYTES  # bf16 has half as many k in them, at half the rate
     return Speed(
         k_block_us=flop / fit.flop_per_us,
         tile_us=0.6,

@@ -18,8 +18,9 @@ from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, Grouped
 from jitgen.targets import wgrad_space
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sm_90a import wgrad_cost
+from jitgen.targets.sm_90a.boxes import REGISTERS, WARPGROUPS
 from jitgen.targets.sm_90a.devices import fit_of
-from jitgen.targets.sm_90a.rules import MAX_PLAIN_REGISTERS, MAX_STAGES, ROW_BYTES, SMEM_BYTES
+from jitgen.targets.sm_90a.rules import MAX_STAGES, ROW_BYTES, SMEM_BYTES
 from jitgen.targets.sums import SumOrder
 from jitgen.targets.wgrad_space import WgradSpace
 
@@ -132,7 +133,7 @@ class GroupedGemmWgrad:
         wgrad_space.check_kind(config, self.space, "sm_90a")
         self._check_instruction(config)
         self._check_cluster(config)
-        math_warpgroups = 1 if config.tile.m == 64 else 2
+        math_warpgroups = WARPGROUPS[config.tile.m]
         waves = config.tile.m // (64 * math_warpgroups)
         box_n = ROW_BYTES * 8 // config.out_dtype.bits
         boxes = waves * config.tile.n // box_n
@@ -141,8 +142,8 @@ class GroupedGemmWgrad:
             math_warpgroups=math_warpgroups,
             waves=waves,
             threads=128 * (math_warpgroups + 1),
-            load_registers=40,
-            math_registers=248 if math_warpgroups == 1 else 232,
+            load_registers=REGISTERS[math_warpgroups].load,
+            math_registers=REGISTERS[math_warpgroups].math,
             num_ab_stage=num_ab_stage,
             box_n=box_n,
             num_boxes=num_boxes,
@@ -169,11 +170,12 @@ class GroupedGemmWgrad:
             f"256: {', '.join(map(str, self.space.tile_n))}",
         )
         registers = tile.n // 2 * max(1, tile.m // 128)
+        most = REGISTERS[WARPGROUPS[tile.m]].plain
         refuse_unless(
-            registers <= MAX_PLAIN_REGISTERS,
+            registers <= most,
             "E_REGS",
             f"a {tile.m}x{tile.n} tile takes {registers} accumulator registers a thread; above "
-            f"{MAX_PLAIN_REGISTERS} they spill",
+            f"{most} they spill",
         )
 
     def _check_cluster(self, config: GroupedGemmWgradConfig) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from jitgen.config.config import FLOAT_SCALES, SCALE_BLOCK, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
+from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.targets.gemm import (
     Space,
@@ -27,12 +28,6 @@ from jitgen.targets.sm_90a.early import check_early
 
 SMEM_BYTES = 232_448
 """Shared memory that one CTA can have: 227 KiB of the SM's 228."""
-
-MAX_PROMOTED_REGISTERS = 192
-"""Accumulator registers of a thread, partial and final together, above which ptxas spills."""
-
-MAX_PLAIN_REGISTERS = 208
-"""The same without promotion, where there are final ones only; memory ends there, too."""
 
 MAX_N = {DType.E4M3: 192, DType.BF16: 256}
 """Columns of a tile: with promotion those whose accumulators fit, else those of one WGMMA."""
@@ -113,10 +108,10 @@ class Sm90Derived:
 
 
 class Sm90Rules:
-    """One loading warpgroup and one or two math warpgroups, persistent over the tiles."""
+    """One loading warpgroup and up to three math warpgroups, persistent over the tiles."""
 
     space = Space(
-        tile_m=(64, 128, 256),
+        tile_m=(64, 128, 192, 256),
         tile_n=tuple(range(16, 257, 16)),
         tile_k={DType.E4M3: (ROW_BYTES,), DType.BF16: (ROW_BYTES // 2,)},
         cluster=((1, 1), (2, 1), (1, 2)),
@@ -143,6 +138,7 @@ class Sm90Rules:
         check_early(config)
         tile = config.tile
         math_warpgroups, waves = boxes.math_warpgroups(tile.m), boxes.waves(tile.m)
+        registers = boxes.REGISTERS[math_warpgroups]
         acc_registers = self._accumulators(config)
         num_ab_stage, smem_bytes = self._stages(config)
         has_table = config.layout is not Layout.CONTIGUOUS
@@ -154,8 +150,8 @@ class Sm90Rules:
             num_ab_stage=num_ab_stage,
             smem_bytes=smem_bytes,
             acc_registers=acc_registers,
-            load_registers=40,
-            math_registers=248 if math_warpgroups == 1 else 232,
+            load_registers=registers.load,
+            math_registers=registers.math,
             part_m=boxes.part_m(config) if has_table else 0,
             short_m=boxes.short_m(config),
             out_n=boxes.out_n(config),
@@ -195,8 +191,14 @@ class Sm90Rules:
         refuse_unless(
             tile.m in self.space.tile_m,
             "E_WGMMA_M",
-            f"tile_m={tile.m}: one WGMMA has 64 rows, and one or two warpgroups take one or two "
-            "each: 64, 128 or 256",
+            f"tile_m={tile.m}: one WGMMA has 64 rows, and one, two or three warpgroups take one of "
+            "them, or two take two: 64, 128, 192 or 256",
+        )
+        refuse_unless(
+            config.layout is not Layout.CONTIGUOUS or tile.m != 192,
+            "E_WGMMA_M",
+            "tile_m=192 with the contiguous layout: tiles begin at whole blocks of "
+            f"{GROUP_ALIGNMENT} rows, as groups do; allowed: 64, 128, 256",
         )
         refuse_unless(
             tile.n in self.space.tile_n and tile.n <= MAX_N[types.a_dtype],
@@ -256,7 +258,7 @@ class Sm90Rules:
             f"(got {config.cluster.m}x{config.cluster.n})",
         )
         refuse_unless(
-            boxes.waves(tile.m) == 1,
+            tile.m <= 128,
             "E_SPLIT_K",
             f"split_k={split_k} is for few rows: tile_m must be 64 or 128 (got {tile.m})",
         )
@@ -270,9 +272,10 @@ class Sm90Rules:
     def _accumulators(self, config: KernelConfig) -> int:
         """Return the accumulator registers of a thread."""
         tile, waves = config.tile, boxes.waves(config.tile.m)
-        registers, most, kinds = tile.n // 2 * waves, MAX_PLAIN_REGISTERS, ""
+        room = boxes.REGISTERS[boxes.math_warpgroups(tile.m)]
+        registers, most, kinds = tile.n // 2 * waves, room.plain, ""
         if _is_promoted(config):
-            registers, most = registers + tile.n // 2, MAX_PROMOTED_REGISTERS
+            registers, most = registers + tile.n // 2, room.promoted
             kinds = "tile_n / 2 partial and "
         shares = ""
         if config.schedule.split_k > 1:
