@@ -100,6 +100,16 @@ def epilogue_n(out_n: int, out_dtype: DType) -> int:
     return next(width for width in widths if out_n % width == 0)
 
 
+def has_list(config: KernelConfig) -> bool:
+    """
+    Return whether a contiguous kernel lists the tiles that have rows, and deals no others.
+
+    Blocks of 128 rows have some, but of their halves many are padding.
+    """
+    is_half = config.layout is Layout.CONTIGUOUS and config.tile.m == 64
+    return is_half and config.cluster.m == 1
+
+
 def short_m(config: KernelConfig) -> int:
     """Return the rows of a tile that has boxes of its own; 0 where none has: nobody shares them."""
     has_table = config.layout is not Layout.CONTIGUOUS

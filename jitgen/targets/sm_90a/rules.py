@@ -156,7 +156,7 @@ class Sm90Rules:
             short_m=boxes.short_m(config),
             out_n=boxes.out_n(config),
             epilogue_n=boxes.epilogue_n(boxes.out_n(config), config.operands.out_dtype),
-            max_entries=MAX_ENTRIES if has_table else 0,
+            max_entries=MAX_ENTRIES if has_table or boxes.has_list(config) else 0,
             scale_chunk=SCALE_CHUNK if has_blocks else 0,
             scale_columns=boxes.scale_columns(tile.n) if has_blocks else 0,
             scale_values=boxes.scale_values(tile.n) if has_blocks else 0,
@@ -329,7 +329,7 @@ class Sm90Rules:
                 fixed += 16
         if config.epilogue.bias:
             fixed += boxes.math_warpgroups(tile.m) * boxes.out_n(config) * 4
-        if config.layout is not Layout.CONTIGUOUS:
+        if config.layout is not Layout.CONTIGUOUS or boxes.has_list(config):
             fixed += 4 * (MAX_ENTRIES + 1)
         return stage, fixed
 
