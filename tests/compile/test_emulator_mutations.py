@@ -15,6 +15,7 @@ from tests.compile.mutations import Mutation
 from tests.compile.mutations_bias import BIAS
 from tests.compile.mutations_early import EARLY
 from tests.compile.mutations_fc2 import EXPERTS
+from tests.compile.mutations_live_tiles import LIVE_TILES
 from tests.compile.mutations_order import FENCES, WAITS
 from tests.compile.mutations_resources import RESOURCES
 from tests.compile.mutations_split_k import EXCHANGE
@@ -36,10 +37,12 @@ MUTATIONS = (
     *ROWS,
     *GRADIENTS,
     *EARLY,
+    *LIVE_TILES,
 )
 
 _FC2 = "moe_fc2_dense_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_sm_90a"
 _EARLY = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_ab4_earlyb_sm_90a"
+_LISTED = "grouped_gemm_contiguous_e4m3_e4m3_row_bf16_t64x32x128_c1x1_acc1_sm_90a"
 _RAGGED = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
 PROGRAMS: dict[str, tuple[str, Any]] = {
     "ragged": (
@@ -85,6 +88,18 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
     "FC2, many experts": (
         _FC2,
         Fc2Sizes(tokens=48, experts=90, n=64, k=16, top_k=8, num_sms=1),
+    ),
+    "live tiles": (
+        _LISTED,
+        Sizes(rows=(130, 0, 30, 3), n=40, k=144, num_sms=2),
+    ),
+    "live tiles, more than at once": (
+        _LISTED,
+        Sizes(rows=(*[0] * 23, 66, 3), n=8, k=16, num_sms=2),
+    ),
+    "live tiles, more than entries": (
+        "grouped_gemm_contiguous_bf16_bf16_row_f32_t64x256x64_c1x1_acc1_sm_90a",
+        Sizes(rows=(3, *[0] * 99, 66, 3), n=8, k=8, num_sms=2),
     ),
     "wgrad": (
         "grouped_gemm_wgrad_ragged_bf16_bf16_t128x128x64_c1x1_sm_90a",

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from jitgen.bench.choice.report import ChoiceReport
-from jitgen.config import Arch
+from jitgen.config import Arch, Layout
+from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Problem, Tile
 from jitgen.runtime.session import select
 from jitgen.targets.sm_90a import cost
 from jitgen.targets.sm_90a.devices import H200, Fit, fit_of
@@ -54,6 +55,17 @@ def test_real_rows_are_those_of_a_case(data: list[Measured]) -> None:
     assert cost.sizes(each.problem) == before != each.rows
 
 
+def test_tiles_that_are_not_dealt_cost_nothing() -> None:
+    """Of 8 blocks every second half is taken for padding, if nothing is known of them."""
+    problem = Problem(layout=Layout.CONTIGUOUS, groups=8, m=1024, n=4096, k=7168)
+    alone = KernelConfig(layout=Layout.CONTIGUOUS, tile=Tile(m=64, n=128, k=128))
+    listed = cost.work(problem, alone, H200.num_sms)
+    pairs = cost.work(problem, replace(alone, cluster=Cluster(m=2)), H200.num_sms)
+
+    assert (pairs.clusters, pairs.filled) == (8 * 32, 1 - cost.HALF_EMPTY / 2)
+    assert (listed.clusters, listed.filled) == (2 * pairs.clusters * pairs.filled, 1)
+
+
 def test_a_fit_mends_what_is_wrong(data: list[Measured], monkeypatch: pytest.MonkeyPatch) -> None:
     """Constants that say of all tiles the same lose more than what is fitted from there."""
     monkeypatch.setattr(fitting, "STEPS", 6)
@@ -75,12 +87,16 @@ def test_a_fit_mends_what_is_wrong(data: list[Measured], monkeypatch: pytest.Mon
 @pytest.mark.parametrize("family", ["random", "skewed"])
 def test_choices_are_good_in_surveys(family: str) -> None:
     """Of all sizes, types and rows: 2 % lost on average, seldom more than 8 %."""
-    lost = []
+    lost, unknown = [], 0
     for path in sorted(SURVEYS.glob(f"nvidia-h200-{family}-*.json")):
         for each in ChoiceReport.read(path).found:
             name = select(each.case.asked, Arch.SM_90A, device=H200.name).config.name("sm_90a")
-            lost.append(each.times_us[name] / each.times_us[each.best] - 1)
+            if name in each.times_us:
+                lost.append(each.times_us[name] / each.times_us[each.best] - 1)
+            else:  # a candidate since
+                unknown += 1
 
     assert len(lost) >= 80
+    assert unknown <= len(lost) / 100
     assert sum(lost) / len(lost) < (0.02 if family == "skewed" else 0.023)
     assert sum(each > 0.08 for each in lost) < len(lost) / 12

@@ -16,6 +16,7 @@ NAMES = [
     "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a",
     "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x192x128_c2x1_acc1_sm_90a",
     "grouped_gemm_contiguous_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a",
+    "grouped_gemm_contiguous_e4m3_e4m3_block128_bf16_t64x128x128_c1x1_acc1_raster1_streamb_sm_90a",
     "grouped_gemm_masked_e4m3_e4m3_block128_bf16_t64x128x128_c1x2_acc1_streamb_sm_90a",
     "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_raster1_streamb_splitk2_sm_90a",
     "grouped_gemm_ragged_e4m3_e4m3_row_bf16_t256x128x128_c1x1_acc1_sm_90a",

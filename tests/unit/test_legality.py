@@ -12,7 +12,7 @@ from jitgen.config import Arch, Layout
 from jitgen.errors import UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
 from jitgen.targets.legality import check, require, rules, target
-from jitgen.targets.sm_90a.rules import SMEM_BYTES
+from jitgen.targets.sm_90a.rules import SMEM_BYTES, Sm90Rules
 from tests.strategies import configs, legal_sweep
 from tests.targets import OWN, TWINS
 
@@ -122,6 +122,33 @@ class TestSm90:
         derived = check(legal, "sm_90a").derived
 
         assert (derived.short_m, derived.short_scale_box) == (rows, scales)
+
+    def test_a_list_of_tiles_takes_what_the_stages_leave(self) -> None:
+        """A pair that shares b has none, and as many stages; half of a group's block is no pair."""
+        lengths = set()
+        for legal in legal_sweep(Arch.SM_90A):
+            if legal.layout is not Layout.CONTIGUOUS:
+                continue
+            derived = check(legal, "sm_90a").derived
+            if legal.tile.m > 64 or legal.cluster.m > 1:
+                assert derived.max_entries == 0
+                continue
+            lengths.add(derived.max_entries)
+            if legal.schedule.split_k == 1:
+                pair = check(dataclasses.replace(legal, cluster=Cluster(m=2)), "sm_90a").derived
+                assert derived.num_ab_stage == pair.num_ab_stage
+
+        assert min(lengths) >= 64
+        assert max(lengths) == 512
+
+    def test_a_list_of_tiles_without_room_is_none(self) -> None:
+        """Then all tiles are dealt, as those of other kernels are."""
+        types = Operands(a_dtype="bf16", b_dtype="bf16", out_dtype="f32", scale_granularity="row")
+        full = KernelConfig(layout="contiguous", operands=types, tile=Tile(m=64, n=256, k=64))
+        entries = [Sm90Rules()._entries(full, bytes_)[0] for bytes_ in (-4, 0, 131, 132, 4000)]
+
+        assert check(full, "sm_90a").derived.max_entries == 64
+        assert entries == [0, 0, 0, 32, 512]
 
     @pytest.mark.parametrize(
         ("split_k", "out_n", "epilogue_n"), [(1, 128, 64), (2, 64, 64), (4, 32, 32)]

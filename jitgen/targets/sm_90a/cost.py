@@ -9,9 +9,9 @@ takes as long as the slower of two things, and a little of the other that does n
                and the way of the operands from L2, and shrinks where a group lacks rows
     stream     the wave's share of the bytes that cross DRAM
 
-Padding shows in the number of tiles, rows that are left out in the time of a k-block. A last wave
-of few tiles streams little and multiplies as long as any. The constants are the
-device's, fitted to measurements.
+Padding shows in the number of tiles, but where those without rows are not dealt; rows that are left
+out in the time of a k-block. A last wave of few tiles streams little and multiplies as long as any.
+The constants are the device's, fitted to measurements.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.targets import gemm
 from jitgen.targets.gemm import traffic, used_groups
 from jitgen.targets.protocol import Candidate
+from jitgen.targets.sm_90a.boxes import has_list
 from jitgen.targets.sm_90a.devices import Fit, Speed
 
 _K_BYTES = 128
@@ -56,8 +57,9 @@ def sizes(problem: Problem) -> tuple[float, ...]:
     return tuple(max(1.0, part * share) for part in parts)
 
 
-def _tiles(problem: Problem, height: int) -> tuple[float, float]:
-    """Return how many tiles of `height` rows all groups have, and the part of them with rows."""
+def _tiles(problem: Problem, config: KernelConfig) -> tuple[float, float]:
+    """Return how many tiles all groups have, and the part of them with rows."""
+    height = config.tile.m
     if problem.layout is Layout.CONTIGUOUS and height > GROUP_ALIGNMENT:
         # Such a tile begins at any block and not where a group does: of two groups it is two.
         rows = max(problem.m, GROUP_ALIGNMENT)
@@ -66,6 +68,8 @@ def _tiles(problem: Problem, height: int) -> tuple[float, float]:
     each = sizes(problem)
     count = sum(-(-rows // height) for rows in each)
     blocks = sum(-(-rows // 64) for rows in each) * _owned(problem)
+    if has_list(config):
+        count = blocks  # others are not dealt
     return count * problem.groups / len(each), min(1.0, blocks * 64 / (count * height))
 
 
@@ -120,7 +124,7 @@ class Cost(NamedTuple):
 def work(problem: Problem, config: KernelConfig, num_sms: int) -> Work:
     """Return what `config` has to do for `problem` on `num_sms` SMs."""
     tile, cluster = config.tile, config.cluster
-    tiles, filled = _tiles(problem, tile.m)
+    tiles, filled = _tiles(problem, config)
     columns = -(-problem.n // tile.n)
     if problem.layout is Layout.CONTIGUOUS:
         clusters = -(-tiles // cluster.m) * -(-columns // cluster.n)

@@ -41,7 +41,8 @@ MAX_STAGES = 10
 MAX_ENTRIES = 512
 """
 Entries of the table of tile counts in shared memory: of a group each, or of several where a call
-has more groups. Twice as many would cost 26 of 271 kernels a stage, and serve nobody faster.
+has more groups. Twice as many would cost 26 of 271 kernels a stage, and serve nobody faster. Also
+the most of a list of the contiguous tiles that have rows.
 """
 
 SCALE_CHUNK = 32
@@ -76,7 +77,7 @@ class Sm90Derived:
         short_m: Rows of a tile that has boxes of its own; 0 where none has.
         out_n: Columns of a tile that one CTA stores.
         epilogue_n: Columns of one store box.
-        max_entries: Entries of the table of tile counts.
+        max_entries: Entries of the table of tile counts, or of the list of tiles with rows.
         scale_chunk: k-blocks whose weight scales are handed over at once.
         scale_columns: Columns of a tile that share a weight scale, wherever the tile starts.
         scale_values: Weight scales kept for each k-block: one for each `scale_columns`, and padding
@@ -140,7 +141,8 @@ class Sm90Rules:
         math_warpgroups, waves = boxes.math_warpgroups(tile.m), boxes.waves(tile.m)
         registers = boxes.REGISTERS[math_warpgroups]
         acc_registers = self._accumulators(config)
-        num_ab_stage, smem_bytes = self._stages(config)
+        num_ab_stage, used_bytes = self._stages(config)
+        max_entries, list_bytes = self._entries(config, SMEM_BYTES - used_bytes)
         has_table = config.layout is not Layout.CONTIGUOUS
         has_blocks = config.operands.scale_granularity is ScaleGranularity.BLOCK128
         return Sm90Derived(
@@ -148,7 +150,7 @@ class Sm90Rules:
             waves=waves,
             threads=128 * (math_warpgroups + 1),
             num_ab_stage=num_ab_stage,
-            smem_bytes=smem_bytes,
+            smem_bytes=boxes.align(used_bytes + list_bytes, _SWIZZLE_BYTES),
             acc_registers=acc_registers,
             load_registers=registers.load,
             math_registers=registers.math,
@@ -156,7 +158,7 @@ class Sm90Rules:
             short_m=boxes.short_m(config),
             out_n=boxes.out_n(config),
             epilogue_n=boxes.epilogue_n(boxes.out_n(config), config.operands.out_dtype),
-            max_entries=MAX_ENTRIES if has_table or boxes.has_list(config) else 0,
+            max_entries=max_entries,
             scale_chunk=SCALE_CHUNK if has_blocks else 0,
             scale_columns=boxes.scale_columns(tile.n) if has_blocks else 0,
             scale_values=boxes.scale_values(tile.n) if has_blocks else 0,
@@ -289,7 +291,7 @@ class Sm90Rules:
         return registers
 
     def _stages(self, config: KernelConfig) -> tuple[int, int]:
-        """Return the operand stages and the bytes of the kernel's struct of shared memory."""
+        """Return the operand stages, and the bytes of shared memory of all but a list of tiles."""
         tile = config.tile
         stage, fixed = self._memory(config)
         minimum = 3 if tile.m * tile.n >= 128 * 192 else 4
@@ -307,7 +309,20 @@ class Sm90Rules:
             f"{stages} stages are too few to hide the loads of a {tile.m}x{tile.n} tile: at least "
             f"{minimum}",
         )
-        return stages, boxes.align(fixed + stages * stage, _SWIZZLE_BYTES)
+        return stages, fixed + stages * stage
+
+    def _entries(self, config: KernelConfig, free_bytes: int) -> tuple[int, int]:
+        """
+        Return the entries of the table or list of tiles, and the bytes of a list.
+
+        A list takes what the stages leave, for it serves without some of its entries, too.
+        """
+        if config.layout is not Layout.CONTIGUOUS:
+            return MAX_ENTRIES, 0
+        if not boxes.has_list(config):
+            return 0, 0
+        count = min(MAX_ENTRIES, max(0, free_bytes // 4 - 1) // 32 * 32)
+        return count, 4 * (count + 1) if count else 0
 
     def _memory(self, config: KernelConfig) -> tuple[int, int]:
         """Return the bytes of shared memory that an operand stage takes, and those of all else."""
@@ -329,7 +344,7 @@ class Sm90Rules:
                 fixed += 16
         if config.epilogue.bias:
             fixed += boxes.math_warpgroups(tile.m) * boxes.out_n(config) * 4
-        if config.layout is not Layout.CONTIGUOUS or boxes.has_list(config):
+        if config.layout is not Layout.CONTIGUOUS:
             fixed += 4 * (MAX_ENTRIES + 1)
         return stage, fixed
 

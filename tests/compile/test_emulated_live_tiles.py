@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contiguous kernels with tiles of 64 rows on an emulated GPU: only tiles with rows are dealt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+import jitgen
+from jitgen.codegen.render import render
+from jitgen.config import Arch
+from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Schedule, Tile
+from jitgen.ops.grouped_gemm.samples import Solved
+from jitgen.targets.legality import require
+from jitgen.verify import device, emulate
+from jitgen.verify.artifacts import compiled
+from tests import needs
+from tests.problems import make_for, verify_exact
+
+pytestmark = [needs.compiler, needs.linker]
+
+NUM_SMS = 4
+ALONE = KernelConfig(
+    layout="contiguous",
+    operands=Operands(scale_granularity="row"),
+    tile=Tile(m=64, n=32, k=128),
+    schedule=Schedule(raster=1),
+)
+PAIR = replace(ALONE, cluster=Cluster(n=2), schedule=Schedule())
+SPLIT = replace(ALONE, schedule=Schedule(split_k=2))
+FULL = KernelConfig(
+    layout="contiguous",
+    operands=Operands(a_dtype="bf16", b_dtype="bf16", out_dtype="f32", scale_granularity="row"),
+    tile=Tile(m=64, n=256, k=64),
+)
+"""Its stages leave room for a short list."""
+
+
+@pytest.fixture(autouse=True)
+def emulated_gpu(shared_cache: None) -> Iterator[None]:
+    """An emulated H100 with few SMs, so that a CTA gets several tiles."""
+    with device("sm_90a", num_sms=NUM_SMS):
+        yield
+
+
+def thinned(config: KernelConfig, groups: int, rows: slice | list[int], n: int = 40) -> Solved:
+    """Return a problem with a block of 128 rows for each group, of which these are left."""
+    case = make_for(config, [128] * groups, n, 16, is_exact=True)
+    left = torch.full((128,), False)
+    left[rows] = True
+    owners = case.call.groups
+    owners = torch.where(left.repeat(len(owners) // 128), owners, -1)
+    return Solved.of(replace(case.call, groups=owners), is_exact=True)
+
+
+def run(config: KernelConfig, case: Solved) -> torch.Tensor:
+    return jitgen.grouped_gemm(**case.arguments, config=config)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        slice(0, 0),
+        slice(0, 1),
+        slice(63, 64),
+        slice(63, 65),
+        slice(127, 128),
+        slice(40, 90, 3),
+        slice(0, 128),
+    ],
+    ids=lambda rows: f"{rows.start}-{rows.stop}",
+)
+def test_rows_anywhere_in_a_block(rows: slice) -> None:
+    """In one half of it, in both or in none, and no half needs to begin with one."""
+    case = thinned(ALONE, 9, rows)
+
+    verify_exact(case, run(ALONE, case))
+
+
+@pytest.mark.parametrize("config", [PAIR, SPLIT], ids=["pair", "split K"])
+def test_clusters_agree(config: KernelConfig) -> None:
+    """All CTAs of a cluster list the same tiles: else they wait for each other for ever."""
+    case = thinned(config, 9, slice(60, 64), n=72)
+
+    verify_exact(case, run(config, case))
+
+
+@pytest.mark.parametrize("groups", [[128], [0, 0, 3, 0], [0, 0], [1] * 12], ids=str)
+def test_groups_without_rows_and_blocks_without_a_group(groups: list[int]) -> None:
+    case = make_for(ALONE, groups, 40, 144, is_exact=True)
+
+    verify_exact(case, run(ALONE, case))
+
+
+def test_a_group_that_does_not_exist_is_padding() -> None:
+    """As in tiles of 128 rows, whatever a careless caller marks padding with."""
+    case = thinned(ALONE, 3, slice(64))
+    strange = torch.where(case.call.groups < 0, 3, case.call.groups)
+    out = run(ALONE, Solved.of(case.call, is_exact=True))
+    again = jitgen.grouped_gemm(
+        **{**case.arguments, "m_indices": strange, "out": torch.full_like(out, float("nan"))},
+        config=ALONE,
+    )
+
+    assert torch.equal(again.nan_to_num(), out.nan_to_num())
+
+
+@pytest.mark.parametrize("rows", [slice(0), slice(63, 64), slice(64, 65), slice(128)], ids=str)
+def test_more_tiles_than_the_list_has_entries(rows: slice) -> None:
+    """Those beyond it are dealt as they come, padding among them."""
+    entries = require(FULL, Arch.SM_90A).derived.max_entries  # type: ignore[attr-defined]
+    case = thinned(FULL, entries // 2 + 3, rows, n=8)
+
+    assert 0 < entries < len(case.call.groups) // 64 - 4
+    verify_exact(case, run(FULL, case))
+
+
+def dealt(case: Solved) -> int:
+    """Return how much was done to find tiles: as much for each that is dealt."""
+    artifact = compiled(render(ALONE, Arch.SM_90A))
+    report = emulate(artifact, *case.tensors, NUM_SMS, modes="eager", num_sms=NUM_SMS)
+
+    assert report.is_clean
+    assert case.wrong() == 0
+    return report.runs[0].warp_instructions["raster"]
+
+
+def test_tiles_of_padding_are_not_dealt() -> None:
+    """Six tiles are as much work, however many others there are."""
+    few = make_for(ALONE, [64, 0, 0, 0, 0, 1, 0, 0, 64, 0, 0, 0, 0, 0, 0, 129], 32, 16)
+    some = thinned(ALONE, 6, slice(64), n=32)
+    all_of_them = thinned(ALONE, 3, slice(128), n=32)
+
+    assert dealt(some) == dealt(all_of_them)
+    assert dealt(few) == dealt(some)
