@@ -23,7 +23,7 @@ _SPLIT = Schedule(raster=1, stream_b=True, split_k=2)
 _CONTIGUOUS = (
     (64, 64, Cluster(), _STREAM),
     (64, 128, Cluster(), _STREAM),
-    (128, 96, Cluster(n=2), _STREAM),
+    (128, 112, Cluster(n=2), _STREAM),
     (128, 128, Cluster(), _SPLIT),
     (128, 128, Cluster(n=2), _STREAM),
     (128, 128, Cluster(n=2), Schedule()),
