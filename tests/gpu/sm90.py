@@ -26,8 +26,11 @@ SHAPES = [
     (128, 128, 2, 1),
     (128, 160, 1, 2),
     (128, 192, 2, 1),
+    (192, 96, 2, 1),
+    (192, 128, 1, 1),
     (256, 128, 1, 2),
 ]
+"""Tile rows and columns, cluster; contiguous rows have no tile of 192."""
 
 ACCUMULATOR_BITS = {DType.E4M3: 12, DType.E4M3X2: 12, DType.BF16: 16}
 """
@@ -46,6 +49,7 @@ OTHER_TYPES = [
     ("bf16", "tensor", "bf16", (64, 64, 1, 2)),
     ("bf16", "tensor", "bf16", (128, 128, 2, 1)),
     ("bf16", "tensor", "bf16", (128, 256, 2, 1)),
+    ("bf16", "tensor", "bf16", (192, 192, 1, 2)),
     ("bf16", "tensor", "bf16", (256, 128, 1, 2)),
     ("bf16", "row", "f16", (64, 16, 1, 1)),
     ("bf16", "row", "f32", (128, 192, 1, 2)),
@@ -63,6 +67,7 @@ OF_FP8_TO_BF16 = [
     for layout in Layout
     for scales in FLOAT_SCALES
     for m, n, cluster_m, cluster_n in SHAPES
+    if m != 192 or layout is not Layout.CONTIGUOUS
 ] + [
     KernelConfig(
         layout=layout,
@@ -86,6 +91,7 @@ OF_OTHER_TYPES = [
     )
     for layout in Layout
     for dtype, scales, out_dtype, (m, n, cluster_m, cluster_n) in OTHER_TYPES
+    if m != 192 or layout is not Layout.CONTIGUOUS
 ]
 
 OF_N_MAJOR = [
