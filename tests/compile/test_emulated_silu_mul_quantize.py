@@ -13,7 +13,7 @@ from tests import needs
 from tests.compile.silu_kernels import KERNELS, emulated, label
 from tests.silu_cases import Kernel, accurate, make, special, ties, tiny
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 SIZES = [
     ([3, 0, 9, 5], 264),

@@ -23,7 +23,7 @@ from tests import needs, problems
 from tests.cli.conftest import Jitgen
 from tests.cli.conftest import jitgen as jitgen_command  # noqa: F401
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 NAME = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
 SMALL = "grouped_gemm_masked_e4m3_e4m3_row_bf16_t64x64x128_c1x2_acc1_sm_90a"

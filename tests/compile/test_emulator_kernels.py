@@ -27,7 +27,7 @@ from tests import needs
 from tests.candidates import candidates
 from tests.covering import covering
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 FOLDER = Path(__file__).parents[1] / "goldens"
 SM_100A, SM_120A = Arch("sm_100a"), Arch("sm_120a")
