@@ -46,8 +46,8 @@ def pairs_and_numbers(config: KernelConfig) -> Iterator[object]:
 
 
 def structure_and_switches(config: KernelConfig) -> Iterator[object]:
-    """Yield what changes a kernel's structure, one by one, and the switches."""
-    yield from _structure(config).items()
+    """Yield what changes a kernel's structure, one by one, and the switches: K is split or not."""
+    yield from (_structure(config) | {"split_k": config.schedule.split_k > 1}).items()
     yield "out_dtype", config.operands.out_dtype
     yield from _switches(config).items()
 
