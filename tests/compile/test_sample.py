@@ -17,14 +17,19 @@ from jitgen.cache import Store
 from jitgen.compile import inspect
 from jitgen.config import Arch, DType, Layout
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Schedule, Tile
+from jitgen.runtime.entries import build
 from jitgen.runtime.prewarm import prewarm
-from jitgen.runtime.spec import key
+from jitgen.runtime.spec import key, spec_of
+from jitgen.runtime.tiers import Tiers
 from jitgen.targets.legality import check
 from tests.covering import covering, pairs_and_numbers, structure_and_switches
 from tests.strategies import legal_sweep
 from tests.targets import EACH, OWN
 
 NUM_SAMPLES = {**dict.fromkeys(Arch, 128), Arch.CPU: 192}  # which has the most types
+
+FEW = 8
+"""Kernels that are compiled in this process."""
 
 SPILLED_BYTES = 8
 """Of the widest tiles on Blackwell: a word outside of the k loop, and what aligns it."""
@@ -112,8 +117,15 @@ def sample(arch: Arch) -> list[KernelConfig]:
 
 
 def compiled(configs: list[KernelConfig], arch: Arch, root: Path) -> Store:
-    """Compile `configs` in two processes and return the store."""
+    """
+    Compile `configs` and return the store: many in two processes, few in this one, which mostly has
+    the compiler; others first import it, for as long as a kernel takes.
+    """
     store = Store.open(root)
+    if len(configs) <= FEW:
+        for config in configs:
+            build(Tiers(store), spec_of(config, arch))
+        return store
     report = prewarm(configs, arch=arch, jobs=2, store=store)
 
     assert not [row for row in report.rows if row.error]
