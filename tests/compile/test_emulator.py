@@ -31,8 +31,9 @@ SPLIT_K = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_spli
 CONFIG, ARCH = KernelConfig.parse(NAME)
 
 
-@pytest.fixture(scope="module")
-def artifact() -> Artifact:
+@pytest.fixture
+def artifact(shared_cache: None) -> Artifact:
+    """Of this session: a fixture of the module would find one in the cache of whoever runs it."""
     return compiled(render(CONFIG, ARCH))
 
 
