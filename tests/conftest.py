@@ -25,6 +25,12 @@ hypothesis.settings.register_profile("jitgen", deadline=None)
 hypothesis.settings.load_profile("jitgen")
 """How long an example takes says how busy the machine is, and nothing of jitgen."""
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+"""
+Threads of torch sleep between operations: theirs are small here, and to wait for the next one in a
+loop, as they do by default, took more of the cores than the operations. Read when torch is loaded.
+"""
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:

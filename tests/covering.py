@@ -1,30 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few configs that every push compiles and runs; those that are left out are for the night."""
+"""The few configs, or mistakes, that every push has; those that are left out are for the night."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import combinations
+from typing import TypeVar
 
 from jitgen.ops.grouped_gemm.config import KernelConfig
 
+Item = TypeVar("Item", bound=Hashable)
+
 
 def covering(
-    configs: Sequence[KernelConfig],
-    features: Callable[[KernelConfig], Iterable[object]] | None = None,
-) -> list[KernelConfig]:
+    items: Sequence[Item], features: Callable[[Item], Iterable[object]] | None = None
+) -> list[Item]:
     """
-    Return a few of `configs` that have between them all `features` that any has; by default those
-    of `pairs_and_numbers`.
+    Return a few of `items` that have between them all `features` that any has; by default those
+    of `pairs_and_numbers`, which are of configs.
 
     Each is the first of those that add most to what was chosen before.
     """
-    features = features or pairs_and_numbers
-    of = {config: set(features(config)) for config in configs}
+    of = {item: set((features or pairs_and_numbers)(item)) for item in items}
     missing = set().union(*of.values())
-    found: list[KernelConfig] = []
+    found: list[Item] = []
     while missing:
-        best = max(of, key=lambda config: len(of[config] & missing))
+        best = max(of, key=lambda item: len(of[item] & missing))
         found.append(best)
         missing -= of.pop(best)
     return found
@@ -45,8 +46,8 @@ def pairs_and_numbers(config: KernelConfig) -> Iterator[object]:
 
 
 def structure_and_switches(config: KernelConfig) -> Iterator[object]:
-    """Yield what changes a kernel's structure, one by one, and the switches."""
-    yield from _structure(config).items()
+    """Yield what changes a kernel's structure, one by one, and the switches: K is split or not."""
+    yield from (_structure(config) | {"split_k": config.schedule.split_k > 1}).items()
     yield "out_dtype", config.operands.out_dtype
     yield from _switches(config).items()
 

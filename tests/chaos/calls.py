@@ -43,7 +43,7 @@ from tests.chaos.report import Stage
 
 ERRNOS = (errno.EIO, errno.ENOSPC, errno.EACCES, errno.EMFILE, errno.ESTALE, errno.EROFS)
 SHIM = Path(__file__).with_name("shim.c")
-_QUICK = 3  # trials of one operation in the quick stage, spread over its calls
+_QUICK = 2  # trials of one operation in the quick stage, spread over its calls
 
 Work = Callable[[Path], str]
 

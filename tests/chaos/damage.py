@@ -136,7 +136,7 @@ def run(quick: bool = True) -> Stage:
     )
     warm_up()
     users = [None, USER] if os.geteuid() == 0 else [None]
-    faults = (120 if quick else 10_000) // len(users)
+    faults = (60 if quick else 10_000) // len(users)
     for number, user in enumerate(users):
         for batch in range(-(-faults // _BATCH)):
             size = min(_BATCH, faults - batch * _BATCH)

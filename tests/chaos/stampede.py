@@ -96,7 +96,7 @@ class Board:
 
 def run(quick: bool = True) -> Stage:
     stage = Stage("stampede", "0 failed calls, none wrong, none that hangs")
-    processes, seconds = (12, 3.0) if quick else (128, 600.0)
+    processes, seconds = (12, 1.5) if quick else (128, 600.0)
     warm_up()
     prebuilt()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:

@@ -15,7 +15,7 @@ from jitgen.verify import verify
 from jitgen.verify.problem import Sizes
 from tests import needs
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 _CHANCE = random.Random(7)
 TILE = 8

@@ -25,7 +25,7 @@ from jitgen.verify import device, verify
 from jitgen.verify.artifacts import compiled
 from tests import needs
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 KERNELS = [
     "ragged_mxfp8_t64_c2",

@@ -23,7 +23,7 @@ from jitgen.verify.artifacts import compiled
 from jitgen.verify.gpu import device
 from tests import needs
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 KERNELS = [
     "sigmoid_f32_e128_bias_grouped_t128_c2_spread",

@@ -13,7 +13,7 @@ from tests import needs
 from tests.compile.silu_kernels import KERNELS, emulated, label
 from tests.silu_cases import Kernel, accurate, make, special, ties, tiny
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 SIZES = [
     ([3, 0, 9, 5], 264),
@@ -35,6 +35,7 @@ def test_the_kernels_of_a_push_have_every_value() -> None:
     for field in fields(Kernel):
         values = [getattr(kernel, field.name) for kernel in KERNELS]
         assert {values[number] for number in OFTEN} == set(values), field.name
+    assert {number % 3 for number in OFTEN} == {0, 1, 2}, "they have all sizes between them"
 
 
 def tiling_of(kernel: Kernel) -> Tiling:
@@ -53,10 +54,16 @@ OFTEN = {0, 1, 3, 5, 8}
     ],
 )
 class TestEveryKernel:
-    @pytest.mark.parametrize("is_exact", [True, pytest.param(False, marks=pytest.mark.nightly)])
-    def test_right(self, kernel: Kernel, is_exact: bool) -> None:
-        """Equal bits where y is the same however exp() is computed, else a step now and then."""
-        for rows, columns in SIZES:
+    @pytest.mark.parametrize(
+        ("is_exact", "step"),
+        [(True, 3), *(pytest.param(x, 1, marks=pytest.mark.nightly) for x in (True, False))],
+    )
+    def test_right(self, kernel: Kernel, is_exact: bool, step: int) -> None:
+        """
+        Equal bits where y is the same however exp() is computed, else a step now and then; on every
+        push a third of the sizes, another one for the next kernel.
+        """
+        for rows, columns in SIZES[KERNELS.index(kernel) % step :: step]:
             case = make(kernel, rows, columns, is_exact=is_exact)
             report = emulated(case, tiling_of(kernel))
 
@@ -78,7 +85,9 @@ def test_tiny_values_keep_their_bits(kernel: Kernel) -> None:
     assert case.wrong(is_exact=True) == ""
 
 
-@pytest.mark.parametrize("kernel", [KERNELS[0], KERNELS[4]], ids=label)
+@pytest.mark.parametrize(
+    "kernel", [KERNELS[0], pytest.param(KERNELS[4], marks=pytest.mark.nightly)], ids=label
+)
 def test_ties_go_to_the_even_value(kernel: Kernel) -> None:
     """Where a quotient is one unit off, one of them falls to the wrong side."""
     case = ties(kernel)

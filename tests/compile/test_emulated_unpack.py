@@ -30,7 +30,7 @@ from jitgen.verify.artifacts import compiled
 from tests import needs
 from tests.compile.test_override import edited
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 KERNELS = ["exact1_k4", "folded1_k4", "exact1_k64_c2_pdl", "folded1"]
 OFTEN = KERNELS[:2]

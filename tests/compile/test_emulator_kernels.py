@@ -2,10 +2,11 @@
 """
 Golden kernels and those of the menus of GPU targets, compiled and run in the emulator.
 
-With every push a few goldens: of sm_90a such as have between them every cluster and split, of
-sm_100a the narrowest pair of CTAs (`test_emulated_grouped_gemm`, `test_emulated_sm_100a` and
-`test_emulated_sm_120a` vary layouts, scales and types, `test_emulated_fp4` prepared weights). The
-others at night, those of sm_100a and sm_120a in every mode.
+With every push two goldens: of sm_90a the lowest with a split K, of sm_100a the narrowest pair of
+CTAs. (`test_emulated_grouped_gemm`, `test_emulated_sm_100a` and `test_emulated_sm_120a` vary
+layouts, scales and types, `test_emulated_fp4` prepared weights; `test_emulator` has clusters of
+either shape, with one problem each.) The others at night, those of sm_100a and sm_120a in every
+mode.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tests import needs
 from tests.candidates import candidates
 from tests.covering import covering
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 FOLDER = Path(__file__).parents[1] / "goldens"
 SM_100A, SM_120A = Arch("sm_100a"), Arch("sm_120a")
@@ -70,8 +71,6 @@ def menu(arch: Arch) -> list[str]:
 def _structure(config: KernelConfig) -> Iterator[object]:
     if config.schedule.two_cta:
         yield "a pair"
-    elif config.cluster.size > 1:
-        yield config.cluster
     if config.schedule.split_k > 1:
         yield "split K"
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,23 +23,35 @@ from tests.compile.mutations_split_k import EXCHANGE
 from tests.compile.mutations_values import ADDRESSES, ROWS, TRANSACTIONS
 from tests.compile.mutations_wgrad import GRADIENTS
 from tests.compile.programs import HAS_TWO_PLACES, Programs, assert_found
+from tests.covering import covering
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
-MUTATIONS = (
-    *TRANSACTIONS,
-    *ADDRESSES,
-    *WAITS,
-    *FENCES,
-    *EXCHANGE,
-    *BIAS,
-    *RESOURCES,
-    *EXPERTS,
-    *ROWS,
-    *GRADIENTS,
-    *EARLY,
-    *LIVE_TILES,
+LISTS = (
+    TRANSACTIONS,
+    ADDRESSES,
+    WAITS,
+    FENCES,
+    EXCHANGE,
+    BIAS,
+    RESOURCES,
+    EXPERTS,
+    ROWS,
+    GRADIENTS,
+    EARLY,
+    LIVE_TILES,
 )
+MUTATIONS = [mutation for mutations in LISTS for mutation in mutations]
+
+
+def features(mutation: Mutation) -> Iterator[object]:
+    """Yield what mistakes differ in: what they are about, where they are, and how they show."""
+    yield from (number for number, mutations in enumerate(LISTS) if mutation in mutations)
+    yield from (mutation.program, mutation.kind)
+
+
+OFTEN = covering(sorted(MUTATIONS, key=lambda mutation: mutation.of_source), features)
+"""For every push: what needs nothing compiled comes first."""
 
 _FC2 = "moe_fc2_dense_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_sm_90a"
 _EARLY = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_ab4_earlyb_sm_90a"
@@ -116,20 +129,24 @@ def programs() -> Programs:
 
 def test_there_are_many() -> None:
     assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 40
+    assert {mutation.program for mutation in OFTEN} == PROGRAMS.keys()
 
 
+@pytest.mark.parametrize("modes", ["eager", pytest.param("quick", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_unchanged_programs_are_clean(programs: Programs, name: str) -> None:
+def test_unchanged_programs_are_clean(programs: Programs, name: str, modes: str) -> None:
+    """On every push in the mode that mistakes are found in."""
     program = programs[name]
-    assert program.findings(program.artifact.ptx, "quick") == []
+    assert program.findings(program.artifact.ptx, modes) == []
 
 
 @pytest.mark.parametrize(
     "mutation",
     [
-        pytest.param(mutation, marks=pytest.mark.nightly if number % 4 else (), id=mutation.name)
-        for number, mutation in enumerate(MUTATIONS)
+        pytest.param(mutation, marks=() if mutation in OFTEN else pytest.mark.nightly)
+        for mutation in MUTATIONS
     ],
+    ids=lambda mutation: mutation.name,
 )
 def test_found(programs: Programs, mutation: Mutation) -> None:
     assert_found(programs[mutation.program], mutation)

@@ -13,7 +13,7 @@ from tests.compile.mutations import Mutation
 from tests.compile.mutations_fp4 import PREPARED
 from tests.compile.programs import Programs, assert_found
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 _SIZES = Sizes(rows=(3, 0, 9), n=136, k=1696, num_sms=1)
 _NAME = "grouped_gemm_ragged_{}_t8x128x128_c1x1_acc1_sm_90a"

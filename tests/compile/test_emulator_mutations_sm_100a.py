@@ -20,7 +20,7 @@ from tests.compile.mutations_sm_100a_stores import STORES
 from tests.compile.mutations_sm_100a_tensor import TENSOR_MEMORY
 from tests.compile.programs import Programs, assert_found
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 PROGRAMS = gemm.PROGRAMS | fc2.PROGRAMS | atoms.PROGRAMS
 MUTATIONS = (*RINGS, *TENSOR_MEMORY, *STORES, *fc2.EXPERTS, *atoms.ATOMS)

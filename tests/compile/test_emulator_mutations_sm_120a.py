@@ -23,7 +23,7 @@ from tests.compile.mutations_sm_120a_rings import RINGS
 from tests.compile.mutations_sm_120a_stores import STORES, TILES
 from tests.compile.programs import Programs, assert_found
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 MUTATIONS = (
     *(*RINGS, *OPERANDS, *SCALES, *PROMOTION, *STORES, *TILES),

@@ -65,7 +65,7 @@ def run(code: str, root: Path, *arguments: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("processes", [16, pytest.param(64, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("processes", [8, pytest.param(64, marks=pytest.mark.nightly)])
 def test_processes_compile_once(cache_root: Path, processes: int) -> None:
     """Processes that want the same missing kernel at once cost one compile and are all right."""
     assert run(RACE, cache_root, str(processes)) == f"{processes - 1} 1"

@@ -7,7 +7,7 @@ and a spread sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -17,14 +17,19 @@ from jitgen.cache import Store
 from jitgen.compile import inspect
 from jitgen.config import Arch, DType, Layout
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Schedule, Tile
+from jitgen.runtime.entries import build
 from jitgen.runtime.prewarm import prewarm
-from jitgen.runtime.spec import key
+from jitgen.runtime.spec import key, spec_of
+from jitgen.runtime.tiers import Tiers
 from jitgen.targets.legality import check
 from tests.covering import covering, pairs_and_numbers, structure_and_switches
 from tests.strategies import legal_sweep
 from tests.targets import EACH, OWN
 
 NUM_SAMPLES = {**dict.fromkeys(Arch, 128), Arch.CPU: 192}  # which has the most types
+
+FEW = 8
+"""Kernels that are compiled in this process."""
 
 SPILLED_BYTES = 8
 """Of the widest tiles on Blackwell: a word outside of the k loop, and what aligns it."""
@@ -112,14 +117,22 @@ def sample(arch: Arch) -> list[KernelConfig]:
 
 
 def compiled(configs: list[KernelConfig], arch: Arch, root: Path) -> Store:
-    """Compile `configs` in two processes and return the store."""
+    """
+    Compile `configs` and return the store: many in two processes, few in this one, which mostly has
+    the compiler; others first import it, for as long as a kernel takes.
+    """
     store = Store.open(root)
+    if len(configs) <= FEW:
+        for config in configs:
+            build(Tiers(store), spec_of(config, arch))
+        return store
     report = prewarm(configs, arch=arch, jobs=2, store=store)
 
     assert not [row for row in report.rows if row.error]
     return store
 
 
+@pytest.mark.nightly
 def test_the_samples_are_spread() -> None:
     """At least 150 configs, over every layout, scale, tile, cluster and stage count."""
     assert sum(NUM_SAMPLES.values()) >= 150
@@ -132,15 +145,28 @@ def test_the_samples_are_spread() -> None:
 
 @pytest.mark.parametrize("arch", EACH)
 def test_the_few_cover_the_sweep(arch: Arch) -> None:
-    """The few all that makes a kernel's structure; more of them every pair, and every number."""
+    """They have all that makes a kernel's structure."""
+    assert features_of(few(arch), structure_and_switches) == features_of(
+        legal_sweep(arch), structure_and_switches
+    )
+    assert len(few(arch)) < NUM_SAMPLES[arch] / 8
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("arch", EACH)
+def test_more_cover_all_of_it(arch: Arch) -> None:
+    """They have every pair of that, and every number."""
     everything = legal_sweep(arch)
     for part in PARTS:
         assert {part(config) for config in more(arch)} == {part(config) for config in everything}
-    for chosen, features in ((few, structure_and_switches), (more, pairs_and_numbers)):
-        assert {feature for config in chosen(arch) for feature in features(config)} == {
-            feature for config in everything for feature in features(config)
-        }
+    assert features_of(more(arch), pairs_and_numbers) == features_of(everything, pairs_and_numbers)
     assert len(few(arch)) < len(more(arch)) < NUM_SAMPLES[arch] / 2
+
+
+def features_of(
+    configs: Iterable[KernelConfig], features: Callable[[KernelConfig], Iterable[object]]
+) -> set[object]:
+    return {feature for config in configs for feature in features(config)}
 
 
 @pytest.mark.parametrize(
