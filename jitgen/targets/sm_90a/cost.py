@@ -3,28 +3,30 @@
 The cost model: an estimate of the time of a call, in microseconds.
 
 A persistent GPU kernel is done when its busiest CTA is, so a call takes whole waves of tiles. Each
-takes as long as the slower of two things, and a little of the other that does not overlap:
+takes as long as the slowest of three things, and a little of the others that does not overlap:
 
-    multiply   k-blocks x the time of one, and what starts and ends a tile; it includes promotion
-               and the way of the operands from L2, and shrinks where a group lacks rows
+    multiply   k-blocks x the time of one, promotion included, and what starts and ends a tile; it
+               shrinks where a group lacks rows
+    fill       what its tiles read from L2 at once
     stream     the wave's share of the bytes that cross DRAM
 
 Padding shows in the number of tiles, but where those without rows are not dealt; rows that are left
-out in the time of a k-block. A last wave of few tiles streams little and multiplies as long as any.
-The constants are the device's, fitted to measurements.
+out in the time of a k-block. A last wave of few tiles fills and streams little and multiplies as
+long as any. How the rows are dealt is not known when a kernel is chosen, and with few groups it
+decides whether there is one more wave: a call takes the mean of two deals. The constants are the
+device's, fitted to measurements.
 """
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
 from jitgen.config import DType, Layout
 from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
-from jitgen.targets import gemm
-from jitgen.targets.gemm import traffic, used_groups
 from jitgen.targets.protocol import Candidate
 from jitgen.targets.sm_90a.boxes import has_list
 from jitgen.targets.sm_90a.devices import Fit, Speed
@@ -32,53 +34,111 @@ from jitgen.targets.sm_90a.devices import Fit, Speed
 _K_BYTES = 128
 """Of a row of an operand in one k-block."""
 
+_LEAST_US, _CLOCKED = 0.12, 0.64
+"""
+A k-block of a tile that was not measured: what it takes at any size, and the part of the time at
+`Fit.flop_per_us`, which is sustained, at the clock of a short call. Read off those that were.
+"""
+
 FILL_BYTES_PER_US = 7.5e6
 """What L2 gave all SMs of an H200 in the largest cases, by its counters."""
 
 SKEW = 0.5
 """
-Standard deviation of the logarithm of a group's rows: of 0, 0.3, 0.5, 0.8, 1 and 1.5 the one that
-choices lose least with over 80 distributions, from the same rows to one group that has all.
+Standard deviation of the logarithm of a group's rows where they are uneven: of 0, 0.3, 0.5, 0.8, 1
+and 1.5 the one that choices lose least with over 80 distributions, from the same rows to one group
+that has all.
 """
 
-_QUANTILES = tuple(NormalDist().inv_cdf((place + 0.5) / 16) for place in range(16))
+_MOST_PARTS = 16
+"""Groups that stand for all of them where there are more."""
 
 HALF_EMPTY = 0.5
 """Part of contiguous groups whose last block has no more than 64 rows: a call cannot know it."""
 
 
-def sizes(problem: Problem) -> tuple[float, ...]:
-    """Return rows that a group may have, all equally likely; as `gemm.sizes`, but of `SKEW`."""
-    if problem.layout is Layout.CONTIGUOUS or problem.groups == 1:
-        return gemm.sizes(problem)
-    width = SKEW * (1 - 1 / problem.groups)
-    parts = [math.exp(width * each) for each in _QUANTILES]
-    share = problem.rows_per_group * len(parts) / sum(parts)
-    return tuple(max(1.0, part * share) for part in parts)
+class Deal(NamedTuple):
+    """
+    A way in which the rows of a call may be dealt.
+
+    Attributes:
+        rows: Of some groups, with the padding of contiguous ones; none without rows is among those.
+        times: Groups that each of them stands for.
+        owned: What part of them lies in parts of 64 rows of which a group has some.
+    """
+
+    rows: tuple[float, ...]
+    times: float
+    owned: float = 1.0
 
 
-def _tiles(problem: Problem, config: KernelConfig) -> tuple[float, float]:
-    """Return how many tiles all groups have, and the part of them with rows."""
+def deals(problem: Problem) -> tuple[Deal, ...]:
+    """
+    Return deals that are equally likely: the same rows for all groups, and uneven ones of `SKEW`.
+
+    Of up to 16 groups each has rows of its own, so that there are whole tiles. One group has all
+    rows, and contiguous rows have as many blocks whoever has them.
+    """
+    groups = problem.groups
+    if problem.layout is Layout.CONTIGUOUS:
+        blocks = max(1, problem.m // GROUP_ALIGNMENT)
+        used = min(groups, blocks)
+        owned = 1 - HALF_EMPTY / 2 * used / blocks
+        return (Deal((blocks / used * GROUP_ALIGNMENT,), used, owned),)
+    return _of_mean(groups, problem.rows_per_group)
+
+
+@lru_cache(maxsize=4096)  # all candidates of a call have the same
+def _of_mean(groups: int, mean: int) -> tuple[Deal, ...]:
+    even = Deal((float(mean),), groups)
+    if groups == 1:
+        return (even,)
+    normal, count = NormalDist(), min(groups, _MOST_PARTS)
+    parts = [math.exp(SKEW * normal.inv_cdf((place + 0.5) / count)) for place in range(count)]
+    share = mean * count / sum(parts)
+    return even, Deal(tuple(max(1.0, part * share) for part in parts), groups / count)
+
+
+class _Tiles(NamedTuple):
+    """
+    The tiles of a deal along M.
+
+    Attributes:
+        number: How many there are.
+        filled: What part of them has rows.
+        passes: How often a tile goes over K: twice where it meets two groups.
+        apart: Part of the pairs along M whose tiles are of different groups.
+    """
+
+    number: float
+    filled: float
+    passes: float = 1.0
+    apart: float = 0.0
+
+
+def _tiles(problem: Problem, config: KernelConfig, deal: Deal) -> _Tiles:
     height = config.tile.m
-    if problem.layout is Layout.CONTIGUOUS and height > GROUP_ALIGNMENT:
-        # Such a tile begins at any block and not where a group does: of two groups it is two.
-        rows = max(problem.m, GROUP_ALIGNMENT)
-        count = (rows / GROUP_ALIGNMENT + used_groups(problem)) / 2
-        return count, rows * _owned(problem) / (count * height)
-    each = sizes(problem)
-    count = sum(-(-rows // height) for rows in each)
-    blocks = sum(-(-rows // 64) for rows in each) * _owned(problem)
-    if has_list(config):
-        count = blocks  # others are not dealt
-    return count * problem.groups / len(each), min(1.0, blocks * 64 / (count * height))
+    if problem.layout is Layout.CONTIGUOUS:
+        blocks = sum(deal.rows) * deal.times / GROUP_ALIGNMENT
+        used = len(deal.rows) * deal.times
+        apart = (used - 1) / (blocks - 1) if blocks > 1 else 0.0
+        if height <= GROUP_ALIGNMENT:
+            count = blocks * GROUP_ALIGNMENT / height
+            if has_list(config):  # the others are not dealt
+                return _Tiles(count * deal.owned, 1.0, apart=apart)
+            return _Tiles(count, deal.owned, apart=apart)
+        # Such a tile begins at any block and not where a group does.
+        count, passes = float(math.ceil(blocks * GROUP_ALIGNMENT / height)), 1 + apart
+        filled = blocks * GROUP_ALIGNMENT * deal.owned / (count * passes * height)
+        return _Tiles(count, min(1.0, filled), passes, apart)
+    return _of_rows(deal, height)
 
 
-def _owned(problem: Problem) -> float:
-    """Return what part of the rows lies in parts of 64 of which a group has some."""
-    if problem.layout is not Layout.CONTIGUOUS:
-        return 1.0
-    blocks = max(1.0, problem.m / GROUP_ALIGNMENT / used_groups(problem))
-    return 1 - HALF_EMPTY / 2 / blocks
+@lru_cache(maxsize=4096)
+def _of_rows(deal: Deal, height: int) -> _Tiles:
+    count = sum(-(-rows // height) for rows in deal.rows)
+    parts = sum(-(-rows // 64) for rows in deal.rows)
+    return _Tiles(count * deal.times, min(1.0, parts * 64 / (count * height)))
 
 
 class Work(NamedTuple):
@@ -93,17 +153,15 @@ class Work(NamedTuple):
         crossing: Bytes that cross DRAM at least.
         loaded: Bytes of operands that all clusters load.
         apart: Part of the pairs along M whose tiles are of different groups.
-        beyond: Rows beyond the end of a that the loads of a tile cover.
     """
 
     k_blocks: float
     filled: float
     clusters: float
     slots: int
-    crossing: int
+    crossing: float
     loaded: float
     apart: float
-    beyond: float
 
 
 class Cost(NamedTuple):
@@ -121,68 +179,76 @@ class Cost(NamedTuple):
     stream_us: float
 
 
-def work(problem: Problem, config: KernelConfig, num_sms: int) -> Work:
-    """Return what `config` has to do for `problem` on `num_sms` SMs."""
-    tile, cluster = config.tile, config.cluster
-    tiles, filled = _tiles(problem, config)
+def work(problem: Problem, config: KernelConfig, num_sms: int, deal: Deal) -> Work:
+    """Return what `config` has to do for `problem` on `num_sms` SMs, its rows dealt like that."""
+    tile, cluster, types = config.tile, config.cluster, problem.operands
+    tiles = _tiles(problem, config, deal)
     columns = -(-problem.n // tile.n)
-    if problem.layout is Layout.CONTIGUOUS:
-        clusters = -(-tiles // cluster.m) * -(-columns // cluster.n)
+    is_whole = problem.layout is Layout.CONTIGUOUS
+    if is_whole:
+        clusters = math.ceil(tiles.number / cluster.m) * float(-(-columns // cluster.n))
     else:
-        clusters = tiles * -(-columns // cluster.size)  # whichever side of a pair is along M
+        clusters = tiles.number * -(-columns // cluster.size)  # whichever side of a pair is along M
+    apart = tiles.apart if cluster.m > 1 else 0.0
+    # Blocks of a that a ragged or masked group does not have are not loaded.
+    of_a = tile.m * cluster.m * types.a_dtype.bits * (1.0 if is_whole else tiles.filled)
+    of_b = tile.n * cluster.n * types.b_dtype.bits * (1 + apart)
     ctas = cluster.size * config.schedule.split_k
     return Work(
-        k_blocks=-(-problem.k // tile.k) / config.schedule.split_k,
-        filled=filled,
+        k_blocks=-(-problem.k // tile.k) / config.schedule.split_k * tiles.passes,
+        filled=tiles.filled,
         clusters=clusters,
         slots=max(1, num_sms // ctas),
-        crossing=traffic(problem),
-        loaded=clusters * problem.k * _bytes_of_k(problem, config),
-        apart=_apart(problem, cluster.m),
-        beyond=_beyond(problem, tile.m),
+        crossing=_crossing(problem, len(deal.rows) * deal.times),
+        loaded=clusters * problem.k * (of_a + of_b) / 8,
+        apart=apart,
     )
+
+
+def _crossing(problem: Problem, used: float) -> float:
+    """Return the bytes of a, the b of `used` groups and out, each once: L2 cannot spare DRAM."""
+    types, columns = problem.operands, used * problem.n
+    bits = problem.k * (problem.m * types.a_dtype.bits + columns * types.b_dtype.bits)
+    return (bits + problem.m * problem.n * types.out_dtype.bits) / 8
 
 
 def cost(asked: Work, speed: Speed, fit: Fit) -> Cost:
     """Return how long that takes with a tile that is so fast."""
-    apart = 1 + fit.unshared * asked.apart
-    tile_us = speed.tile_us + asked.k_blocks * (
-        speed.k_block_us * (1 - speed.skipped * (1 - asked.filled)) * apart
-        + fit.beyond_us * asked.beyond
-    )
+    k_block_us = speed.k_block_us * (1 - speed.skipped * (1 - asked.filled))
+    tile_us = speed.tile_us + asked.k_blocks * k_block_us * (1 + fit.unshared * asked.apart)
     doublings = math.log2(max(1.0, asked.clusters / asked.slots * tile_us / fit.cold_us))
     tile_us *= 1 + speed.throttled * min(1.0, doublings / fit.doublings)
+    fill_us = asked.loaded / asked.clusters / fit.fill_bytes_per_us
     crossing = asked.crossing + speed.missed * max(0.0, asked.loaded - asked.crossing)
-    stream_us = crossing / asked.clusters / fit.dram_bytes_per_us / speed.stream * apart
+    stream_us = crossing / asked.clusters / fit.dram_bytes_per_us / speed.stream
     full, rest = divmod(asked.clusters, asked.slots)
-    all_us = fit.call_us + full * _overlapped(tile_us, asked.slots * stream_us, speed.overlap)
-    if rest:
-        all_us += _overlapped(tile_us, rest * stream_us, speed.overlap)
+    all_us = fit.call_us
+    for waves, count in ((full, asked.slots), (1 if rest else 0, rest)):
+        if waves:
+            each = (tile_us, count * fill_us, count * stream_us)
+            all_us += waves * _overlapped(speed.overlap, *each)
     waves = full + (rest > 0)
     return Cost(all_us=all_us, multiply_us=waves * tile_us, stream_us=asked.clusters * stream_us)
 
 
 def predict(problem: Problem, config: KernelConfig, fit: Fit, num_sms: int) -> Candidate:
     """Return what `config` would take for `problem` on `num_sms` SMs."""
-    asked = work(problem, config, num_sms)
-    found = cost(asked, speed_of(config, fit), fit)
-    computed = asked.clusters * config.cluster.size * config.tile.m * config.tile.n
+    if fit.bf16 and config.operands.a_dtype is DType.BF16:
+        fit = fit.bf16
+    speed = speed_of(config, fit)
+    asked = [work(problem, config, num_sms, deal) for deal in deals(problem)]
+    found = [cost(each, speed, fit) for each in asked]
+    clusters = sum(each.clusters for each in asked) / len(asked)
+    computed = clusters * config.cluster.size * config.tile.m * config.tile.n
     return Candidate(
         config=config,
-        cost=found.all_us,
+        # The mean of the logarithms: what counts is by what part one is slower than another.
+        cost=math.prod(each.all_us for each in found) ** (1 / len(found)),
         padding_ratio=computed / (max(1, problem.m) * problem.n),
-        waves=math.ceil(asked.clusters / asked.slots),
-        traffic_bytes=asked.crossing,
-        limiter="multiply" if found.multiply_us > found.stream_us else "stream",
+        waves=math.ceil(clusters / asked[0].slots),
+        traffic_bytes=int(asked[0].crossing),
+        limiter="multiply" if found[0].multiply_us > found[0].stream_us else "stream",
     )
-
-
-def _apart(problem: Problem, pair: int) -> float:
-    """Return what part of the pairs along M have tiles of different groups."""
-    if problem.layout is not Layout.CONTIGUOUS or pair == 1:
-        return 0.0
-    blocks = max(1.0, problem.m / GROUP_ALIGNMENT)
-    return min(1.0, used_groups(problem) / blocks)
 
 
 def speed_of(config: KernelConfig, fit: Fit) -> Speed:
@@ -190,46 +256,21 @@ def speed_of(config: KernelConfig, fit: Fit) -> Speed:
     tile, cluster = config.tile, config.cluster
     schedule = config.schedule
     key = (tile.m, tile.n, cluster.m, cluster.n, schedule.stream_b, schedule.split_k)
-    is_wide = config.operands.a_dtype is DType.BF16
-    speeds = fit.bf16_speeds if is_wide else fit.speeds
-    if key in speeds:
-        return speeds[key]
-    return unmeasured(tile.m, tile.n, fit)
-
-
-def unmeasured(rows: int, columns: int, fit: Fit) -> Speed:
-    """Return how fast a tile of so many rows and columns may be that nobody measured."""
-    flop = 2 * rows * columns * _K_BYTES  # bf16 has half as many k in them, at half the rate
+    if key in fit.speeds:
+        return fit.speeds[key]
+    flop = 2 * tile.m * tile.n * _K_BYTES  # bf16 has half as many k in them, at half the rate
     return Speed(
-        k_block_us=flop / fit.flop_per_us,
-        tile_us=0.6,
+        k_block_us=_LEAST_US + _CLOCKED * flop / fit.flop_per_us,
+        tile_us=0.9,
         skipped=0.5,
         stream=1.0,
-        throttled=0.15,
-        missed=0.0,
-        overlap=fit.overlap,
+        throttled=0.1,
+        missed=0.05,
+        overlap=3.7,
     )
 
 
-def _bytes_of_k(problem: Problem, config: KernelConfig) -> float:
-    """Return the bytes that a cluster loads for each step along K: a and b, shared where it is."""
-    tile, cluster, types = config.tile, config.cluster, problem.operands
-    of_a, of_b = tile.m * cluster.m * types.a_dtype.bits, tile.n * cluster.n * types.b_dtype.bits
-    return (of_a + of_b) / 8
-
-
-def _overlapped(one: float, other: float, exponent: float) -> float:
-    """Return the time of two things that overlap."""
-    return float((one**exponent + other**exponent) ** (1 / exponent))
-
-
-def _beyond(problem: Problem, height: int) -> float:
-    """
-    Return how many rows beyond the end of a the loads of a ragged tile cover, on average.
-
-    Tiles that a group does not fill are loaded in parts of 64 rows, short ones of 16.
-    """
-    if problem.layout is not Layout.RAGGED:
-        return 0.0
-    part, rows = 16 if height == 64 else 64, max(1, problem.m)
-    return part - rows / 2 if part > rows else part * part / (2 * rows)
+def _overlapped(exponent: float, *times: float) -> float:
+    """Return the time of things that overlap."""
+    longest = max(times)
+    return float(longest * sum((each / longest) ** exponent for each in times) ** (1 / exponent))

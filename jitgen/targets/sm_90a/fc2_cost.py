@@ -40,8 +40,8 @@ def predict(
     full, rest = divmod(tiles, slots)
     cost = fit.call_us
     for count, at_once in ((full, slots), (1 if rest else 0, rest)):
-        loads_us = _overlapped(at_once * stream_us, at_once * fill_us, fit.overlap)
-        cost += count * _overlapped(tile_us, loads_us, fit.overlap)
+        loads_us = _overlapped(fit.overlap, at_once * stream_us, at_once * fill_us)
+        cost += count * _overlapped(fit.overlap, tile_us, loads_us)
     needed = tokens * min(problem.top_k, problem.groups)
     loads_us = max(stream_us, fill_us)
     return Candidate(

@@ -36,13 +36,13 @@ def predict(
     fill_us = bytes_of_row * tile.k * num_sms / FILL_BYTES_PER_US
     multiply_us = 2 * tile.m * tile.n * tile.k / (fit.flop_per_us / 2)  # bf16 has half FP8's rate
     out_bytes = tile.m * tile.n * problem.out_dtype.bits / 8
-    k_block_us = _overlapped(fill_us, multiply_us, fit.overlap)
+    k_block_us = _overlapped(fit.overlap, fill_us, multiply_us)
     tile_us = k_blocks * k_block_us + out_bytes / _STORE_BYTES_PER_US + _TILE_US
     stream_us = problem.traffic_bytes / fit.dram_bytes_per_us
     covered = clusters * width[0] * width[1]
     return Candidate(
         config=config,
-        cost=fit.call_us + _overlapped(waves * tile_us, stream_us, fit.overlap),
+        cost=fit.call_us + _overlapped(fit.overlap, waves * tile_us, stream_us),
         padding_ratio=covered / (problem.groups * problem.n * problem.k),
         waves=waves,
         traffic_bytes=problem.traffic_bytes,

@@ -41,8 +41,8 @@ def row_counts(problem: Problem, draw: int = 0) -> tuple[int, ...]:
     it has, spread around their mean.
 
     Rows of the contiguous layout are counted with their padding, half a block for each group: they
-    are spread, and padded to about as many. Where there are fewer blocks than groups, each block is
-    of a group of its own, and half full.
+    are spread, and padded to about as many; of a single group the last block is more or less full.
+    Where there are fewer blocks than groups, each block is of a group of its own, and half full.
     """
     groups, mean = problem.groups, float(problem.rows_per_group)
     chance = random.Random(draw)  # noqa: S311  # nobody has to be surprised
@@ -53,6 +53,8 @@ def row_counts(problem: Problem, draw: int = 0) -> tuple[int, ...]:
             ends = [blocks * group // groups for group in range(groups + 1)]
             parts = [part * (ends[i + 1] - ends[i]) for i, part in enumerate(parts)]
             return tuple(round(part * GROUP_ALIGNMENT / 2) for part in parts)
+        if groups == 1:
+            return (round((blocks - 1 + parts[0] / 2) * GROUP_ALIGNMENT),)
         mean -= GROUP_ALIGNMENT / 2
     share = groups * mean / sum(parts)  # few draws do not meet their mean, the bucket's rows
     return tuple(max(1, round(part * share)) for part in parts)
