@@ -49,13 +49,15 @@ def test_predictions_of_many_are_those_of_each(data: list[Measured]) -> None:
 
 def test_real_rows_are_those_of_a_case(data: list[Measured]) -> None:
     """They change what is predicted; two deals that a call may have stand for them elsewhere."""
-    each = next(one for one in data if one.is_survey and len(set(one.deal.rows)) > 4)
-    config, _ = each.times[0]
-    every = [each.deal, *cost.deals(each.problem)]
-    asked = [cost.work(each.problem, config, H200.num_sms, deal) for deal in every]
 
-    assert len(every) == 3
-    assert len(set(asked)) == 3
+    def asked(each: Measured) -> set[cost.Work]:
+        every = (each.deal, *cost.deals(each.problem))
+        config, _ = each.times[0]
+        return {cost.work(each.problem, config, H200.num_sms, deal) for deal in every}
+
+    uneven = [one for one in data if one.is_survey and len(set(one.deal.rows)) > 4]
+    assert {len(cost.deals(each.problem)) for each in uneven} == {1, 2}  # one of contiguous rows
+    assert max(len(asked(each)) for each in uneven) == 3
 
 
 def test_tiles_that_are_not_dealt_cost_nothing() -> None:
@@ -80,7 +82,7 @@ def test_a_fit_mends_what_is_wrong(data: list[Measured], monkeypatch: pytest.Mon
         return math.fsum(regret(each, of, H200.num_sms) for each in data) / len(data)
 
     assert lost(start) > 0.025
-    assert lost(fitting.fitted(data, start, H200.num_sms)) < lost(start) / 1.5
+    assert lost(fitting.fitted(data, start, H200.num_sms)) < lost(start) / 1.3
 
 
 def test_slopes_are_those_of_what_is_minimised(data: list[Measured]) -> None:
@@ -97,7 +99,10 @@ def test_slopes_are_those_of_what_is_minimised(data: list[Measured]) -> None:
 
 @pytest.mark.parametrize("family", ["random", "skewed"])
 def test_choices_are_good_in_surveys(family: str) -> None:
-    """Of all sizes, types and rows: 2 % lost on average, seldom more than 8 %."""
+    """
+    Of all sizes, types and rows, a fifth of which no fit has seen: 2 to 3 % lost on average, seldom
+    more than 8 %.
+    """
     lost, unknown = [], 0
     for path in sorted(SURVEYS.glob(f"nvidia-h200-{family}-*.json")):
         for each in ChoiceReport.read(path).found:
@@ -109,5 +114,5 @@ def test_choices_are_good_in_surveys(family: str) -> None:
 
     assert len(lost) >= 80
     assert unknown <= len(lost) / 100
-    assert sum(lost) / len(lost) < (0.02 if family == "skewed" else 0.018)
-    assert sum(each > 0.08 for each in lost) < len(lost) / (12 if family == "skewed" else 16)
+    assert sum(lost) / len(lost) < (0.028 if family == "skewed" else 0.022)
+    assert sum(each > 0.08 for each in lost) < len(lost) / (16 if family == "skewed" else 14)

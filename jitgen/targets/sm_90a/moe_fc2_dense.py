@@ -98,6 +98,7 @@ class _Parts(Sm90Rules):
         operands=tuple((DType.E4M3, out) for out in (DType.BF16, DType.F16, DType.F32)),
         scale_granularity=(ScaleGranularity.BLOCK128,),
     )
+    lists_tiles = False  # every token is there
 
     def derive(self, config: KernelConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

@@ -128,6 +128,9 @@ class Sm90Rules:
         n_major=(DType.BF16,),
     )
 
+    lists_tiles = True
+    """Whether contiguous kernels list the tiles that have rows."""
+
     def derive(self, config: KernelConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_prepared(config, "sm_90a", n_major=self.space.n_major)
@@ -319,7 +322,7 @@ class Sm90Rules:
         """
         if config.layout is not Layout.CONTIGUOUS:
             return MAX_ENTRIES, 0
-        if not boxes.has_list(config):
+        if not (self.lists_tiles and boxes.has_list(config)):
             return 0, 0
         count = min(MAX_ENTRIES, max(0, free_bytes // 4 - 1) // 32 * 32)
         return count, 4 * (count + 1) if count else 0
