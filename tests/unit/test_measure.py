@@ -20,6 +20,7 @@ from jitgen.tuning.measure.errors import NoDevice, WrongResult
 from jitgen.tuning.measure.rotation import rotation
 from jitgen.tuning.measure.times import Times
 from jitgen.tuning.measure.workload import Workload
+from jitgen.tuning.search import trials
 
 
 def problem(layout: Layout = Layout.RAGGED, **changes: object) -> Problem:
@@ -163,3 +164,13 @@ def test_medians_of_rounds() -> None:
 def test_device_time_wants_a_device() -> None:
     with pytest.raises(NoDevice, match="the suite needs a GPU"):
         clock.require_gpu("the suite")
+
+
+def test_a_single_contiguous_group_fills_its_last_block_more_or_less() -> None:
+    """So that a tile of 64 rows does not win by draws that all leave one half of it empty."""
+    for blocks in (1, 2, 64):
+        problem = Problem(layout=Layout.CONTIGUOUS, groups=1, m=128 * blocks, n=64, k=64)
+        last = [rows - 128 * (blocks - 1) for (rows,) in trials.draws(problem)]
+
+        assert len(last) == trials.DRAWS
+        assert min(last) <= 64 < max(last) <= 128

@@ -51,7 +51,7 @@ REGISTERS = {
     2: Registers(load=40, math=232, promoted=192, plain=208),
     3: Registers(load=32, math=160, promoted=128, plain=128),
 }
-"""By the number of math warpgroups. Of one, memory ends at 208 plain ones, too."""
+"""By the number of math warpgroups. At 208 plain accumulators shared memory ends, too."""
 
 
 def math_warpgroups(tile_m: int) -> int:

@@ -2,13 +2,13 @@
 """
 The few configs that the selector may choose: what prewarming compiles, so it stays short.
 
-The entries for sm_90a are what is left of 15 a layout when those are dropped, one after the other,
-that 145 measured problems miss least (an H200, FP8 operands with block scales; docs/hopper.md).
-The contiguous 64x128 without a cluster came later, when tiles of padding were no longer dealt.
-Four facts shape them. A cluster (2, 1) that shares b wins where a group has several tiles of rows:
-two CTAs that read the same weights on their own drift apart, until L2 no longer holds what the
-first has read. A tile of 256 rows needs no cluster for that. Where one group leaves SMs without a
-tile, two CTAs take half of K each. And weights that are read once are best streamed past L2.
+The entries for sm_90a are what is left of some 17 a layout when those are dropped that measured
+problems miss least: some 200 of each layout (an H200, FP8 operands with block scales;
+docs/hopper.md). Five facts shape them. A cluster (2, 1) that shares b wins where a group has
+several tiles of rows: two CTAs that read the same weights on their own drift apart, until L2 no
+longer holds what the first has read. A tile of 256 rows needs no cluster for that, and one of 192
+rows none where groups have a little more than 128. Where one group leaves SMs without a tile, two
+CTAs take half of K each. And weights that are read once are best streamed past L2.
 """
 
 from __future__ import annotations
