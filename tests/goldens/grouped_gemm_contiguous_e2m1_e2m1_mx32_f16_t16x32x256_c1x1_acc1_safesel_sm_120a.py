@@ -95,6 +95,7 @@ TOKEN_LANES = 2  # lanes of a quad from which an instruction may take the scales
 GROUP_ROWS = TILE_M  # rows that certainly have one group
 SPLIT_K = 1  # CTAs that take a part of K of a tile each
 
+
 CLUSTER_M = CLUSTER_N = CLUSTER_SIZE = 1  # CTAs: these GPUs have no multicast to share loads by
 MATH_WARPS = WARPS_M * WARPS_N
 PARTS_M = TILE_M // WARPS_M // 8  # parts of a warp, 8 tokens each

@@ -907,6 +907,16 @@ def shared_layouts():
     )
 
 
+@cute.jit
+def bring_tiles(warp, schedule, plans, loads, sources):
+    """Do what warp number `warp` of the loading warpgroup has to do; the last ones have nothing."""
+    a, b, scales = sources
+    if warp == 0:
+        load_tiles(schedule, loads, a, b, scales)
+    if warp == 1:
+        plan_tiles(schedule, plans, scales)
+
+
 @cute.kernel
 def grouped_gemm_kernel(a, b, scales, groups, out):
     """
@@ -981,11 +991,8 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
         compute_tiles(schedule, plans, scales, loads, sA, sB, (start, go_on), store)
     else:
         cute.arch.setmaxregister_decrease(LOAD_REGISTERS)
-        if warp_index == load_warp:
-            a_source, b_source = source_of_a(a, storage, sA), source_of_b(b, sB)
-            load_tiles(schedule, loads, a_source, b_source, scales)
-        if warp_index == load_warp + 1:
-            plan_tiles(schedule, plans, scales)
+        a_source, b_source = source_of_a(a, storage, sA), source_of_b(b, sB)
+        bring_tiles(warp_index - load_warp, schedule, plans, loads, (a_source, b_source, scales))
 
 
 def groups_last(tensor):

@@ -107,6 +107,7 @@ SCALE_PITCH = 128  # the same, rounded up so that copies start at whole 128 byte
 CLUSTER_TILE_N = TILE_N * CLUSTER_N  # columns that a cluster takes at once
 GROUP_ROWS = 128  # rows that certainly have one group
 
+
 CLUSTER_SIZE = CTAS * CLUSTER_M * CLUSTER_N * SPLIT_K
 AB_VECTOR = 128 // AB_DTYPE.width  # values of a or b in 16 bytes: the grain of the TMA unit
 OUT_VECTOR = 128 // OUT_DTYPE.width  # and of out

@@ -94,6 +94,7 @@ TOKEN_LANES = 4  # lanes of a quad from which an instruction may take the scales
 # The order of tiles.
 MAX_ENTRIES = 512  # of the table of tiles; more groups than that share them
 
+
 CLUSTER_M = CLUSTER_N = CLUSTER_SIZE = 1  # CTAs: these GPUs have no multicast to share loads by
 MATH_WARPS = WARPS_M * WARPS_N
 PARTS_M = TILE_M // WARPS_M // 8  # parts of a warp, 8 tokens each
@@ -235,7 +236,8 @@ def make_order(groups, storage, b, num_rows):
     """Return the order of tiles, and how many there are along M."""
     first_tile = storage.first_tile.get_tensor(cute.make_layout(MAX_ENTRIES + 1))
     num_entries, groups_per_entry = fill_tile_table(groups, num_rows, first_tile, TILE_M)
-    return Order(first_tile, num_entries, groups_per_entry), first_tile[num_entries]
+    order = Order(first_tile, num_entries, groups_per_entry)
+    return order, first_tile[num_entries]
 
 
 def ranks_of(rank):
@@ -287,10 +289,22 @@ def fill_tile_table(groups, num_rows, first_tile, height):
     return num_entries, groups_per_entry
 
 
+class Place(NamedTuple):
+    """Where a cluster tile lies."""
+
+    group: Int32
+    start: Int32  # rows of the group: from here
+    end: Int32  # to here
+    tiles_m: Int32  # of the group along M
+    tile_m: Int32
+    tile_n: Int32
+    block: Int32  # of 128 rows, each group counted from its own first row: where the group's begin
+
+
 @cute.jit
-def find_tile(schedule, index):
+def place_of(schedule, index):
     """
-    Return what this CTA does in cluster tile `index`.
+    Return where cluster tile `index` lies.
 
     Groups come one after the other. In a group M runs fastest, over RASTER tiles, so that clusters
     at work at the same time share tiles of b.
@@ -312,15 +326,25 @@ def find_tile(schedule, index):
         start, end = rows_of(schedule.groups, group, schedule.num_rows)
         tiles_m = (end - start + (TILE_M - 1)) // TILE_M
     tile_m, tile_n = raster(index - first * schedule.tiles_n, tiles_m, schedule.tiles_n)
+    return Place(group, start, end, tiles_m, tile_m, tile_n, first)
+
+
+@cute.jit
+def find_tile(schedule, position):
+    """Return what this CTA does at `position`."""
+    place = place_of(schedule, position)
+    tile_m, tile_n = place.tile_m, place.tile_n
     shares_b = True
     tile_n = tile_n * CLUSTER_N + schedule.rank_n
-    row = start + tile_m * TILE_M
+    row, end = place.start + tile_m * TILE_M, place.end
     # The TMA unit clips at the end of the tensor: there, a short tile may be stored as a whole one.
     is_clipped = (end == schedule.num_rows) & (row < end)
     row_end = row + TILE_M if is_clipped else end
     b_tile = cutlass.min(tile_n, schedule.last_tile_n)
-    work = WorkTile(row, tile_n, group, row_end, live_end=end, b_tile=b_tile, shares_b=shares_b)
-    return work._replace(block=first + tile_m)
+    work = WorkTile(
+        row, tile_n, place.group, row_end, live_end=end, b_tile=b_tile, shares_b=shares_b
+    )
+    return work._replace(block=place.block + tile_m)
 
 
 @cute.jit

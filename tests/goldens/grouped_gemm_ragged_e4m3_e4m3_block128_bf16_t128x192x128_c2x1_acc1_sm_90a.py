@@ -32,6 +32,7 @@ A CTA walks over many tiles of TILE_M x TILE_N, and its warps over them with dif
 
     load warp        brings a, b and a_scale to shared memory by TMA, NUM_STAGES k-blocks ahead
     plan warp        finds the next tile and hands it, then its scales, to the math warpgroups
+    deal warp        chooses the next tile, so that all clusters get as many rows
     math warpgroups  multiply, promote, round and store; a store overlaps the next tile
 
 The two CTAs of a cluster take two tiles along M and share b, or two along N and share a. Of what
@@ -104,6 +105,8 @@ ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + WAVES * SCALE_BOX * 4
 
 
+LANE_TILES = 3  # of those that all clusters take at once, what a lane deals
+DEAL_SLOTS = 2  # tiles that the deal warp may be ahead
 PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
 SCALE_SLOTS = 2  # scales of tiles, or chunks of them, that it may be ahead
@@ -122,6 +125,8 @@ class SharedStorage:
         cute.struct.MemRange[Float32, SCALE_VALUES * SCALE_CHUNK * SCALE_SLOTS], 16
     ]
     tile: cute.struct.Align[cute.struct.MemRange[Int32, TILE_WORDS * PLAN_SLOTS], 16]
+    deal: cute.struct.MemRange[Int32, DEAL_SLOTS]
+    deal_barriers: cute.struct.MemRange[Int64, 2 * DEAL_SLOTS]
     load_barriers: cute.struct.MemRange[Int64, 2 * NUM_STAGES]
     plan_barriers: cute.struct.MemRange[Int64, 2 * PLAN_SLOTS]
     scale_barriers: cute.struct.MemRange[Int64, 2 * SCALE_SLOTS]
@@ -221,14 +226,17 @@ class Order(NamedTuple):
     first_tile: cute.Tensor  # tiles along M in all groups before those of an entry
     num_entries: Int32
     groups_per_entry: Int32
+    deals: "Deals"  # which tile of this CTA comes when
 
 
 @cute.jit
 def make_order(groups, storage, b, num_rows):
     """Return the order of tiles, and how many there are along M."""
     first_tile = storage.first_tile.get_tensor(cute.make_layout(MAX_ENTRIES + 1))
+    deals = open_deals(storage)  # all threads wait for each other before the table is filled
     num_entries, groups_per_entry = fill_tile_table(groups, num_rows, first_tile, TILE_M)
-    return Order(first_tile, num_entries, groups_per_entry), first_tile[num_entries]
+    order = Order(first_tile, num_entries, groups_per_entry, deals)
+    return order, first_tile[num_entries]
 
 
 def ranks_of(rank):
@@ -280,20 +288,24 @@ def fill_tile_table(groups, num_rows, first_tile, height):
     return num_entries, groups_per_entry
 
 
+class Place(NamedTuple):
+    """Where a cluster tile lies."""
+
+    group: Int32
+    start: Int32  # rows of the group: from here
+    end: Int32  # to here
+    tiles_m: Int32  # of the group along M
+    tile_m: Int32
+    tile_n: Int32
+
+
 @cute.jit
-def find_tile(schedule, index):
+def place_of(schedule, index):
     """
-    Return what this CTA does in cluster tile `index`.
+    Return where cluster tile `index` lies.
 
     Groups come one after the other. In a group M runs fastest, over RASTER tiles, so that clusters
     at work at the same time share tiles of b.
-
-    The two CTAs of a cluster take two tiles along M and share b. The last tile of an odd number has
-    no neighbour along M: there they take two along N, and share a. So a block of two by two tiles
-    is done either way by two clusters.
-
-    A tile may lie beyond N: the last one is loaded in its place, because the other CTA of the
-    cluster waits for its half of the loads, and nothing is computed or stored.
     """
     order, first_tile = schedule.order, schedule.order.first_tile
     position = index // schedule.tiles_n
@@ -312,16 +324,35 @@ def find_tile(schedule, index):
         start, end = rows_of(schedule.groups, group, schedule.num_rows)
         tiles_m = (end - start + (TILE_M - 1)) // TILE_M
     tile_m, tile_n = raster(index - first * schedule.tiles_n, tiles_m, schedule.tiles_n)
+    return Place(group, start, end, tiles_m, tile_m, tile_n)
+
+
+@cute.jit
+def find_tile(schedule, position):
+    """
+    Return what this CTA does at `position`.
+
+    The two CTAs of a cluster take two tiles along M and share b. The last tile of an odd number has
+    no neighbour along M: there they take two along N, and share a. So a block of two by two tiles
+    is done either way by two clusters.
+
+    A tile may lie beyond N: the last one is loaded in its place, because the other CTA of the
+    cluster waits for its half of the loads, and nothing is computed or stored.
+    """
+    place = place_of(schedule, position.index)
+    tile_m, tile_n = place.tile_m, place.tile_n
     odd = tile_m % 2
-    shares_b = (tile_m - odd) + 1 < tiles_m
+    shares_b = (tile_m - odd) + 1 < place.tiles_m
     tile_n = tile_n * 2 + (odd if shares_b else schedule.rank_m)
     tile_m = tile_m - odd + schedule.rank_m if shares_b else tile_m
-    row = start + tile_m * TILE_M
+    row, end = place.start + tile_m * TILE_M, place.end
     # The TMA unit clips at the end of the tensor: there, a short tile may be stored as a whole one.
     is_clipped = (end == schedule.num_rows) & (row < end)
     row_end = row + TILE_M if is_clipped else end
     b_tile = cutlass.min(tile_n, schedule.last_tile_n)
-    work = WorkTile(row, tile_n, group, row_end, live_end=end, b_tile=b_tile, shares_b=shares_b)
+    work = WorkTile(
+        row, tile_n, place.group, row_end, live_end=end, b_tile=b_tile, shares_b=shares_b
+    )
     return work
 
 
@@ -332,19 +363,206 @@ def measure(schedule, work):
     return work._replace(live_end=work.live_end if is_inside else work.row)
 
 
+class Position(NamedTuple):
+    """Where a warp is."""
+
+    index: Int32  # of its tile
+    deal: pipeline.PipelineState  # in the ring of tiles that are dealt
+
+
 def first_position(schedule):
-    """Return where this cluster starts: the position is the number of its tile."""
-    return schedule.begin
+    """Return where this cluster starts."""
+    deal = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, DEAL_SLOTS)
+    return Position(schedule.begin, deal)
 
 
 def is_left(schedule, position):
     """Return whether there is a tile at `position`."""
-    return position < schedule.end
+    return position.index < schedule.end
 
 
+@cute.jit
 def next_position(schedule, position, work):
-    """Return where this cluster goes on after `work`."""
-    return position + schedule.step
+    """Return where this cluster goes on after `work`, as soon as that is dealt."""
+    deals, deal = schedule.order.deals, position.deal
+    deals.ring.consumer_wait(deal)
+    index = deals.sIndex[deal.index]
+    cute.arch.sync_warp()  # all lanes have read it
+    if cute.arch.lane_idx() == 0:
+        deals.ring.consumer_release(deal)
+    deal.advance()
+    return Position(index, deal)
+
+
+HEIGHTS = TILE_M // 64  # that tiles may have, in blocks of 64 rows: 1, 2, ...
+MIN_K_BLOCKS = 8  # shorter tiles are done before the next ones are dealt
+NO_VALUE = 15  # more than any: the values of a lane have four bits each, 0 where there is none
+BYTES_BEFORE = 0x01010100  # times this, a byte of four becomes the sum of those below it
+BYTES_UP_TO = 0x01010101  # and this adds itself
+
+
+class Deals(NamedTuple):
+    """Tiles on their way from the deal warp to those that walk through them."""
+
+    ring: pipeline.PipelineAsync
+    sIndex: cute.Tensor
+
+
+def open_deals(storage):
+    """Return the way from the deal warp to the load warp and the plan warp, with nothing on it."""
+    barriers = storage.deal_barriers
+    deals = ring(pipeline.PipelineAsync, barriers, DEAL_SLOTS, 32, 2, defer_sync=True)
+    return Deals(deals, storage.deal.get_tensor(cute.make_layout(DEAL_SLOTS)))
+
+
+@cute.jit
+def place_after(schedule, place, is_last):
+    """Return the place of the next cluster tile; after the last one, any."""
+    strip = place.tile_m - place.tile_m % RASTER
+    tile_m, tile_n = place.tile_m + 1, place.tile_n
+    if (tile_m % RASTER == 0) | (tile_m == place.tiles_m):
+        tile_n += 1
+        is_done = tile_n == schedule.tiles_n
+        tile_m = strip + RASTER if is_done else strip
+        tile_n = 0 if is_done else tile_n
+    group, start, end, tiles_m = place.group, place.start, place.end, place.tiles_m
+    if tile_m >= tiles_m:
+        tile_m, tiles_m = Int32(0), Int32(0)
+        while (tiles_m == 0) & (is_last == 0):
+            group += 1
+            start, end = rows_of(schedule.groups, group, schedule.num_rows)
+            tiles_m = (end - start + (TILE_M - 1)) // TILE_M
+    return place._replace(
+        group=group, start=start, end=end, tiles_m=tiles_m, tile_m=tile_m, tile_n=tile_n
+    )
+
+
+@cute.jit
+def heights_of(schedule, first):
+    """
+    Return how high this lane's tiles are in the wave that begins with tile `first`.
+
+    What is computed of a tile counts, and of two that share b the higher one. A lane has tiles that
+    follow each other.
+    """
+    place_in_wave = cute.arch.lane_idx() * LANE_TILES
+    num_left = cutlass.min(schedule.end - first, schedule.step) - place_in_wave
+    place = place_of(schedule, cutlass.min(first + place_in_wave, schedule.end - 1))
+    heights = Int32(0)
+    for i in cutlass.range(LANE_TILES, unroll=1):
+        row = place.start + (place.tile_m - place.tile_m % CLUSTER_M) * TILE_M
+        height = (cutlass.min(place.end - row, TILE_M) + 63) // 64
+        heights |= height << (i * 4) if i < num_left else 0
+        place = place_after(schedule, place, i + 1 >= num_left)
+    return heights
+
+
+def value_at(values, i):
+    """Return value number i of a lane."""
+    return (values >> (i * 4)) & 0xF
+
+
+def byte_of(value, highest_first):
+    """Return the place of the byte that counts `value`, where those that come first are lowest."""
+    return ((HEIGHTS - value) if highest_first else (value - 1)) * 8
+
+
+@cute.jit
+def count(values, highest_first: cutlass.Constexpr):
+    """
+    Count the `values` of all lanes, in a byte each.
+
+    Return how many rank before the first one of this lane, and how many of each kind and those that
+    rank before it there are.
+    """
+    lane = cute.arch.lane_idx()
+    own = Int32(0)
+    for i in cutlass.range_constexpr(LANE_TILES):
+        value = value_at(values, i)
+        own += 1 << byte_of(value, highest_first) if value > 0 else 0
+    up_to = own
+    for distance in (1, 2, 4, 8, 16):
+        left = cute.arch.shuffle_sync(up_to, cutlass.max(lane - distance, 0))
+        up_to += left if lane >= distance else 0
+    counts = cute.arch.shuffle_sync(up_to, 31)
+    return up_to - own + counts * BYTES_BEFORE, counts * BYTES_UP_TO
+
+
+@cute.jit
+def rank(value, before, highest_first: cutlass.Constexpr):
+    """Return the rank of `value`, -1 where there is none, and what ranks before the next one."""
+    byte = byte_of(value, highest_first)
+    found = (before >> byte) & 0xFF if value > 0 else -1
+    return found, before + (1 << byte if value > 0 else 0)
+
+
+@cute.jit
+def deal_wave(heights, had, cluster):
+    """
+    Deal a wave: of tiles of `heights`, the highest to the cluster that `had` least, and so on.
+
+    Return the place in the wave of the tile of `cluster`, -1 where there is none for it, and what
+    clusters have had now: 1 and as many blocks of 64 rows as the one with the fewest has had less.
+    That is HEIGHTS at most.
+    """
+    lane = cute.arch.lane_idx()
+    first_before, _ = count(had, highest_first=False)
+    before, wanted = first_before, Int32(-1)
+    for i in cutlass.range(LANE_TILES, unroll=1):
+        found, before = rank(value_at(had, i), before, highest_first=False)
+        wanted = found if cluster % LANE_TILES == i else wanted
+    wanted = cute.arch.shuffle_sync(wanted, cluster // LANE_TILES)
+
+    before, up_to = count(heights, highest_first=True)
+    place = Int32(-1)
+    for i in cutlass.range(LANE_TILES, unroll=1):
+        found, before = rank(value_at(heights, i), before, highest_first=True)
+        place = lane * LANE_TILES + i if found == wanted else place
+
+    before, least, now = first_before, Int32(NO_VALUE), Int32(0)
+    for i in cutlass.range(LANE_TILES, unroll=1):
+        value = value_at(had, i)
+        found, before = rank(value, before, highest_first=False)
+        for k in cutlass.range_constexpr(HEIGHTS):
+            value += 1 if (found >= 0) & (found < (up_to >> (k * 8)) & 0xFF) else 0
+        least = cutlass.min(least, value if found >= 0 else NO_VALUE)
+        now |= value << (i * 4)
+    for distance in (16, 8, 4, 2, 1):
+        place = cutlass.max(place, cute.arch.shuffle_sync(place, lane ^ distance))
+        least = cutlass.min(least, cute.arch.shuffle_sync(least, lane ^ distance))
+    for i in cutlass.range(LANE_TILES, unroll=1):
+        now -= (least - 1) << (i * 4) if value_at(now, i) > 0 else 0
+    return place, now
+
+
+@cute.jit
+def deal_tiles(schedule):
+    """
+    Deal warp: tell the others of this CTA which tile comes next.
+
+    A wave is as many tiles as there are clusters. The first is dealt as it comes. Of each later one
+    the highest tiles go to the clusters that have had the fewest rows so far: dealt one by one,
+    some would get the short last tile of every group, and others none. All CTAs work out the same.
+    """
+    deals = schedule.order.deals
+    is_fair = (schedule.step <= LANE_TILES * 32) & (schedule.num_k_blocks >= MIN_K_BLOCKS)
+    is_fair = is_fair & (schedule.step < schedule.end)
+    had = Int32(0)
+    if is_fair:
+        had = heights_of(schedule, Int32(0))
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, DEAL_SLOTS)
+    first, index = schedule.step, schedule.begin
+    while index < schedule.end:
+        index = first + schedule.begin
+        if is_fair & (first < schedule.end):
+            place, had = deal_wave(heights_of(schedule, first), had, schedule.begin)
+            index = first + place if place >= 0 else schedule.end
+        deals.ring.producer_acquire(state)
+        if cute.arch.lane_idx() == 0:
+            deals.sIndex[state.index] = index
+        deals.ring.producer_commit(state)
+        state.advance()
+        first += schedule.step
 
 
 @cute.jit
@@ -1012,6 +1230,18 @@ def shared_layouts():
     )
 
 
+@cute.jit
+def bring_tiles(warp, schedule, plans, loads, sources):
+    """Do what warp number `warp` of the loading warpgroup has to do; the last ones have nothing."""
+    a, b, scales = sources
+    if warp == 0:
+        load_tiles(schedule, loads, a, b, scales)
+    if warp == 1:
+        plan_tiles(schedule, plans, scales)
+    if warp == 2:
+        deal_tiles(schedule)
+
+
 @cute.kernel
 def grouped_gemm_kernel(a, b, scales, groups, out):
     """
@@ -1084,11 +1314,8 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
         compute_tiles(schedule, plans, scales, loads, sA, sB, (start, go_on), store)
     else:
         cute.arch.setmaxregister_decrease(LOAD_REGISTERS)
-        if warp_index == load_warp:
-            a_source, b_source = source_of_a(a, storage, sA), source_of_b(b, sB)
-            load_tiles(schedule, loads, a_source, b_source, scales)
-        if warp_index == load_warp + 1:
-            plan_tiles(schedule, plans, scales)
+        a_source, b_source = source_of_a(a, storage, sA), source_of_b(b, sB)
+        bring_tiles(warp_index - load_warp, schedule, plans, loads, (a_source, b_source, scales))
 
 
 def groups_last(tensor):

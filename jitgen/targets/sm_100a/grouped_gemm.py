@@ -23,6 +23,7 @@ _PARAMETERS = frozenset(
         *("raster", "stream_b", "use_pdl", "split_k", "bias"),
         *("ctas", "update_warps", "threads", "update_registers", "other_registers"),
         *("tmem_columns", "num_ab_stage", "part_m", "read_n", "epilogue_n", "max_entries"),
+        "lane_tiles",
         *("scale_stages", "scale_chunk", "scale_columns", "scale_values", "scale_blocks"),
         *("scale_box", "scale_pitch"),
     )

@@ -20,6 +20,7 @@ _PARAMETERS = frozenset(
         *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"),
         *("raster", "stream_b", "use_pdl"),
         *("warps_m", "warps_n", "threads", "math_registers", "load_registers", "num_ab_stage"),
+        "lane_tiles",
         *("max_entries", "scale_lines", "scale_blocks", "scale_box", "scale_pitch"),
         *("token_lanes", "bias", "a_scale_granularity"),
     )

@@ -116,6 +116,24 @@ def short_m(config: KernelConfig) -> int:
     return SHORT_M if has_table and config.tile.m == 64 and config.cluster.size == 1 else 0
 
 
+MOST_SMS = 132
+"""What no chip with sm_90a has more of."""
+
+
+def lane_tiles(config: KernelConfig) -> int:
+    """
+    Return the tiles of each lane where a warp deals those of a wave; 0 where they are dealt as they
+    come.
+
+    Tiles of one block of 64 rows take about as long, one as the other, and contiguous ones are of
+    rows that nobody has counted.
+    """
+    is_counted = config.layout is not Layout.CONTIGUOUS and config.schedule.split_k == 1
+    if not is_counted or config.tile.m == 64:
+        return 0
+    return -(-MOST_SMS // config.cluster.size // 32)
+
+
 def short_scale_box(config: KernelConfig) -> int:
     """Return the activation scales that one copy loads of a short tile; 0 where there are none."""
     rows = short_m(config)

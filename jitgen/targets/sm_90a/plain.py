@@ -23,6 +23,7 @@ _PARAMETERS = frozenset(
         *("raster", "stream_b", "use_pdl", "split_k", "early_b"),
         *("math_warpgroups", "waves", "threads", "load_registers", "math_registers"),
         *("num_ab_stage", "part_m", "short_m", "out_n", "epilogue_n", "max_entries"),
+        "lane_tiles",
         *("scale_chunk", "scale_columns", "scale_values", "scale_box", "scale_pitch"),
         "short_scale_box",
         *("a_scale_granularity", "b_layout", "bias"),

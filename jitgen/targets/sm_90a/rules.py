@@ -78,6 +78,8 @@ class Sm90Derived:
         out_n: Columns of a tile that one CTA stores.
         epilogue_n: Columns of one store box.
         max_entries: Entries of the table of tile counts, or of the list of tiles with rows.
+        lane_tiles: Of the tiles that all clusters take at once, those that each lane of the deal
+            warp deals; 0 where they are dealt as they come.
         scale_chunk: k-blocks whose weight scales are handed over at once.
         scale_columns: Columns of a tile that share a weight scale, wherever the tile starts.
         scale_values: Weight scales kept for each k-block: one for each `scale_columns`, and padding
@@ -100,6 +102,7 @@ class Sm90Derived:
     out_n: int
     epilogue_n: int
     max_entries: int
+    lane_tiles: int
     scale_chunk: int
     scale_columns: int
     scale_values: int
@@ -130,6 +133,9 @@ class Sm90Rules:
 
     lists_tiles = True
     """Whether contiguous kernels list the tiles that have rows."""
+
+    deals_tiles = True
+    """Whether kernels of ragged and masked rows deal tiles by their rows."""
 
     def derive(self, config: KernelConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
@@ -162,6 +168,7 @@ class Sm90Rules:
             out_n=boxes.out_n(config),
             epilogue_n=boxes.epilogue_n(boxes.out_n(config), config.operands.out_dtype),
             max_entries=max_entries,
+            lane_tiles=self._lane_tiles(config),
             scale_chunk=SCALE_CHUNK if has_blocks else 0,
             scale_columns=boxes.scale_columns(tile.n) if has_blocks else 0,
             scale_values=boxes.scale_values(tile.n) if has_blocks else 0,
@@ -327,6 +334,10 @@ class Sm90Rules:
         count = min(MAX_ENTRIES, max(0, free_bytes // 4 - 1) // 32 * 32)
         return count, 4 * (count + 1) if count else 0
 
+    def _lane_tiles(self, config: KernelConfig) -> int:
+        """Return the tiles of a wave that each lane of the warp deals which does; else 0."""
+        return boxes.lane_tiles(config) if self.deals_tiles else 0
+
     def _memory(self, config: KernelConfig) -> tuple[int, int]:
         """Return the bytes of shared memory that an operand stage takes, and those of all else."""
         tile, types, split_k = config.tile, config.operands, config.schedule.split_k
@@ -349,6 +360,8 @@ class Sm90Rules:
             fixed += boxes.math_warpgroups(tile.m) * boxes.out_n(config) * 4
         if config.layout is not Layout.CONTIGUOUS:
             fixed += 4 * (MAX_ENTRIES + 1)
+        if self._lane_tiles(config):
+            fixed += 2 * (4 + _RING_SLOT_BYTES)
         return stage, fixed
 
 
