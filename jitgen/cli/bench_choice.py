@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import click
 
 import jitgen
 from jitgen.bench import OWN
-from jitgen.bench.choice import NAME
-from jitgen.bench.choice.cases import FAMILIES, Case, kernels_of
+from jitgen.bench.choice import NAME, recorded
+from jitgen.bench.choice.cases import DRAWN, FAMILIES, Case, kernels_of, recorded_cases
 from jitgen.bench.choice.report import ChoiceReport, Regret, regrets, summary
 from jitgen.cli.options import ARCH, NumberType, with_output
 from jitgen.cli.output import Column, ExitCode, Output
-from jitgen.cli.paths import TO_READ, TO_WRITE
+from jitgen.cli.paths import TO_READ, TO_WRITE, ToRead
 from jitgen.config import Arch
 from jitgen.errors import ConfigError
 from jitgen.targets.devices import default_arch
@@ -36,12 +37,21 @@ today's selector would lose.
 @click.option(
     "--of",
     "family",
-    type=click.Choice(tuple(FAMILIES)),
+    type=click.Choice(FAMILIES),
     default="random",
     show_default=True,
-    help="Problems of all sizes, or layers whose groups have uneven rows.",
+    help="Problems of all sizes, or layers whose groups have uneven rows: drawn, or as recorded.",
 )
-@click.option("--count", type=click.IntRange(1), help="Cases; 150, and 40 of layers, if left out.")
+@click.option(
+    "--routings",
+    type=ToRead("jitgen.bench.choice.recorded.save writes one"),
+    help="A file of routings for --of recorded; those that come with jitgen if left out.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(1),
+    help="Cases; 150, 40 of skewed layers, and all that are recorded if left out.",
+)
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the cases."
 )
@@ -61,6 +71,7 @@ def command(  # noqa: PLR0913  # each is an option
     output: Output,
     *,
     family: str,
+    routings: Path | None,
     count: int | None,
     seed: int,
     only: tuple[str, ...],
@@ -79,15 +90,15 @@ def command(  # noqa: PLR0913  # each is an option
         if save_at or minutes is not None or kernels:
             raise click.UsageError("--from measures nothing: it goes with --arch and --json")
         return _tell(output, ChoiceReport.read(read_at), target)
-    drawn = FAMILIES[family](count or {"random": 150}.get(family, 40), seed)
-    cases = [case for case in drawn if all(text in str(case) for text in only)]
+    begun, every = _asked(family, routings, count, seed)
+    cases = [case for case in every if all(text in str(case) for text in only)]
     if not cases:
         raise click.UsageError(f"no case has {' and '.join(map(repr, only))} in its name")
     if kernels:
         return _list(output, cases, target)
     from jitgen.bench.choice.run import run
 
-    report = _begun(save_at if resume else None, family, seed)
+    report = _begun(save_at if resume else None, begun)
 
     def save() -> None:
         if save_at is not None:
@@ -100,22 +111,49 @@ def command(  # noqa: PLR0913  # each is an option
     return _tell(output, report, target)
 
 
-def _begun(path: Path | None, family: str, seed: int) -> ChoiceReport:
+def _asked(
+    family: str, routings: Path | None, count: int | None, seed: int
+) -> tuple[ChoiceReport, list[Case]]:
     """
-    Return the report in `path` to go on with; an empty one where there is none.
+    Return a report of nothing yet, and the cases of a family.
+
+    Raises:
+        ConfigError: The file of routings does not hold any.
+    """
+    report = ChoiceReport(family=family, seed=seed)
+    if family in DRAWN:
+        if routings is not None:
+            raise click.UsageError(f"--routings goes with --of {recorded.Recorded.KIND}")
+        draw, usual = DRAWN[family]
+        return report, draw(count or usual, seed)
+    if seed:
+        raise click.UsageError(f"--seed draws cases, and --of {family} draws none")
+    path = routings or recorded.SHIPPED
+    records = recorded.load(path)
+    content = hashlib.sha256(repr(records).encode()).hexdigest()
+    report.conditions["routings"] = f"{path.name} {content[:12]}"
+    return report, recorded_cases(records)[:count]
+
+
+def _begun(path: Path | None, report: ChoiceReport) -> ChoiceReport:
+    """
+    Return the report in `path` to go on with; `report`, which has nothing yet, where there is none.
 
     Raises:
         ConfigError: It is of other cases.
     """
     if path is None or not path.exists():
-        return ChoiceReport(family=family, seed=seed)
-    report = ChoiceReport.read(path)
-    if (report.family, report.seed) != (family, seed):
+        return report
+    found = ChoiceReport.read(path)
+    if (found.family, found.seed) != (report.family, report.seed):
         raise ConfigError(
-            f"{path} is of --of {report.family} --seed {report.seed}; go on with those, or save "
+            f"{path} is of --of {found.family} --seed {found.seed}; go on with those, or save "
             "elsewhere"
         )
-    return report
+    theirs, ours = (each.conditions.get("routings") for each in (found, report))
+    if theirs != ours:
+        raise ConfigError(f"{path} is of routings {theirs}, not {ours}; save elsewhere")
+    return found
 
 
 def _list(output: Output, cases: list[Case], arch: Arch) -> int:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import jitgen as library
 from jitgen.bench.choice.cases import Case, random_cases, skewed_cases
+from jitgen.bench.choice.recorded import record, save
 from jitgen.bench.choice.report import ChoiceReport, Timed
 from jitgen.config import Arch
 from jitgen.tuning.measure.clock import Call
@@ -84,12 +86,56 @@ def test_kernels_are_listed(jitgen: Jitgen) -> None:
     assert taken.code == 0, taken.err
 
 
+def test_recorded_routings_need_a_fixed_menu(jitgen: Jitgen, tmp_path: Path) -> None:
+    """Those that come with jitgen, and a file of one's own; `--count` takes the first."""
+    path = tmp_path / "mine.json"
+    ids = torch.tensor([[0, 1], [1, 2]])
+    save([record(ids, experts=8, model="mine", layer=0)], path)
+    shipped = jitgen("bench choice --of recorded --kernels --arch sm_90a").out.split()
+    mine = jitgen("bench choice --of recorded --kernels --arch sm_90a --routings", str(path))
+    first = jitgen("bench choice --of recorded --count 1 --json --kernels --arch sm_90a").document
+
+    assert len(shipped) == len(set(shipped)) > 20
+    assert set(mine.out.split()) <= set(shipped)
+    assert {name.split("_")[2] for name in first["kernels"]} == {"ragged"}
+
+
+def test_recorded_cases_are_resumed_with_the_same_routings(
+    jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else a report would mix the routings of two models, or of two days."""
+
+    def run(
+        found: ChoiceReport, cases: list[Case], *, seconds: float | None, save: Call
+    ) -> Iterator[Case]:
+        found.found.append(timed(cases[len(found.found)]))
+        save()
+        yield cases[0]
+
+    monkeypatch.setattr("jitgen.bench.choice.run.run", run)
+    mine, report = tmp_path / "mine.json", tmp_path / "report.json"
+    for ids in ([[0, 1]], [[2, 1]]):
+        save([record(torch.tensor(ids), experts=8, model="mine", layer=0)], mine)
+        words = ("bench choice --of recorded --arch sm_90a --resume --json --save", str(report))
+        done = [jitgen(*words, f"--routings {mine}") for _ in range(2)]
+        if ids == [[0, 1]]:
+            assert [len(each.document["found"]) for each in done] == [1, 2]
+
+    assert "is of routings mine.json " in done[1].err
+    assert done[1].code == 2
+    assert len(ChoiceReport.read(report).found) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         ("--resume", "name it with --save"),
         ("--from {here} --save y", "--from measures nothing"),
         ("--only nothing", "no case has 'nothing' in its name"),
+        ("--routings {here}", "--routings goes with --of recorded"),
+        ("--of recorded --seed 2", "--seed draws cases, and --of recorded draws none"),
+        ("--of recorded --routings nowhere", "there is no file 'nowhere'; jitgen.bench.choice"),
+        ("--of recorded --routings {here}", "does not hold routings: it is no JSON"),
     ],
 )
 def test_options_that_do_not_go_together(jitgen: Jitgen, words: str, reason: str) -> None:

@@ -119,8 +119,9 @@ def test_blackwell_rtx_md() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("page", ["docs/selection.md", "docs/numerics.md"])
-def test_pages_about_choosing(page: str) -> None:
-    """Their line goes on where the README's first call ends."""
+def test_pages_about_choosing(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their lines go on where the README's first call ends; one writes a file."""
+    monkeypatch.chdir(tmp_path)
     first = documents.blocks("README.md", "python")[0]
     before = _run([first])
     usual = before["out"]

@@ -47,17 +47,17 @@ def report() -> ChoiceReport:
 @pytest.mark.parametrize(("groups", "rows"), [(1, 7), (8, 3), (64, 32_768)])
 def test_every_row_has_a_group(kind: Kind, groups: int, rows: int) -> None:
     routing = Routing(kind=kind, amount=0.9, seed=5)
-    counts = routing.counts(groups, rows)
+    counts = routing.deal(groups, rows)
 
     assert len(counts) == groups
     assert sum(counts) == rows
     assert min(counts) >= 0
-    assert counts == routing.counts(groups, rows)
+    assert counts == routing.deal(groups, rows)
 
 
 def test_how_uneven_rows_are() -> None:
     def largest(kind: Kind, amount: float) -> float:
-        return max(Routing(kind=kind, amount=amount).counts(32, 3200)) / 100
+        return max(Routing(kind=kind, amount=amount).deal(32, 3200)) / 100
 
     assert largest(Kind.EVEN, 0.0) == 1
     assert 1.2 < largest(Kind.SPREAD, 0.5) < 1.6

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The problems of the suite: drawn over all sizes that there are, or of known layers, unevenly."""
+"""The problems of the suite: drawn over all sizes, or of known layers, dealt or as recorded."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
 
+from jitgen.bench.choice.recorded import Record, Recorded
 from jitgen.bench.choice.routings import Kind, Routing
 from jitgen.config import BLayout, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
@@ -78,7 +79,7 @@ class Case:
     """
 
     problem: Problem
-    routing: Routing
+    routing: Routing | Recorded
 
     def __str__(self) -> str:
         """Return what reports call it."""
@@ -87,7 +88,7 @@ class Case:
     @property
     def row_counts(self) -> tuple[int, ...]:
         """Rows of each group."""
-        return self.routing.counts(self.problem.groups, self.problem.m)
+        return self.routing.deal(self.problem.groups, self.problem.m)
 
     @property
     def asked(self) -> Problem:
@@ -104,10 +105,9 @@ class Case:
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
         """Return what `to_json` wrote."""
-        return cls(
-            problem=parse_problem(document["problem"]),
-            routing=Routing.from_json(document["routing"]),
-        )
+        routing = document["routing"]
+        kind = Recorded if routing["kind"] == Recorded.KIND else Routing
+        return cls(problem=parse_problem(document["problem"]), routing=kind.from_json(routing))
 
 
 def random_cases(count: int, seed: int) -> list[Case]:
@@ -167,7 +167,25 @@ def skewed_cases(count: int, seed: int) -> list[Case]:
     return found
 
 
-FAMILIES = {"random": random_cases, "skewed": skewed_cases}
+def recorded_cases(records: Sequence[Record]) -> list[Case]:
+    """Return each of `records` with each of its matrices, in all layouts: layers of FP8."""
+    return [
+        Case(
+            problem=Problem(
+                layout=layout, groups=each.experts, m=each.tokens * each.top_k, n=n, k=k
+            ),
+            routing=Recorded(number=number, record=each),
+        )
+        for number, each in enumerate(records, start=1)
+        for n, k in each.sizes
+        for layout in Layout
+    ]
+
+
+DRAWN = {"random": (random_cases, 150), "skewed": (skewed_cases, 40)}
+"""Families whose cases are drawn, and how many if nobody says."""
+
+FAMILIES = (*DRAWN, Recorded.KIND)
 """What `--of` may ask for."""
 
 

@@ -79,8 +79,8 @@ class ChoiceReport:
     What was found.
 
     Attributes:
-        family: Which cases: ``random`` or ``skewed``.
-        seed: What they were drawn with.
+        family: Which cases: ``random``, ``skewed`` or ``recorded``.
+        seed: What they were drawn with; 0 where nothing was.
         conditions: What figures depend on.
         found: What was measured.
         failures: Cases that could not be, and why.

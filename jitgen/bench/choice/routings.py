@@ -48,7 +48,7 @@ class Routing:
         """Return the distribution as tables show it: ``zipf 1.2``."""
         return f"{self.kind} {self.amount:g}" if self.kind is not Kind.EVEN else str(self.kind)
 
-    def counts(self, groups: int, rows: int) -> tuple[int, ...]:
+    def deal(self, groups: int, rows: int) -> tuple[int, ...]:
         """Return the rows of each of `groups` groups, `rows` together."""
         chance = random.Random(self.seed)  # noqa: S311  # sizes, not secrets
         weights = self._weights(groups, chance)
