@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes in the list of contiguous tiles that have rows."""
+"""Mistakes in the list of contiguous tiles that have rows, whatever their height is."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ LIVE_TILES = (
         "st.shared.b32",
     ),
     _of_source(
-        "both halves of a warp look at one tile",
-        "first, own = of_warp + half, Int32(0)",
+        "all parts of a warp look at one tile",
+        "first, own = of_warp + part, Int32(0)",
         "first, own = of_warp, Int32(0)",
         "uninitialised",
         "never written",
         "list_live_tiles",
     ),
     _of_source(
-        "a half takes the votes of both",
-        "vote_ballot_sync(has_row) >> half * 16",
-        "vote_ballot_sync(has_row) >> (1 - half) * 16",
+        "a part of a warp takes the votes of its neighbour",
+        "vote_ballot_sync(has_row) >> part * width",
+        "vote_ballot_sync(has_row) >> (part ^ 1) * width",
         "wrong",
     ),
     _of_source(
         "the second tile that a warp looks at is the first one again",
-        "row = (first + i * at_once) * TILE_M",
-        "row = first * TILE_M",
+        "starts = [(first + i * at_once) * TILE_M",
+        "starts = [first * TILE_M",
         "wrong",
         program="live tiles, more than at once",
     ),

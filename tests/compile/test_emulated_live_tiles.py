@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contiguous kernels with tiles of 64 rows on an emulated GPU: only tiles with rows are dealt."""
+"""
+Contiguous kernels with tiles of fewer than 128 rows on an emulated GPU: only tiles with rows are
+dealt.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,29 @@ FULL = KernelConfig(
 """Its stages leave room for a short list."""
 
 
+def prepared(tokens: int, **changes: object) -> KernelConfig:
+    """Return a kernel for MXFP4 weights with tiles of so many rows."""
+    config = KernelConfig(
+        layout="contiguous",
+        operands=Operands(
+            b_dtype="e2m1",
+            scale_granularity="mx32",
+            a_scale_granularity="row",
+            b_layout="exact1",
+        ),
+        tile=Tile(m=tokens, n=128, k=128),
+    )
+    return replace(config, **changes)
+
+
+SHORT = prepared(8)
+KINDS = [
+    pytest.param(ALONE, id="64"),
+    pytest.param(SHORT, id="8"),
+    *(pytest.param(prepared(m), id=f"{m}", marks=pytest.mark.nightly) for m in (16, 32)),
+]
+
+
 @pytest.fixture(autouse=True)
 def emulated_gpu(shared_cache: None) -> Iterator[None]:
     """An emulated H100 with few SMs, so that a CTA gets several tiles."""
@@ -48,7 +74,8 @@ def emulated_gpu(shared_cache: None) -> Iterator[None]:
 
 def thinned(config: KernelConfig, groups: int, rows: slice | list[int], n: int = 40) -> Solved:
     """Return a problem with a block of 128 rows for each group, of which these are left."""
-    case = make_for(config, [128] * groups, n, 16, is_exact=True)
+    k = 32 if config.operands.b_layout.is_prepared else 16
+    case = make_for(config, [128] * groups, n, k, is_exact=True)
     left = torch.full((128,), False)
     left[rows] = True
     owners = case.call.groups
@@ -60,6 +87,7 @@ def run(config: KernelConfig, case: Solved) -> torch.Tensor:
     return jitgen.grouped_gemm(**case.arguments, config=config)
 
 
+@pytest.mark.parametrize("config", KINDS)
 @pytest.mark.parametrize(
     "rows",
     [
@@ -73,14 +101,18 @@ def run(config: KernelConfig, case: Solved) -> torch.Tensor:
     ],
     ids=lambda rows: f"{rows.start}-{rows.stop}",
 )
-def test_rows_anywhere_in_a_block(rows: slice) -> None:
-    """In one half of it, in both or in none, and no half needs to begin with one."""
-    case = thinned(ALONE, 9, rows)
+def test_rows_anywhere_in_a_block(config: KernelConfig, rows: slice) -> None:
+    """In one part of it, in several or in none, and no part needs to begin with one."""
+    case = thinned(config, 9, rows)
 
-    verify_exact(case, run(ALONE, case))
+    verify_exact(case, run(config, case))
 
 
-@pytest.mark.parametrize("config", [PAIR, SPLIT], ids=["pair", "split K"])
+@pytest.mark.parametrize(
+    "config",
+    [PAIR, SPLIT, prepared(16, schedule=Schedule(split_k=2))],
+    ids=["pair", "split K", "16, split K"],
+)
 def test_clusters_agree(config: KernelConfig) -> None:
     """All CTAs of a cluster list the same tiles: else they wait for each other for ever."""
     case = thinned(config, 9, slice(60, 64), n=72)
@@ -88,21 +120,25 @@ def test_clusters_agree(config: KernelConfig) -> None:
     verify_exact(case, run(config, case))
 
 
+@pytest.mark.parametrize("config", KINDS)
 @pytest.mark.parametrize("groups", [[128], [0, 0, 3, 0], [0, 0], [1] * 12], ids=str)
-def test_groups_without_rows_and_blocks_without_a_group(groups: list[int]) -> None:
-    case = make_for(ALONE, groups, 40, 144, is_exact=True)
+def test_groups_without_rows_and_blocks_without_a_group(
+    config: KernelConfig, groups: list[int]
+) -> None:
+    case = make_for(config, groups, 40, 160, is_exact=True)
 
-    verify_exact(case, run(ALONE, case))
+    verify_exact(case, run(config, case))
 
 
-def test_a_group_that_does_not_exist_is_padding() -> None:
+@pytest.mark.parametrize("config", KINDS)
+def test_a_group_that_does_not_exist_is_padding(config: KernelConfig) -> None:
     """As in tiles of 128 rows, whatever a careless caller marks padding with."""
-    case = thinned(ALONE, 3, slice(64))
+    case = thinned(config, 3, slice(64))
     strange = torch.where(case.call.groups < 0, 3, case.call.groups)
-    out = run(ALONE, Solved.of(case.call, is_exact=True))
+    out = run(config, Solved.of(case.call, is_exact=True))
     again = jitgen.grouped_gemm(
         **{**case.arguments, "m_indices": strange, "out": torch.full_like(out, float("nan"))},
-        config=ALONE,
+        config=config,
     )
 
     assert torch.equal(again.nan_to_num(), out.nan_to_num())
@@ -118,9 +154,9 @@ def test_more_tiles_than_the_list_has_entries(rows: slice) -> None:
     verify_exact(case, run(FULL, case))
 
 
-def dealt(case: Solved) -> int:
+def dealt(config: KernelConfig, case: Solved) -> int:
     """Return how much was done to find tiles: as much for each that is dealt."""
-    artifact = compiled(render(ALONE, Arch.SM_90A))
+    artifact = compiled(render(config, Arch.SM_90A))
     report = emulate(artifact, *case.tensors, NUM_SMS, modes="eager", num_sms=NUM_SMS)
 
     assert report.is_clean
@@ -134,5 +170,16 @@ def test_tiles_of_padding_are_not_dealt() -> None:
     some = thinned(ALONE, 6, slice(64), n=32)
     all_of_them = thinned(ALONE, 3, slice(128), n=32)
 
-    assert dealt(some) == dealt(all_of_them)
-    assert dealt(few) == dealt(some)
+    assert dealt(ALONE, some) == dealt(ALONE, all_of_them)
+    assert dealt(ALONE, few) == dealt(ALONE, some)
+
+
+@pytest.mark.parametrize("tokens", [8, pytest.param(16, marks=pytest.mark.nightly), 32])
+def test_short_tiles_of_padding_are_not_dealt(tokens: int) -> None:
+    """Those of one whole block are as much work as one tile of each of several blocks."""
+    config, count = prepared(tokens), 128 // tokens
+    some = thinned(config, count, slice(tokens - 1, tokens))
+    others = thinned(config, count, slice(128 - tokens, 128 - tokens + 1))
+    whole = thinned(config, 1, slice(128))
+
+    assert dealt(config, some) == dealt(config, others) == dealt(config, whole)

@@ -11,18 +11,30 @@ from jitgen.verify.problem import Sizes
 from tests import needs
 from tests.compile.mutations import Mutation
 from tests.compile.mutations_fp4 import PREPARED
+from tests.compile.mutations_live_tiles import LIVE_TILES
 from tests.compile.programs import Programs, assert_found
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 _SIZES = Sizes(rows=(3, 0, 9), n=136, k=1696, num_sms=1)
 _NAME = "grouped_gemm_ragged_{}_t8x128x128_c1x1_acc1_sm_90a"
+_LISTED = "grouped_gemm_contiguous_e4m3_e2m1_mx32_bf16_asrow_bexact1_t8x128x128_c1x1_acc1_sm_90a"
 PROGRAMS: dict[str, tuple[str, Any]] = {
     "exact": (_NAME.format("e4m3_e2m1_mx32_bf16_asblock128_bexact1"), _SIZES),
     "wide": (_NAME.format("bf16_e2m1_mx32_bf16_asnone_bwide1"), _SIZES),
     "folded": (_NAME.format("e4m3_e2m1_mx32_bf16_asrow_bfolded1"), _SIZES),
+    "live tiles": (_LISTED, Sizes(rows=(130, 0, 30, 3), n=136, k=160, num_sms=2)),
+    "live tiles, more than at once": (
+        _LISTED,
+        Sizes(rows=(*[0] * 23, 66, 3), n=8, k=32, num_sms=2),
+    ),
+    "live tiles, more than entries": (
+        _LISTED,
+        Sizes(rows=(3, *[0] * 1600, 66, 3), n=8, k=32, num_sms=2),
+    ),
 }
-"""Kernels, and a problem that wraps every ring and gives each CTA several tiles."""
+"""Kernels, and problems that wrap every ring and give each CTA several tiles."""
+MUTATIONS = (*PREPARED, *LIVE_TILES)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +43,7 @@ def programs() -> Programs:
 
 
 def test_there_are_many() -> None:
-    assert len({mutation.name for mutation in PREPARED}) == len(PREPARED) >= 12
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 19
 
 
 @pytest.mark.nightly
@@ -42,6 +54,6 @@ def test_unchanged_programs_are_clean(programs: Programs, name: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("mutation", PREPARED, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_found(programs: Programs, mutation: Mutation) -> None:
     assert_found(programs[mutation.program], mutation)

@@ -94,6 +94,9 @@ A_VECTOR = 128 // A_DTYPE.width  # values of a in 16 bytes: the grain of the TMA
 OUT_VECTOR = 128 // OUT_DTYPE.width
 
 
+MAX_ENTRIES = 1024  # of the list of tiles with rows; beyond that many all are dealt
+
+
 MMA_N = TILE_M  # rows of a
 OWN_N = MMA_N // SPLIT_K  # those whose sums one CTA stores
 CLUSTER_SIZE = SPLIT_K
@@ -113,6 +116,7 @@ class SharedStorage:
     ]
     a_scale: cute.struct.Align[cute.struct.MemRange[Float32, SCALE_PITCH * NUM_STAGES], 128]
     load_barriers: cute.struct.MemRange[Int64, 2 * NUM_STAGES]
+    live_tiles: cute.struct.MemRange[Int32, MAX_ENTRIES + 1]
 
 
 class Cta(NamedTuple):
@@ -204,17 +208,78 @@ def raster(index, tiles_m, tiles_n):
 
 
 class Order(NamedTuple):
-    """What the order of tiles depends on."""
+    """What the order of tiles depends on: a list in shared memory of those that have rows."""
 
     num_groups: Int32
-    tiles_m: Int32
+    tiles_m: Int32  # tiles along M that are dealt: of the list, and all that it has no room for
+    live_tiles: cute.Tensor  # the tiles with rows among the first MAX_ENTRIES
+    num_live: Int32  # of these
+    num_skipped: Int32  # and how many others
 
 
 @cute.jit
 def make_order(groups, storage, b, num_rows):
     """Return the order of tiles, and how many there are along M."""
-    tiles_m = cute.ceil_div(num_rows, TILE_M)
-    return Order(cute.size(b, mode=[2]), tiles_m), tiles_m
+    live_tiles = storage.live_tiles.get_tensor(cute.make_layout(MAX_ENTRIES + 1))
+    num_groups, all_tiles = cute.size(b, mode=[2]), cute.ceil_div(num_rows, TILE_M)
+    num_tiles = cutlass.min(all_tiles, MAX_ENTRIES)
+    num_live = list_live_tiles(groups, num_rows, num_groups, live_tiles, num_tiles)
+    num_skipped = num_tiles - num_live
+    tiles_m = all_tiles - num_skipped
+    return Order(num_groups, tiles_m, live_tiles, num_live, num_skipped), tiles_m
+
+
+@cute.jit
+def list_live_tiles(groups, num_rows, num_groups, live_tiles, num_tiles):
+    """
+    List which of the first `num_tiles` tiles have rows, and return how many: a few lanes look at a
+    tile, then one warp moves those with rows together.
+
+    Without the list, tiles that are only padding would be dealt like others: where every second one
+    is, some CTAs get nothing but these, and others twice the work.
+    """
+    thread, _, _ = cute.arch.thread_idx()
+    width = min(TILE_M, 16)  # lanes that look at a tile
+    part, place = thread % 32 // width, thread % width
+    at_once, each = THREADS // width, TILE_M // width  # tiles, and rows of one for each lane
+    in_turn = 8 // each  # tiles of the same lanes, so that 8 rows are on their way to each
+    begin = thread // 32 * (32 // width)
+    for of_warp in cutlass.range(begin, num_tiles, in_turn * at_once, unroll=1):
+        first, own = of_warp + part, Int32(0)
+        starts = [(first + i * at_once) * TILE_M + place for i in range(in_turn)]
+        rows = [start + j * width for start in starts for j in range(each)]
+        owners = [groups[cutlass.min(row, num_rows - 1)] for row in rows]
+        for i in cutlass.range_constexpr(in_turn):
+            has_row = Boolean(False)
+            for group in owners[i * each : (i + 1) * each]:
+                has_row = has_row | ((group >= 0) & (group < num_groups))
+            lanes = cute.arch.vote_ballot_sync(has_row) >> part * width
+            own = lanes & (1 << width) - 1 if place == i else own
+        tile = first + place * at_once
+        if (place < in_turn) & (tile < num_tiles):
+            live_tiles[tile] = own
+    cute.arch.sync_threads()
+    if thread < 32:
+        count = Int32(0)
+        for first in cutlass.range(0, num_tiles, 32, unroll=1):
+            tile = first + thread
+            is_live = (live_tiles[cutlass.min(tile, num_tiles - 1)] > 0) & (tile < num_tiles)
+            lanes = cute.arch.vote_ballot_sync(is_live)
+            cute.arch.sync_warp()  # before what was read is overwritten
+            if is_live:
+                live_tiles[count + cute.arch.popc(lanes & cute.arch.lanemask_lt())] = tile
+            count += cute.arch.popc(lanes)
+        if thread == 0:
+            live_tiles[MAX_ENTRIES] = count
+    cute.arch.sync_threads()
+    return live_tiles[MAX_ENTRIES]
+
+
+@cute.jit
+def tile_at(order, place):
+    """Return which tile along M is number `place` of those that are dealt."""
+    listed = order.live_tiles[cutlass.min(place, MAX_ENTRIES - 1)]
+    return listed if place < order.num_live else place + order.num_skipped
 
 
 def ranks_of(rank):
@@ -230,6 +295,7 @@ def find_tile(schedule, index):
     M runs fastest, over RASTER tiles, so that CTAs at work at the same time share weights.
     """
     tile_m, tile_n = raster(index, schedule.order.tiles_m, schedule.tiles_n)
+    tile_m = tile_at(schedule.order, tile_m)
     row, group = tile_m * TILE_M, Int32(-1)
     lane = cute.arch.lane_idx() % min(TILE_M, 32)
     for i in cutlass.range_constexpr((TILE_M + 31) // 32):

@@ -229,27 +229,31 @@ def make_order(groups, storage, b, num_rows):
 @cute.jit
 def list_live_tiles(groups, num_rows, num_groups, live_tiles, num_tiles):
     """
-    List which of the first `num_tiles` tiles have rows, and return how many: half a warp looks at a
+    List which of the first `num_tiles` tiles have rows, and return how many: a few lanes look at a
     tile, then one warp moves those with rows together.
 
     Without the list, tiles that are only padding would be dealt like others: where every second one
     is, some CTAs get nothing but these, and others twice the work.
     """
     thread, _, _ = cute.arch.thread_idx()
-    at_once = THREADS // 16
-    half, place = thread % 32 // 16, thread % 16
-    for of_warp in cutlass.range(thread // 32 * 2, num_tiles, 2 * at_once, unroll=1):
-        first, own = of_warp + half, Int32(0)
-        for i in cutlass.range_constexpr(2):
+    width = min(TILE_M, 16)  # lanes that look at a tile
+    part, place = thread % 32 // width, thread % width
+    at_once, each = THREADS // width, TILE_M // width  # tiles, and rows of one for each lane
+    in_turn = 8 // each  # tiles of the same lanes, so that 8 rows are on their way to each
+    begin = thread // 32 * (32 // width)
+    for of_warp in cutlass.range(begin, num_tiles, in_turn * at_once, unroll=1):
+        first, own = of_warp + part, Int32(0)
+        starts = [(first + i * at_once) * TILE_M + place for i in range(in_turn)]
+        rows = [start + j * width for start in starts for j in range(each)]
+        owners = [groups[cutlass.min(row, num_rows - 1)] for row in rows]
+        for i in cutlass.range_constexpr(in_turn):
             has_row = Boolean(False)
-            for j in cutlass.range_constexpr(TILE_M // 16):
-                row = (first + i * at_once) * TILE_M + j * 16 + place
-                group = groups[cutlass.min(row, num_rows - 1)]
+            for group in owners[i * each : (i + 1) * each]:
                 has_row = has_row | ((group >= 0) & (group < num_groups))
-            lanes = cute.arch.vote_ballot_sync(has_row) >> half * 16
-            own = lanes & 0xFFFF if place == i else own
+            lanes = cute.arch.vote_ballot_sync(has_row) >> part * width
+            own = lanes & (1 << width) - 1 if place == i else own
         tile = first + place * at_once
-        if (place < 2) & (tile < num_tiles):
+        if (place < in_turn) & (tile < num_tiles):
             live_tiles[tile] = own
     cute.arch.sync_threads()
     if thread < 32:

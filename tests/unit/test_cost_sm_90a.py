@@ -10,11 +10,9 @@ import pytest
 
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Problem, Tile
-from jitgen.targets.legality import rules
+from jitgen.targets.legality import check, rules
 from jitgen.targets.sm_90a import cost, fp4_cost
 from jitgen.targets.sm_90a.devices import H200, fit_of
-
-ROWS = 32
 
 
 def _fp4(groups: int, blocks: int) -> Problem:
@@ -32,42 +30,46 @@ def _fp4(groups: int, blocks: int) -> Problem:
     )
 
 
-def _busiest(problem: Problem, config: KernelConfig, slots: int) -> int:
-    """Return the most tiles with rows that a CTA meets: M fastest, over strips of tiles."""
-    of_block = -(-128 // config.tile.m)
-    tiles_m, tiles_n = problem.m // 128 * of_block, problem.n // config.tile.n
-    met = [0] * slots
-    for index in range(tiles_m * tiles_n):
-        strip, rest = divmod(index, config.schedule.raster * tiles_n)
-        first = strip * config.schedule.raster
-        tile_m = first + rest % min(config.schedule.raster, tiles_m - first)
-        met[index % slots] += tile_m % of_block * config.tile.m < ROWS
-    return max(met)
+def _live(problem: Problem, config: KernelConfig, last: int) -> int:
+    """Return how many tiles along M have rows where each group's last block has `last` of them."""
+    blocks = problem.m // 128
+    filled = [128] * (blocks - min(problem.groups, blocks)) + [last] * min(problem.groups, blocks)
+    starts = range(0, 128, config.tile.m)
+    return sum(start < rows for rows in filled for start in starts)
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 8, 24])
-def test_padding_is_dealt_to_the_same_ctas(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 16 tokens, two of eight tiles have rows, and every second CTA meets none of them."""
-    monkeypatch.setattr(fp4_cost, "LAST_ROWS", ROWS)
-    problem = _fp4(blocks, blocks)
+@pytest.mark.parametrize(("groups", "blocks"), [(1, 1), (8, 8), (40, 24), (8, 13), (2, 300)])
+def test_contiguous_tiles_without_rows_are_not_counted(groups: int, blocks: int) -> None:
+    """Whatever the height of a tile is; blocks that follow on others are more or less full."""
+    problem = _fp4(groups, blocks)
+    lasts = fp4_cost.LAST_ROWS["alone" if blocks <= groups else "behind others"]
     for config in rules(Arch.SM_90A, problem.op).candidates(problem):
-        slots = 132 // config.schedule.split_k
-        count, _ = fp4_cost._dealt(problem, config, slots)
-        waves = count * (problem.n / config.tile.n) / slots
+        counts = [fp4_cost._tiles(config, deal)[0] for deal in fp4_cost._deals(problem)]
 
-        assert waves == pytest.approx(_busiest(problem, config, slots), rel=0.1, abs=1)
+        assert counts == [_live(problem, config, last) for last in lasts]
 
 
-def test_groups_of_several_blocks_have_rows_in_most_tiles() -> None:
-    few, many = (
-        fp4_cost._dealt(problem, config, 66)[0] / problem.m
-        for problem in (_fp4(8, 8), _fp4(8, 800))
-        for config in rules(Arch.SM_90A, problem.op).candidates(problem)
-        if (config.tile.m, config.schedule.split_k) == (16, 2)
-    )
+def test_listed_tiles_are_all_that_a_problem_of_experts_has() -> None:
+    """The model deals tiles evenly: so does a kernel, whose list holds them all."""
+    for groups in (8, 256, 512):
+        problem = _fp4(groups, groups)
+        for config in rules(Arch.SM_90A, problem.op).candidates(problem):
+            entries = check(config, Arch.SM_90A).derived.max_entries  # type: ignore[union-attr]
 
-    assert many == pytest.approx(1 / 16, rel=0.02)
-    assert few < many
+            assert entries * config.tile.m >= problem.m or config.tile.m == 128
+
+
+def test_few_rows_in_a_block_take_short_tiles() -> None:
+    """And blocks behind others tall ones: several short tiles would decode their weights twice."""
+    found = rules(Arch.SM_90A, "grouped_gemm")
+
+    def best(groups: int, blocks: int) -> int:
+        problem = _fp4(groups, blocks)
+        every = [found.predict(problem, each, H200, 132) for each in found.candidates(problem)]
+        return min(every, key=lambda each: each.cost).config.tile.m
+
+    assert best(32, 32) == 32
+    assert best(8, 80) == 128
 
 
 @pytest.mark.parametrize("groups", [1, 2, 5, 16, 300])

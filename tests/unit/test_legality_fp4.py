@@ -23,7 +23,7 @@ from jitgen.ops.grouped_gemm.config import (
 from jitgen.targets.legality import check, require_sizes, rules
 from jitgen.targets.sm_90a import fp4_cost
 from jitgen.targets.sm_90a.devices import DEVICES, H200
-from jitgen.targets.sm_90a.fp4 import OPERANDS, Fp4Derived
+from jitgen.targets.sm_90a.fp4 import LISTED_ROWS, OPERANDS, Fp4Derived
 from jitgen.targets.sm_90a.rules import SMEM_BYTES
 from tests.strategies import prepared_sweep
 
@@ -149,6 +149,23 @@ class TestRules:
         have = (found.num_ab_stage, found.math_registers, found.is_paired, found.early_rows)
 
         assert have == expected
+
+    def test_a_list_of_tiles_has_the_same_rows_in_every_kernel(self) -> None:
+        """Where tiles are shorter than a group's block; blocks have some rows each."""
+        for each in prepared_sweep(Arch.SM_90A):
+            if each.layout is Layout.CONTIGUOUS:
+                listed = 0 if each.tile.m == 128 else LISTED_ROWS
+
+                assert derived(each).max_entries * each.tile.m == listed
+
+    @pytest.mark.parametrize("types", OF_BF16, ids=lambda types: types.text)
+    def test_a_list_of_tiles_costs_candidates_no_stage(self, types: Operands) -> None:
+        """It takes no more room than ragged rows' table where that makes a difference."""
+        problem = of(types, 128, n=4096, k=7168, layout="contiguous")
+        for each in rules("sm_90a", "grouped_gemm").candidates(problem):
+            ragged = replace(each, layout=Layout.RAGGED)
+
+            assert derived(each).num_ab_stage >= derived(ragged).num_ab_stage
 
     @pytest.mark.parametrize(
         ("n", "k", "reason"), [(12, 64, "N a multiple of 8"), (16, 80, "K a multiple of 32")]

@@ -7,6 +7,7 @@ import math
 from typing import NamedTuple
 
 from jitgen.config.config import SCALE_BLOCK, DType, Layout
+from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.config import KernelConfig
 
 SHORT_M = 8
@@ -104,10 +105,10 @@ def has_list(config: KernelConfig) -> bool:
     """
     Return whether a contiguous kernel lists the tiles that have rows, and deals no others.
 
-    Blocks of 128 rows have some, but of their halves many are padding.
+    Blocks of 128 rows have some, but of their parts many are padding.
     """
-    is_half = config.layout is Layout.CONTIGUOUS and config.tile.m == 64
-    return is_half and config.cluster.m == 1
+    is_part = config.layout is Layout.CONTIGUOUS and config.tile.m < GROUP_ALIGNMENT
+    return is_part and config.cluster.m == 1
 
 
 def short_m(config: KernelConfig) -> int:

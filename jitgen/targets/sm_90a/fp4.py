@@ -17,6 +17,7 @@ from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.targets.fp4_space import OPERANDS, refuse_other_operands
 from jitgen.targets.gemm import Space, refuse_early, refuse_pairs
 from jitgen.targets.protocol import refuse_unless
+from jitgen.targets.sm_90a.boxes import has_list
 from jitgen.targets.sm_90a.rules import MAX_ENTRIES, SMEM_BYTES
 
 BLOCK_BYTES = 4_352
@@ -33,6 +34,13 @@ MIN_STAGES = 4
 
 MIN_WIDTH = 8
 """Rows of a that the narrowest WGMMA takes."""
+
+LISTED_ROWS = 65_536
+"""
+Contiguous rows whose tiles a list has entries for: 512 groups of a block each. Tiles beyond these
+are dealt with those that are padding only, three of four where groups are small. With the list no
+kernel that may be chosen has fewer stages than for ragged rows, whose table takes room as well.
+"""
 
 REGISTERS = 65_536
 """Of an SM."""
@@ -68,7 +76,7 @@ class Fp4Derived:
             tile is multiplied with as few as hold its own.
         early_rows: Up to so many rows of a WGMMA, scales of rows are read ahead of the sums that
             they scale: their way from memory costs short sums a tenth of their time.
-        max_entries: Entries of the table of tile counts.
+        max_entries: Entries of the table of tile counts, or of the list of tiles with rows.
         scale_box: Activation scales that one copy loads.
         scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
     """
@@ -125,7 +133,7 @@ class Fp4Rules:
             is_paired=is_paired,
             narrowest=narrowest(config),
             early_rows=_early_rows(config, is_paired=is_paired),
-            max_entries=0 if config.layout is Layout.CONTIGUOUS else MAX_ENTRIES,
+            max_entries=_entries(config),
             scale_box=_scale_box(config),
             scale_pitch=-(-_scale_box(config) // 32) * 32,
         )
@@ -208,7 +216,8 @@ class Fp4Rules:
         rows = _rows(config) * DEPTH * (2 if config.operands.a_dtype is DType.BF16 else 1)
         scales = -(-_scale_box(config) // 32) * 128
         stage = config.tile.n // 64 * BLOCK_BYTES + rows + scales + 16  # two barriers
-        fixed = 0 if config.layout is Layout.CONTIGUOUS else 4 * (3 * MAX_ENTRIES + 1)
+        words = _entries(config) * (1 if config.layout is Layout.CONTIGUOUS else 3)
+        fixed = 4 * (words + 1) if words else 0
         if config.schedule.split_k > 1:
             fixed += config.tile.n // 64 * (128 * _share_registers(config) * 4 + 16)
         most = (SMEM_BYTES - fixed) // stage
@@ -240,6 +249,13 @@ def narrowest(config: KernelConfig) -> int:
     """
     rows = _rows(config)
     return rows if config.layout is Layout.CONTIGUOUS else max(MIN_WIDTH, rows // 4)
+
+
+def _entries(config: KernelConfig) -> int:
+    """Return the entries of the table of tiles, or of the list of those that have rows."""
+    if config.layout is not Layout.CONTIGUOUS:
+        return MAX_ENTRIES
+    return LISTED_ROWS // config.tile.m if has_list(config) else 0
 
 
 def _threads(config: KernelConfig) -> int:

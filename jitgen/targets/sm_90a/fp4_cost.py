@@ -7,14 +7,15 @@ and multiplying its k-blocks and of its share of memory's rate, and a little of 
 takes the same for one token as for eight; what tokens cost shows in the table, by the rows of the
 WGMMAs, of which a tile takes the narrowest that hold its tokens.
 
-Tiles of contiguous rows are counted with those that are all padding, which cost nothing, and CTA i
-takes the tiles i, i + 132, ...: since padding comes back after a few tiles, some CTAs meet nothing
-else and others none of it, and the call lasts as long as the latter. See `_dealt`.
+Tiles of contiguous rows are counted without those that are padding only, which are not dealt. How
+many rows the last block of a group has is not known when a kernel is chosen: a call takes the mean
+of several numbers.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from jitgen.config import Layout
 from jitgen.config.config import BLayout, DType, ScaleGranularity
@@ -25,6 +26,9 @@ from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.fp4 import BLOCK_BYTES, DEPTH, narrowest
+
+Deal = tuple[tuple[float, float], ...]
+"""Rows that lie together from the start of a tile on, and how often there are so many."""
 
 CALL_US = 8.0
 """What a call takes besides its waves: its launch, the table of tiles, first loads, a last tile."""
@@ -47,10 +51,11 @@ WARPGROUPS = 0.6
 BLOCK128 = 1.05
 """Scales of a that change along K, in parts of a k-block: 1 % of a call of 8 tokens, 8 % of 64."""
 
-LAST_ROWS = 32
+LAST_ROWS = {"alone": (8, 16, 32, 64), "behind others": (16, 48, 80, 112)}
 """
-Rows of a contiguous group's last block, which a call does not know. Choices lose 0.7 % in 39 random
-problems with 4 to 32 of them, 1.3 % with 40 to 64, 4.7 % with whole blocks.
+Rows that a contiguous group's last block may have, all equally likely, for a call does not know
+them: few where it is the group's only block, as in decoding, and any number behind others. So no
+choice is best for one number and bad for all others.
 """
 
 K_BLOCK_US = {
@@ -77,71 +82,80 @@ off on average (root mean square), 6.7 % at most. Two rows of a for each token w
 """
 
 
+class _Call(NamedTuple):
+    """
+    What a call takes if its rows are dealt in one way.
+
+    Attributes:
+        us: Microseconds.
+        tiles: How many have rows.
+        waves: Of tiles.
+        is_slow: Whether its waves wait for products, and not for memory.
+    """
+
+    us: float
+    tiles: float
+    waves: int
+    is_slow: bool
+
+
 def predict(problem: Problem, config: KernelConfig, device: Device, num_sms: int) -> Candidate:
     """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
-    tile, split_k = config.tile, config.schedule.split_k
+    calls = [_call(problem, config, device, num_sms, deal) for deal in _deals(problem)]
+    tiles = sum(call.tiles for call in calls) / len(calls)
+    return Candidate(
+        config=config,
+        # The mean of the logarithms: what counts is by what part one is slower than another.
+        cost=math.prod(call.us for call in calls) ** (1 / len(calls)),
+        padding_ratio=tiles * config.tile.m * config.tile.n / (max(1, problem.m) * problem.n),
+        waves=max(call.waves for call in calls),
+        traffic_bytes=_traffic(problem),
+        limiter="multiply" if calls[-1].is_slow else "stream",
+    )
+
+
+def _call(
+    problem: Problem, config: KernelConfig, device: Device, num_sms: int, deal: Deal
+) -> _Call:
+    split_k = config.schedule.split_k
     slots = max(1, num_sms // split_k)
-    if problem.layout is Layout.CONTIGUOUS:
-        tiles, k_block_us = _dealt(problem, config, slots)
-    else:
-        tiles, k_block_us = _tiles(problem, config)
-    tiles *= -(-problem.n // tile.n)
+    tiles, k_block_us = _tiles(config, deal)
+    tiles *= -(-problem.n // config.tile.n)
     tile_us = -(-problem.k // DEPTH) / split_k * k_block_us + TILE_US
     if split_k > 1:
         tile_us += EXCHANGE_US
     tile_us *= H200.clock_mhz / device.clock_mhz
-    crossing = _traffic(problem)
     rate = DRAM_BYTES_PER_US * device.dram_gbps / H200.dram_gbps
-    stream_us = crossing / tiles / rate
+    stream_us = _traffic(problem) / tiles / rate
     full, rest = divmod(tiles, slots)
-    cost = CALL_US + full * _overlapped(tile_us, slots * stream_us)
+    us = CALL_US + full * _overlapped(tile_us, slots * stream_us)
     if rest:
-        cost += _overlapped(tile_us, rest * stream_us)
+        us += _overlapped(tile_us, rest * stream_us)
     waves = int(full) + (rest > 0)
-    is_slow = waves * tile_us > tiles * stream_us
-    return Candidate(
-        config=config,
-        cost=cost,
-        padding_ratio=tiles * tile.m * tile.n / (max(1, problem.m) * problem.n),
-        waves=waves,
-        traffic_bytes=crossing,
-        limiter="multiply" if is_slow else "stream",
-    )
+    return _Call(us, tiles, waves, is_slow=waves * tile_us > tiles * stream_us)
 
 
-def _tiles(problem: Problem, config: KernelConfig) -> tuple[float, float]:
-    """Return how many tiles along M all groups have, and the mean time of a k-block of them."""
-    each, tokens = sizes(problem), config.tile.m
-    count, us = 0.0, 0.0
-    for rows in each:
+def _deals(problem: Problem) -> tuple[Deal, ...]:
+    """Return deals of rows that are equally likely."""
+    if problem.layout is not Layout.CONTIGUOUS:
+        each = sizes(problem)
+        return (tuple((rows, problem.groups / len(each)) for rows in each),)
+    blocks = max(1, problem.m // GROUP_ALIGNMENT)
+    last = min(problem.groups, blocks)
+    others = (float(GROUP_ALIGNMENT), blocks - last)
+    kind = "alone" if blocks == last else "behind others"
+    return tuple(((float(rows), last), others) for rows in LAST_ROWS[kind])
+
+
+def _tiles(config: KernelConfig, deal: Deal) -> tuple[float, float]:
+    """Return how many tiles along M have rows, and the mean time of a k-block of them."""
+    tokens, count, us = config.tile.m, 0.0, 0.0
+    for rows, times in deal:
         whole, rest = divmod(rows, tokens)
-        count += whole + (rest > 0)
-        us += whole * _k_block_us(config, tokens) + (rest > 0) * _k_block_us(config, rest)
-    return count * problem.groups / len(each), us / count
-
-
-def _dealt(problem: Problem, config: KernelConfig, slots: int) -> tuple[float, float]:
-    """
-    Return how many tiles along M there would be if all CTAs had as many as the busiest, and the
-    mean time of a k-block of those.
-
-    M runs fastest, over strips of `raster` tiles; what a CTA meets of a strip are the tiles whose
-    places have the same rest when divided by what its step and the strip have in common.
-    """
-    tokens, blocks = config.tile.m, max(1, problem.m // GROUP_ALIGNMENT)
-    of_block = -(-GROUP_ALIGNMENT // tokens)
-    shares = math.gcd(slots, min(config.schedule.raster, blocks * of_block))
-    period = math.lcm(shares, of_block)
-    last = min(problem.groups, blocks) / blocks
-    count, us = [0.0] * shares, [0.0] * shares
-    for place in range(period):
-        first = place % of_block * tokens
-        for rows, part in ((LAST_ROWS, last), (GROUP_ALIGNMENT, 1 - last)):
-            if part and rows > first:
-                count[place % shares] += part
-                us[place % shares] += part * _k_block_us(config, min(tokens, rows - first))
-    busiest = max(range(shares), key=us.__getitem__)
-    return count[busiest] * shares / period * blocks * of_block, us[busiest] / count[busiest]
+        count += times * (whole + (rest > 0))
+        us += times * whole * _k_block_us(config, tokens)
+        us += times * (rest > 0) * _k_block_us(config, rest)
+    return count, us / count
 
 
 def _k_block_us(config: KernelConfig, tokens: float) -> float:
