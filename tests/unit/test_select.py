@@ -181,8 +181,11 @@ def _lost(name: str, problems: set[Any] | None = None) -> list[float]:
 
 
 def test_the_model_chooses_well_where_it_was_measured() -> None:
-    """Over the public suite: within 3 % of the best on average, never more than 13 % off:
-    the constants are older than the deals of ragged and masked tiles, which the table knows."""
+    """
+    Over the public suite: within 3 % of the best on average, never more than 13 % off.
+
+    The constants are older than the deals of ragged and masked tiles, which the table knows.
+    """
     lost = _lost("NVIDIA H200", {bucket(case.problem, Arch.SM_90A) for case in cases.load()})
 
     assert len(lost) > 30
