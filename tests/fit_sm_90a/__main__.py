@@ -6,7 +6,8 @@ the time of every candidate, and its survey in ``tests/surveys``, which `jitgen 
     python -m tests.fit_sm_90a "NVIDIA H200" fp8        # or bf16
 
 It prints the constants for `jitgen/targets/sm_90a/devices.py`, and what choices lose to the best
-candidate: before, after, and on records that a fit has not seen (four parts, each left out once).
+candidate: before, after, on records that a fit has not seen (four parts, each left out once), and
+in surveys that no fit sees.
 Every fit begins with constants that know nothing of any tile but its size.
 """
 
@@ -24,7 +25,7 @@ from jitgen.targets.protocol import Device
 from jitgen.targets.sm_90a import cost
 from jitgen.targets.sm_90a.devices import DEVICES, Fit, Speed, fit_of
 from jitgen.tuning.choice import bucket
-from tests.fit_sm_90a.data import Measured, measured
+from tests.fit_sm_90a.data import Measured, measured, unseen
 from tests.fit_sm_90a.fitting import first, fitted
 from tests.fit_sm_90a.points import COMMON, key_of
 
@@ -59,9 +60,13 @@ def main(name: str, types: str = "fp8", *, tell: Callable[[str], object] = print
     keys = {key_of(config) for each in data for config, _ in each.times}
     start = first(_plain(now, device), sorted(keys))
 
-    def say(what: str, fit_for: Callable[[Measured], Fit]) -> None:
-        for source, is_survey in (("table", False), ("survey", True)):
-            part = [each for each in data if each.is_survey == is_survey]
+    def say(what: str, fit_for: Callable[[Measured], Fit], *, others: bool = True) -> None:
+        sources = {
+            "table": [each for each in data if not each.is_survey],
+            "surveys": [each for each in data if each.is_survey],
+            "surveys of no fit": unseen(device, types) if others else [],
+        }
+        for source, part in sources.items():
             lost = [regret(each, fit_for(each), device.num_sms) for each in part]
             if lost:
                 tell(
@@ -73,12 +78,12 @@ def main(name: str, types: str = "fp8", *, tell: Callable[[str], object] = print
     fit = fitted(data, start, device.num_sms)
     say("after", lambda _: fit)
     random.Random(0).shuffle(data)
-    unseen: dict[int, Fit] = {}
+    left_out: dict[int, Fit] = {}
     for part in range(PARTS):
         rest = [each for place, each in enumerate(data) if place % PARTS != part]
         one = fitted(rest, start, device.num_sms)
-        unseen |= {id(each): one for each in data[part::PARTS]}
-    say("unseen", lambda each: unseen[id(each)])
+        left_out |= {id(each): one for each in data[part::PARTS]}
+    say("left out", lambda each: left_out[id(each)], others=False)
     for field in COMMON:
         tell(f"{field}={getattr(fit, field):.4g},")
     for key, each in sorted(fit.speeds.items()):

@@ -19,6 +19,9 @@ from jitgen.tuning.search.trials import row_counts
 
 SURVEYS = Path(__file__).parents[1] / "surveys"
 
+UNSEEN = ("h200-random-5", "h200-skewed-300", "h100-80gb-hbm3-random-4")
+"""Surveys that no constant is fitted to: what is lost there is what is lost elsewhere."""
+
 
 @frozen
 class Measured:
@@ -53,21 +56,30 @@ TYPES = {"fp8": (DType.E4M3, ScaleGranularity.BLOCK128), "bf16": (DType.BF16, No
 
 
 def measured(device: Device, types: str) -> list[Measured]:
-    """Return what is known of operands of `types` on `device`."""
-    found = [
+    """Return what operands of `types` are fitted to on `device`."""
+    table = [
         _measured(record.problem, row_counts(record.problem), record.times_us)
         for record in known.shipped(Arch.SM_90A, device.name).values()
         if _has(record.problem, types)
     ]
+    return table + _surveyed(device, types, is_unseen=False)
+
+
+def unseen(device: Device, types: str) -> list[Measured]:
+    """Return what fits of `types` are judged by on `device`, and do not look at."""
+    return _surveyed(device, types, is_unseen=True)
+
+
+def _surveyed(device: Device, types: str, *, is_unseen: bool) -> list[Measured]:
     slug = file_of(Arch.SM_90A, device.name).stem
-    surveys = (ChoiceReport.read(path) for path in sorted(SURVEYS.glob(f"{slug}-*.json")))
-    found += [
+    paths = sorted(SURVEYS.glob(f"{slug}-*.json"))
+    return [
         _measured(each.case.asked, each.case.row_counts, each.times_us, is_survey=True)
-        for report in surveys
-        for each in report.found
+        for path in paths
+        if path.stem.endswith(UNSEEN) == is_unseen
+        for each in ChoiceReport.read(path).found
         if _has(each.case.problem, types)
     ]
-    return found
 
 
 def _measured(

@@ -23,8 +23,8 @@ from tests.fit_sm_90a.points import Constants, Points, key_of
 
 @pytest.fixture(scope="module")
 def data() -> list[Measured]:
-    """Return each eighth problem of table and surveys."""
-    return measured(H200, "fp8")[::8]
+    """Return each seventh problem of table and surveys."""
+    return measured(H200, "fp8")[::7]
 
 
 def test_predictions_of_many_are_those_of_each(data: list[Measured]) -> None:
@@ -101,18 +101,12 @@ def test_slopes_are_those_of_what_is_minimised(data: list[Measured]) -> None:
 def test_choices_are_good_in_surveys(family: str) -> None:
     """
     Of all sizes, types and rows, a fifth of which no fit has seen: 2 to 3 % lost on average, seldom
-    more than 8 %.
-
-    Contiguous rows beside MXFP4 weights are left out: what was timed are kernels that dealt tiles
-    without rows, too.
+    more than 8 %: twice as often beside MXFP4 weights, of whose contiguous rows a call knows least.
     """
     lost, unknown = [], 0
     for path in sorted(SURVEYS.glob(f"nvidia-h200-{family}-*.json")):
         for each in ChoiceReport.read(path).found:
-            asked = each.case.asked
-            if asked.layout is Layout.CONTIGUOUS and asked.b_layout.is_prepared:
-                continue
-            name = select(asked, Arch.SM_90A, device=H200.name).config.name("sm_90a")
+            name = select(each.case.asked, Arch.SM_90A, device=H200.name).config.name("sm_90a")
             if name in each.times_us:
                 lost.append(each.times_us[name] / each.times_us[each.best] - 1)
             else:  # a candidate since
@@ -120,5 +114,5 @@ def test_choices_are_good_in_surveys(family: str) -> None:
 
     assert len(lost) >= 80
     assert unknown <= len(lost) / 100
-    assert sum(lost) / len(lost) < (0.028 if family == "skewed" else 0.022)
-    assert sum(each > 0.08 for each in lost) < len(lost) / (16 if family == "skewed" else 13)
+    assert sum(lost) / len(lost) < (0.019 if family == "skewed" else 0.027)
+    assert sum(each > 0.08 for each in lost) < len(lost) / (16 if family == "skewed" else 10)
