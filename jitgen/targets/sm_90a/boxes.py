@@ -67,11 +67,17 @@ def waves(tile_m: int) -> int:
 
 def part_m(config: KernelConfig) -> int:
     """
-    Return the rows of a that one copy loads where a group does not fill its tile.
+    Return the rows of a that one copy loads where a group does not fill its tile; 0 where tiles are
+    loaded whole.
 
     Groups of decoding have a few rows, of which 64 would be loaded; elsewhere one block of 64 is
-    what a warpgroup can leave out.
+    what a warpgroup can leave out. Contiguous groups fill all blocks of 128 rows but their last,
+    and asking for each k-block costs 2 to 4 % of a call whose blocks are full: only kernels that
+    stream weights have parts, for groups of one block, half of which is often padding.
     """
+    if config.layout is Layout.CONTIGUOUS:
+        has_halves = config.tile.m == GROUP_ALIGNMENT and config.cluster.m == 1
+        return 64 if has_halves and config.schedule.stream_b else 0
     return 16 if config.tile.m == 64 else 64
 
 

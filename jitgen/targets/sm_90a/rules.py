@@ -152,7 +152,6 @@ class Sm90Rules:
         acc_registers = self._accumulators(config)
         num_ab_stage, used_bytes = self._stages(config)
         max_entries, list_bytes = self._entries(config, SMEM_BYTES - used_bytes)
-        has_table = config.layout is not Layout.CONTIGUOUS
         has_blocks = config.operands.scale_granularity is ScaleGranularity.BLOCK128
         return Sm90Derived(
             math_warpgroups=math_warpgroups,
@@ -163,7 +162,7 @@ class Sm90Rules:
             acc_registers=acc_registers,
             load_registers=registers.load,
             math_registers=registers.math,
-            part_m=boxes.part_m(config) if has_table else 0,
+            part_m=boxes.part_m(config),
             short_m=boxes.short_m(config),
             out_n=boxes.out_n(config),
             epilogue_n=boxes.epilogue_n(boxes.out_n(config), config.operands.out_dtype),
