@@ -25,7 +25,7 @@ from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
 from jitgen.verify import device
 from tests import needs
-from tests.compile.test_invariance import BLOCK128, PLAIN, PREPARED
+from tests.compile.test_invariance import BLOCK128, PLAIN
 from tests.invariance import Pool, allowed, departing, draws, mistakes
 
 pytestmark = [
@@ -75,7 +75,6 @@ SWEEPS = {
     "block128": DEEP,
     "block128-f32": Sweep(types=BLOCK128, n=264, k=288, batches=50),
     "bf16": Sweep(types=replace(PLAIN, out_dtype=DType.BF16), n=264, k=288, batches=50),
-    "folded1": Sweep(types=PREPARED[1], n=264, k=288, batches=50),
 }
 
 
