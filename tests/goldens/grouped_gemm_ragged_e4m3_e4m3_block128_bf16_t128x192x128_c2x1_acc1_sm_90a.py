@@ -92,9 +92,9 @@ SCALE_VALUES = 4  # weight scales stored per k-block, one for each SCALE_COLUMNS
 SCALE_BOX = 132  # a_scales that one copy loads: those of the rows of one wave
 SCALE_PITCH = 160  # the same, rounded up so that copies start at whole 128 bytes
 CLUSTER_TILE_N = TILE_N * CLUSTER_M * CLUSTER_N  # columns that a cluster takes at once
+MAX_ENTRIES = 512  # of the table of tiles; more groups than that share them
 PART_M = 64  # rows of a that one copy loads where a tile is not full
 A_PARTS = TILE_M // PART_M
-MAX_ENTRIES = 512  # of the table of tiles; more groups than that share them
 
 CLUSTER_SIZE = CLUSTER_M * CLUSTER_N * SPLIT_K
 WAVE_M = 64 * MATH_WARPGROUPS  # rows that all math warpgroups take in one wave

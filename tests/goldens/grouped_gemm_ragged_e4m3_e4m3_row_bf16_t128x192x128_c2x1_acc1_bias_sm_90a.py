@@ -88,9 +88,9 @@ NUM_STAGES = 4
 OUT_N = 192  # columns of a tile that one CTA stores
 EPILOGUE_N = 64  # columns of one store box: as many as a swizzle spans
 CLUSTER_TILE_N = TILE_N * CLUSTER_M * CLUSTER_N  # columns that a cluster takes at once
+MAX_ENTRIES = 512  # of the table of tiles; more groups than that share them
 PART_M = 64  # rows of a that one copy loads where a tile is not full
 A_PARTS = TILE_M // PART_M
-MAX_ENTRIES = 512  # of the table of tiles; more groups than that share them
 
 CLUSTER_SIZE = CLUSTER_M * CLUSTER_N * SPLIT_K
 WAVE_M = 64 * MATH_WARPGROUPS  # rows that all math warpgroups take in one wave
