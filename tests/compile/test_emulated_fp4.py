@@ -27,6 +27,7 @@ PROBLEMS = {
     "many groups": Sizes(rows=MANY_GROUPS, n=8, k=32, num_sms=2),
     "more tiles than a strip has": Sizes(rows=(0, 11 * TILE + 3, 2), n=264, k=160, num_sms=3),
     "nothing but an end": Sizes(rows=(0, 0, 3), n=8, k=32, num_sms=4),
+    "one group": Sizes(rows=(TILE + 1,), n=8, k=32, num_sms=2),
     "no rows": Sizes(rows=(0, 0), n=136, k=128, num_sms=2),
 }
 KINDS = {

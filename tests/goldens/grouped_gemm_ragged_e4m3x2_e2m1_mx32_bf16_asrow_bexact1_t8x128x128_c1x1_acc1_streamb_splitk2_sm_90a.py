@@ -229,45 +229,54 @@ class Order(NamedTuple):
 
 
 @cute.jit
-def fill_tile_table(groups, num_rows, first_tile, height):
+def fill_tables(groups, num_rows, tables):
     """
-    Fill the table of tiles of `height` rows: the threads count those of an entry each, one warp
-    adds them up.
+    Fill the tables: the threads count the tiles of an entry each, one warp adds them up.
 
     An entry is a group; where there are more groups than entries, it is as many as make do. Return
     the entries, and the groups of each.
+
+    Every lane of that warp takes as many steps, with few values at hand: where ptxas does not see
+    that warps stay together, k-blocks take more instructions, and whatever lives through here has
+    to fit into the registers of the load warp.
     """
     thread, _, _ = cute.arch.thread_idx()
+    first_tile, first_row, end_row = tables
     num_groups = cute.size(groups)
     groups_per_entry = cutlass.max(cute.ceil_div(num_groups, MAX_ENTRIES), 1)
     num_entries = cute.ceil_div(num_groups, groups_per_entry)
     if thread == 0:
         first_tile[0] = 0
     for entry in cutlass.range(thread, num_entries, THREADS, unroll=1):
-        count = Int32(0)
         first = entry * groups_per_entry
+        start, end = rows_of(groups, first, num_rows)
+        first_row[entry] = start
+        end_row[entry] = end
+        count = (end - start + (TILE_M - 1)) // TILE_M
         for group in cutlass.range(
-            first, cutlass.min(first + groups_per_entry, num_groups), unroll=1
+            first + 1, cutlass.min(first + groups_per_entry, num_groups), unroll=1
         ):
             start, end = rows_of(groups, group, num_rows)
-            count += (end - start + (height - 1)) // height
+            count += (end - start + (TILE_M - 1)) // TILE_M
         first_tile[entry + 1] = count
     cute.arch.sync_threads()
     if thread < 32:  # each lane has as many entries, which follow each other
         each = cute.ceil_div(num_entries, 32)
-        first = cutlass.min(thread * each, num_entries)
-        last = cutlass.min(first + each, num_entries)
-        count = Int32(0)
-        for entry in cutlass.range(first, last, unroll=4):
-            count += first_tile[entry + 1]
-        before = count
-        for distance in (1, 2, 4, 8, 16):
+        before = Int32(0)
+        for i in cutlass.range(each, unroll=1):
+            entry = thread * each + i
+            before += first_tile[entry + 1] if entry < num_entries else 0
+        for level in cutlass.range(5, unroll=1):
+            distance = 1 << level
             left = cute.arch.shuffle_sync(before, cutlass.max(thread - distance, 0))
             before += left if thread >= distance else 0
-        before -= count
-        for entry in cutlass.range(first, last, unroll=1):
-            before += first_tile[entry + 1]
-            first_tile[entry + 1] = before
+        left = cute.arch.shuffle_sync(before, cutlass.max(thread - 1, 0))
+        before = left if thread > 0 else 0
+        for i in cutlass.range(each, unroll=1):
+            entry = thread * each + i
+            if entry < num_entries:
+                before += first_tile[entry + 1]
+                first_tile[entry + 1] = before
     cute.arch.sync_threads()
     return num_entries, groups_per_entry
 
@@ -275,18 +284,11 @@ def fill_tile_table(groups, num_rows, first_tile, height):
 @cute.jit
 def make_order(groups, storage, b, num_rows):
     """Return the order of tiles, and how many there are along M."""
-    thread, _, _ = cute.arch.thread_idx()
+    first_tile = storage.first_tile.get_tensor(cute.make_layout(MAX_ENTRIES + 1))
     first_row = storage.first_row.get_tensor(cute.make_layout(MAX_ENTRIES))
     end_row = storage.end_row.get_tensor(cute.make_layout(MAX_ENTRIES))
-    num_groups = cute.size(groups)
-    groups_per_entry = cutlass.max(cute.ceil_div(num_groups, MAX_ENTRIES), 1)
-    num_entries = cute.ceil_div(num_groups, groups_per_entry)
-    for entry in cutlass.range(thread, num_entries, THREADS, unroll=1):
-        start, end = rows_of(groups, entry * groups_per_entry, num_rows)
-        first_row[entry] = start
-        end_row[entry] = end
-    first_tile = storage.first_tile.get_tensor(cute.make_layout(MAX_ENTRIES + 1))
-    num_entries, groups_per_entry = fill_tile_table(groups, num_rows, first_tile, TILE_M)
+    tables = (first_tile, first_row, end_row)
+    num_entries, groups_per_entry = fill_tables(groups, num_rows, tables)
     order = Order(first_tile, first_row, end_row, num_entries, groups_per_entry)
     return order, first_tile[num_entries]
 
