@@ -92,8 +92,6 @@ SCALE_BOX = 64  # a_scales that one copy loads: those of the rows of one wave
 SCALE_PITCH = 64  # the same, rounded up so that copies start at whole 128 bytes
 CLUSTER_TILE_N = TILE_N * CLUSTER_M * CLUSTER_N  # columns that a cluster takes at once
 MAX_ENTRIES = 512  # of the table of tiles; more groups than that share them
-PART_M = 16  # rows of a that one copy loads where a tile is not full
-A_PARTS = TILE_M // PART_M
 
 CLUSTER_SIZE = CLUSTER_M * CLUSTER_N * SPLIT_K
 WAVE_M = 64 * MATH_WARPGROUPS  # rows that all math warpgroups take in one wave
@@ -102,6 +100,10 @@ OUT_VECTOR = 128 // OUT_DTYPE.width  # and of out
 MMA_K = 2 * AB_VECTOR
 ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + WAVES * SCALE_BOX * 4
+
+
+PART_M = 16  # rows of a that one copy loads where a tile is not full
+A_PARTS = TILE_M // PART_M
 
 
 SHORT_M = 8  # rows of a tile that has boxes of its own
