@@ -54,6 +54,7 @@ PAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "docs/benchmarks.md",
             "docs/hopper.md",
+            "docs/hopper-h100.md",
             "docs/mxfp4-hopper.md",
             "docs/blackwell.md",
             "docs/blackwell-rtx.md",
