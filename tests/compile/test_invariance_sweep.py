@@ -122,7 +122,7 @@ EDITS = {
         f"k = (cutlass.min(first + slot, last_k) + {SHIFT}) % (last_k + 1)"
     ),
 }
-"""Tiles below row 192 of the batch begin with their second k-block and end with their first."""
+"""Tiles from row 192 of the batch on begin with their second k-block and end with their first."""
 
 
 @pytest.mark.parametrize(("most", "is_found"), [(12, False), (MOST_ROWS, True)])

@@ -101,8 +101,6 @@ STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + WAVES * SCALE_BOX * 4
 
 PART_M = 16  # rows of a that one copy loads where a tile is not full
 A_PARTS = TILE_M // PART_M
-
-
 SHORT_M = 8  # rows of a tile that has boxes of its own
 SHORT_SCALE_BOX = 12  # a_scales that one copy loads of it
 SHORT_BYTES = (SHORT_M + TILE_N) * ROW_BYTES + SHORT_SCALE_BOX * 4

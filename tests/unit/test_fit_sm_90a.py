@@ -100,19 +100,24 @@ def test_slopes_are_those_of_what_is_minimised(data: list[Measured]) -> None:
 @pytest.mark.parametrize("family", ["random", "skewed"])
 def test_choices_are_good_in_surveys(family: str) -> None:
     """
-    Of all sizes, types and rows, a fifth of which no fit has seen: 2 to 3 % lost on average, seldom
-    more than 8 %: twice as often beside MXFP4 weights, of whose contiguous rows a call knows least.
+    Of all sizes, types and rows, some of which no fit has seen: 2 to 3 % lost on average, seldom
+    more than 8 %. Beside MXFP4 weights a call knows too little of contiguous rows: five times that.
     """
-    lost, unknown = [], 0
+    lost, blind, unknown = [], [], 0
     for path in sorted(SURVEYS.glob(f"nvidia-h200-{family}-*.json")):
         for each in ChoiceReport.read(path).found:
-            name = select(each.case.asked, Arch.SM_90A, device=H200.name).config.name("sm_90a")
+            asked = each.case.asked
+            name = select(asked, Arch.SM_90A, device=H200.name).config.name("sm_90a")
+            is_blind = asked.layout is Layout.CONTIGUOUS and asked.b_layout.is_prepared
             if name in each.times_us:
-                lost.append(each.times_us[name] / each.times_us[each.best] - 1)
+                part = blind if is_blind else lost
+                part.append(each.times_us[name] / each.times_us[each.best] - 1)
             else:  # a candidate since
                 unknown += 1
 
     assert len(lost) >= 80
     assert unknown <= len(lost) / 100
-    assert sum(lost) / len(lost) < (0.019 if family == "skewed" else 0.027)
-    assert sum(each > 0.08 for each in lost) < len(lost) / (16 if family == "skewed" else 10)
+    assert sum(lost) / len(lost) < (0.019 if family == "skewed" else 0.022)
+    assert sum(each > 0.08 for each in lost) < len(lost) / (16 if family == "skewed" else 13)
+    assert len(blind) >= (0 if family == "skewed" else 50)
+    assert sum(blind) <= 0.11 * len(blind)
