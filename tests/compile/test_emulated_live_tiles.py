@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Contiguous kernels with tiles of fewer than 128 rows on an emulated GPU: only tiles with rows are
-dealt.
+dealt; and kernels for MXFP4 weights multiply no more of a tile than reaches to its last row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import torch
 
 import jitgen
 from jitgen.codegen.render import render
-from jitgen.config import Arch
+from jitgen.config import Arch, BLayout
+from jitgen.emulator import Run
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Schedule, Tile
 from jitgen.ops.grouped_gemm.samples import Solved
 from jitgen.targets.legality import require
@@ -154,14 +155,19 @@ def test_more_tiles_than_the_list_has_entries(rows: slice) -> None:
     verify_exact(case, run(FULL, case))
 
 
-def dealt(config: KernelConfig, case: Solved) -> int:
-    """Return how much was done to find tiles: as much for each that is dealt."""
+def emulated(config: KernelConfig, case: Solved) -> Run:
+    """Return what was executed; the result is right."""
     artifact = compiled(render(config, Arch.SM_90A))
     report = emulate(artifact, *case.tensors, NUM_SMS, modes="eager", num_sms=NUM_SMS)
 
     assert report.is_clean
     assert case.wrong() == 0
-    return report.runs[0].warp_instructions["raster"]
+    return report.runs[0]
+
+
+def dealt(config: KernelConfig, case: Solved) -> int:
+    """Return how much was done to find tiles: as much for each that is dealt."""
+    return emulated(config, case).warp_instructions["raster"]
 
 
 def test_tiles_of_padding_are_not_dealt() -> None:
@@ -183,3 +189,43 @@ def test_short_tiles_of_padding_are_not_dealt(tokens: int) -> None:
     whole = thinned(config, 1, slice(128))
 
     assert dealt(config, some) == dealt(config, others) == dealt(config, whole)
+
+
+OF_FOLDED = replace(prepared(1).operands, b_layout=BLayout.FOLDED1)
+TALL = [
+    pytest.param(prepared(32), id="32"),
+    pytest.param(
+        prepared(128, operands=OF_FOLDED, tile=Tile(m=128, n=192, k=128)),
+        id="128",
+        marks=pytest.mark.nightly,
+    ),
+]
+
+
+@pytest.mark.parametrize("config", TALL)
+@pytest.mark.parametrize(
+    ("first", "end", "step", "width"),
+    [
+        (0, 1, 1, 1),
+        (0, 8, 1, 1),
+        (3, 8, 4, 1),
+        (0, 9, 1, 2),
+        (15, 16, 1, 2),
+        (0, 17, 8, 4),
+        (31, 32, 1, 4),
+    ],
+)
+def test_tiles_are_multiplied_up_to_their_last_row(
+    config: KernelConfig, first: int, end: int, step: int, width: int
+) -> None:
+    """
+    With a quarter, a half or all of a tile's rows, whatever padding is among those; behind these it
+    used to be multiplied, too. Rows are of the first tile of each block, in parts of 32.
+    """
+    part = config.tile.m // 32
+    case = thinned(config, 3, [row * part for row in range(first, end, step)])
+    last = thinned(config, 3, [config.tile.m - 1])
+    found, whole = emulated(config, case), emulated(config, last)
+
+    assert found.counts["matrix_instructions"] == whole.counts["matrix_instructions"]
+    assert found.warp_instructions["promote"] * 4 == whole.warp_instructions["promote"] * width

@@ -82,7 +82,7 @@ THREADS = 640
 LOAD_REGISTERS = 24
 MATH_REGISTERS = 112
 NUM_STAGES = 8
-NARROWEST = 64  # rows of a that a WGMMA takes where a tile has no more
+NARROWEST = 16  # rows of a that a WGMMA takes where a tile has no more
 EARLY_ROWS = 0  # of a WGMMA, up to which factors of sums are read ahead of these
 SCALE_BOX = 64  # a_scales that one copy loads
 SCALE_PITCH = 64  # the same, rounded up so that copies start at whole 128 bytes
@@ -290,21 +290,31 @@ def ranks_of(rank):
 @cute.jit
 def find_tile(schedule, index):
     """
-    Return tile `index`; it is not valid where all is padding. Takes a warp.
+    Return tile `index`, with the end of its last row that is not padding; it is not valid where all
+    is. Takes a warp.
 
     M runs fastest, over RASTER tiles, so that CTAs at work at the same time share weights.
     """
     tile_m, tile_n = raster(index, schedule.order.tiles_m, schedule.tiles_n)
     tile_m = tile_at(schedule.order, tile_m)
     row, group = tile_m * TILE_M, Int32(-1)
-    lane = cute.arch.lane_idx() % min(TILE_M, 32)
-    for i in cutlass.range_constexpr((TILE_M + 31) // 32):
-        value = schedule.groups[cutlass.min(row + i * 32 + lane, schedule.num_rows - 1)]
-        group = cutlass.max(group, value if value < schedule.order.num_groups else -1)
+    width = min(TILE_M, 32)  # lanes that look at rows of their own
+    lane = cute.arch.lane_idx() % width
+    starts = [row + i * width for i in range(TILE_M // width)]
+    last_row = schedule.num_rows - 1
+    owners = [schedule.groups[cutlass.min(start + lane, last_row)] for start in starts]
+    for owner in owners:
+        group = cutlass.max(group, owner if owner < schedule.order.num_groups else -1)
     for distance in (16, 8, 4, 2, 1):
         group = cutlass.max(group, cute.arch.shuffle_sync(group, cute.arch.lane_idx() ^ distance))
     group = cute.arch.make_warp_uniform(group)
-    return WorkTile(row, tile_n, group, live_end=schedule.num_rows, is_valid=group >= 0)
+    live_end = row
+    for start, owner in zip(starts, owners, strict=True):
+        is_own = (owner == group) & (start + lane <= last_row)
+        lanes = cute.arch.vote_ballot_sync(is_own)  # those beyond width as the ones before
+        end = start + width - cute.arch.clz(lanes).to(Int32)
+        live_end = end if lanes != 0 else live_end
+    return WorkTile(row, tile_n, group, live_end=live_end, is_valid=group >= 0)
 
 
 @cute.jit

@@ -242,13 +242,8 @@ def _rows(config: KernelConfig) -> int:
 
 
 def narrowest(config: KernelConfig) -> int:
-    """
-    Return the fewest rows of a that a WGMMA takes.
-
-    Groups that start at multiples of 128 rows fill their tiles, as far as anybody can tell.
-    """
-    rows = _rows(config)
-    return rows if config.layout is Layout.CONTIGUOUS else max(MIN_WIDTH, rows // 4)
+    """Return the fewest rows of a that a WGMMA takes."""
+    return max(MIN_WIDTH, _rows(config) // 4)
 
 
 def _entries(config: KernelConfig) -> int:

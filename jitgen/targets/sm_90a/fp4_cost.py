@@ -7,9 +7,9 @@ and multiplying its k-blocks and of its share of memory's rate, and a little of 
 takes the same for one token as for eight; what tokens cost shows in the table, by the rows of the
 WGMMAs, of which a tile takes the narrowest that hold its tokens.
 
-Tiles of contiguous rows are counted without those that are padding only, which are not dealt. How
-many rows the last block of a group has is not known when a kernel is chosen: a call takes the mean
-of several numbers.
+Tiles of contiguous rows are counted without those that are padding only, which are not dealt, and
+the last of a group as narrow as its rows, if padding comes behind these. How many rows the last
+block of a group has is not known when a kernel is chosen: a call takes the mean of several numbers.
 """
 
 from __future__ import annotations
