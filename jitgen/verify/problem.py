@@ -88,7 +88,9 @@ class Sizes:
         if types.b_layout.is_prepared:
             tail = PREPARED_N
         sms = _NUM_CLUSTERS * cluster.size * split_k
-        half = [tile.m // 2] if getattr(derived, "narrowest", 0) else []
+        # samples put a row of padding ahead of the last contiguous one
+        half_m = tile.m // 2 - (config.layout is Layout.CONTIGUOUS)
+        half = [half_m] if getattr(derived, "narrowest", 0) else []
         wide = cls(
             rows=(3, 0, height - 1, *[0] * WARP, *half, height + 1),
             n=tile.n * cluster.n + tail,

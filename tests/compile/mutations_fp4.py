@@ -60,13 +60,13 @@ LOADS = (
         "nobody waits until a stage is empty",
         drop(f"({WAIT})...expect_tx"),
         "race",
-        "load_tiles",
+        "load_rows",
     ),
     _exact(
         "nobody waits until weights are there",
         drop(f"({WAIT})...ld.shared.v4"),
         "deadlock",
-        "load_tiles",
+        "open_stage",
     ),
 )
 

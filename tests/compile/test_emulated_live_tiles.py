@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Contiguous kernels with tiles of fewer than 128 rows on an emulated GPU: only tiles with rows are
-dealt.
+dealt. Kernels for MXFP4 weights load and multiply no more of one than reaches to its last row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 
 import jitgen
 from jitgen.codegen.render import render
-from jitgen.config import Arch
+from jitgen.config import Arch, BLayout
+from jitgen.emulator import Run
 from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Schedule, Tile
 from jitgen.ops.grouped_gemm.samples import Solved
 from jitgen.targets.legality import require
@@ -72,9 +74,11 @@ def emulated_gpu(shared_cache: None) -> Iterator[None]:
         yield
 
 
-def thinned(config: KernelConfig, groups: int, rows: slice | list[int], n: int = 40) -> Solved:
+def thinned(
+    config: KernelConfig, groups: int, rows: slice | list[int], n: int = 40, k: int = 0
+) -> Solved:
     """Return a problem with a block of 128 rows for each group, of which these are left."""
-    k = 32 if config.operands.b_layout.is_prepared else 16
+    k = k or (32 if config.operands.b_layout.is_prepared else 16)
     case = make_for(config, [128] * groups, n, k, is_exact=True)
     left = torch.full((128,), False)
     left[rows] = True
@@ -154,14 +158,19 @@ def test_more_tiles_than_the_list_has_entries(rows: slice) -> None:
     verify_exact(case, run(FULL, case))
 
 
-def dealt(config: KernelConfig, case: Solved) -> int:
-    """Return how much was done to find tiles: as much for each that is dealt."""
+def emulated(config: KernelConfig, case: Solved) -> Run:
+    """Return what was executed; the result is right."""
     artifact = compiled(render(config, Arch.SM_90A))
     report = emulate(artifact, *case.tensors, NUM_SMS, modes="eager", num_sms=NUM_SMS)
 
     assert report.is_clean
     assert case.wrong() == 0
-    return report.runs[0].warp_instructions["raster"]
+    return report.runs[0]
+
+
+def dealt(config: KernelConfig, case: Solved) -> int:
+    """Return how much was done to find tiles: as much for each that is dealt."""
+    return emulated(config, case).warp_instructions["raster"]
 
 
 def test_tiles_of_padding_are_not_dealt() -> None:
@@ -183,3 +192,63 @@ def test_short_tiles_of_padding_are_not_dealt(tokens: int) -> None:
     whole = thinned(config, 1, slice(128))
 
     assert dealt(config, some) == dealt(config, others) == dealt(config, whole)
+
+
+def beside(
+    a_dtype: str, a_scales: str, b_layout: str, m: int, n: int, **changes: object
+) -> KernelConfig:
+    """Return a kernel for MXFP4 weights of these types with tiles of m x n."""
+    types = replace(
+        SHORT.operands, a_dtype=a_dtype, a_scale_granularity=a_scales, b_layout=b_layout
+    )
+    return prepared(m, operands=types, tile=Tile(m=m, n=n, k=128), **changes)
+
+
+TALL = {
+    "exact": prepared(32),
+    "pairs": beside("e4m3x2", "row", "exact1", 16, 256),
+    "folded": beside("e4m3", "row", "folded1", 128, 192),
+    "blocks, split K": beside("e4m3", "block128", "folded1", 32, 128, schedule=Schedule(split_k=2)),
+    "wide": beside("bf16", "none", "wide1", 64, 128),
+}
+"""Kernels with three widths of WGMMAs."""
+PLACES = {
+    "0": (1, slice(0, 1)),
+    "0-7": (1, slice(0, 8)),
+    "3, 7": (1, [3, 7]),
+    "0-8": (2, slice(0, 9)),
+    "1, 15": (2, [1, 15]),
+    "0, 16": (4, [0, 16]),
+    "31": (4, [31]),
+}
+"""Rows of a tile, in 32nds of it, and how many quarters reach to the last one."""
+OFTEN = {("exact", "0-7"), ("exact", "1, 15"), ("wide", "3, 7")}
+"""For every push."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        pytest.param(*each, id="-".join(each), marks=() if each in OFTEN else pytest.mark.nightly)
+        for each in product(TALL, PLACES)
+    ],
+)
+def test_no_more_is_loaded_and_multiplied_than_reaches_to_the_last_row(
+    kind: str, place: str
+) -> None:
+    """
+    A quarter, a half or all of a tile, whatever padding is among its rows; behind the last one it
+    used to be loaded and multiplied, too.
+    """
+    config, (quarters, places) = TALL[kind], PLACES[place]
+    rows = (torch.arange(32)[places] * config.tile.m // 32).unique().tolist()
+    last = thinned(config, 3, [config.tile.m - 1], k=416)
+    found, whole = emulated(config, thinned(config, 3, rows, k=416)), emulated(config, last)
+    missing = (4 - quarters) * config.tile.m // 4 * config.operands.a_dtype.bits // 8
+    loads = 3 * 4 * 128  # of three tiles and four k-blocks, each 128 deep
+
+    assert found.counts["matrix_instructions"] == whole.counts["matrix_instructions"]
+    assert found.counts["bulk_load_bytes"] == whole.counts["bulk_load_bytes"] - loads * missing
+    if config.operands.b_layout is not BLayout.WIDE1:  # which has no sums to promote
+        part = found.warp_instructions["promote"] / whole.warp_instructions["promote"]
+        assert part == pytest.approx(quarters / 4, rel=0.05)

@@ -11,6 +11,7 @@ from jitgen.verify.problem import Sizes
 from tests import needs
 from tests.compile.mutations import Mutation
 from tests.compile.mutations_fp4 import PREPARED
+from tests.compile.mutations_live_rows import LIVE_ROWS
 from tests.compile.mutations_live_tiles import LIVE_TILES
 from tests.compile.programs import Programs, assert_found
 
@@ -23,6 +24,10 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
     "exact": (_NAME.format("e4m3_e2m1_mx32_bf16_asblock128_bexact1"), _SIZES),
     "wide": (_NAME.format("bf16_e2m1_mx32_bf16_asnone_bwide1"), _SIZES),
     "folded": (_NAME.format("e4m3_e2m1_mx32_bf16_asrow_bfolded1"), _SIZES),
+    "live rows": (
+        _LISTED.replace("t8x", "t32x"),
+        Sizes(rows=(3, 0, 32, 17), n=136, k=1696, num_sms=2),
+    ),
     "live tiles": (_LISTED, Sizes(rows=(130, 0, 30, 3), n=136, k=160, num_sms=2)),
     "live tiles, more than at once": (
         _LISTED,
@@ -34,7 +39,7 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
     ),
 }
 """Kernels, and problems that wrap every ring and give each CTA several tiles."""
-MUTATIONS = (*PREPARED, *LIVE_TILES)
+MUTATIONS = (*PREPARED, *LIVE_TILES, *LIVE_ROWS)
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,8 @@ THREADS = 640
 LOAD_REGISTERS = 24
 MATH_REGISTERS = 112
 NUM_STAGES = 8
-NARROWEST = 64  # rows of a that a WGMMA takes where a tile has no more
+NARROWEST = 16  # rows of a that a WGMMA takes where a tile has no more
+NARROWEST_BOX = 16  # rows of a that are loaded where a tile has no more
 EARLY_ROWS = 0  # of a WGMMA, up to which factors of sums are read ahead of these
 SCALE_BOX = 64  # a_scales that one copy loads
 SCALE_PITCH = 64  # the same, rounded up so that copies start at whole 128 bytes
@@ -290,21 +291,31 @@ def ranks_of(rank):
 @cute.jit
 def find_tile(schedule, index):
     """
-    Return tile `index`; it is not valid where all is padding. Takes a warp.
+    Return tile `index`, with the end of its last row that is not padding; it is not valid where all
+    is. Takes a warp.
 
     M runs fastest, over RASTER tiles, so that CTAs at work at the same time share weights.
     """
     tile_m, tile_n = raster(index, schedule.order.tiles_m, schedule.tiles_n)
     tile_m = tile_at(schedule.order, tile_m)
     row, group = tile_m * TILE_M, Int32(-1)
-    lane = cute.arch.lane_idx() % min(TILE_M, 32)
-    for i in cutlass.range_constexpr((TILE_M + 31) // 32):
-        value = schedule.groups[cutlass.min(row + i * 32 + lane, schedule.num_rows - 1)]
-        group = cutlass.max(group, value if value < schedule.order.num_groups else -1)
+    width = min(TILE_M, 32)  # lanes that look at rows of their own
+    lane = cute.arch.lane_idx() % width
+    starts = [row + i * width for i in range(TILE_M // width)]
+    last_row = schedule.num_rows - 1
+    owners = [schedule.groups[cutlass.min(start + lane, last_row)] for start in starts]
+    for owner in owners:
+        group = cutlass.max(group, owner if owner < schedule.order.num_groups else -1)
     for distance in (16, 8, 4, 2, 1):
         group = cutlass.max(group, cute.arch.shuffle_sync(group, cute.arch.lane_idx() ^ distance))
     group = cute.arch.make_warp_uniform(group)
-    return WorkTile(row, tile_n, group, live_end=schedule.num_rows, is_valid=group >= 0)
+    live_end = row
+    for start, owner in zip(starts, owners, strict=True):
+        is_own = (owner == group) & (start + lane <= last_row)
+        lanes = cute.arch.vote_ballot_sync(is_own)  # those beyond width as the ones before
+        end = start + width - cute.arch.clz(lanes).to(Int32)
+        live_end = end if lanes != 0 else live_end
+    return WorkTile(row, tile_n, group, live_end=live_end, is_valid=group >= 0)
 
 
 @cute.jit
@@ -506,29 +517,85 @@ def matrix_of(blocks, out):
     return cute.make_identity_tensor((cute.size(out, mode=[1]), num_k_blocks, num_groups))
 
 
+def maps_of_a(a):
+    """Return how the TMA unit loads a: NARROWEST_BOX rows, twice as many, ... MMA_N; on the host."""
+    maps, width = (), NARROWEST_BOX
+    while width <= MMA_N:
+        rows = cute.composition(rows_in(1), (width, TILE_K, 1))
+        maps += load_map(rows_of_a(a), rows, (width, TILE_K), 1)
+        width *= 2
+    return maps
+
+
+def sources_of_a(maps, sA):
+    """Return where the load warp takes a from and where to, by the rows that one copy loads."""
+    sources, width = {}, NARROWEST_BOX
+    for tma, gmem in zip(maps[::2], maps[1::2], strict=True):
+        rows = cute.local_tile(sA, (width, TILE_K), (0, 0, None))
+        sources[width] = Source(tma, gmem, rows)
+        width *= 2
+    return sources
+
+
+@cute.jit
+def open_stage(loads, state, width: cutlass.Constexpr):
+    """Wait until a stage is free and announce its bytes; return its barrier."""
+    # As producer_acquire(), which would announce the bytes of all rows of a.
+    full = loads.producer_get_barrier(state)
+    loads.sync_object_empty.wait(state.index, state.phase)
+    missing = (MMA_N - width) * TILE_K * A_DTYPE.width // 8
+    with cute.arch.elect_one():
+        cute.arch.mbarrier_arrive_and_expect_tx(full, STAGE_BYTES - missing)
+    return full
+
+
+@cute.jit
+def load_rows(schedule, width: cutlass.Constexpr, loads, state, a, b, scales, work):
+    """Load the k-blocks of a tile, of a the first `width` rows; return the state of the ring."""
+    policy = Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
+    num_blocks = schedule.num_k_blocks if work.is_valid else 0
+    rows = from_token(a[width].gmem, work.row, work.group)
+    a_copies = copies_of(a[width], rows, (width, TILE_K), 0)
+    b_copies = copies_of_blocks(b, work)
+    scale_copies = copies_of_scales(scales, work)
+    for k in cutlass.range(num_blocks, unroll=1):
+        if cutlass.const_expr(SPLIT_K > 1):
+            k += schedule.first_k_block
+        full = open_stage(loads, state, width)
+        cute.copy(*k_block(b_copies, k, state.index), tma_bar_ptr=full, cache_policy=policy)
+        cute.copy(*k_block(a_copies, k, state.index), tma_bar_ptr=full)
+        cute.copy(*k_block(scale_copies, k, state.index), tma_bar_ptr=full)
+        loads.producer_commit(state)
+        state.advance()
+    return state
+
+
+@cute.jit
+def load_live(schedule, width: cutlass.Constexpr, loads, state, a, b, scales, work):
+    """
+    Load the k-blocks of a tile, of a no more rows than are multiplied, and at least `width`.
+
+    What a stage held before stays in the others, and no WGMMA reads them. Each width has a loop of
+    its own, so that no k-block has to ask.
+    """
+    if cutlass.const_expr(width < MMA_N):
+        if holds(width, work):
+            state = load_rows(schedule, width, loads, state, a, b, scales, work)
+        else:
+            state = load_live(schedule, width * 2, loads, state, a, b, scales, work)
+    else:
+        state = load_rows(schedule, width, loads, state, a, b, scales, work)
+    return state
+
+
 @cute.jit
 def load_tiles(schedule, loads, a, b, scales):
     """Load warp: for each k-block of each tile, wait until a stage is free and fill it."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
-    policy = Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
     position = first_position(schedule)
     while is_left(schedule, position):
         work = find_tile(schedule, position)
-        num_blocks = schedule.num_k_blocks if work.is_valid else 0
-        rows = from_token(a.gmem, work.row, work.group)
-        a_copies = copies_of(a, rows, (MMA_N, TILE_K), 0)
-        b_copies = copies_of_blocks(b, work)
-        scale_copies = copies_of_scales(scales, work)
-        for k in cutlass.range(num_blocks, unroll=1):
-            if cutlass.const_expr(SPLIT_K > 1):
-                k += schedule.first_k_block
-            loads.producer_acquire(state)
-            full = loads.producer_get_barrier(state)
-            cute.copy(*k_block(b_copies, k, state.index), tma_bar_ptr=full, cache_policy=policy)
-            cute.copy(*k_block(a_copies, k, state.index), tma_bar_ptr=full)
-            cute.copy(*k_block(scale_copies, k, state.index), tma_bar_ptr=full)
-            loads.producer_commit(state)
-            state.advance()
+        state = load_live(schedule, NARROWEST_BOX, loads, state, a, b, scales, work)
         position = next_position(schedule, position, work)
     if cutlass.const_expr(USE_PDL):
         # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
@@ -756,6 +823,11 @@ def sum_up_rows(
     return load
 
 
+def holds(width, work):
+    """Return whether WGMMAs of `width` rows take all rows of a that a tile has."""
+    return (work.live_end - work.row) * (MMA_N // TILE_M) <= width
+
+
 @cute.jit
 def sum_up_live(
     schedule, width: cutlass.Constexpr, sA, operands, load, scales, total, factors, work, share
@@ -766,8 +838,7 @@ def sum_up_live(
     So a tile that a group fills by half costs half the promotion, and few kernels serve all rows.
     """
     if cutlass.const_expr(width < MMA_N):
-        num_rows = (work.live_end - work.row) * (MMA_N // TILE_M)
-        if num_rows <= width:
+        if holds(width, work):
             load = sum_up_rows(
                 schedule, width, sA, operands, load, scales, total, factors, work, share
             )
@@ -854,10 +925,10 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
     num_blocks, _, _ = cute.arch.grid_dim()
     warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     load_warp = 4 * MATH_WARPGROUPS
-    tma_a, mA = a
     tma_b, mB = b
     if warp_index == load_warp:
-        cpasync.prefetch_descriptor(tma_a)
+        for tma_a in a[::2]:
+            cpasync.prefetch_descriptor(tma_a)
         cpasync.prefetch_descriptor(tma_b)
         cpasync.prefetch_descriptor(scales[0])
 
@@ -901,7 +972,7 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
     else:
         cute.arch.setmaxregister_decrease(LOAD_REGISTERS)
         if warp_index == load_warp:
-            load_tiles(schedule, loads, Source(tma_a, mA, sA), Source(tma_b, mB, sB), scales)
+            load_tiles(schedule, loads, sources_of_a(a, sA), Source(tma_b, mB, sB), scales)
 
 
 def modes(num_groups, size_m):
@@ -929,12 +1000,11 @@ def grouped_gemm(
     b: (G, ceil(N / 64), ceil(K / 128), 1088) int32, prepared weights, b_scale: (G,) float32.
     a_scale: (M, ceil(K / 128)) float32, in memory rows are the last mode.
     """
-    a = load_map(rows_of_a(a), rows_in(1), (MMA_N, TILE_K), 1)
     blocks = blocks_of(b)
     scales = maps_of_scales(a_scale, b_scale)
     results = (out,)
     num_clusters = num_ctas // CLUSTER_SIZE
-    grouped_gemm_kernel(a, map_of_blocks(blocks), scales, groups, results).launch(
+    grouped_gemm_kernel(maps_of_a(a), map_of_blocks(blocks), scales, groups, results).launch(
         grid=[cutlass.max(num_clusters, 1) * CLUSTER_SIZE, 1, 1],
         block=[THREADS, 1, 1],
         cluster=[CLUSTER_SIZE, 1, 1],

@@ -81,6 +81,7 @@ LOAD_REGISTERS = 24
 MATH_REGISTERS = 240
 NUM_STAGES = 12
 NARROWEST = 8  # rows of a that a WGMMA takes where a tile has no more
+NARROWEST_BOX = 16  # rows of a that are loaded where a tile has no more
 EARLY_ROWS = 0  # of a WGMMA, up to which factors of sums are read ahead of these
 MAX_ENTRIES = 512  # of the table of tiles; more groups than that share them
 
@@ -501,27 +502,83 @@ def matrix_of(blocks, out):
     return cute.make_identity_tensor((cute.size(out, mode=[1]), num_k_blocks, num_groups))
 
 
+def maps_of_a(a):
+    """Return how the TMA unit loads a: NARROWEST_BOX rows, twice as many, ... MMA_N; on the host."""
+    maps, width = (), NARROWEST_BOX
+    while width <= MMA_N:
+        rows = cute.composition(rows_in(1), (width, TILE_K, 1))
+        maps += load_map(rows_of_a(a), rows, (width, TILE_K), 1)
+        width *= 2
+    return maps
+
+
+def sources_of_a(maps, sA):
+    """Return where the load warp takes a from and where to, by the rows that one copy loads."""
+    sources, width = {}, NARROWEST_BOX
+    for tma, gmem in zip(maps[::2], maps[1::2], strict=True):
+        rows = cute.local_tile(sA, (width, TILE_K), (0, 0, None))
+        sources[width] = Source(tma, gmem, rows)
+        width *= 2
+    return sources
+
+
+@cute.jit
+def open_stage(loads, state, width: cutlass.Constexpr):
+    """Wait until a stage is free and announce its bytes; return its barrier."""
+    # As producer_acquire(), which would announce the bytes of all rows of a.
+    full = loads.producer_get_barrier(state)
+    loads.sync_object_empty.wait(state.index, state.phase)
+    missing = (MMA_N - width) * TILE_K * A_DTYPE.width // 8
+    with cute.arch.elect_one():
+        cute.arch.mbarrier_arrive_and_expect_tx(full, STAGE_BYTES - missing)
+    return full
+
+
+@cute.jit
+def load_rows(schedule, width: cutlass.Constexpr, loads, state, a, b, scales, work):
+    """Load the k-blocks of a tile, of a the first `width` rows; return the state of the ring."""
+    policy = Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
+    num_blocks = schedule.num_k_blocks if work.is_valid else 0
+    rows = from_token(a[width].gmem, work.row, work.group)
+    a_copies = copies_of(a[width], rows, (width, TILE_K), 0)
+    b_copies = copies_of_blocks(b, work)
+    for k in cutlass.range(num_blocks, unroll=1):
+        if cutlass.const_expr(SPLIT_K > 1):
+            k += schedule.first_k_block
+        full = open_stage(loads, state, width)
+        cute.copy(*k_block(b_copies, k, state.index), tma_bar_ptr=full, cache_policy=policy)
+        cute.copy(*k_block(a_copies, k, state.index), tma_bar_ptr=full)
+        loads.producer_commit(state)
+        state.advance()
+    return state
+
+
+@cute.jit
+def load_live(schedule, width: cutlass.Constexpr, loads, state, a, b, scales, work):
+    """
+    Load the k-blocks of a tile, of a no more rows than are multiplied, and at least `width`.
+
+    What a stage held before stays in the others, and no WGMMA reads them. Each width has a loop of
+    its own, so that no k-block has to ask.
+    """
+    if cutlass.const_expr(width < MMA_N):
+        if holds(width, work):
+            state = load_rows(schedule, width, loads, state, a, b, scales, work)
+        else:
+            state = load_live(schedule, width * 2, loads, state, a, b, scales, work)
+    else:
+        state = load_rows(schedule, width, loads, state, a, b, scales, work)
+    return state
+
+
 @cute.jit
 def load_tiles(schedule, loads, a, b, scales):
     """Load warp: for each k-block of each tile, wait until a stage is free and fill it."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
-    policy = Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
     position = first_position(schedule)
     while is_left(schedule, position):
         work = find_tile(schedule, position)
-        num_blocks = schedule.num_k_blocks if work.is_valid else 0
-        rows = from_token(a.gmem, work.row, work.group)
-        a_copies = copies_of(a, rows, (MMA_N, TILE_K), 0)
-        b_copies = copies_of_blocks(b, work)
-        for k in cutlass.range(num_blocks, unroll=1):
-            if cutlass.const_expr(SPLIT_K > 1):
-                k += schedule.first_k_block
-            loads.producer_acquire(state)
-            full = loads.producer_get_barrier(state)
-            cute.copy(*k_block(b_copies, k, state.index), tma_bar_ptr=full, cache_policy=policy)
-            cute.copy(*k_block(a_copies, k, state.index), tma_bar_ptr=full)
-            loads.producer_commit(state)
-            state.advance()
+        state = load_live(schedule, NARROWEST_BOX, loads, state, a, b, scales, work)
         position = next_position(schedule, position, work)
     if cutlass.const_expr(USE_PDL):
         # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
@@ -754,6 +811,11 @@ def sum_up_rows(
     return load
 
 
+def holds(width, work):
+    """Return whether WGMMAs of `width` rows take all rows of a that a tile has."""
+    return (work.live_end - work.row) * (MMA_N // TILE_M) <= width
+
+
 @cute.jit
 def sum_up_live(
     schedule, width: cutlass.Constexpr, sA, operands, load, scales, total, factors, work, share
@@ -764,8 +826,7 @@ def sum_up_live(
     So a tile that a group fills by half costs half the promotion, and few kernels serve all rows.
     """
     if cutlass.const_expr(width < MMA_N):
-        num_rows = (work.live_end - work.row) * (MMA_N // TILE_M)
-        if num_rows <= width:
+        if holds(width, work):
             load = sum_up_rows(
                 schedule, width, sA, operands, load, scales, total, factors, work, share
             )
@@ -854,10 +915,10 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
     num_blocks, _, _ = cute.arch.grid_dim()
     warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     load_warp = 4 * MATH_WARPGROUPS
-    tma_a, mA = a
     tma_b, mB = b
     if warp_index == load_warp:
-        cpasync.prefetch_descriptor(tma_a)
+        for tma_a in a[::2]:
+            cpasync.prefetch_descriptor(tma_a)
         cpasync.prefetch_descriptor(tma_b)
 
     storage = SmemAllocator().allocate(SharedStorage)
@@ -900,7 +961,7 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
     else:
         cute.arch.setmaxregister_decrease(LOAD_REGISTERS)
         if warp_index == load_warp:
-            load_tiles(schedule, loads, Source(tma_a, mA, sA), Source(tma_b, mB, sB), scales)
+            load_tiles(schedule, loads, sources_of_a(a, sA), Source(tma_b, mB, sB), scales)
 
 
 def modes(num_groups, size_m):
@@ -928,12 +989,11 @@ def grouped_gemm(
     b: (G, ceil(N / 64), ceil(K / 128), 1088) int32, prepared weights, b_scale: (G,) float32.
     bias: (G, N) float32.
     """
-    a = load_map(rows_of_a(a), rows_in(1), (MMA_N, TILE_K), 1)
     blocks = blocks_of(b)
     scales = maps_of_scales(b_scale)
     results = out, bias
     num_clusters = num_ctas // CLUSTER_SIZE
-    grouped_gemm_kernel(a, map_of_blocks(blocks), scales, groups, results).launch(
+    grouped_gemm_kernel(maps_of_a(a), map_of_blocks(blocks), scales, groups, results).launch(
         grid=[cutlass.max(num_clusters, 1) * CLUSTER_SIZE, 1, 1],
         block=[THREADS, 1, 1],
         cluster=[CLUSTER_SIZE, 1, 1],

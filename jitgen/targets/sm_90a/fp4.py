@@ -74,6 +74,7 @@ class Fp4Derived:
         is_paired: Decode a k-block while the one before is multiplied, in other registers.
         narrowest: Fewest rows of a that a WGMMA takes: all of a tile's, half or a quarter. Each
             tile is multiplied with as few as hold its own.
+        narrowest_box: Fewest rows of a that one copy loads: as few as are multiplied, or a tile's.
         early_rows: Up to so many rows of a WGMMA, scales of rows are read ahead of the sums that
             they scale: their way from memory costs short sums a tenth of their time.
         max_entries: Entries of the table of tile counts, or of the list of tiles with rows.
@@ -90,6 +91,7 @@ class Fp4Derived:
     math_registers: int
     is_paired: bool
     narrowest: int
+    narrowest_box: int
     early_rows: int
     max_entries: int
     scale_box: int
@@ -132,6 +134,7 @@ class Fp4Rules:
             math_registers=_math_registers(config),
             is_paired=is_paired,
             narrowest=narrowest(config),
+            narrowest_box=narrowest_box(config),
             early_rows=_early_rows(config, is_paired=is_paired),
             max_entries=_entries(config),
             scale_box=_scale_box(config),
@@ -242,13 +245,18 @@ def _rows(config: KernelConfig) -> int:
 
 
 def narrowest(config: KernelConfig) -> int:
-    """
-    Return the fewest rows of a that a WGMMA takes.
+    """Return the fewest rows of a that a WGMMA takes."""
+    return max(MIN_WIDTH, _rows(config) // 4)
 
-    Groups that start at multiples of 128 rows fill their tiles, as far as anybody can tell.
+
+def narrowest_box(config: KernelConfig) -> int:
     """
-    rows = _rows(config)
-    return rows if config.layout is Layout.CONTIGUOUS else max(MIN_WIDTH, rows // 4)
+    Return the fewest rows of a that one copy loads.
+
+    Of a contiguous group's last tile most may be padding. Behind a ragged group's rows are those of
+    the next; loads of fewer were not tried there.
+    """
+    return narrowest(config) if config.layout is Layout.CONTIGUOUS else _rows(config)
 
 
 def _entries(config: KernelConfig) -> int:

@@ -7,9 +7,9 @@ and multiplying its k-blocks and of its share of memory's rate, and a little of 
 takes the same for one token as for eight; what tokens cost shows in the table, by the rows of the
 WGMMAs, of which a tile takes the narrowest that hold its tokens.
 
-Tiles of contiguous rows are counted without those that are padding only, which are not dealt. How
-many rows the last block of a group has is not known when a kernel is chosen: a call takes the mean
-of several numbers.
+Tiles of contiguous rows are counted without those that are padding only, which are not dealt, and
+the last of a group as narrow as its rows, if padding comes behind these. How many rows the last
+block of a group has is not known when a kernel is chosen: a call takes the mean of several numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jitgen.targets.gemm import sizes, used_groups
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US
 from jitgen.targets.sm_90a.devices import H200
-from jitgen.targets.sm_90a.fp4 import BLOCK_BYTES, DEPTH, narrowest
+from jitgen.targets.sm_90a.fp4 import BLOCK_BYTES, DEPTH, narrowest, narrowest_box
 
 Deal = tuple[tuple[float, float], ...]
 """Rows that lie together from the start of a tile on, and how often there are so many."""
@@ -169,12 +169,13 @@ def _k_block_us(config: KernelConfig, tokens: float) -> float:
     if types.a_scale_granularity is ScaleGranularity.BLOCK128:
         us *= BLOCK128
     us *= math.pow(tile.n / 64 / warpgroups, WARPGROUPS)
-    return max(us, _loaded_bytes(config) * H200.num_sms / FILL_BYTES_PER_US)
+    loaded = _loaded_bytes(config, max(rows, narrowest_box(config)) / parts)
+    return max(us, loaded * H200.num_sms / FILL_BYTES_PER_US)
 
 
-def _loaded_bytes(config: KernelConfig) -> float:
-    """Return what a k-block of a tile brings from L2: all rows of a, however few a group has."""
-    of_a = config.tile.m * DEPTH * config.operands.a_dtype.bits / 8
+def _loaded_bytes(config: KernelConfig, tokens: float) -> float:
+    """Return what a k-block of a tile brings from L2 where a is loaded of so many tokens."""
+    of_a = tokens * DEPTH * config.operands.a_dtype.bits / 8
     return of_a + config.tile.n / 64 * BLOCK_BYTES
 
 

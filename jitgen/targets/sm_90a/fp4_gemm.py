@@ -31,6 +31,7 @@ _PARAMETERS = frozenset(
         *("math_warpgroups", "threads", "load_registers", "math_registers", "num_ab_stage"),
         *(
             "narrowest",
+            "narrowest_box",
             "is_paired",
             "early_rows",
             "max_entries",
