@@ -910,6 +910,19 @@ def stage_block(sOut, sums, first_box, thread):
         cute.copy(to_smem, rounded, tRS_sOut[None, None, None, first_box + i])
 
 
+@cute.jit
+def ask_for(groups):
+    """
+    Let L2 fetch the groups while the kernel before may still run: all CTAs read them first of all.
+
+    What that kernel writes to them lands in L2, too, and nothing is read before it has ended. A
+    thread asks for 128 bytes; of long lists only the first ones are fetched.
+    """
+    thread, _, _ = cute.arch.thread_idx()
+    if thread < cute.ceil_div(cute.size(groups), 32):
+        cute.arch.prefetch((groups.iterator + thread * 32).llvm_ptr, cache_level="L2")
+
+
 def shared_layouts():
     """Return how a, b and out lie in shared memory; last mode: stages, or boxes of out."""
     tile = (TILE_M, TILE_N, TILE_K)
@@ -940,6 +953,7 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
     """
     block, _, _ = cute.arch.block_idx()
     num_blocks, _, _ = cute.arch.grid_dim()
+    ask_for(groups)
     warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     load_warp = 4 * MATH_WARPGROUPS
     tma_out, mOut_boxes, mOut = out

@@ -262,26 +262,27 @@ def ranks_of(rank):
 
 
 @cute.jit
-def fill_tile_table(groups, num_rows, first_tile, height):
-    """
-    Fill the table of tiles of `height` rows: the threads count those of an entry each, one warp
-    adds them up.
+def count_in_lanes(groups, num_rows, first_tile, height):
+    """Fill the table of tiles of up to 32 groups: each lane of a warp counts those of one."""
+    lane, num_groups = cute.arch.lane_idx(), cute.size(groups)
+    start, end = rows_of(groups, cutlass.min(lane, num_groups - 1), num_rows)
+    up_to = (end - start + (height - 1)) // height if lane < num_groups else 0
+    for distance in (1, 2, 4, 8, 16):
+        left = cute.arch.shuffle_sync(up_to, cutlass.max(lane - distance, 0))
+        up_to += left if lane >= distance else 0
+    if lane < num_groups:
+        first_tile[lane + 1] = up_to
 
-    An entry is a group; where there are more groups than entries, it is as many as make do. Return
-    the entries, and the groups of each.
-    """
+
+@cute.jit
+def count_in_threads(groups, num_rows, first_tile, height, num_entries, groups_per_entry):
+    """Fill the table of more groups: each thread counts those of an entry, a warp adds them up."""
     thread, _, _ = cute.arch.thread_idx()
-    num_groups = cute.size(groups)
-    groups_per_entry = cutlass.max(cute.ceil_div(num_groups, MAX_ENTRIES), 1)
-    num_entries = cute.ceil_div(num_groups, groups_per_entry)
-    if thread == 0:
-        first_tile[0] = 0
     for entry in cutlass.range(thread, num_entries, THREADS, unroll=1):
         count = Int32(0)
         first = entry * groups_per_entry
-        for group in cutlass.range(
-            first, cutlass.min(first + groups_per_entry, num_groups), unroll=1
-        ):
+        last = cutlass.min(first + groups_per_entry, cute.size(groups))
+        for group in cutlass.range(first, last, unroll=1):
             start, end = rows_of(groups, group, num_rows)
             count += (end - start + (height - 1)) // height
         first_tile[entry + 1] = count
@@ -301,6 +302,27 @@ def fill_tile_table(groups, num_rows, first_tile, height):
         for entry in cutlass.range(first, last, unroll=1):
             before += first_tile[entry + 1]
             first_tile[entry + 1] = before
+
+
+@cute.jit
+def fill_tile_table(groups, num_rows, first_tile, height):
+    """
+    Fill the table of tiles of `height` rows; of few groups one warp does it in one go, so that
+    nobody waits twice before the first load.
+
+    An entry is a group; where there are more groups than entries, it is as many as make do. Return
+    the entries, and the groups of each.
+    """
+    thread, _, _ = cute.arch.thread_idx()
+    num_groups = cute.size(groups)
+    groups_per_entry = cutlass.max(cute.ceil_div(num_groups, MAX_ENTRIES), 1)
+    num_entries = cute.ceil_div(num_groups, groups_per_entry)
+    if thread == 0:
+        first_tile[0] = 0
+    if num_groups > 32:
+        count_in_threads(groups, num_rows, first_tile, height, num_entries, groups_per_entry)
+    elif thread < 32:
+        count_in_lanes(groups, num_rows, first_tile, height)
     cute.arch.sync_threads()
     return num_entries, groups_per_entry
 

@@ -95,6 +95,7 @@ OUT_VECTOR = 128 // OUT_DTYPE.width
 
 
 MMA_N = TILE_M * 2  # rows of a
+BLOCK_TOKENS = 8 * TILE_M // MMA_N  # of 8 rows of a
 OWN_N = MMA_N // SPLIT_K  # those whose sums one CTA stores
 CLUSTER_SIZE = SPLIT_K
 SUM_WARPGROUPS = MATH_WARPGROUPS  # that add up sums of parts of K
@@ -988,7 +989,7 @@ class Store(NamedTuple):
 @cute.jit
 def store_tile(schedule, store, total, factors, work):
     """
-    Scale, round and store the sums of a tile.
+    Scale, round and store the sums of a tile, up to its last row.
 
     A thread has two neighbouring columns of out, four threads 8 tokens: eight of them write 32 bytes
     (of float32 64) of each token.
@@ -998,14 +999,28 @@ def store_tile(schedule, store, total, factors, work):
     out = from_row(store.out, 0, work.group)
     if column < cute.size(out, mode=[1]):
         for block in cutlass.range_constexpr(OWN_N // 8):
-            for place, sums in sums_of(total, factors, block):
-                row = work.row + place
-                if is_own(schedule, work, row):
-                    pair = cute.make_rmem_tensor(2, OUT_DTYPE)
-                    for i in cutlass.range_constexpr(2):
-                        pair[i] = sums[i].to(OUT_DTYPE)
-                    target = cute.local_tile(out, (1, 2), (row, column // 2))[0, None]
-                    cute.autovec_copy(pair, target)
+            if work.row + block * BLOCK_TOKENS < work.live_end:
+                for place, sums in sums_of(total, factors, block):
+                    row = work.row + place
+                    if is_own(schedule, work, row):
+                        pair = cute.make_rmem_tensor(2, OUT_DTYPE)
+                        for i in cutlass.range_constexpr(2):
+                            pair[i] = sums[i].to(OUT_DTYPE)
+                        target = cute.local_tile(out, (1, 2), (row, column // 2))[0, None]
+                        cute.autovec_copy(pair, target)
+
+
+@cute.jit
+def ask_for(groups):
+    """
+    Let L2 fetch the groups while the kernel before may still run: all CTAs read them first of all.
+
+    What that kernel writes to them lands in L2, too, and nothing is read before it has ended. A
+    thread asks for 128 bytes; of long lists only the first ones are fetched.
+    """
+    thread, _, _ = cute.arch.thread_idx()
+    if thread < cute.ceil_div(cute.size(groups), 32):
+        cute.arch.prefetch((groups.iterator + thread * 32).llvm_ptr, cache_level="L2")
 
 
 @cute.kernel
@@ -1017,6 +1032,7 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
     """
     block, _, _ = cute.arch.block_idx()
     num_blocks, _, _ = cute.arch.grid_dim()
+    ask_for(groups)
     warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     load_warp = 4 * MATH_WARPGROUPS
     tma_b, mB = b
