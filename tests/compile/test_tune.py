@@ -92,7 +92,7 @@ def test_an_equal_result_needs_no_reference(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(3):
         trials.verify(name(8))
 
-    assert len(checked) == len(draws(PROBLEM)) == 3
+    assert len(checked) == len(draws(PROBLEM, Arch.CPU)) == 3
 
 
 def test_a_different_result_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,13 +157,25 @@ def test_few_groups_have_the_rows_of_the_problem(layout: Layout, groups: int) ->
 def test_few_groups_are_timed_with_several_draws() -> None:
     """One draw alone decided for eight groups used to choose what suits that draw's last wave."""
     few = Problem(layout=Layout.RAGGED, groups=8, m=8 * 320, n=8, k=16)
-    drawn = draws(few)
+    drawn = draws(few, Arch.SM_90A)
 
     assert drawn[0] == row_counts(few)
     assert len(set(drawn)) == 3
     assert all(sum(counts) == pytest.approx(few.m, abs=8) for counts in drawn)
-    assert len(draws(replace(few, groups=32, m=32 * 320))) == 1
-    assert len(draws(replace(few, groups=1))) == 1
+    assert len(draws(replace(few, groups=32, m=32 * 320), Arch.SM_90A)) == 1
+    assert len(draws(replace(few, groups=1), Arch.SM_90A)) == 1
+
+
+def test_the_fewest_rows_are_timed_with_one_row_each_too() -> None:
+    """Ragged 32 x 1 once took a tile of 128 rows, level with 64 at the bucket's edge of 8 rows."""
+    ones = (1,) * 32
+    for layout in (Layout.RAGGED, Layout.MASKED):
+        few = Problem(layout=layout, groups=32, m=32 * 8, n=8, k=16)
+
+        assert draws(few, Arch.SM_90A)[1:] == [ones]
+        assert ones not in draws(replace(few, m=32 * 16), Arch.SM_90A)
+    blocks = Problem(layout=Layout.CONTIGUOUS, groups=32, m=32 * 128, n=8, k=16)
+    assert ones not in draws(blocks, Arch.SM_90A)  # which has rows of whole blocks
 
 
 def test_nothing_is_open() -> None:
