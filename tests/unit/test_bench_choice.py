@@ -10,11 +10,14 @@ import pytest
 
 from jitgen.bench.choice import run
 from jitgen.bench.choice.cases import (
+    LAYER_BYTES,
+    LAYER_FLOP,
     MOST_BYTES,
     MOST_FLOP,
     STEP,
     Case,
     kernels_of,
+    layer_cases,
     random_cases,
     skewed_cases,
 )
@@ -87,7 +90,23 @@ def test_random_cases_fit_a_gpu_and_reach_all_ends() -> None:
     types = [case.problem.a_dtype + str(case.problem.b_dtype) for case in cases]
     assert 90 < types.count("e4m3None") < 135
     assert len(set(types)) == 3
-    assert len(kernels_of(cases, Arch.SM_90A)) < 80  # not of each shape: a fixed menu
+    assert len(kernels_of(cases, Arch.SM_90A)) <= 80  # not of each shape: a fixed menu
+
+
+def test_layers_are_those_that_engines_serve() -> None:
+    """Likewise begun by a shorter list; every layout and kind of rows among 60."""
+    cases = layer_cases(60, 1)
+
+    assert layer_cases(20, 1) == cases[:20]
+    assert layer_cases(20, 2) != cases[:20]
+    assert {case.problem.layout for case in cases} == set(Layout)
+    assert len({case.routing for case in cases}) == 60
+    assert {str(case.routing).split()[0] for case in cases} == {"even", "spread", "routed"}
+    assert max(case.problem.groups for case in cases) == 256
+    for case in cases:
+        sizes = case.problem
+        assert 2 * sizes.m * sizes.n * sizes.k < LAYER_FLOP
+        assert sizes.groups * sizes.n * sizes.k < LAYER_BYTES
 
 
 def test_every_kind_of_rows_meets_other_layers() -> None:

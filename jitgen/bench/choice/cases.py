@@ -68,6 +68,35 @@ _UNEVEN = (
 )
 
 
+_MATRICES = (
+    *((4096, 7168), (7168, 2048)),  # DeepSeek-V3, Kimi-K2
+    *((6144, 4096), (4096, 8192)),
+    *((3072, 4096), (4096, 1536)),  # Qwen3-235B
+    *((2816, 2048), (2048, 1408)),  # DeepSeek-V2-Lite
+    *((1536, 2048), (2048, 768)),  # Qwen3-30B
+    *((32_768, 6144), (6144, 16_384)),  # Mixtral 8x22B
+    *((4096, 7168), (7168, 2048)),  # the first ones twice as often
+    *((5760, 2880), (2880, 2880)),  # gpt-oss
+)
+"""N and K of experts that engines serve."""
+
+_SHARES = (8, 8, 16, 32, 32, 64, 128, 256)
+"""Experts of a rank."""
+
+_USUAL_ROWS = (16, 32, 48, 64, 96, 128, 150, 192, 200, 256, 300, 400, 512, 700, 1024, 2048)
+
+_USUAL = (
+    (Kind.EVEN, 0.0),
+    (Kind.SPREAD, 0.5),
+    (Kind.SPREAD, 0.3),
+    (Kind.ROUTED, 0.5),
+    (Kind.ROUTED, 1.0),
+)
+
+LAYER_BYTES, LAYER_FLOP = 30e9, 4e12
+"""The same of layers: half a GPU's memory."""
+
+
 @frozen
 class Case:
     """
@@ -167,6 +196,27 @@ def skewed_cases(count: int, seed: int) -> list[Case]:
     return found
 
 
+def layer_cases(count: int, seed: int) -> list[Case]:
+    """
+    Return `count` layers of FP8: matrices of experts that are served, with usual rows and layouts.
+
+    What has more bytes than `LAYER_BYTES`, or more operations than `LAYER_FLOP`, is drawn again.
+    """
+    chance, found = random.Random(seed), list[Case]()  # noqa: S311  # sizes, not secrets
+    while len(found) < count:
+        n, k = chance.choice(_MATRICES)
+        groups, layout = chance.choice(_SHARES), chance.choice(tuple(Layout))
+        problem = Problem(
+            layout=layout, groups=groups, m=groups * chance.choice(_USUAL_ROWS), n=n, k=k
+        )
+        kind, amount = chance.choice(_USUAL)
+        routing = Routing(kind=kind, amount=amount, seed=chance.randrange(2**16))
+        case = Case(problem=problem, routing=routing)
+        if _bytes(case) < LAYER_BYTES and 2 * problem.m * n * k < LAYER_FLOP:
+            found.append(case)
+    return found
+
+
 def recorded_cases(records: Sequence[Record]) -> list[Case]:
     """Return each of `records` with each of its matrices, in all layouts: layers of FP8."""
     return [
@@ -182,7 +232,11 @@ def recorded_cases(records: Sequence[Record]) -> list[Case]:
     ]
 
 
-DRAWN = {"random": (random_cases, 150), "skewed": (skewed_cases, 40)}
+DRAWN = {
+    "random": (random_cases, 150),
+    "skewed": (skewed_cases, 40),
+    "layers": (layer_cases, 150),
+}
 """Families whose cases are drawn, and how many if nobody says."""
 
 FAMILIES = (*DRAWN, Recorded.KIND)
