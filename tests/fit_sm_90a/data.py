@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured on a device: its shipped table, and its survey by `jitgen bench choice`."""
+"""
+What was measured on a device: its shipped table, and its surveys by `jitgen bench choice`.
+
+What was timed before a candidate was there says nothing of it, and is left out.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.layouts import GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.targets.legality import rules
 from jitgen.targets.protocol import Device
 from jitgen.targets.sm_90a.cost import Deal
 from jitgen.tuning import known
@@ -19,7 +24,7 @@ from jitgen.tuning.search.trials import row_counts
 
 SURVEYS = Path(__file__).parents[1] / "surveys"
 
-UNSEEN = ("h200-random-5", "h200-skewed-300", "h100-80gb-hbm3-random-4")
+UNSEEN = ("h200-random-8",)
 """Surveys that no constant is fitted to: what is lost there is what is lost elsewhere."""
 
 
@@ -60,7 +65,7 @@ def measured(device: Device, types: str) -> list[Measured]:
     table = [
         _measured(record.problem, row_counts(record.problem), record.times_us)
         for record in known.shipped(Arch.SM_90A, device.name).values()
-        if _has(record.problem, types)
+        if _has(record.problem, types) and _is_whole(record.problem, record.times_us)
     ]
     return table + _surveyed(device, types, is_unseen=False)
 
@@ -78,7 +83,7 @@ def _surveyed(device: Device, types: str, *, is_unseen: bool) -> list[Measured]:
         for path in paths
         if path.stem.endswith(UNSEEN) == is_unseen
         for each in ChoiceReport.read(path).found
-        if _has(each.case.problem, types)
+        if _has(each.case.problem, types) and _is_whole(each.case.asked, each.times_us)
     ]
 
 
@@ -101,6 +106,12 @@ def _measured(
         times=tuple((KernelConfig.parse(name)[0], us) for name, us in times_us.items()),
         is_survey=is_survey,
     )
+
+
+def _is_whole(problem: Problem, times_us: Mapping[str, float]) -> bool:
+    """Return whether all that may be chosen for `problem` was timed."""
+    configs = rules(Arch.SM_90A, problem.op).candidates(problem)
+    return all(config.name(Arch.SM_90A) in times_us for config in configs)
 
 
 def _has(problem: Problem, types: str) -> bool:

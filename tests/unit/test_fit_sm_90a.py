@@ -113,25 +113,27 @@ def is_blind(asked: Problem) -> bool:
     return asked.layout is Layout.CONTIGUOUS and asked.b_layout.is_prepared
 
 
-@pytest.mark.parametrize("family", ["random", "skewed"])
-def test_choices_are_good_in_surveys(family: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "least", "mean", "one_in"),
+    [("random", 600, 0.024, 12), ("layers", 190, 0.036, 9), ("skewed", 80, 0.028, 8)],
+)
+def test_choices_are_good_in_surveys(family: str, least: int, mean: float, one_in: int) -> None:
     """
-    Of all sizes, types and rows, some of which no fit has seen: 2 to 3 % lost on average, seldom
+    Of all sizes, types and rows, some of which no fit has seen: 2 to 4 % lost on average, seldom
     more than 8 %.
     """
     every = [each for asked, each in in_surveys(family) if not is_blind(asked)]
     lost = [each for each in every if each is not None]
 
-    assert len(lost) >= 80
+    assert len(lost) >= least
     assert len(every) - len(lost) <= len(lost) / 100
-    assert sum(lost) / len(lost) < (0.019 if family == "skewed" else 0.022)
-    assert sum(each > 0.08 for each in lost) < len(lost) / (16 if family == "skewed" else 13)
+    assert sum(lost) / len(lost) < mean
+    assert sum(each > 0.08 for each in lost) < len(lost) / one_in
 
 
-@pytest.mark.xfail(strict=True, reason="timed with kernels that multiplied padding: to be again")
 def test_choices_of_contiguous_rows_beside_mxfp4_weights_are_good_in_surveys() -> None:
-    """Five times what others lose, for a call does not know how much of a block is padding."""
+    """More than others lose, for a call does not know how much of a block is padding."""
     lost = [each for asked, each in in_surveys("random") if is_blind(asked) and each is not None]
 
-    assert len(lost) >= 50
-    assert sum(lost) <= 0.11 * len(lost)
+    assert len(lost) >= 40
+    assert sum(lost) <= 0.055 * len(lost)

