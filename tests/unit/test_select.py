@@ -42,14 +42,14 @@ def shape(config: KernelConfig) -> tuple[int, int, int, int]:
 def test_menu_is_short_and_legal(layout: Layout, scales: ScaleGranularity) -> None:
     configs = candidates(Arch.SM_90A, layout, Operands(scale_granularity=scales))
 
-    assert 6 <= len(configs) <= 11
+    assert 6 <= len(configs) <= 10
     assert len(set(configs)) == len(configs)
     assert all(check(config, Arch.SM_90A) for config in configs)
 
 
 def test_block_scaled_menus_are_short_together() -> None:
     """The menu is what prewarming compiles."""
-    assert sum(len(candidates(Arch.SM_90A, layout, Operands())) for layout in Layout) <= 32
+    assert sum(len(candidates(Arch.SM_90A, layout, Operands())) for layout in Layout) <= 30
 
 
 @pytest.mark.parametrize("layout", Layout)
@@ -77,7 +77,7 @@ def test_every_entry_of_a_menu_is_the_best_for_some_problem(layout: Layout) -> N
         ("masked", 32, 8, 7168, 2048, (64, 128, 1, 1)),
         ("masked", 32, 64, 4096, 7168, (128, 128, 1, 2)),
         ("ragged", 256, 150, 4096, 7168, (128, 128, 1, 2)),
-        ("ragged", 8, 300, 4096, 7168, (128, 192, 1, 2)),
+        ("ragged", 8, 300, 4096, 7168, (128, 192, 1, 1)),
         ("ragged", 32, 4, 4096, 7168, (64, 128, 1, 1)),
         ("ragged", 1, 1, 4096, 7168, (64, 64, 1, 1)),
     ],
