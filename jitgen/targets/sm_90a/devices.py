@@ -119,7 +119,7 @@ _SPEEDS = {
 """
 Fitted to the FP8 part of surveys of an H200 by `jitgen bench choice` (2026-11-26; 344 problems) by
 `tests/fit_sm_90a`, so that choices are good, and candidates near the best compare as they were
-measured: choices lose 2.5 % on average, 3.6 % on problems that a fit had not seen.
+measured: choices lose 2.5 % on average, 2.2 to 2.4 % in surveys that no fit has seen.
 """
 
 _EARLIER_SPEEDS = {
