@@ -20,7 +20,7 @@ from jitgen.targets.protocol import Device
 from jitgen.targets.sm_90a.cost import Deal
 from jitgen.tuning import known
 from jitgen.tuning.known import file_of
-from jitgen.tuning.search.trials import row_counts
+from jitgen.tuning.search.draws import row_counts
 
 SURVEYS = Path(__file__).parents[1] / "surveys"
 

@@ -15,12 +15,13 @@ from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.config.config import SCALES
 from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.tuning.choice import edges_of
 from jitgen.tuning.measure import clock
 from jitgen.tuning.measure.errors import NoDevice, WrongResult
 from jitgen.tuning.measure.rotation import rotation
 from jitgen.tuning.measure.times import Times
 from jitgen.tuning.measure.workload import Workload
-from jitgen.tuning.search import trials
+from jitgen.tuning.search import draws
 
 
 def problem(layout: Layout = Layout.RAGGED, **changes: object) -> Problem:
@@ -170,7 +171,38 @@ def test_a_single_contiguous_group_fills_its_last_block_more_or_less() -> None:
     """So that a tile of 64 rows does not win by draws that all leave one half of it empty."""
     for blocks in (1, 2, 64):
         problem = Problem(layout=Layout.CONTIGUOUS, groups=1, m=128 * blocks, n=64, k=64)
-        last = [rows - 128 * (blocks - 1) for (rows,) in trials.draws(problem, Arch.SM_90A)]
+        last = [(rows - 1) % 128 + 1 for (rows,) in draws.draws(problem, Arch.SM_90A)]
 
-        assert len(last) == trials.DRAWS
-        assert min(last) <= 64 < max(last) <= 128
+        assert len(last) == len(draws.OF_FEW)
+        assert min(last) <= 64 < max(last) == 128
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("groups", [4, 32])
+def test_draws_are_of_their_bucket(layout: Layout, groups: int) -> None:
+    """Those in its middle, too: what they choose is asked for by calls of as many rows."""
+    step = 128 if layout is Layout.CONTIGUOUS else 1
+    for rows in (128, 320, 4096):
+        asked = Problem(layout=layout, groups=groups, m=groups * rows, n=64, k=64)
+        edges = edges_of(asked, Arch.SM_90A)
+        before = edges[edges.index(rows) - 1]
+        found = draws.draws(asked, Arch.SM_90A)
+        means = [sum(-(-count // step) * step for count in counts) / groups for counts in found]
+
+        assert len(set(found)) == (4 if groups == 4 else 2)
+        assert all(before - step / 4 <= mean <= rows + step / 4 for mean in means)
+        assert min(means) < max(means)
+
+
+def test_few_rows_are_timed_with_one_a_group_too() -> None:
+    for rows, has in ((8, True), (16, False)):
+        asked = Problem(layout=Layout.RAGGED, groups=32, m=32 * rows, n=64, k=64)
+
+        assert ((1,) * 32 in draws.draws(asked, Arch.SM_90A)) is has
+
+
+def test_rows_of_an_even_draw_fill_whole_blocks_where_they_can() -> None:
+    asked = Problem(layout=Layout.CONTIGUOUS, groups=8, m=8 * 512, n=64, k=64)
+
+    assert draws.row_counts(asked, draws.Deal.EVEN) == (512,) * 8
+    assert draws.row_counts(asked.with_mean(480), draws.Deal.EVEN) == (416,) * 8

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Iterable
 from typing import Any
@@ -11,13 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch, Layout
-from jitgen.layouts import GROUP_ALIGNMENT
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
-from jitgen.tuning.choice import bucket
+from jitgen.config import Arch
+from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.tuning.measure.clock import Call
 from jitgen.tuning.measure.workload import Expected, Workload
 from jitgen.tuning.record import parse_problem
+from jitgen.tuning.search.draws import draws
 from jitgen.tuning.search.turns import in_turn
 
 _KEPT_BYTES = 2**32
@@ -25,55 +23,6 @@ _KEPT_BYTES = 2**32
 
 _CHUNK_BYTES = 2**28
 """Compared at a time: torch takes a byte more for each."""
-
-FEW_GROUPS, DRAWS = 16, 3
-"""
-So few groups are timed with several draws of their rows: which tile suits them best hangs on how
-full the last wave happens to be, up to 19 % with eight groups.
-"""
-
-SPREAD = 0.5
-"""Rows of a group lie between this part less and this part more than their mean: as in routing."""
-
-
-def row_counts(problem: Problem, draw: int = 0) -> tuple[int, ...]:
-    """
-    Return the rows of each group, the same for the same problem and draw: together about as many as
-    it has, spread around their mean.
-
-    Rows of the contiguous layout are counted with their padding, half a block for each group: they
-    are spread, and padded to about as many; of a single group the last block is more or less full.
-    Where there are fewer blocks than groups, each block is of a group of its own, and half full.
-    """
-    groups, mean = problem.groups, float(problem.rows_per_group)
-    chance = random.Random(draw)  # noqa: S311  # nobody has to be surprised
-    parts = [chance.uniform(1 - SPREAD, 1 + SPREAD) for _ in range(groups)]
-    if problem.layout is Layout.CONTIGUOUS:
-        blocks = max(1, problem.m // GROUP_ALIGNMENT)
-        if blocks < groups:
-            ends = [blocks * group // groups for group in range(groups + 1)]
-            parts = [part * (ends[i + 1] - ends[i]) for i, part in enumerate(parts)]
-            return tuple(round(part * GROUP_ALIGNMENT / 2) for part in parts)
-        if groups == 1:
-            return (round((blocks - 1 + parts[0] / 2) * GROUP_ALIGNMENT),)
-        mean -= GROUP_ALIGNMENT / 2
-    share = groups * mean / sum(parts)  # few draws do not meet their mean, the bucket's rows
-    return tuple(max(1, round(part * share)) for part in parts)
-
-
-def draws(problem: Problem, arch: Arch) -> list[tuple[int, ...]]:
-    """
-    Return the rows of each group, for every draw that is timed.
-
-    The bucket of the fewest rows also serves groups of one row each, which are timed besides: with
-    8 rows a tall tile may be level, and with one, most of whose boxes lie beyond the end of a, it
-    is 20 % slower.
-    """
-    count = DRAWS if problem.groups <= FEW_GROUPS else 1
-    found = [row_counts(problem, draw) for draw in range(count)]
-    if bucket(problem.with_mean(1), arch) == bucket(problem, arch):
-        found.append((1,) * problem.groups)
-    return list(dict.fromkeys(found))
 
 
 class Proof:
