@@ -31,8 +31,9 @@ from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import require_sizes, rules
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.tuning import known as tuned
-from jitgen.tuning.known import Known, Measured, Source
+from jitgen.tuning.known import Known, Source
 from jitgen.tuning.twins import with_twin
+from jitgen.tuning.why import comparison, prediction, shape
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -175,8 +176,9 @@ class Chooser:
         Return the config to compute `problem` with.
 
         Measurements decide where there are any for the problem's bucket, first those that `jitgen
-        tune` made on this device, then those shipped with jitgen; else the model does. Every row
-        count of a bucket gets the same answer, which is found once and remembered.
+        tune` made on this device, then those shipped with jitgen, where these put the model right
+        by more than `jitgen.tuning.known.MARGIN`; else the model does. Every row count of a bucket
+        gets the same answer, which is found once and remembered.
 
         Args:
             problem: The sizes.
@@ -271,12 +273,12 @@ def _choose(
         from jitgen.tuning.modes import Mode, ranked
 
         candidates, rule = ranked(Mode(mode), problem, arch, candidates)
-    prediction = _prediction(candidates, _doubt(problem, arch, device))
+    predicted = prediction(candidates, _doubt(problem, arch, device))
     return Choice(
         config=candidates[0].config,
         arch=arch,
         source=Source(mode) if rule else Source.MODEL,
-        why=f"{rule}; {prediction}" if rule else prediction,
+        why=f"{rule}; {predicted}" if rule else predicted,
         candidates=candidates,
         times_us={},
         excluded=left_out,
@@ -338,8 +340,9 @@ def _combine(by_model: Choice, known: Known, doubt: str) -> Choice:
     times = {name: time for name, time in known.times_us.items() if name in usable}
     # What is no candidate any more, or what failed since, decides nothing.
     believed, winner = None, next(iter(usable))
+    by_model_name = by_model.config.name(arch)
     for measured in known.measured:
-        if fastest := measured.record.fastest(usable.keys()):
+        if fastest := measured.winner(usable.keys(), by_model_name):
             believed, winner = measured, fastest
             break
     best = usable.pop(winner)
@@ -347,12 +350,12 @@ def _combine(by_model: Choice, known: Known, doubt: str) -> Choice:
     candidates = (best, *(candidate for _, candidate in others))
     if believed is None:
         is_by_rule = by_model.source is not Source.MODEL and best.config == by_model.config
-        prediction = _prediction((best, *(usable[name] for name in usable)), doubt)
-        why = by_model.why if is_by_rule else prediction
+        predicted = prediction((best, *(usable[name] for name in usable)), doubt)
+        why = by_model.why if is_by_rule else predicted
     else:
-        why = _comparison(best, by_model, believed, winner)
+        why = comparison(best, by_model.candidates[0], believed, arch)
     if by_model.config in excluded:
-        why += f"; the model's choice, {_shape(by_model.candidates[0])}, is excluded: "
+        why += f"; the model's choice, {shape(by_model.candidates[0])}, is excluded: "
         why += excluded[by_model.config]
     return Choice(
         config=best.config,
@@ -363,37 +366,3 @@ def _combine(by_model: Choice, known: Known, doubt: str) -> Choice:
         times_us={every[name].config: time for name, time in times.items()},
         excluded=excluded,
     )
-
-
-def _comparison(best: Candidate, by_model: Choice, measured: Measured, winner: str) -> str:
-    """Return the reason where something was measured: the time, and how far ahead that is."""
-    record, first = measured.record, by_model.candidates[0]
-    time = record.times_us[winner]
-    took = f"{_shape(best)} took {time:.1f} us{measured.note}"
-    text = f"{took} on {measured.device} on {record.date[:10]}"
-    if measured.source is Source.SHIPPED:
-        text += " (shipped table)"
-    if first.config == best.config:
-        return f"{text}, and is the model's choice too"
-    other = record.times_us.get(first.config.name(by_model.arch))
-    if other is None:
-        return f"{text}; the model's choice, {_shape(first)}, was not measured"
-    ahead = (other / time - 1) * 100
-    return f"{text}, {ahead:.1f} % ahead of the model's choice, {_shape(first)}, at {other:.1f} us"
-
-
-def _prediction(candidates: tuple[Candidate, ...], doubt: str) -> str:
-    """Return the reason where the model decides."""
-    best, *others = candidates
-    text = (
-        f"{_shape(best)} is predicted at {best.cost:.1f} us, limited by {best.limiter}: "
-        f"{best.waves} wave{'s' * (best.waves != 1)}, {best.padding_ratio:.2f}x the work needed"
-    )
-    if others:
-        text += f"; next is {_shape(others[0])} at {others[0].cost:.1f} us"
-    return f"{text}; an estimate: {doubt}" if doubt else text
-
-
-def _shape(candidate: Candidate) -> str:
-    """Return what tells a candidate from the others."""
-    return str(candidate.config.short)

@@ -19,7 +19,7 @@ from jitgen.bench.kernels import KINDS
 from jitgen.bench.transformers.models import MODELS
 from jitgen.bench.transformers.report import WORKS
 from jitgen.bench.transformers.run import kernel_names
-from jitgen.config import Arch, Config, DType, Layout, Numerics
+from jitgen.config import Arch, BLayout, Config, DType, Layout, Numerics, ScaleGranularity
 from jitgen.formats.unpacked import LAYOUTS
 from jitgen.ops.grouped_gemm import prepared_ways
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
@@ -30,6 +30,7 @@ from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.targets.legality import rules, target
 from tests.candidates import candidates
+from tests.invariance import allowed
 from tests.moe_cases import FORMATS, MASKED_ROWS, make
 
 
@@ -106,6 +107,34 @@ def quantized(arch: Arch) -> list[QuantizeConfig]:
             QuantizeProblem(layout=layout, groups=8, m=8192, k=7168, format=form)
         )
     ]
+
+
+_BF16 = Operands(a_dtype=DType.BF16, b_dtype=DType.BF16, scale_granularity=ScaleGranularity.TENSOR)
+_MXFP4 = Operands(
+    b_dtype=DType.E2M1,
+    scale_granularity=ScaleGranularity.MX32,
+    a_scale_granularity=ScaleGranularity.ROW,
+)
+INVARIANT: dict[str, Operands] = {
+    "block128": Operands(),
+    "bf16": _BF16,
+    "row": Operands(scale_granularity=ScaleGranularity.ROW),
+    "nmajor": replace(_BF16, b_layout=BLayout.N_MAJOR),
+    "exact1": replace(_MXFP4, b_layout=BLayout.EXACT1),
+    "folded1": replace(_MXFP4, b_layout=BLayout.FOLDED1),
+    "wide1": replace(
+        _MXFP4,
+        a_dtype=DType.BF16,
+        a_scale_granularity=ScaleGranularity.NONE,
+        b_layout=BLayout.WIDE1,
+    ),
+}
+"""Types whose rows are compared, of all layouts and candidates."""
+
+
+def invariant(arch: Arch) -> list[KernelConfig]:
+    """Return everything that invariant numerics allow of these types."""
+    return [config for types in INVARIANT.values() for config in allowed(arch, types)]
 
 
 MANY_ROWS = Problem(
@@ -219,6 +248,7 @@ def main() -> None:
         *models(arch),
         *unpacking(arch),
         *of_many_rows(arch),
+        *invariant(arch),
     ]
     every = dict.fromkeys([*wanted, *(config for configs in named for config in configs)])
     report = jitgen.prewarm(list(every), arch=arch)

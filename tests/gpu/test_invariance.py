@@ -9,53 +9,19 @@ import pytest
 import torch
 
 import jitgen
-from jitgen.config import BLayout, DType, Layout, ScaleGranularity
+from jitgen.config import Layout
 from jitgen.ops.grouped_gemm.config import Operands
 from jitgen.ops.moe_fc2_dense.samples import Sizes
 from jitgen.targets.legality import target
-from tests.gpu.configs import ARCH
+from tests.gpu.configs import ARCH, INVARIANT
 from tests.gpu.test_moe import on_gpu
 from tests.invariance import Pool, allowed, departing, mistakes, of_fc2
 
 BATCHES = 200
 FP8 = Operands()
-KINDS = [
-    pytest.param(FP8, id="block128"),
-    pytest.param(
-        Operands(a_dtype=DType.BF16, b_dtype=DType.BF16, scale_granularity=ScaleGranularity.TENSOR),
-        id="bf16",
-    ),
-    pytest.param(Operands(scale_granularity=ScaleGranularity.ROW), id="row"),
-    pytest.param(
-        Operands(
-            a_dtype=DType.BF16,
-            b_dtype=DType.BF16,
-            scale_granularity=ScaleGranularity.TENSOR,
-            b_layout=BLayout.N_MAJOR,
-        ),
-        id="nmajor",
-    ),
-    *(
-        pytest.param(
-            Operands(
-                a_dtype=a_dtype,
-                b_dtype=DType.E2M1,
-                scale_granularity=ScaleGranularity.MX32,
-                a_scale_granularity=scales,
-                b_layout=b_layout,
-            ),
-            id=str(b_layout),
-        )
-        for a_dtype, scales, b_layout in (
-            (DType.E4M3, ScaleGranularity.ROW, BLayout.EXACT1),
-            (DType.E4M3, ScaleGranularity.ROW, BLayout.FOLDED1),
-            (DType.BF16, ScaleGranularity.NONE, BLayout.WIDE1),
-        )
-    ),
-]
 
 
-@pytest.mark.parametrize("types", KINDS)
+@pytest.mark.parametrize("types", INVARIANT.values(), ids=INVARIANT)
 @pytest.mark.parametrize(("groups", "n", "k"), [(8, 1032, 7168), (3, 264, 288), (32, 512, 2048)])
 def test_every_candidate(types: Operands, groups: int, n: int, k: int) -> None:
     """Random batches through all that may be chosen, of all layouts."""

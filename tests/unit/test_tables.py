@@ -39,7 +39,7 @@ def test_every_entry_counts(path: Path) -> None:
 
 
 def test_reference_gpus_decide_where_nothing_was_measured() -> None:
-    """A machine without a GPU chooses what the reference GPU's table says."""
+    """A machine without a GPU chooses what the reference GPU's table says, or nearly."""
     for arch in Arch:
         name = target(arch).devices[0].name
         path = tuned.TARGETS / arch / "tables" / f"{device.slug(name)}.json"
@@ -47,4 +47,6 @@ def test_reference_gpus_decide_where_nothing_was_measured() -> None:
             continue
         for record in packed.read(path).values():
             choice = select(record.problem, arch)
-            assert (choice.source, choice.config.name(arch)) == ("shipped", record.winner)
+            time = record.times_us[choice.config.name(arch)]
+            assert choice.source == "shipped"
+            assert time <= record.times_us[record.winner] * (1 + tuned.MARGIN)

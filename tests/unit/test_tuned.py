@@ -68,11 +68,32 @@ class TestOrder:
         )
 
     def test_then_what_is_shipped(self, tables: Path) -> None:
-        ship(tables, record(1))
+        ship(tables, record(1, apart=10.0))
         choice = select(PROBLEM, GPU)
 
         assert (choice.source, choice.config.name(GPU)) == ("shipped", NAMES[1])
         assert "shipped" in choice.why
+
+    @pytest.mark.parametrize(("apart", "winner"), [(4.0, 0), (6.0, 1)])
+    def test_what_is_shipped_puts_the_model_right_by_a_margin(
+        self, tables: Path, apart: float, winner: int
+    ) -> None:
+        """Other rows undo what is less, which would count if it had been measured here."""
+        ship(tables, record(1, apart=apart))
+        choice = select(PROBLEM, GPU)
+
+        assert (choice.source, choice.config.name(GPU)) == ("shipped", NAMES[winner])
+        assert ("4.0 % behind the fastest" in choice.why) is (winner == 0)
+
+        tuned.record(Store.open(), GPU, record(1, apart=apart))
+        assert select(PROBLEM, GPU).config.name(GPU) == NAMES[1]
+
+    def test_what_was_not_predicted_best_counts_where_that_was_not_timed(
+        self, tables: Path
+    ) -> None:
+        ship(tables, record(1, times_us=dict.fromkeys(NAMES[1:], 100.0)))
+
+        assert select(PROBLEM, GPU).config.name(GPU) == NAMES[1]
 
     def test_a_bucket_has_one_answer(self) -> None:
         tuned.record(Store.open(), GPU, record(2))
@@ -116,7 +137,7 @@ class TestWithABias:
     """What was measured without one stands in, where nothing was measured with one."""
 
     def test_times_without_one_decide(self, tables: Path) -> None:
-        ship(tables, record(1))
+        ship(tables, record(1, apart=10.0))
         choice = select(BIASED, GPU)
 
         assert choice.source == "shipped"
@@ -243,7 +264,7 @@ class TestDevices:
     def test_of_another_gpu(self, monkeypatch: pytest.MonkeyPatch, tables: Path) -> None:
         """It has no table of its own, so the reference GPU's serves it."""
         tuned.record(Store.open(), GPU, record(2))
-        ship(tables, record(1))
+        ship(tables, record(1, apart=10.0))
         monkeypatch.setattr(device, "gpu_at_hand", lambda _: "NVIDIA H100 PCIe")
         forget()
         choice = select(PROBLEM, GPU)
@@ -252,8 +273,8 @@ class TestDevices:
         assert "on NVIDIA H200 on" in choice.why
 
     def test_with_a_table_of_its_own(self, monkeypatch: pytest.MonkeyPatch, tables: Path) -> None:
-        ship(tables, record(1))
-        ship(tables, record(2), name="NVIDIA H100 PCIe")
+        ship(tables, record(1, apart=10.0))
+        ship(tables, record(2, apart=10.0), name="NVIDIA H100 PCIe")
         assert select(PROBLEM, GPU).config.name(GPU) == NAMES[1]
         monkeypatch.setattr(device, "gpu_at_hand", lambda _: "NVIDIA H100 PCIe")
         forget()

@@ -36,9 +36,12 @@ def empty_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     forget()
 
 
-def record(number: int = 2, **changes: Any) -> TuningRecord:
-    """Return measurements of `PROBLEM` in which the model's candidate of that number wins."""
-    times = {name: 100.0 + abs(place - number) for place, name in enumerate(NAMES)}
+def record(number: int = 2, *, apart: float = 1.0, **changes: Any) -> TuningRecord:
+    """
+    Return measurements of `PROBLEM` in which the model's candidate of that number wins, and each
+    that is further away from it took `apart` microseconds more than the one before.
+    """
+    times = {name: 100.0 + apart * abs(place - number) for place, name in enumerate(NAMES)}
     values: dict[str, Any] = {
         "problem": PROBLEM,
         "winner": NAMES[number],

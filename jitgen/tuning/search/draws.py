@@ -118,7 +118,14 @@ def _parts(deal: Deal, groups: int, seed: int) -> Iterator[float]:
 
 
 def _in_middle(problem: Problem, arch: Arch) -> Problem:
-    """Return `problem` with a mean of rows half way between the edge before and its own."""
+    """
+    Return `problem` with a mean of rows half way between the edge before and its own.
+
+    Contiguous groups with a block each keep it: with less, some had no rows at all.
+    """
     rows = problem.rows_per_group
     before = max((each for each in edges_of(problem, arch) if each < rows), default=0)
-    return problem.with_mean((before + rows + 1) // 2)
+    middle = (before + rows + 1) // 2
+    if problem.layout is Layout.CONTIGUOUS:
+        middle = max(middle, min(rows, GROUP_ALIGNMENT))
+    return problem.with_mean(middle)
