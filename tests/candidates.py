@@ -8,7 +8,9 @@ from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
 from jitgen.targets.legality import rules
 
 
-def candidates(arch: Arch, layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
+def candidates(
+    arch: Arch, layout: Layout, operands: Operands, *, bias: bool = False
+) -> tuple[KernelConfig, ...]:
     """Return the configs that may be chosen; none where `arch` has no kernel for `operands`."""
     problem = Problem(
         layout=layout,
@@ -22,5 +24,6 @@ def candidates(arch: Arch, layout: Layout, operands: Operands) -> tuple[KernelCo
         scale_granularity=operands.scale_granularity,
         a_scale_granularity=operands.a_scale_granularity,
         b_layout=operands.b_layout,
+        bias=bias,
     )
     return rules(arch, "grouped_gemm").candidates(problem)

@@ -38,11 +38,15 @@ Lists = list[list[int]]
 
 
 def allowed(
-    arch: Arch | str, operands: Operands, layouts: tuple[Layout, ...] = tuple(Layout)
+    arch: Arch | str,
+    operands: Operands,
+    layouts: tuple[Layout, ...] = tuple(Layout),
+    *,
+    bias: bool = False,
 ) -> list[KernelConfig]:
     """Return all that may be chosen with invariant numerics, of every layout."""
     target = Arch.parse(arch)
-    found = [each for layout in layouts for each in candidates(target, layout, operands)]
+    found = [each for layout in layouts for each in candidates(target, layout, operands, bias=bias)]
     return list(keeping(found, target, "grouped_gemm").configs)
 
 
@@ -72,7 +76,16 @@ class Pool:
 
     @classmethod
     def draw(
-        cls, operands: Operands, groups: int, rows: int, n: int, k: int, device: str, seed: int = 0
+        cls,
+        operands: Operands,
+        groups: int,
+        rows: int,
+        n: int,
+        k: int,
+        device: str,
+        *,
+        seed: int = 0,
+        bias: bool = False,
     ) -> Self:
         """Return a pool of random values."""
         problem = Problem(
@@ -87,6 +100,7 @@ class Pool:
             scale_granularity=operands.scale_granularity,
             a_scale_granularity=operands.a_scale_granularity,
             b_layout=operands.b_layout,
+            bias=bias,
         )
         call = samples.random_call(problem, [rows, *[0] * (groups - 1)], seed=seed).copy(device)
         return cls(call=call, operands=operands, groups=groups, rows=rows, n=n, k=k)
@@ -190,6 +204,19 @@ def mistakes(
                 values[config] += len(batch.row) * pool.n
     for config in configs:
         yield config, int(wrong[config]), values[config]
+
+
+def misplaced(
+    pool: Pool, configs: list[KernelConfig], counts: tuple[int, ...]
+) -> Iterator[tuple[KernelConfig, int]]:
+    """
+    Yield for each of `configs` how many values differ from the first one's, of groups that have so
+    many rows: those of the pool, over and over, so that each comes to many places of a tile.
+    """
+    expected = pool.expected(configs[0])
+    lists = [[row % pool.rows for row in range(count)] for count in counts]
+    for config in configs:
+        yield config, int(pool.batch(config.layout, lists).differing(expected, config=config))
 
 
 def of_fc2(

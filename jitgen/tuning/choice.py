@@ -33,7 +33,6 @@ from jitgen.targets.protocol import Candidate, Device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.known import Known, Source
 from jitgen.tuning.twins import with_twin
-from jitgen.tuning.why import comparison, prediction, shape
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -177,7 +176,7 @@ class Chooser:
 
         Measurements decide where there are any for the problem's bucket, first those that `jitgen
         tune` made on this device, then those shipped with jitgen, where these put the model right
-        by more than `jitgen.tuning.known.MARGIN`; else the model does. Every row count of a bucket
+        by more than `jitgen.tuning.known.MARGINS`; else the model does. Every row count of a bucket
         gets the same answer, which is found once and remembered.
 
         Args:
@@ -273,7 +272,7 @@ def _choose(
         from jitgen.tuning.modes import Mode, ranked
 
         candidates, rule = ranked(Mode(mode), problem, arch, candidates)
-    predicted = prediction(candidates, _doubt(problem, arch, device))
+    predicted = _prediction(candidates, _doubt(problem, arch, device))
     return Choice(
         config=candidates[0].config,
         arch=arch,
@@ -340,22 +339,22 @@ def _combine(by_model: Choice, known: Known, doubt: str) -> Choice:
     times = {name: time for name, time in known.times_us.items() if name in usable}
     # What is no candidate any more, or what failed since, decides nothing.
     believed, winner = None, next(iter(usable))
-    by_model_name = by_model.config.name(arch)
+    first, name = by_model.candidates[0], by_model.config.name(arch)
     for measured in known.measured:
-        if fastest := measured.winner(usable.keys(), by_model_name):
-            believed, winner = measured, fastest
+        if found := measured.winner(usable.keys(), first, name):
+            believed, winner = measured, found
             break
     best = usable.pop(winner)
     others = sorted(usable.items(), key=lambda item: times.get(item[0], item[1].cost))
     candidates = (best, *(candidate for _, candidate in others))
     if believed is None:
         is_by_rule = by_model.source is not Source.MODEL and best.config == by_model.config
-        predicted = prediction((best, *(usable[name] for name in usable)), doubt)
+        predicted = _prediction((best, *(usable[name] for name in usable)), doubt)
         why = by_model.why if is_by_rule else predicted
     else:
-        why = comparison(best, by_model.candidates[0], believed, arch)
+        why = believed.reason(best, first, arch)
     if by_model.config in excluded:
-        why += f"; the model's choice, {shape(by_model.candidates[0])}, is excluded: "
+        why += f"; the model's choice, {_shape(first)}, is excluded: "
         why += excluded[by_model.config]
     return Choice(
         config=best.config,
@@ -366,3 +365,20 @@ def _combine(by_model: Choice, known: Known, doubt: str) -> Choice:
         times_us={every[name].config: time for name, time in times.items()},
         excluded=excluded,
     )
+
+
+def _prediction(candidates: tuple[Candidate, ...], doubt: str) -> str:
+    """Return the reason where the model decides; `doubt` is what it was not fitted to."""
+    best, *others = candidates
+    text = (
+        f"{_shape(best)} is predicted at {best.cost:.1f} us, limited by {best.limiter}: "
+        f"{best.waves} wave{'s' * (best.waves != 1)}, {best.padding_ratio:.2f}x the work needed"
+    )
+    if others:
+        text += f"; next is {_shape(others[0])} at {others[0].cost:.1f} us"
+    return f"{text}; an estimate: {doubt}" if doubt else text
+
+
+def _shape(candidate: Candidate) -> str:
+    """Return what tells a candidate from the others."""
+    return str(candidate.config.short)

@@ -21,11 +21,11 @@ from jitgen.ops.moe_fc2_dense.samples import Sizes
 from jitgen.verify import device
 from tests import needs
 from tests.covering import covering
-from tests.invariance import Pool, allowed, departing, mistakes, of_fc2
+from tests.invariance import Pool, allowed, departing, misplaced, mistakes, of_fc2
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
-E4M3, E2M1, BF16, F32 = DType.E4M3, DType.E2M1, DType.BF16, DType.F32
+E4M3, E4M3X2, E2M1, BF16, F32 = DType.E4M3, DType.E4M3X2, DType.E2M1, DType.BF16, DType.F32
 MX32, ROW = ScaleGranularity.MX32, ScaleGranularity.ROW
 BLOCK128 = Operands(out_dtype=F32)
 MXFP8 = Operands(scale_granularity=MX32, out_dtype=F32)
@@ -37,19 +37,22 @@ PLAIN = Operands(
 )
 COLUMNS = replace(PLAIN, b_layout=BLayout.N_MAJOR)
 PREPARED = [
-    Operands(
-        a_dtype=a_dtype, b_dtype=E2M1, scale_granularity=MX32, a_scale_granularity=of_a, b_layout=b
-    )
+    replace(MIXED, a_dtype=a_dtype, a_scale_granularity=of_a, b_layout=b)
     for a_dtype, of_a, b in (
         (E4M3, ROW, BLayout.EXACT1),
         (E4M3, ROW, BLayout.FOLDED1),
         (BF16, ScaleGranularity.NONE, BLayout.WIDE1),
     )
 ]
+OF_SM_90A = [
+    replace(MIXED, a_dtype=a_dtype, a_scale_granularity=of_a, b_layout=b)
+    for a_dtype, of_a in ((E4M3, ScaleGranularity.BLOCK128), (E4M3X2, ROW))
+    for b in (BLayout.EXACT1, BLayout.FOLDED1)
+]
 KINDS = [
     *((Arch.CPU, types) for types in (BLOCK128, MXFP8, NVFP4, PLAIN, *PREPARED)),
     *((Arch.SM_90A, types) for types in (BLOCK128, replace(BLOCK128, scale_granularity=ROW))),
-    *((Arch.SM_90A, types) for types in (PLAIN, COLUMNS, *PREPARED)),
+    *((Arch.SM_90A, types) for types in (PLAIN, COLUMNS, *PREPARED, *OF_SM_90A)),
     *((Arch("sm_100a"), types) for types in (BLOCK128, MXFP8, NVFP4, MIXED)),
     *((Arch("sm_120a"), types) for types in (BLOCK128, MXFP8, NVFP4, MIXED, WIDE)),
 ]
@@ -73,7 +76,8 @@ def on(arch: Arch) -> Iterator[None]:
 
 def name(arch: Arch, types: Operands) -> str:
     """Return how a test is called."""
-    words = (arch, types.a_dtype, types.b_dtype, types.scale_granularity, types.b_layout)
+    scales = types.a_scale_granularity or types.scale_granularity
+    words = (arch, types.a_dtype, types.b_dtype, scales, types.b_layout)
     return "-".join(map(str, words))
 
 
@@ -88,6 +92,38 @@ def test_every_candidate(arch: Arch, types: Operands) -> None:
 
     assert {config.layout for config in configs} == set(Layout)
     assert not [config.name(arch) for config, wrong, _ in found if wrong]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+@pytest.mark.parametrize(("arch", "types"), [pytest.param(*kind, id=name(*kind)) for kind in KINDS])
+def test_every_candidate_at_every_place(arch: Arch, types: Operands, bias: bool) -> None:
+    """
+    Rows have their bits at all places of a tile, whatever is done to a sum in the end.
+
+    Compilers fuse products and sums where they meet, in one unrolled block and not in the next.
+    """
+    pool = Pool.draw(types, 2, 5, 136, 128, "cpu", bias=bias)
+    configs = allowed(arch, types, bias=bias)
+    with on(arch):
+        found = list(misplaced(pool, configs, (260, 27)))
+
+    assert {config.layout for config in configs} == set(Layout)
+    assert not [config.name(arch) for config, wrong in found if wrong]
+
+
+def test_a_bias_is_added_alike_everywhere() -> None:
+    """The same for one kernel, whose last 8 tokens had a rounding more than the others."""
+    pool = Pool.draw(PREPARED[0], 1, 5, 128, 128, "cpu", bias=True)
+    configs = [
+        config
+        for config in allowed(Arch.SM_90A, PREPARED[0], (Layout.RAGGED,), bias=True)
+        if (config.tile.m, config.tile.n) == (32, 128)
+    ]
+    with on(Arch.SM_90A):
+        found = list(misplaced(pool, configs, (31,)))
+
+    assert [wrong for _, wrong in found] == [0]
 
 
 @pytest.mark.parametrize("arch", [Arch.CPU, Arch.SM_90A])

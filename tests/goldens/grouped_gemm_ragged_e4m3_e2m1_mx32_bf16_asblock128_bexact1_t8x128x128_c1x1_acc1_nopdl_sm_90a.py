@@ -414,17 +414,23 @@ def from_token(a, row, group):
     return from_row(a, row, group)
 
 
-def sums_of(total, factors, block):
+def sums_of(total, factors, block, bias=None):
     """
     Return what a thread has of 8 columns of the product: tokens, and two sums of each.
 
     Both belong to neighbouring columns of out, for so rows of weights were prepared.
+    A bias is added in the instruction that scales: left to itself the compiler fuses the two for
+    some tokens of a tile and not for others, whose bits then differ.
     """
-    first = block * 8 + cute.arch.lane_idx() % 4 * 2
-    return [
-        (first + v, [total[4 * block + 2 * i + v] * factors[v, block] for i in range(2)])
-        for v in range(2)
-    ]
+    first, tokens = block * 8 + cute.arch.lane_idx() % 4 * 2, []
+    for v in range(2):
+        sums = [total[4 * block + 2 * i + v] for i in range(2)]
+        if bias is None:
+            sums = [each * factors[v, block] for each in sums]
+        else:
+            sums = [cute.math.fma(sums[i], factors[v, block], bias[i]) for i in range(2)]
+        tokens.append((first + v, sums))
+    return tokens
 
 
 def shape_of_a(rows, k):
@@ -910,7 +916,8 @@ def store_tile(schedule, store, total, factors, work):
     if column < cute.size(out, mode=[1]):
         for block in cutlass.range_constexpr(OWN_N // 8):
             if work.row + block * BLOCK_TOKENS < work.live_end:
-                for place, sums in sums_of(total, factors, block):
+                tokens = sums_of(total, factors, block)
+                for place, sums in tokens:
                     row = work.row + place
                     if is_own(schedule, work, row):
                         pair = cute.make_rmem_tensor(2, OUT_DTYPE)

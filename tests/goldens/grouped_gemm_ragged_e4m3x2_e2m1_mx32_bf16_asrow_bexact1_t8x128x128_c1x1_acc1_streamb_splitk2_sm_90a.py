@@ -423,16 +423,22 @@ def from_token(a, row, group):
     return cute.domain_offset(((0, row), 0), a)
 
 
-def sums_of(total, factors, block):
+def sums_of(total, factors, block, bias=None):
     """
     Return what a thread has of 8 columns of the product: a token, and two sums of it.
 
     Both belong to neighbouring columns of out, for so rows of weights were prepared. Each adds up
-    what the two rows of the token give.
+    what the two rows of the token give, in instructions that are said here: left to itself the
+    compiler fuses products and sums for some tokens of a tile and not for others.
     """
     high, low = factors[0, block], factors[1, block]
     first = 4 * block
-    sums = [total[first + 2 * i] * high + total[first + 2 * i + 1] * low for i in range(2)]
+    sums = [total[first + 2 * i + 1] for i in range(2)]
+    if bias is None:
+        sums = [each * low for each in sums]
+    else:
+        sums = [cute.math.fma(sums[i], low, bias[i]) for i in range(2)]
+    sums = [cute.math.fma(total[first + 2 * i], high, sums[i]) for i in range(2)]
     return [(block * 4 + cute.arch.lane_idx() % 4, sums)]
 
 
@@ -1000,7 +1006,8 @@ def store_tile(schedule, store, total, factors, work):
     if column < cute.size(out, mode=[1]):
         for block in cutlass.range_constexpr(OWN_N // 8):
             if work.row + block * BLOCK_TOKENS < work.live_end:
-                for place, sums in sums_of(total, factors, block):
+                tokens = sums_of(total, factors, block)
+                for place, sums in tokens:
                     row = work.row + place
                     if is_own(schedule, work, row):
                         pair = cute.make_rmem_tensor(2, OUT_DTYPE)

@@ -132,9 +132,18 @@ INVARIANT: dict[str, Operands] = {
 """Types whose rows are compared, of all layouts and candidates."""
 
 
+def biased(arch: Arch, types: Operands) -> list[KernelConfig]:
+    """Return what is allowed of these types with a bias, and results in which nothing hides."""
+    return allowed(arch, replace(types, out_dtype=DType.F32), bias=True)
+
+
 def invariant(arch: Arch) -> list[KernelConfig]:
-    """Return everything that invariant numerics allow of these types."""
-    return [config for types in INVARIANT.values() for config in allowed(arch, types)]
+    """Return everything that invariant numerics allow of these types, and with a bias."""
+    return [
+        config
+        for types in INVARIANT.values()
+        for config in (*allowed(arch, types), *biased(arch, types))
+    ]
 
 
 MANY_ROWS = Problem(

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import jitgen
-from jitgen.config import Layout
+from jitgen.config import DType, Layout
 from jitgen.ops.grouped_gemm.config import Operands
 from jitgen.ops.moe_fc2_dense.samples import Sizes
 from jitgen.targets.legality import target
-from tests.gpu.configs import ARCH, INVARIANT
+from tests.gpu.configs import ARCH, INVARIANT, biased
 from tests.gpu.test_moe import on_gpu
-from tests.invariance import Pool, allowed, departing, mistakes, of_fc2
+from tests.invariance import Pool, allowed, departing, misplaced, mistakes, of_fc2
 
 BATCHES = 200
 FP8 = Operands()
@@ -34,6 +34,19 @@ def test_every_candidate(types: Operands, groups: int, n: int, k: int) -> None:
     assert {config.layout for config in configs} == set(Layout)
     assert all(values for _, _, values in found)
     assert not [config.name(ARCH) for config, wrong, _ in found if wrong]
+
+
+@pytest.mark.parametrize("types", INVARIANT.values(), ids=INVARIANT)
+def test_every_place_with_a_bias(types: Operands) -> None:
+    """Of long and short groups, results float32: a sum is scaled and biased alike everywhere."""
+    configs = biased(ARCH, types)
+    if not configs:
+        pytest.skip(f"{ARCH} has no kernel for {types.text}")
+    of_float32 = replace(types, out_dtype=DType.F32)
+    pool = Pool.draw(of_float32, 3, 24, 264, 1536, "cuda", bias=True)
+    found = list(misplaced(pool, configs, (700, 37, 300)))
+
+    assert not [config.name(ARCH) for config, wrong in found if wrong]
 
 
 def test_fc2() -> None:
