@@ -194,13 +194,6 @@ def test_draws_are_of_their_bucket(layout: Layout, groups: int) -> None:
         assert min(means) < max(means) or (step, rows) == (128, 128)
 
 
-def test_few_rows_are_timed_with_one_a_group_too() -> None:
-    for rows, has in ((8, True), (16, False)):
-        asked = Problem(layout=Layout.RAGGED, groups=32, m=32 * rows, n=64, k=64)
-
-        assert ((1,) * 32 in draws.draws(asked, Arch.SM_90A)) is has
-
-
 def test_rows_of_an_even_draw_fill_whole_blocks_where_they_can() -> None:
     asked = Problem(layout=Layout.CONTIGUOUS, groups=8, m=8 * 512, n=64, k=64)
 
