@@ -429,7 +429,7 @@ def sums_of(total, factors, block, bias=None):
 
     Both belong to neighbouring columns of out, for so rows of weights were prepared. Each adds up
     what the two rows of the token give, in instructions that are said here: left to itself the
-    compiler fuses products and sums for some tokens of a tile and not for others.
+    compiler may fuse products and sums for some tokens of a tile and not for others.
     """
     high, low = factors[0, block], factors[1, block]
     first = 4 * block
