@@ -95,7 +95,8 @@ def row_counts(problem: Problem, deal: Deal = Deal.SPREAD, seed: int = 0) -> tup
         if blocks < groups:
             ends = [blocks * group // groups for group in range(groups + 1)]
             parts = [part * (ends[i + 1] - ends[i]) for i, part in enumerate(parts)]
-            return tuple(round(min(part, 2) * GROUP_ALIGNMENT / 2) for part in parts)
+            halves = [min(part, 2.0) for part in parts]  # of blocks: a routed part may be more
+            return tuple(round(half * GROUP_ALIGNMENT / 2) for half in halves)
         fills = deal is Deal.EVEN and mean % GROUP_ALIGNMENT == 0
         if groups == 1 and not fills:
             return (round((blocks - 1 + min(parts[0], 2) / 2) * GROUP_ALIGNMENT),)
