@@ -183,42 +183,6 @@ def needs_gradient(tensors: Iterable[object]) -> bool:
     )
 
 
-def refuse_overlap(out: Tensor | None, name: str, other: Tensor) -> None:
-    """
-    Do nothing if writing to `out` leaves `other` alone, which kernels go on reading meanwhile.
-
-    Both may be columns of one matrix, side by side. Other ways to lie among each other are refused,
-    whether or not they share a byte.
-
-    Raises:
-        InputError: They share memory; `name` is what `other` is called.
-    """
-    if out is None or out.device != other.device or not out.numel() or not other.numel():
-        return
-    starts = [x.data_ptr() for x in (out, other)]
-    reaches = [_reach(x) for x in (out, other)]
-    distance = starts[1] - starts[0]
-    if distance >= reaches[0] or -distance >= reaches[1]:
-        return
-    widths = [x.shape[-1] * x.element_size() for x in (out, other)]
-    pitches = [x.stride(-2) * x.element_size() for x in (out, other)]
-    if pitches[0] == pitches[1] and pitches[0] >= max(widths):
-        place = distance % pitches[0]  # of other's columns in out's rows
-        if widths[0] <= place <= pitches[0] - widths[1]:
-            return
-    raise InputError(
-        "out",
-        f"must not share memory with {name}, which is read while it is written (got "
-        f"{reaches[0]} bytes at {starts[0]:#x}, and {name} with {reaches[1]} at {starts[1]:#x})",
-    )
-
-
-def _reach(tensor: Tensor) -> int:
-    """Return how many bytes lie from the first element of a tensor to the end of its last."""
-    sides = zip(tensor.shape, tensor.stride(), strict=True)
-    return (sum((size - 1) * step for size, step in sides) + 1) * tensor.element_size()
-
-
 def refuse_gradients(
     tensors: Mapping[str, object], op: str, why: str = "there is none", advice: str = ""
 ) -> None:

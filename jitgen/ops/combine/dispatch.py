@@ -71,7 +71,14 @@ def run(given: Arguments, config: CombineConfig | Override | None, key: Key) -> 
         return traced.record(given, config)
     with calling("combine"):
         session = current.get()
-        launch = prepared(session, key, given.y, lambda: _prepare(given, config, session))
+        launch = prepared(
+            session,
+            key,
+            given.tensors,
+            lambda: _prepare(given, config, session),
+            written=("out",),
+            in_place=("shared",),  # a thread reads what is shared where it writes the sum
+        )
         return launch.call(given.y, given.inverse, given.topk_weights, given.shared, given.out)
 
 

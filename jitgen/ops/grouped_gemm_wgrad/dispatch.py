@@ -67,7 +67,9 @@ def run(given: Arguments, config: GroupedGemmWgradConfig | Override | None, key:
         return traced.record(given, config)
     with calling("grouped_gemm_wgrad"):
         session = current.get()
-        launch = prepared(session, key, given.a, lambda: _prepare(given, config, session))
+        launch = prepared(
+            session, key, given.tensors, lambda: _prepare(given, config, session), written=("out",)
+        )
         return launch.call(given.dy, given.a, given.groups, given.out)
 
 

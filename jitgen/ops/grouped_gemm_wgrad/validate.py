@@ -129,9 +129,6 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         if tensor is not None:
             common.check_memory(name, tensor, ("dy", dy), alignment, has_memory=has_memory)
     _check_the_rest(given, n, k)
-    if has_memory:
-        for name, tensor in (("dy", dy), ("a", a)):
-            common.refuse_overlap(given.out, name, tensor)
     common.refuse_gradients(given.tensors, Facts.op)
     return facts
 
