@@ -18,7 +18,7 @@ from jitgen.frozen import frozen
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.early import JOINED, SHARED, configs_of
 from jitgen.layer.weights import ExpertWeights, Matrices
-from jitgen.layer.workspace import NEW, Buffers, Workspace
+from jitgen.layer.workspace import NEW, Buffers, Lease
 from jitgen.ops.combine.call import combine
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.permute_quantize.call import permute_quantize
@@ -207,20 +207,20 @@ class Chain:
         topk_ids: Tensor,
         shared: Tensor | None,
         out: Tensor,
-        workspace: Workspace | None,
+        lease: Lease,
         sorting: Sorting | None = None,
     ) -> Tensor:
         """
-        Run chunk after chunk, as many tokens at once as the layer and the workspace allow; a
-        sorting of all tokens says nothing of a chunk's.
+        Run chunk after chunk, as many tokens at once as the layer and its memory allow; a sorting
+        of all tokens says nothing of a chunk's.
         """
         tokens, most = x.shape[0], self.config.chunk_tokens
-        if workspace is not None:
-            most = min(most, workspace.tokens)
+        if lease.tokens is not None:
+            most = min(most, lease.tokens)
         if not tokens:
             return out
         if tokens <= most:  # without five views
-            into = NEW if workspace is None else workspace.buffers(tokens)
+            into = lease.buffers(tokens)
             return self.run(x, topk_weights, topk_ids, shared, out, into, sorting)
         for first in range(0, tokens, most):
             part = slice(first, min(first + most, tokens))
@@ -230,7 +230,7 @@ class Chain:
                 topk_ids[part],
                 None if shared is None else shared[part],
                 out[part],
-                NEW if workspace is None else workspace.buffers(part.stop - part.start),
+                lease.buffers(part.stop - part.start),
             )
         return out
 

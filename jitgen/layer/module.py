@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from jitgen.layer.config import MoEConfig
 from jitgen.layer.experts import run_experts
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace
+from jitgen.ops.calling import require_tensor
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.plans import Plan, configs
 from jitgen.runtime.prewarm import PrewarmReport, prewarm
@@ -30,8 +32,12 @@ class MoELayer(nn.Module):
     Experts of a layer, or the share of them that a rank has: `jitgen.moe` with weights of its own.
 
     The weights are buffers, so they move with the module and are in its state; they have no
-    gradients. The memory between the launches is made at the first call and kept; layers that run
-    one after the other on one stream may share it.
+    gradients. Each call computes with the buffers that the module has then, whoever put them there:
+    an assignment, `load_state_dict`, `torch.func.functional_call`. The memory between the launches
+    is made at the first call and kept; several layers may share it.
+
+    Safe to call from any thread, on any stream, and while a CUDA graph of it replays: see
+    `jitgen.Workspace`.
 
     Args:
         config: What the layer is.
@@ -70,26 +76,30 @@ class MoELayer(nn.Module):
                 raise InputError(
                     name, f"must be a jitgen.{wanted_type} (got {type(given).__name__})"
                 )
-        have = (weights.groups, weights.hidden, weights.intermediate)
-        wanted = (config.groups, config.hidden, config.intermediate)
-        if have != wanted:
-            raise InputError(
-                "weights", f"must have G, H, I = {wanted}, as the config says (got {have})"
-            )
+        _require_fit(config, weights)
         plans.require_tokens(max_tokens)
         self.config = config
         self.max_tokens = max_tokens
-        self._like = weights
         self._workspace = workspace
         for name, tensor in weights.tensors.items():
             self.register_buffer(name, tensor)
-        self._chain = self._bind()
-        self.register_load_state_dict_post_hook(_reload)  # type: ignore[no-untyped-call]
+        self._made = Chain(config=config, weights=weights)
+        self.register_load_state_dict_post_hook(_look_again)  # type: ignore[no-untyped-call]
 
     @property
     def weights(self) -> ExpertWeights:
         """Its experts, where they are now."""
         return self._chain.weights
+
+    @property
+    def _chain(self) -> Chain:
+        """What runs for the buffers as they are now."""
+        made, buffers = self._made, self._buffers
+        for name, tensor in made.weights.tensors.items():
+            if buffers.get(name) is not tensor:
+                made = self._made = self._bind()
+                break
+        return made
 
     @property
     def workspace(self) -> Workspace | None:
@@ -268,7 +278,8 @@ class MoELayer(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the weights; what would change their type would change what they say."""
-        for name, tensor in self._like.tensors.items():
+        made = self._chain
+        for name, tensor in made.weights.tensors.items():
             if fn(tensor.new_empty(0)).dtype is not tensor.dtype:
                 raise InputError(
                     name,
@@ -277,14 +288,37 @@ class MoELayer(nn.Module):
                 )
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._workspace = None
-        self._chain = self._bind()
-        self._like = self._chain.weights
+        self._made = replace(made, weights=made.weights.of(self._tensors(made.weights)))
         return self
 
     def _bind(self) -> Chain:
-        """Return the chain over the buffers as they are now."""
-        tensors = {name: getattr(self, name) for name in self._like.tensors}
-        return Chain(config=self.config, weights=self._like.of(tensors))
+        """
+        Return the chain over the buffers as they are now.
+
+        Raises:
+            InputError: They are none for this layer.
+        """
+        before = self._made.weights
+        weights = before.replaced(self._tensors(before))
+        _require_fit(self.config, weights)
+        return replace(self._made, weights=weights)
+
+    def _tensors(self, like: ExpertWeights) -> dict[str, Tensor]:
+        """Return the tensors that the module has by the names of `like`'s."""
+        found = {name: getattr(self, name, None) for name in like.tensors}
+        for name, tensor in found.items():
+            require_tensor(name, tensor)
+        return found  # type: ignore[return-value]
+
+
+def _require_fit(config: MoEConfig, weights: ExpertWeights) -> None:
+    """Require weights for a layer."""
+    have = (weights.groups, weights.hidden, weights.intermediate)
+    wanted = (config.groups, config.hidden, config.intermediate)
+    if have != wanted:
+        raise InputError(
+            "weights", f"must have G, H, I = {wanted}, as the config says (got {have})"
+        )
 
 
 def _is_too_large(x: object, workspace: Workspace) -> bool:
@@ -294,7 +328,6 @@ def _is_too_large(x: object, workspace: Workspace) -> bool:
     return not workspace.has_room(x.shape[0], x.shape[1])
 
 
-def _reload(layer: MoELayer, *_: object) -> None:
-    """Let the chain of a layer have values that were loaded, of which other things are known."""
-    layer._like = layer._bind().weights.looked_at()
-    layer._chain = layer._bind()
+def _look_again(layer: MoELayer, *_: object) -> None:
+    """Let a layer look at values that were loaded now, and not in the middle of its next call."""
+    layer._made = layer._bind()

@@ -15,6 +15,7 @@ PreparedWeights, others      in them                              e4m3, for each
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from jitgen.config import BLayout
 from jitgen.errors import InputError
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepared import PreparedWeights, spread_of_rows
 from jitgen.formats.protocol import ceil_div
 from jitgen.frozen import frozen
 from jitgen.ops import calling as common
@@ -143,6 +144,23 @@ class ExpertWeights:
         Return the same weights in other memory, which `tensors` names as those of this one; they
         may be those of some of the experts.
         """
+        return self._with(tensors, lambda each, _: each.known_spread)
+
+    def replaced(self, tensors: dict[str, Tensor]) -> ExpertWeights:
+        """
+        Return weights with other values, which `tensors` names as those of this one.
+
+        Of prepared ones that were looked at, the new values are, too, which waits for the device;
+        where they cannot be looked at now (on ``meta``, in a trace, while a CUDA graph is captured)
+        nothing is known of their rows.
+        """
+        return self._with(tensors, _spread_of)
+
+    def _with(
+        self,
+        tensors: dict[str, Tensor],
+        spread_of: Callable[[PreparedWeights, Tensor], int | None],
+    ) -> ExpertWeights:
         fields: dict[str, Any] = {"activations": self.activations}
         for name in ("w13", "w2"):
             each = getattr(self, name)
@@ -152,25 +170,25 @@ class ExpertWeights:
                     each,
                     values=tensors[name],
                     factor=tensors[f"{name}_factor"],
+                    row_spread=spread_of(each, tensors[name]),
                 )
         for name in ("w13_scale", "w2_scale", "w13_bias", "w2_bias"):
             fields[name] = tensors.get(name)
         return ExpertWeights(**fields)
 
-    def looked_at(self) -> ExpertWeights:
-        """
-        Return weights whose values changed, with what is known of them: rows of prepared ones are
-        looked at where they were before. That waits for the device; of values that nobody has, on
-        ``meta`` or in a trace, nothing is known then.
-        """
-        found: dict[str, Any] = {}
-        for name in ("w13", "w2"):
-            each = getattr(self, name)
-            if isinstance(each, PreparedWeights) and each.row_spread is not None:
-                is_there = not (each.values.is_meta or common.is_traced((each.values,)))
-                unknown = replace(each, row_spread=None)
-                found[name] = unknown.with_row_spread() if is_there else unknown
-        return replace(self, **found) if found else self
+
+def _spread_of(before: PreparedWeights, values: Tensor) -> int | None:
+    """Return the `row_spread` of values in the place of those that weights had before."""
+    if before.row_spread is None or (values is before.values and before.known_spread is not None):
+        return before.row_spread
+    return spread_of_rows(values, before.layout) if _can_be_seen(values) else None
+
+
+def _can_be_seen(values: Tensor) -> bool:
+    """Say whether values can be looked at now."""
+    if values.is_meta or common.is_traced((values,)):
+        return False
+    return not (values.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _shape(each: Matrices) -> tuple[int, int, int]:

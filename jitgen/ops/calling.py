@@ -39,9 +39,6 @@ def calling(op: str) -> Iterator[None]:
         raise
 
 
-_PLAIN = (Tensor, torch.nn.Parameter)
-
-
 def is_traced(tensors: Iterable[object]) -> bool:
     """
     Return whether torch's dispatcher has to see a call with `tensors`.
@@ -58,9 +55,10 @@ def is_traced(tensors: Iterable[object]) -> bool:
 
 
 def _stands_for_others(tensor: Tensor) -> bool:
-    if type(tensor) in _PLAIN:
-        return _functorch.is_functorch_wrapped_tensor(tensor)
-    return torch._C._dispatch_keys(tensor).has(DispatchKey.Python)
+    if _functorch.is_functorch_wrapped_tensor(tensor):
+        return True
+    keys = torch._C._dispatch_keys(tensor)
+    return keys.has(DispatchKey.Python) or keys.has(DispatchKey.Functionalize)
 
 
 def layout_of(
@@ -135,11 +133,16 @@ def require_device(name: str, tensor: Tensor, like: tuple[str, Tensor]) -> None:
 
 
 def require_unit_stride(name: str, tensor: Tensor, side: int) -> None:
-    """Require neighbours along dimension `side`."""
-    if tensor.shape[side] > 1 and tensor.stride(side) != 1:
+    """Require neighbours along dimension `side`; of no elements strides mean nothing."""
+    if tensor.shape[side] > 1 and tensor.stride(side) != 1 and not _is_empty(tensor):
         raise InputError(
             name, f"must be contiguous in its last dimension (got strides {tensor.stride()})"
         )
+
+
+def _is_empty(tensor: Tensor) -> bool:
+    """Say whether a tensor has no elements."""
+    return any(length == 0 for length in tensor.shape)
 
 
 def check_memory(
@@ -160,7 +163,7 @@ def check_memory(
     tensor = tensor.mT if across else tensor
     require_unit_stride(name, tensor, -1)
     size = tensor.element_size()
-    if alignment <= size:  # torch sees to that
+    if alignment <= size or _is_empty(tensor):  # torch sees to that, and to what has no address
         return
     if has_memory and tensor.data_ptr() % alignment:
         raise InputError(

@@ -163,6 +163,9 @@ def do_overlap(first: Tensor, second: Tensor) -> bool:
     """
     if first.device != second.device or not first.numel() or not second.numel():
         return False
+    (start, end), (other_start, other_end) = _storage(first), _storage(second)
+    if end <= other_start or other_end <= start:
+        return False
     distance = second.data_ptr() - first.data_ptr()
     if distance >= reach(first) or -distance >= reach(second):
         return False
@@ -171,6 +174,13 @@ def do_overlap(first: Tensor, second: Tensor) -> bool:
         return True
     column = distance % pitch  # of the second's first one in the rows of the first
     return not width <= column <= pitch - other_width
+
+
+def _storage(tensor: Tensor) -> tuple[int, int]:
+    """Return where the storage of a tensor begins and ends."""
+    storage = tensor.untyped_storage()
+    start = storage.data_ptr()
+    return start, start + storage.nbytes()
 
 
 def _rows(tensor: Tensor) -> tuple[int, int]:

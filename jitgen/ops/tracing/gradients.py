@@ -19,6 +19,7 @@ from torch.autograd.function import _SingleLevelFunction
 from jitgen.errors import InputError
 from jitgen.layouts import ARGUMENT
 from jitgen.ops.calling import needs_gradient
+from jitgen.ops.dispatcher import refuse_tangents
 from jitgen.ops.grouped_gemm import gradients
 from jitgen.ops.grouped_gemm.validate import require_differentiable
 from jitgen.runtime.session import current
@@ -31,6 +32,7 @@ def of_grouped_gemm(op: Any) -> Callable[..., Any]:
 
     def call(keys: Any, *given: Any) -> Any:
         named = {**dict.fromkeys(names), **dict(zip(names, given, strict=False))}
+        refuse_tangents(named)
         require_differentiable(named)
         if needs_gradient(given):
             return differentiated(op, named)
