@@ -140,7 +140,7 @@ def _require_known(source: Source, said: Said | None, experts: int, top_k: int |
         )
     if top_k is None:
         where = "there is no config.json" if said is None else f"{said.what} does not say it"
-        raise InputError("top_k", f"is required: {where} (got None)")
+        raise InputError("top_k", f"is required, or config= that says it: {where} (got None)")
     return top_k
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from jitgen.documents import BadDocument, parse_json, read_bounded
 from jitgen.errors import InputError, ToolchainError
-from jitgen.text import shown
+from jitgen.text import printable, shown
 
 _INDEX = "model.safetensors.index.json"
 _MAX_INDEX_BYTES = 2**26
@@ -83,7 +83,8 @@ def opened(path: Path) -> Any:
     try:
         return files.safe_open(str(path), framework="pt")
     except files.SafetensorError as error:
-        raise InputError("source", f"{path} cannot be read: {error}") from error
+        why = printable(" ".join(str(error).split()))
+        raise InputError("source", f"{path} cannot be read: {why}") from error
     except OSError as error:  # it does not say which file
         raise OSError(error.errno or EIO, f"cannot be read ({error})", str(path)) from error
 

@@ -87,12 +87,11 @@ def require_all_read(source: Source, prefix: str, family: str, form: Form, exper
     ]
     if not unread:
         return
-    advice = [text for pattern, text in _ADVICE if any(pattern.search(name) for name in unread)]
+    advice = dict.fromkeys(map(_advice, unread))
     raise InputError(
         "source",
-        f"of {source}, {_some(unread)} may change what experts compute, and is not read by "
-        f"{family}, which beside it reads {', '.join(form.reads)}: "
-        f"{'; '.join(advice) or 'leave it out if it does not, or build jitgen.ExpertWeights'}",
+        f"{source} holds {_some(unread)}, which {family} does not read and which may change what "
+        f"experts compute: {'; '.join(advice)}. It reads {', '.join(form.reads)}",
     )
 
 
@@ -123,6 +122,12 @@ def count(source: Source, prefix: str, form: Form) -> int:
                     f"tensor {full!r}, which the layer needs",
                 )
     return experts
+
+
+def _advice(name: str) -> str:
+    """Return what to do about a tensor that is not read."""
+    otherwise = "leave it out if it does not, or build jitgen.ExpertWeights with it"
+    return next((text for pattern, text in _ADVICE if pattern.search(name)), otherwise)
 
 
 def _each(names: Iterable[str], experts: int) -> Iterable[str]:

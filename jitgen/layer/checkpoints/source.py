@@ -56,7 +56,7 @@ class Source:
                     raise InputError(
                         "source", f"must have names that are text (got {shown(name)} among them)"
                     )
-            return cls(what="the given tensors", files={}, tensors=source)
+            return cls(what="the mapping", files={}, tensors=source)
         if not isinstance(source, str | Path):
             raise InputError(
                 "source",
