@@ -222,49 +222,82 @@ class MoELayer(nn.Module):
         source: str | Path | Mapping[str, Tensor],
         prefix: str,
         *,
-        top_k: int,
+        top_k: int | None = None,
+        config: str | Path | Mapping[str, Any] | None = None,
         family: str | None = None,
         first_expert: int = 0,
         local_experts: int | None = None,
         device: str | torch.device = "cpu",
         activations: str | None = None,
+        activation: str | None = None,
+        interleaved: bool | None = None,
+        limit: float | None = None,
+        alpha: float | None = None,
+        chunk_tokens: int | None = None,
+        min_latency: bool | None = None,
+        numerics: str | None = None,
         max_tokens: int | None = None,
         workspace: Workspace | None = None,
     ) -> Self:
         """
-        Read one layer of a checkpoint.
+        Read one layer of a checkpoint; what is not understood of it is refused by its name.
+
+        Refused are tensors below the prefix that are neither read nor known to be others'; types of
+        weights, scales and biases that would have to be guessed, and scales that are none (a NaN,
+        an infinity, less than zero, a zero over other values); what the model's ``config.json``
+        says and no layer computes, or the tensors or the call contradict. docs/moe-layer.md has the
+        lists.
 
         Args:
             source: A folder or file of safetensors, or tensors by their names.
             prefix: What the names of the layer's tensors begin with, without the last dot, such as
                 ``model.layers.3.mlp``.
-            top_k: Experts of a token, which a checkpoint's tensors do not say.
+            top_k: Experts of a token; None: as the model's config says, which tensors do not.
+            config: The model's config: a mapping, or the path of a ``config.json`` or its folder.
+                None: the one beside the files, if there is one. ``{}``: none, the tensors alone.
             family: One of `jitgen.layer.checkpoints.FAMILIES`; None: found by the names.
             first_expert: The first expert of this rank.
             local_experts: How many follow it here; None: all. Others are not read.
             device: Where the weights go.
             activations: As for `jitgen.moe`.
+            activation: As for `jitgen.MoEConfig`, and so are those below; None: as the model's
+                config says, else as the family has it.
+            interleaved: Whether rows of gates and ups take turns; None: as the family has it.
+            limit: Of gates and ups.
+            alpha: Steepness of the gate.
+            chunk_tokens: Tokens of a pass.
+            min_latency: Whether few rows take the kernel of least latency.
+            numerics: ``fast`` or ``invariant``.
             max_tokens: As for the constructor.
             workspace: Likewise.
 
         Raises:
-            InputError: The checkpoint has no such layer, or one of another form.
+            InputError: The checkpoint has no such layer, or something is refused.
             ToolchainError: safetensors is not installed.
+            ResourceError: There is no memory for the weights.
             OSError: A file cannot be read.
         """
         from jitgen.layer import checkpoints
 
-        config, weights = checkpoints.load(
+        found, weights = checkpoints.load(
             source,
             prefix,
             top_k=top_k,
+            config=config,
             family=family,
             first_expert=first_expert,
             local_experts=local_experts,
             device=device,
             activations=activations,
+            activation=activation,
+            interleaved=interleaved,
+            limit=limit,
+            alpha=alpha,
+            chunk_tokens=chunk_tokens,
+            min_latency=min_latency,
+            numerics=numerics,
         )
-        return cls(config, weights, max_tokens=max_tokens, workspace=workspace)
+        return cls(found, weights, max_tokens=max_tokens, workspace=workspace)
 
     def extra_repr(self) -> str:
         """Return what ``repr`` says of it."""

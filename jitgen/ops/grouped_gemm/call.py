@@ -67,6 +67,9 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
     Autograd gets gradients of a and b where both are bfloat16, on a CPU also float32, without
     scales, `out`, or a gradient of the gradient: see docs/gradients.md.
 
+    The result of float32 operands is rounded to bfloat16, too, where torch's would be float32, and
+    so is its gradient: ``out_dtype=torch.float32`` keeps both.
+
     Exactly one of `offs`, `m_indices` and `masked_m` says which rows belong to which group. Their
     values are read on the device and not checked, unless JITGEN_CHECK is on: see docs/torch.md.
 
@@ -123,7 +126,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
             rounded, beside any operands. It may have a gradient where `a` and `b` may.
         out: (M, N) or (G, M, N), N contiguous, on no memory of `a`: where the result goes. Rows of
             no group are not written.
-        out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
+        out_dtype: Type of the result where `out` is None: bfloat16 by default, whatever the type of
+            the operands; float16 or float32.
         expected_m: How many rows a group is expected to have, for choosing a kernel; any value
             gives right results. Without it groups count as equally large, and masked ones as full.
         min_latency: Whether calls of at most 8 rows a group take the kernel of least latency, where
@@ -135,7 +139,9 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
             `jitgen.override`.
 
     Returns:
-        `out`, or a new tensor, in which rows of no group are not initialised.
+        `out`, or a new tensor. Rows of no group are not written: those from ``offs[-1]`` on, where
+            `m_indices` is -1, from ``masked_m[g]`` on. A new tensor has there what was in memory,
+            infinities and NaN too, so leave such rows out of sums and of what indexes with -1.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.

@@ -52,14 +52,15 @@ def grouped_gemm_wgrad(  # each is one thing to say
             Rows from ``offs[-1]`` on belong to no group.
         masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
         out: (G, N, K), K contiguous: where the result goes. Groups without rows get zeros.
-        out_dtype: Type of the result where `out` is None: bfloat16 by default, or float32.
+        out_dtype: Type of the result where `out` is None: bfloat16 by default, of float32 operands,
+            too; or float32.
         expected_m: How many rows a group is expected to have, for choosing a kernel; any value
             gives right results. Without it groups count as equally large, and masked ones as full.
         config: A config to use instead of the selector's, or an edited kernel: see
             `jitgen.override`.
 
     Returns:
-        `out`, or a new tensor.
+        `out`, or a new tensor; all of it is written.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.

@@ -62,7 +62,8 @@ def mxfp8(
         scale: float8_e8m0fnu in atoms (see `jitgen.formats.atoms`): (blocks, ceil(S / 4), 512),
             with G in front where `x` has it; S = ceil(K / 32), blocks = ceil(M / 128), or
             (M + 127 G) // 128 with `offs`. `x` is near ``q[m, k] * 2**(scale - 127)``. Rows of no
-            group have any value, in q and scale.
+            group, from ``offs[-1]`` or ``masked_m[g]`` on, have any value in q and scale, and so
+            have rows of atoms that `x` has not.
 
     Raises:
         InputError: An argument is not of this kind, or no kernel serves where `config` is given.
@@ -138,6 +139,7 @@ def nvfp4(
         scale: float8_e4m3fn in atoms (see `jitgen.formats.atoms`): (blocks, ceil(S / 4), 512), with
             G in front where `x` has it; S = ceil(K / 16), blocks = ceil(M / 128), or
             (M + 127 G) // 128 with `offs`: ``amax / 6 / global_scale`` of its 16 values, rounded.
+            Rows of no group as of `mxfp8`.
         global_scale: What was given or found, (1,) or (G,) float32. The product of a's and b's is
             `grouped_gemm`'s alpha.
 

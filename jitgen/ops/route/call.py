@@ -74,6 +74,10 @@ def route(  # noqa: PLR0913  # each is one thing to say
             the pairs of each in ascending order; -1 in rows from ``offs[-1]`` on.
         inverse: (T, k) int32: the sorted row of each pair; -1 where its expert is not local.
 
+        Every value is written. Rows from ``offs[-1]`` on belong to no expert, and what follows
+        (`jitgen.permute_quantize`, `jitgen.grouped_gemm`) does not write them. `jitgen.combine`
+        leaves out pairs of -1; as an index of torch's -1 is the last row, so mask what it reads.
+
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
         CompileError: The kernel cannot be compiled.

@@ -87,8 +87,10 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
             `jitgen.override`.
 
     Returns:
-        q: `out`, or a new tensor; rows of no group are not initialised.
-        scale: New scales, where likewise; for ``tensor`` the one given; None for ``none``.
+        q: `out`, or a new tensor. Rows of no group are not written: those from ``offs[-1]`` on,
+            where `m_indices` is -1, from ``masked_m[g]`` on. A new tensor has there what was in
+            memory.
+        scale: New scales, of which the same holds; for ``tensor`` the one given; None for ``none``.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
