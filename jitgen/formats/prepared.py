@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.nn.functional import pad
 
 from jitgen.config import BLayout
@@ -115,10 +116,14 @@ class PreparedWeights:
 
     @property
     def known_spread(self) -> int | None:
-        """The `row_spread` that `values` have now; None where that is not known."""
+        """
+        The `row_spread` that `values` have now; None where that is not known. A graph of
+        torch.compile knows nothing of it: it outlives values.
+        """
         version = self._version
-        is_known = version is not None and version == self.values._version
-        return self.row_spread if is_known else None
+        if version is None or is_compiling() or version != self.values._version:
+            return None
+        return self.row_spread
 
     @property
     def has_near_rows(self) -> bool:
@@ -210,9 +215,9 @@ class PreparedWeights:
 def version_of(tensor: Tensor) -> int | None:
     """
     Return autograd's version counter of a tensor, which goes up when something is written to it;
-    None for tensors of inference mode, which have none.
+    None for tensors of inference mode, which have none, and while torch.compile reads this.
     """
-    return None if tensor.is_inference() else tensor._version
+    return None if is_compiling() or tensor.is_inference() else tensor._version
 
 
 def _made(  # what `PreparedWeights.__reduce__` keeps

@@ -21,10 +21,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from jitgen.config import BLayout
 from jitgen.errors import InputError
-from jitgen.formats.prepared import PreparedWeights, spread_of_rows
+from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import ceil_div
 from jitgen.frozen import frozen
 from jitgen.ops import calling as common
@@ -144,7 +145,7 @@ class ExpertWeights:
         Return the same weights in other memory, which `tensors` names as those of this one; they
         may be those of some of the experts.
         """
-        return self._with(tensors, lambda each, _: each.known_spread)
+        return self._with(tensors, lambda each, made: replace(made, row_spread=each.known_spread))
 
     def replaced(self, tensors: dict[str, Tensor]) -> ExpertWeights:
         """
@@ -154,39 +155,40 @@ class ExpertWeights:
         where they cannot be looked at now (on ``meta``, in a trace, while a CUDA graph is captured)
         nothing is known of their rows.
         """
-        return self._with(tensors, _spread_of)
+        return self._with(tensors, _looked_at)
 
     def _with(
         self,
         tensors: dict[str, Tensor],
-        spread_of: Callable[[PreparedWeights, Tensor], int | None],
+        known: Callable[[PreparedWeights, PreparedWeights], PreparedWeights],
     ) -> ExpertWeights:
         fields: dict[str, Any] = {"activations": self.activations}
         for name in ("w13", "w2"):
             each = getattr(self, name)
             fields[name] = tensors[name]
             if isinstance(each, PreparedWeights):
-                fields[name] = replace(
-                    each,
-                    values=tensors[name],
-                    factor=tensors[f"{name}_factor"],
-                    row_spread=spread_of(each, tensors[name]),
-                )
+                factor = tensors[f"{name}_factor"]
+                try:
+                    made = replace(each, values=tensors[name], factor=factor, row_spread=None)
+                except InputError as error:
+                    raise InputError(name, f"its {error}") from None
+                fields[name] = known(each, made)
         for name in ("w13_scale", "w2_scale", "w13_bias", "w2_bias"):
             fields[name] = tensors.get(name)
         return ExpertWeights(**fields)
 
 
-def _spread_of(before: PreparedWeights, values: Tensor) -> int | None:
-    """Return the `row_spread` of values in the place of those that weights had before."""
-    if before.row_spread is None or (values is before.values and before.known_spread is not None):
-        return before.row_spread
-    return spread_of_rows(values, before.layout) if _can_be_seen(values) else None
+def _looked_at(before: PreparedWeights, made: PreparedWeights) -> PreparedWeights:
+    """Return weights in the place of others, with what is known of their values."""
+    if made.values is before.values and before.known_spread is not None:
+        return replace(made, row_spread=before.known_spread)
+    is_asked = before.row_spread is not None and _can_be_seen(made.values)
+    return made.with_row_spread() if is_asked else made
 
 
 def _can_be_seen(values: Tensor) -> bool:
     """Say whether values can be looked at now."""
-    if values.is_meta or common.is_traced((values,)):
+    if is_compiling() or values.is_meta or common.is_traced((values,)):
         return False
     return not (values.is_cuda and torch.cuda.is_current_stream_capturing())
 
