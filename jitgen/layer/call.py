@@ -15,7 +15,7 @@ from jitgen.layer.config import CHUNK_TOKENS, MoEConfig
 from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.layer.workspace import Lease, Workspace
 from jitgen.ops import calling as common
-from jitgen.ops.calling import calling
+from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.dispatcher import require_apart
 from jitgen.ops.route.results import Routing, Sorting
 
@@ -146,7 +146,7 @@ def run(  # what a call and a module have in common
     with calling("moe"):
         _check(chain, x, topk_weights, topk_ids, shared, out)
         pairs = None if sorting is None else _sorted(chain, sorting, topk_ids)
-        if out is not None and not is_compiling():
+        if out is not None and not (is_compiling() or is_traced((out, x))):
             given = {"out": out, "x": x, "topk_weights": topk_weights, "topk_ids": topk_ids}
             given |= {} if shared is None else {"shared": shared}
             given |= {} if pairs is None else pairs._asdict()
@@ -156,7 +156,6 @@ def run(  # what a call and a module have in common
             require_workspace(workspace)
             workspace.require(chain.config, chain.weights)
             workspace = None if is_compiling() else workspace  # a view of each size is a graph
-        out = x.new_empty(x.shape) if out is None else out
         ids, counts = _short(topk_ids, chain.config.experts), topk_weights.contiguous()
         with nullcontext(Lease()) if workspace is None else workspace.lease() as lease:
             return chain.run_in_chunks(x, counts, ids, shared, out, lease, pairs)

@@ -21,7 +21,7 @@ from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import BLOCK128, NONE, ExpertWeights, Matrices
 from jitgen.layer.workspace import Lease, Workspace
 from jitgen.ops import calling as common
-from jitgen.ops.calling import calling
+from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.dispatcher import require_apart
 
 _BLOCK = 128
@@ -144,13 +144,12 @@ def run_experts(  # what a call and a module have in common
         if workspace is not None:
             require_workspace(workspace)
             workspace.require_masked(chain.weights, rows)
-        if out is not None and not is_compiling():
+        if out is not None and not (is_compiling() or is_traced((out, x))):
             given = {"out": out, "x": x, "masked_m": masked_m}
             given |= {} if x_scale is None else {"x_scale": x_scale}
             require_apart(given | chain.weights.tensors, ("out",), in_place=("x",))
-        out = x.new_empty(x.shape, dtype=torch.bfloat16) if out is None else out
         if not rows:
-            return out
+            return x.new_empty(x.shape, dtype=torch.bfloat16) if out is None else out
         counts = Counts(masked_m, expected_m)
         memory = None if is_compiling() else workspace  # a view of each size is a graph
         with nullcontext(Lease()) if memory is None else memory.lease() as lease:
@@ -160,7 +159,8 @@ def run_experts(  # what a call and a module have in common
                 order = lease.order(groups, rows, x.device)
                 rows_in = chain.quantise(x, counts, order, into)
             h = chain.gate_up(rows_in, counts, into)
-            return chain.down(chain.activate(h, counts, into), counts, replace(into, y=out))
+            last = replace(into, y=out)  # into new memory where the caller gives none
+            return chain.down(chain.activate(h, counts, into), counts, last)
 
 
 def _is_quantised_here(weights: ExpertWeights, x: Tensor) -> bool:

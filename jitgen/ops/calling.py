@@ -43,10 +43,11 @@ def is_traced(tensors: Iterable[object]) -> bool:
     """
     Return whether torch's dispatcher has to see a call with `tensors`.
 
-    It does where a dispatch mode is on (fake tensors, make_fx), while torch.jit.trace records, and
-    where a tensor stands for others: a fake one, a batch under vmap, a subclass that dispatches.
+    It does where a dispatch mode is on (fake tensors, make_fx), while torch.jit.trace records, in a
+    transform of torch.func, which wraps what is made inside of it, and where a tensor stands for
+    others: a fake one, a batch under vmap, a subclass that dispatches.
     """
-    if torch._C._is_tracing():
+    if torch._C._is_tracing() or torch._C._are_functorch_transforms_active():
         return True
     is_off = torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.Python)
     if torch._C._len_torch_dispatch_stack() and not is_off:

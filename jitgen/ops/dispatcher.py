@@ -133,8 +133,8 @@ def require_apart(
             written may be one of these, and not a part of one.
 
     Raises:
-        InputError: What is written shares memory with another tensor, or is an inference tensor
-            outside of inference mode.
+        InputError: What is written shares memory with another tensor or in itself, or is an
+            inference tensor outside of inference mode.
     """
     names = [name for name in written if name in tensors]
     for place, name in enumerate(names):
@@ -145,6 +145,8 @@ def require_apart(
                 "must not be a tensor of inference mode outside of it: torch lets none be written "
                 f"there; give a clone: {name}.clone()",
             )
+        if _overlaps_itself(out):
+            raise InputError(name, f"must not overlap itself (got strides {out.stride()})")
         for other, tensor in tensors.items():
             if other in names[: place + 1] or (other in in_place and _is_same(out, tensor)):
                 continue
@@ -156,12 +158,22 @@ def require_apart(
                 )
 
 
+def _overlaps_itself(tensor: Tensor) -> bool:
+    """Say whether elements may lie in one place; exactly for tensors that are not interleaved."""
+    inner = 1
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and step < inner:
+            return bool(tensor.numel())
+        inner += step * (size - 1)
+    return False
+
+
 def do_overlap(first: Tensor, second: Tensor) -> bool:
     """
     Say whether two tensors share memory, or lie among each other in a way that is not looked at
     more closely.
     """
-    if first.device != second.device or not first.numel() or not second.numel():
+    if first.device != second.device or first.is_meta or not (first.numel() and second.numel()):
         return False
     (start, end), (other_start, other_end) = _storage(first), _storage(second)
     if end <= other_start or other_end <= start:
@@ -178,9 +190,8 @@ def do_overlap(first: Tensor, second: Tensor) -> bool:
 
 def _storage(tensor: Tensor) -> tuple[int, int]:
     """Return where the storage of a tensor begins and ends."""
-    storage = tensor.untyped_storage()
-    start = storage.data_ptr()
-    return start, start + storage.nbytes()
+    start = tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
+    return start, start + tensor.untyped_storage().nbytes()
 
 
 def _rows(tensor: Tensor) -> tuple[int, int]:

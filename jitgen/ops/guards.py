@@ -32,7 +32,9 @@ Guard = Callable[..., bool]
 """Says of tensors, in the order of those that it was made of, whether they are treated alike."""
 
 
-def guard(tensors: Sequence[Tensor], fixed: Collection[int] = ()) -> Guard:
+def guard(
+    tensors: Sequence[Tensor], sizes: Collection[int] = (), strides: Collection[int] = ()
+) -> Guard:
     """
     Return a guard for tensors like these.
 
@@ -41,16 +43,19 @@ def guard(tensors: Sequence[Tensor], fixed: Collection[int] = ()) -> Guard:
 
     Args:
         tensors: What the dispatcher would treat alike from now on.
-        fixed: Places of those that must have the same sizes and strides, too.
+        sizes: Places of those that must have the same sizes.
+        strides: Places of those that must have the same strides.
     """
     if _TensorGuards is None:  # pragma: no cover  # covered by a test that takes it away
-        return InPython(tensors, fixed).check
-    sizes: list[list[int | None]] = [[None] * tensor.dim() for tensor in tensors]
-    strides = [list(each) for each in sizes]
-    for place in fixed:
-        sizes[place] = list(tensors[place].shape)
-        strides[place] = list(tensors[place].stride())
-    made = _TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        return InPython(tensors, sizes, strides).check
+    every = [*enumerate(tensors)]
+    made = _TensorGuards(
+        *tensors,
+        dynamic_dims_sizes=[[*x.shape] if i in sizes else [None] * x.dim() for i, x in every],
+        dynamic_dims_strides=[
+            [*x.stride()] if i in strides else [None] * x.dim() for i, x in every
+        ],
+    )
     return made.check  # type: ignore[no-any-return]
 
 
@@ -60,11 +65,14 @@ class InPython:
 
     Args:
         tensors: As for `guard`.
-        fixed: Likewise.
+        sizes: Likewise.
+        strides: Likewise.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], fixed: Collection[int]) -> None:
-        self._fixed = frozenset(fixed)
+    def __init__(
+        self, tensors: Sequence[Tensor], sizes: Collection[int] = (), strides: Collection[int] = ()
+    ) -> None:
+        self._sizes, self._strides = frozenset(sizes), frozenset(strides)
         self._kinds = self._kinds_of(tensors)
         self._thread = _thread()
 
@@ -77,14 +85,20 @@ class InPython:
         return self._thread == _thread() and self._kinds == self._kinds_of(tensors)
 
     def _kinds_of(self, tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
-        return [_kind(each, place in self._fixed) for place, each in enumerate(tensors)]
+        return [
+            (
+                _kind(tensor),
+                tuple(tensor.shape) if place in self._sizes else tensor.dim(),
+                tensor.stride() if place in self._strides else None,
+            )
+            for place, tensor in enumerate(tensors)
+        ]
 
 
-def _kind(tensor: Tensor, is_fixed: bool) -> tuple[Any, ...]:
+def _kind(tensor: Tensor) -> tuple[Any, ...]:
     """Return what the dispatcher looks at of one tensor."""
-    sizes = (tuple(tensor.shape), tensor.stride()) if is_fixed else (tensor.dim(),)
     keys = torch._C._dispatch_keys(tensor).raw_repr()
-    return type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, keys, sizes
+    return type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, keys
 
 
 def _thread() -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ only are a family, in which each bucket of the selector has one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -207,7 +207,7 @@ def prepared(
     like = next(iter(tensors.values()))
     given = tuple(tensor for name, tensor in tensors.items() if name not in unguarded)
     names = [name for name in tensors if name not in unguarded]
-    fits = guard(given, [place for place, name in enumerate(names) if name in fixed])
+    fits = guard(given, _places(names, fixed), _places(names, (*fixed, *written)))
     bare = replace(bare, fits=fits)
     family = replace(family.recorded(bare.config), fits=fits)
     launch = family.counted(bare, rows)
@@ -223,6 +223,11 @@ def prepared(
         if launch.awaited is not None and epoch is not session.epoch:
             session.memo.pop(key, None)  # it may have arrived after we looked, before we remembered
     return launch
+
+
+def _places(names: Sequence[str], wanted: Collection[str]) -> list[int]:
+    """Return the places of those that are `wanted`."""
+    return [place for place, name in enumerate(names) if name in wanted]
 
 
 def similar(session: Session, key: Key, like: Tensor) -> tuple[Any, ...]:

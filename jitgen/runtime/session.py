@@ -51,7 +51,6 @@ class Session:
         memo: Launches by what calls look like, several for tensors of several kinds; only
             `jitgen.ops` knows what is in it.
         families: What launches of other numbers of rows have in common; likewise.
-        unit_scales: Scales of one, by device and number of groups; likewise.
         chains: What chains of launches chose, by what they are; only `jitgen.layer` knows more.
         emulated: What runs tensors in host memory in the place of the CPU.
 
@@ -62,7 +61,6 @@ class Session:
     def __init__(self, **settings_inside: Any) -> None:
         self.memo: dict[Any, Any] = {}
         self.families: dict[Any, Any] = {}
-        self.unit_scales: dict[Any, Any] = {}
         self.chains: dict[Any, Any] = {}
         self.epoch = object()
         self.emulated: Emulated | None = None

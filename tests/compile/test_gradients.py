@@ -361,6 +361,8 @@ def test_a_call_without_gradients_stays_off_the_dispatcher(monkeypatch: pytest.M
 
     a, b, groups = call("offs", torch.bfloat16)
     jitgen.grouped_gemm(a, b, **groups)
+    with torch.no_grad():
+        jitgen.grouped_gemm(a.clone().requires_grad_(), b, **groups)
 
     def never(*_: Any) -> None:
         raise AssertionError("a warm call does not come here")

@@ -197,7 +197,7 @@ def _prepare(
         function=function,
         tail=facts.device.tail,
         copies_scales=copies_scales,
-        unit_scales=_unit_scales(device, facts.groups, session) if given.b_scale is None else (),
+        unit_scales=_scales_of_one(device, facts.groups) if given.b_scale is None else (),
         columns=facts.n,
         out_dtype=TORCH[types.out_dtype],
         spare_rows=spare_rows if form.has_atoms else 0,
@@ -289,18 +289,25 @@ def _form(config: Any) -> ScaleFormat:
     return formats.find(config.operands.scale_granularity)
 
 
-def _unit_scales(device: torch.device, groups: int, session: Session) -> tuple[Tensor, Tensor]:
+_unit_scales: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}
+"""
+Scales of one by device and number of groups. They are never freed: kernels of any stream may still
+read them when the call that asked for them is long over, and its session gone.
+"""
+
+
+def _scales_of_one(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:
     """Return scales of one: the same ones for every call, but for a call that a graph captures."""
     place = (device, groups)
-    if place not in session.unit_scales:
+    found = _unit_scales.get(place)
+    if found is None:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return _ones(device, groups)  # nothing but a replay of that graph fills them
         # In a thread of their own: this one's memory may be a graph's, which torch.compile keeps an
         # account of while it warms up, and takes back.
         with ThreadPoolExecutor(1) as other:
-            session.unit_scales[place] = other.submit(_filled, device, groups).result()
-    kept: tuple[Tensor, Tensor] = session.unit_scales[place]
-    return kept
+            found = _unit_scales[place] = other.submit(_filled, device, groups).result()
+    return found
 
 
 def _filled(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,12 @@ from jitgen.errors import InputError, KernelMiss
 from jitgen.events import warn_once
 from jitgen.formats import e2m1, mx32, nv16
 from jitgen.ops import calling as common
-from jitgen.ops.dispatcher import is_differentiated, mark_written, require_apart
+from jitgen.ops.dispatcher import (
+    is_differentiated,
+    mark_written,
+    require_apart,
+    require_storage,
+)
 from jitgen.ops.launch import present, similar
 from jitgen.ops.quantize.config import Format, QuantizeConfig, Rounding
 from jitgen.ops.quantize.dispatch import Call, Result, run, server, shapes_of
@@ -253,6 +258,8 @@ def _served(
     call: Call, config: QuantizeConfig | Override | None, key: tuple[Any, ...]
 ) -> Result | None:
     session = current.get()
+    for name, tensor in call.tensors.items():
+        require_storage(name, tensor)
     require_apart(call.tensors, call.written)
     check_values(call.layout, call.groups, call.x.shape[-2])
     device = server(call, session)
@@ -308,6 +315,7 @@ def check(
     Raises:
         InputError: An argument is wrong.
     """
+    common.require_tensor("x", x)
     mx32.check(x, offs, rounding)
     if form is not Format.MXFP8:
         e2m1.check_even(x, "x")
