@@ -29,7 +29,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
 from torch.compiler import is_compiling
+from torch.nn import Parameter
 from torch.nn.functional import pad
 
 from jitgen.config import BLayout
@@ -63,8 +65,8 @@ class PreparedWeights:
         row_spread: How far exponents differed within a row, in all of K, at most, when `values`
             were looked at (`spread_of_rows` does that); None: they were not. Up to
             `jitgen.formats.unpacked.REACH` whole rows of exact1 and folded1 are e4m3 times one
-            scale. It counts as long as autograd's version counter of `values` stands still: what is
-            written to them in place, they may not have any more.
+            scale. It counts as long as `values` lie where they lay and autograd's version counter
+            stands still: rows that are written later may be others.
 
     Raises:
         InputError: The parts do not fit each other, or the layout is none that this jitgen reads.
@@ -77,7 +79,7 @@ class PreparedWeights:
     layout: BLayout
     row_spread: int | None = None
     _kinds: tuple[str, str] = field(init=False, repr=False, compare=False)
-    _version: int | None = field(init=False, repr=False, compare=False)
+    _state: tuple[int, int] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", _layout(self.layout))
@@ -107,7 +109,7 @@ class PreparedWeights:
             )
         kind = f"{groups} {self.n} {self.k} {self.layout}"
         object.__setattr__(self, "_kinds", (kind, f"{kind} rows"))
-        object.__setattr__(self, "_version", version_of(self.values))
+        object.__setattr__(self, "_state", state_of(self.values))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep what makes another one, for `copy` and `pickle`: a version is of one tensor."""
@@ -120,8 +122,8 @@ class PreparedWeights:
         The `row_spread` that `values` have now; None where that is not known. A graph of
         torch.compile knows nothing of it: it outlives values.
         """
-        version = self._version
-        if version is None or is_compiling() or version != self.values._version:
+        state = self._state
+        if state is None or is_compiling() or state != state_of(self.values):
             return None
         return self.row_spread
 
@@ -212,12 +214,18 @@ class PreparedWeights:
         return (e2m1.unpack(packed, torch.float64) * factor.repeat_interleave(VALUES, -1)).to(dtype)
 
 
-def version_of(tensor: Tensor) -> int | None:
+def state_of(tensor: Tensor) -> tuple[int, int] | None:
     """
-    Return autograd's version counter of a tensor, which goes up when something is written to it;
-    None for tensors of inference mode, which have none, and while torch.compile reads this.
+    Return what tells that the values of a tensor are others: where they lie, which ``.data =``
+    changes, and autograd's version counter, which goes up with whatever else writes to them. None
+    where there is no such thing: of tensors of inference mode, of those that stand for others, and
+    while torch.compile reads this.
     """
-    return None if is_compiling() or tensor.is_inference() else tensor._version
+    if is_compiling() or type(tensor) not in (Tensor, Parameter) or tensor.is_inference():
+        return None
+    if _functorch.is_functorch_wrapped_tensor(tensor):
+        return None
+    return tensor.data_ptr(), tensor._version
 
 
 def _made(  # what `PreparedWeights.__reduce__` keeps

@@ -152,10 +152,13 @@ def run_experts(  # what a call and a module have in common
             return x.new_empty(x.shape, dtype=torch.bfloat16) if out is None else out
         counts = Counts(masked_m, expected_m)
         memory = None if is_compiling() else workspace  # a view of each size is a graph
+        is_quantised = _is_quantised_here(chain.weights, x)
+        if memory is not None and is_quantised:
+            memory.number_rows()
         with nullcontext(Lease()) if memory is None else memory.lease() as lease:
             into = lease.masked(groups, rows)
             rows_in: Rows = x, x_scale
-            if _is_quantised_here(chain.weights, x):
+            if is_quantised:
                 order = lease.order(groups, rows, x.device)
                 rows_in = chain.quantise(x, counts, order, into)
             h = chain.gate_up(rows_in, counts, into)

@@ -75,14 +75,12 @@ class _Blocks:
         self, sizes: tuple[int, int], rows: int, a_dtype: torch.dtype, device: torch.device | str
     ) -> None:
         hidden, intermediate = self._sizes = sizes
-        self.num_rows = rows
         self.rows = torch.empty(rows * max(hidden, intermediate), dtype=a_dtype, device=device)
         self.results = torch.empty(
             rows * max(hidden, 2 * intermediate), dtype=torch.bfloat16, device=device
         )
         self.lock = threading.Lock()
         self._views: dict[tuple[int, ...], Buffers] = {}
-        self._order: Tensor | None = None
 
     def buffers(self, *shape: int) -> Buffers:
         """Return where launches write whose rows have this shape: (P,), or (G, M)."""
@@ -100,12 +98,6 @@ class _Blocks:
             self._views[shape] = found
         return found
 
-    def order(self, groups: int, rows: int) -> Tensor:
-        """Return (G, M) int32, the numbers from 0 on."""
-        if self._order is None:
-            self._order = in_order(1, self.num_rows, self.rows.device)
-        return self._order[0, : groups * rows].view(groups, rows)
-
 
 class Lease:
     """
@@ -116,11 +108,16 @@ class Lease:
     """
 
     def __init__(
-        self, blocks: _Blocks | None = None, tokens: int | None = None, top_k: int = 1
+        self,
+        blocks: _Blocks | None = None,
+        tokens: int | None = None,
+        top_k: int = 1,
+        order: Tensor | None = None,
     ) -> None:
         self.tokens = tokens
         self._blocks = blocks
         self._top_k = top_k
+        self._order = order
 
     def buffers(self, tokens: int) -> Buffers:
         """Return where the launches for `tokens` tokens write; those are at most `self.tokens`."""
@@ -132,8 +129,9 @@ class Lease:
 
     def order(self, groups: int, rows: int, device: torch.device) -> Tensor:
         """Return (G, M) int32, the numbers from 0 on."""
-        blocks = self._blocks
-        return in_order(groups, rows, device) if blocks is None else blocks.order(groups, rows)
+        if self._order is None:
+            return in_order(groups, rows, device)
+        return self._order[: groups * rows].view(groups, rows)
 
 
 class Workspace:
@@ -168,9 +166,10 @@ class Workspace:
         self.rows = max(tokens * top_k, rows)
         self._sizes = (hidden, intermediate, top_k, a_dtype)
         self._lock = threading.Lock()
-        first = self._new_blocks(device)
-        self._device = first.rows.device
-        self._of_stream = {_stream(self._device): first}
+        self._order: Tensor | None = None
+        self._device = torch.empty(0, device=device).device
+        self._of_stream: dict[int, _Blocks] = {}
+        self._blocks()  # now, so that there is room for it or an error
 
     @classmethod
     def of(
@@ -222,14 +221,14 @@ class Workspace:
         if blocks is not None and not blocks.lock.acquire(blocking=False):
             blocks = None
         try:
-            yield Lease(blocks, self.tokens, self._sizes[2])
+            yield Lease(blocks, self.tokens, self._sizes[2], self._order)
         finally:
             if blocks is not None:
                 blocks.lock.release()
 
     def _blocks(self) -> _Blocks | None:
         """Return the blocks of the current stream, if it can have some."""
-        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if self._is_capturing():
             return None
         stream = _stream(self._device)
         found = self._of_stream.get(stream)
@@ -237,12 +236,25 @@ class Workspace:
             with self._lock:
                 found = self._of_stream.get(stream)
                 if found is None and len(self._of_stream) < STREAMS:
-                    found = self._of_stream[stream] = self._new_blocks(self._device)
+                    hidden, intermediate, _, a_dtype = self._sizes
+                    sizes = hidden, intermediate
+                    found = _Blocks(sizes, self.rows, a_dtype, self._device)
+                    self._of_stream[stream] = found
         return found
 
-    def _new_blocks(self, device: torch.device | str) -> _Blocks:
-        hidden, intermediate, _, a_dtype = self._sizes
-        return _Blocks((hidden, intermediate), self.rows, a_dtype, device)
+    def _is_capturing(self) -> bool:
+        return self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+    def number_rows(self) -> None:
+        """
+        Make the numbers of rows now, for all streams and graphs, which only read them; while a CUDA
+        graph is captured do nothing, for only a replay would write them.
+        """
+        if self._order is None and not self._is_capturing():
+            order = in_order(1, self.rows, self._device).flatten()
+            if self._device.type == "cuda":
+                torch.cuda.current_stream(self._device).synchronize()
+            self._order = order
 
     def require(self, config: MoEConfig, weights: ExpertWeights) -> None:
         """

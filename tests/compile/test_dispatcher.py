@@ -21,6 +21,8 @@ from jitgen import quantize
 from jitgen.errors import InputError
 from jitgen.ops import guards
 from jitgen.ops.dispatcher import do_overlap, reach
+from jitgen.runtime.session import current
+from jitgen.settings import settings
 from tests import needs
 from tests.public_calls import CALLS, OF_TORCH, Call
 
@@ -70,12 +72,14 @@ def right(call: Call) -> Any:
 
 @contextmanager
 def ready(call: Call, is_warm: bool) -> Iterator[None]:
-    """Enter a session that has seen such a call, or none."""
-    with jitgen.Session():
-        if is_warm:
-            for _ in range(2):
-                call.run(call.tensors(DEVICE))
-        yield
+    """Let no call be remembered, or one like this."""
+    session = current.get()
+    for remembered in (session.memo, session.families, session.chains):
+        remembered.clear()
+    if is_warm:
+        for _ in range(2):
+            call.run(call.tensors(DEVICE))
+    yield
 
 
 def refusal(run: Callable[[], Any]) -> InputError:
@@ -367,9 +371,7 @@ def test_storage_behind_a_tensor(call: Call, size: int, is_looked_at: bool) -> N
         if each.nbytes <= size:
             continue
         tensors = call.tensors(DEVICE)
-        with jitgen.Session(check=is_looked_at):
-            if is_looked_at:
-                call.run(call.tensors(DEVICE))
+        with ready(call, is_looked_at), settings.scope(check=is_looked_at):
             tensors[name] = tensors[name].clone(memory_format=torch.preserve_format)
             tensors[name].untyped_storage().resize_(size)
             # torch itself refuses to make views of such a tensor.
@@ -402,7 +404,7 @@ def test_memory_that_is_read_while_it_is_written(call: Call, is_looked_at: bool)
             tensors = call.tensors(DEVICE)
             tensors[name], tensors[other] = overlapping(tensors[name], tensors[other])
             assert do_overlap(tensors[name], tensors[other])
-            with jitgen.Session(check=is_looked_at):
+            with ready(call, is_looked_at), settings.scope(check=is_looked_at):
                 error = refusal(lambda tensors=tensors: call.run(tensors))
             assert "must not share memory" in str(error), (name, other)
 
@@ -445,7 +447,7 @@ def test_other_layouts(call: Call) -> None:
     for name, each in call.tensors(DEVICE).items():
         if each.dtype is not torch.bfloat16:
             continue
-        with jitgen.Session():
+        with ready(call, False):
             tensors = call.tensors(DEVICE) | {name: each.to_sparse()}
             error = refusal(lambda tensors=tensors: call.run(tensors))
             assert "dense" in str(error) or "sparse" in str(error), name
