@@ -128,9 +128,8 @@ def main(say: Callable[[str], None] = print) -> int:
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = Crowd(given.form, device, given.threads, given.streams).run(given.seconds)
-    say(
-        f"{given.form} on {device}, {given.threads} threads, {given.streams} streams: {dict(found)}"
-    )
+    what = f"{given.form} on {device}, {given.threads} threads, {given.streams} streams"
+    say(f"{what}, {given.seconds:g} s: {dict(found)}")
     return int(any(count for name, count in found.items() if name.startswith("wrong")))
 
 
