@@ -113,6 +113,8 @@ class Call:
         Raises:
             Refused: It has more than `most` bytes, does not arrive, or comes encoded.
         """
+        if self.header(b"transfer-encoding").lower() not in ("", "chunked"):
+            raise Refused(501, "E_ENCODING", "of transfer codings, chunked alone is known here")
         if self.header(b"content-encoding") not in ("", "identity"):
             raise Refused(415, "E_ENCODING", "bodies are taken as they are, not compressed")
         length = self.header(b"content-length")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What every request passes through: its trace, its token, its handler; then log and counters.
+What every request passes through: its headers, its trace, its token, its handler; then log and
+counters.
 
 This is on the way of a warm GET, of which there are thousands a second: nothing here is done per
 request that could be done once.
@@ -19,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jitgen.boundary import words
 from jitgen.server.call import Call, Json, Refused
+from jitgen.server.headers import headers_of
 from jitgen.server.log import parent_of, trace_of
 from jitgen.server.resources import TABLE, Resource
 from jitgen.server.tokens import Token
@@ -43,7 +45,7 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         start = time.perf_counter()
-        headers = dict(scope["headers"])
+        headers = scope["jitgen.headers"]
         parent = headers.get(b"traceparent")
         trace = trace_of(parent.decode("latin-1") if parent else None)
         token, note = _NOBODY, {}
@@ -137,7 +139,23 @@ def _password(encoded: str) -> str:
         return ""
 
 
-def routes(service: Service) -> Router:
+class Entrance:
+    """The whole of a service as an ASGI application: what no request may be, then its door."""
+
+    def __init__(self, service: Service) -> None:
+        self._router = _routes(service)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            scope["jitgen.headers"] = headers_of(scope["headers"], scope["http_version"])
+        except Refused as refused:
+            await Json(refused.document, refused.status, refused.headers)(scope, receive, send)
+            return
+        await self._router(scope, receive, send)
+
+
+def _routes(service: Service) -> Router:
     """Return the router of a service."""
     doors: dict[tuple[str, str], ASGIApp] = {
         (resource.path, method): Door(service, resource)

@@ -6,6 +6,9 @@ uvicorn keeps every header that it is sent, and waits for the rest of a request 
 client likes. So anybody, without a token, could fill the memory with one connection, or take every
 place that there is with connections that say nothing. Here a request is over in `REQUEST_S`, and
 what of it is no body is bounded.
+
+httptools calls trailers headers, and uvicorn adds them to the list that the request is answered by:
+one that came in the same packet was a header. Here they are dropped, as RFC 9110, 6.5.1, allows.
 """
 
 from __future__ import annotations
@@ -44,6 +47,11 @@ class Bounded(HttpToolsProtocol):
         """Begin a request."""
         super().on_message_begin()
         self._since = time.monotonic()
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer; what comes behind the body has a list that nobody looks at."""
+        super().on_headers_complete()
+        self.headers = []
 
     def on_body(self, body: bytes) -> None:
         """Take a part of a body, which whoever reads it bounds."""

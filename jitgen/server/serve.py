@@ -16,7 +16,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from jitgen.errors import JitgenError, ResourceError, SettingError
-from jitgen.server.door import routes
+from jitgen.server.door import Entrance
 from jitgen.server.lines import Bounded, end_late
 from jitgen.server.service import Service
 from jitgen.server.settings import Listen, ServiceSettings
@@ -38,14 +38,14 @@ class App:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.failure: JitgenError | None = None
-        self._router = routes(service)
+        self._entrance = Entrance(service)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or the service's life."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         else:
-            await self._router(scope, receive, send)
+            await self._entrance(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
