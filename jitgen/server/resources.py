@@ -176,7 +176,11 @@ TABLE: tuple[Resource, ...] = (
         scope="admin",
         handler=state.revoke,
         summary="Hand out something no more",
-        answers={200: '{"revoked": number of new ones}', 400: "malformed", 507: "the disk is full"},
+        answers={
+            200: '{"revoked": number of new ones}',
+            400: "malformed",
+            507: "the disk is full, or the list",
+        },
     ),
     Resource(
         name="revocations",

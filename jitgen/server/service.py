@@ -48,6 +48,7 @@ class Service:
         queue: Its jobs.
         prewarms: Its plans under way.
         uploads: Places for what it is given.
+        revoking: Held while something is revoked.
         failures: What did not compile.
         misses: What was not there of late.
         signatures: The way to its signer.
@@ -100,6 +101,7 @@ class Service:
         self.queue = Queue(settings.limits, slots, self.work)
         self.prewarms = Prewarms(self)
         self.uploads = asyncio.Semaphore(_UPLOADS)
+        self.revoking = asyncio.Lock()
         self._proven: tuple[float, str] = (0.0, "")
         self._keeper: asyncio.Task[None] | None = None
         self._renewal: asyncio.Task[None] | None = None

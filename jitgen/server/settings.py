@@ -24,6 +24,7 @@ from jitgen.server.mistakes import (
     of,
     path,
     seconds,
+    short,
     size,
     text,
     whole,
@@ -88,7 +89,7 @@ class Limits:
 class Toolchain:
     """One virtual environment to compile in."""
 
-    name: str = of(text, "default", "what the log, metrics and pages call it")
+    name: str = of(short, "default", "what the log, metrics and pages call it")
     python: Path | None = of(path, None, "its interpreter; the service's own where left out")
     jobs: int = of(whole(0, 1024), 0, "compile processes at a time; 0: by cores and memory")
     confine: str = of(
@@ -104,7 +105,7 @@ class Signing:
 
     key: Path | None = of(path, None, "file of the signing key: the signer is started with it")
     socket: Path | None = of(path, None, "socket of a signer that runs as another user")
-    builder: str = of(text, "jitgen-service", "name of this service in what it signs")
+    builder: str = of(short, "jitgen-service", "name of this service in what it signs")
     gate: str = of(
         choice("off", "emulator"),
         "off",
@@ -135,7 +136,7 @@ class Replicas:
     """What several services share."""
 
     shared: str = of(text, "", "URL of a bucket or folder for entries and leases, file:///... say")
-    name: str = of(text, "", "this one's name among them; host and process where left out")
+    name: str = of(short, "", "this one's name among them; host and process where left out")
     lease_s: float = of(seconds(1, 3600), 60.0, "a lease ends so long after its last renewal")
 
 

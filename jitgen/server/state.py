@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from jitgen._version import __version__
 from jitgen.documents import BadDocument, parse_json
 from jitgen.server.call import MAX_BODY, Call, Json, Refused
 from jitgen.server.metrics import CONTENT_TYPE
-from jitgen.server.revocations import parse_revocations
+from jitgen.server.revocations import TooMany, parse_revocations
 
 if TYPE_CHECKING:
     from jitgen.server.service import Service
@@ -100,7 +101,11 @@ async def revoke(service: Service, call: Call) -> Response:
     except (BadDocument, ValueError, RecursionError) as error:
         raise Refused(400, "E_FIELDS", f"the body is {error}") from None
     try:
-        number = service.shelf.revocations.add(digests, call.token.name)
+        async with service.revoking:
+            add = service.shelf.revocations.add
+            number = await asyncio.to_thread(add, digests, call.token.name)
+    except TooMany as error:
+        raise Refused(507, "E_FULL", str(error)) from error
     except OSError as error:
         raise Refused(507, "E_DISK", f"it cannot be written down: {error.strerror}") from error
     service.shelf.forget_all()
