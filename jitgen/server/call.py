@@ -137,6 +137,11 @@ class Call:
         except TimeoutError:
             raise Refused(408, "E_BODY", f"the body did not arrive in {_BODY_S:.0f} s") from None
 
+    async def gone(self) -> None:
+        """Wait until the client has gone; for after its body was read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
     async def document(self, *fields: str) -> dict[str, Any]:
         """
         Return the body as a JSON object with exactly `fields`.

@@ -83,6 +83,21 @@ class Metrics:
         self.leases = Counter(
             "jitgen_service_leases", "Leases among replicas", ("outcome",), registry=self.registry
         )
+        self.connections = Gauge(
+            "jitgen_service_connections",
+            "Connections, by whether a request is under way",
+            ("state",),
+            registry=self.registry,
+        )
+        self.ended = Counter(
+            "jitgen_service_connections_ended",
+            "Connections that had to make room, or for which there was none",
+            ("reason",),
+            registry=self.registry,
+        )
+        self.streams = Gauge(
+            "jitgen_service_streams", "Event streams under way", registry=self.registry
+        )
         self.restarts = Gauge(
             "jitgen_service_pool_restarts",
             "How often a toolchain's foreman ended",

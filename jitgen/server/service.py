@@ -14,14 +14,17 @@ from jitgen.cache import Store
 from jitgen.cache.disk import cause
 from jitgen.errors import CacheError, JitgenError, SettingError
 from jitgen.server.confine import Confinement, probe
+from jitgen.server.descriptors import FEW_DESCRIPTORS, room
 from jitgen.server.failures import Failures
 from jitgen.server.gate import Gate
 from jitgen.server.jobs import JobState, Queue
 from jitgen.server.leases import Leases
 from jitgen.server.log import Log
 from jitgen.server.metrics import Metrics
+from jitgen.server.places import Places
 from jitgen.server.pools import Pool
 from jitgen.server.prewarms import Prewarms
+from jitgen.server.quotas import Quotas
 from jitgen.server.recent import Misses
 from jitgen.server.revocations import Revocations
 from jitgen.server.settings import ServiceSettings
@@ -47,6 +50,8 @@ class Service:
         pools: Its toolchains, by name.
         queue: Its jobs.
         prewarms: Its plans under way.
+        quotas: What each token has under way.
+        places: Who is connected.
         uploads: Places for what it is given.
         revoking: Held while something is revoked.
         failures: What did not compile.
@@ -100,6 +105,11 @@ class Service:
         slots = {name: pool.jobs for name, pool in self.pools.items()}
         self.queue = Queue(settings.limits, slots, self.work)
         self.prewarms = Prewarms(self)
+        self.quotas = Quotas(settings.limits)
+        most = room(settings.limits.connections)
+        self.places = Places(most, settings.limits.per_address, self.metrics)
+        if most < settings.limits.connections:
+            self.log.event("fewer connections", level="error", most=most, reason=FEW_DESCRIPTORS)
         self.uploads = asyncio.Semaphore(_UPLOADS)
         self.revoking = asyncio.Lock()
         self._proven: tuple[float, str] = (0.0, "")
@@ -181,6 +191,10 @@ class Service:
         """Bring the gauges up to date."""
         self.metrics.queued.set(self.queue.count(JobState.QUEUED))
         self.metrics.compiling.set(self.queue.count(JobState.COMPILING))
+        self.metrics.streams.set(self.quotas.num_streams)
+        idle = self.places.num_idle
+        self.metrics.connections.labels("idle").set(idle)
+        self.metrics.connections.labels("busy").set(len(self.places) - idle)
         self.metrics.hot_bytes.set(self.shelf.hot.size)
         for pool in self.pools.values():
             self.metrics.restarts.labels(pool.name).set(pool.restarts)

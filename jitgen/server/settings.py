@@ -81,7 +81,15 @@ class Limits:
     wait_s: float = of(seconds(0, 3600), 300.0, "the longest wait that a request may ask for")
     compile_s: float = of(seconds(1, 3600), 300.0, "how long one compile may take")
     failure_s: float = of(seconds(0, 52 * _WEEK_S), 86400.0, "how long a refusal is remembered")
-    connections: int = of(whole(1, 10**5), 2000, "connections at a time; beyond: 503")
+    requests: int = of(whole(1, 10**5), 1000, "requests of one token at a time; beyond: 429")
+    streams: int = of(whole(1, 10**5), 100, "event streams of one token at a time; beyond: 429")
+    stream_s: float = of(seconds(1, 86400), 3600.0, "how long an event stream may last")
+    connections: int = of(
+        whole(1, 10**5), 2000, "connections at a time; an idle one makes room, beyond: 503"
+    )
+    per_address: int = of(
+        whole(0, 10**5), 1000, "the same, of one address (a proxy or NAT is one); 0: no such bound"
+    )
     grace_s: float = of(seconds(0, 3600), 20.0, "how long a shutdown waits for what is under way")
 
 

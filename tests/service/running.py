@@ -80,12 +80,15 @@ class Running:
         self.scheme = "http"
         self.bundles = folder
 
-    def start(self) -> None:
-        """Start it, and wait until it is ready."""
+    def start(self, descriptors: int = 0) -> None:
+        """Start it, with so many descriptors where a number is given; wait until it is ready."""
         begin = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
+            command = [sys.executable, "-m", "jitgen", "serve", str(self.config)]
+            if descriptors:
+                command = ["/bin/sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *command]
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "jitgen", "serve", str(self.config)],
+                command,
                 stdin=subprocess.DEVNULL,
                 stderr=log,
                 env={n: v for n, v in os.environ.items() if not n.startswith("JITGEN_")},
