@@ -13,6 +13,7 @@ from jitgen._version import __version__
 from jitgen.cache import Store
 from jitgen.cache.disk import cause
 from jitgen.errors import CacheError, JitgenError, SettingError
+from jitgen.server.built import Built
 from jitgen.server.confine import Confinement, probe
 from jitgen.server.descriptors import FEW_DESCRIPTORS, room
 from jitgen.server.failures import Failures
@@ -32,9 +33,12 @@ from jitgen.server.shared import bucket_of
 from jitgen.server.shelf import Shelf
 from jitgen.server.signatures import Signatures
 from jitgen.server.tokens import Tokens, read_tokens
+from jitgen.server.uploads import Unattested
+from jitgen.server.vouching import Vouching
 from jitgen.server.work import Worker
 
 _TOUCH_S = 1800.0
+_LOOK_S = 2.0  # within which an entry that changed on the disk is served as it is there
 _UPLOADS = 8  # at a time: read, unpacked, and compiled again beside the queue
 _PROBE_S = 10.0  # a disk that was found writable is believed for so long
 
@@ -47,6 +51,8 @@ class Service:
         settings: What the operator decided.
         tokens: Who may do what.
         shelf: Its entries.
+        vouching: What it vouches for among them.
+        unattested: Entries that clients gave.
         pools: Its toolchains, by name.
         queue: Its jobs.
         prewarms: Its plans under way.
@@ -77,8 +83,13 @@ class Service:
         _private_folder(settings.state)
         revocations = Revocations(settings.state, settings.signing.trust)
         store = Store(settings.store.root, "rw")
-        self.shelf = Shelf(store, settings.store, revocations)
         self.signatures = Signatures(settings.signing, self.log)
+        built = Built(settings.state, self.log)
+        self.vouching = Vouching(
+            settings.signing, revocations, built, self.signatures, store, self.log
+        )
+        self.shelf = Shelf(store, settings.store, revocations, self.vouching)
+        self.unattested = Unattested(settings.state, settings.uploads)
         confinement, self.unconfined = _confinement(settings)
         self.pools = {
             each.name: Pool(
@@ -90,7 +101,7 @@ class Service:
             for each in settings.toolchains
         }
         self.failures = Failures(store, settings.limits.failure_s)
-        bucket = bucket_of(settings.replicas.shared, revocations)
+        bucket = bucket_of(settings.replicas.shared, revocations, self.vouching.refusal)
         self.leases = Leases(settings.replicas, bucket, self.metrics, self.log)
         self.work = Worker(
             pools=self.pools,
@@ -113,7 +124,7 @@ class Service:
         self.uploads = asyncio.Semaphore(_UPLOADS)
         self.revoking = asyncio.Lock()
         self._proven: tuple[float, str] = (0.0, "")
-        self._keeper: asyncio.Task[None] | None = None
+        self._keepers: list[asyncio.Task[None]] = []
         self._renewal: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -128,7 +139,7 @@ class Service:
         await self.failures.load()
         for pool in self.pools.values():
             pool.start()
-        self._keeper = asyncio.create_task(self._keep(), name="keeper")
+        self._keepers = [asyncio.create_task(each()) for each in (self._keep, self._watch)]
         self.log.event(
             "started",
             version=__version__,
@@ -177,14 +188,14 @@ class Service:
         self.log.event("ending", jobs=len(self.queue))
         await self.prewarms.close()
         await self.queue.close(self.settings.limits.grace_s)
-        if self._keeper is not None:
-            self._keeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._keeper
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
         for pool in self.pools.values():
             await pool.close()
         await self.signatures.close()
         await asyncio.to_thread(self.shelf.store.index.close)
+        await asyncio.to_thread(self.unattested.close)
         self.log.event("ended")
 
     def count(self) -> None:
@@ -213,6 +224,17 @@ class Service:
             for key in self.shelf.hot.keys():  # noqa: SIM118 - it is no mapping
                 with suppress(JitgenError):
                     await asyncio.to_thread(self.shelf.store.read, key)
+
+    async def _watch(self) -> None:
+        """Let go of what is in memory and has changed on the disk."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                if changed := await self.shelf.look():
+                    self.log.event("changed on the disk", entries=changed)
+            except Exception as error:  # a mistake of ours: to look must not end
+                reason = f"{type(error).__name__}: {error}"
+                self.log.event("disk not looked at", level="error", reason=reason)
 
 
 def _trouble(store: Store) -> str:

@@ -135,8 +135,9 @@ class Uploads:
     accept: str = of(
         choice("off", "unattested", "rebuild"),
         "off",
-        "off, unattested (kept unsigned) or rebuild (signed where a rebuild is equal)",
+        "off, unattested (kept apart and unsigned) or rebuild (compiled here, and that is signed)",
     )
+    limit: int = of(size, 2**30, "size above which the least recently used uploads go; 0: none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ _HEADERS = {
 _FOLDER = Path(__file__).resolve().parent / "pages"
 _MOST = 200  # rows of a table
 _HOUR_S = 3600.0
-_SOURCES = ("memory", "disk", "shared", "missing")
+_SOURCES = ("memory", "disk", "shared", "unattested", "missing")
 
 
 async def overview(service: Service, call: Call) -> Response:  # noqa: ARG001
