@@ -31,11 +31,12 @@ from jitgen.server.revocations import Revocations
 from jitgen.server.settings import ServiceSettings
 from jitgen.server.shared import bucket_of
 from jitgen.server.shelf import Shelf
-from jitgen.server.signatures import Signatures
+from jitgen.server.signatures import NO_TRUST, Signatures
 from jitgen.server.tokens import Tokens, read_tokens
 from jitgen.server.uploads import Unattested
 from jitgen.server.vouching import Vouching
 from jitgen.server.work import Worker
+from jitgen.signing.standing import State
 
 _TOUCH_S = 1800.0
 _LOOK_S = 2.0  # within which an entry that changed on the disk is served as it is there
@@ -125,7 +126,8 @@ class Service:
         self.revoking = asyncio.Lock()
         self._proven: tuple[float, str] = (0.0, "")
         self._keepers: list[asyncio.Task[None]] = []
-        self._renewal: asyncio.Task[None] | None = None
+        self._renewals: set[asyncio.Task[None]] = set()
+        self._told: tuple[str, str] | None = None
 
     async def start(self) -> None:
         """
@@ -148,14 +150,14 @@ class Service:
             confined=not self.unconfined,
             unconfined=self.unconfined,
         )
+        self._tell_standing(is_asked=True)
 
     def reload(self) -> None:
         """
-        Read tokens, the trust document and the signing key again; where tokens or trust are wrong,
-        what was read before holds.
+        Read tokens, the trust document and the signing key again, and look every entry up anew;
+        where one of the three is wrong, what was read before holds.
         """
         access = self.settings.access
-        self._renewal = asyncio.create_task(self.signatures.renew())
         try:
             self.tokens = read_tokens(access.tokens, access.anonymous)
             self.log.event("tokens read", tokens=len(self.tokens))
@@ -163,11 +165,37 @@ class Service:
             self.log.event("tokens not read", level="error", reason=str(error))
         try:
             self.shelf.revocations.reload()
-            self.shelf.forget_all()
             trust = self.shelf.revocations.trust
             self.log.event("trust read", version=trust.trust.version if trust else None)
         except SettingError as error:
             self.log.event("trust not read", level="error", reason=str(error))
+        self.shelf.forget_all()
+        renewal = asyncio.create_task(self._renew(), name="renewal")
+        self._renewals.add(renewal)
+        renewal.add_done_callback(self._renewals.discard)
+
+    async def _renew(self) -> None:
+        await self.signatures.renew()
+        self.shelf.forget_all()  # what the key before had signed is judged anew
+        self._tell_standing(is_asked=True)
+        self.log.event("reloaded")
+
+    def _tell_standing(self, *, is_asked: bool = False) -> None:
+        """Say how the signing key stands where that has changed, or somebody wants to know."""
+        found = self.vouching.standing
+        told = (found.state, found.reason) if found is not None else None
+        if told == self._told and not is_asked:
+            return
+        self._told = told
+        if found is None:
+            if self.settings.signing.is_on and self.shelf.revocations.trust is None:
+                self.log.event("signing key", level="warning", reason=NO_TRUST)
+            return
+        level = "error" if found.is_refused else "warning" if found.reason else "info"
+        keyid = self.signatures.keyid
+        self.log.event(
+            "signing key", level=level, keyid=keyid, state=str(found.state), reason=found.reason
+        )
 
     async def unready(self) -> str:
         """Return why this service should be given no requests; empty where it should."""
@@ -175,6 +203,10 @@ class Service:
             return "it is shutting down"
         if reason := await self._unwritable():
             return f"the store cannot be written: {reason}"
+        if reason := self.signatures.trouble:
+            return reason
+        if (found := self.vouching.standing) is not None and found.is_refused:
+            return f"clients refuse what is signed here: {found.reason}"
         if not any(pool.is_ready for pool in self.pools.values()):
             return "no toolchain compiles: " + "; ".join(
                 f"{pool.name}: {pool.trouble}" for pool in self.pools.values()
@@ -182,6 +214,11 @@ class Service:
         if len(self.queue) >= self.settings.limits.jobs:
             return "the queue is full"
         return ""
+
+    def warnings(self) -> list[str]:
+        """Return what keeps nobody from sending requests here, and will one day."""
+        found = self.vouching.standing
+        return [found.reason] if found is not None and found.reason else []
 
     async def close(self) -> None:
         """Finish what is compiling, as long as the grace lasts, and end every process."""
@@ -202,6 +239,12 @@ class Service:
         """Bring the gauges up to date."""
         self.metrics.queued.set(self.queue.count(JobState.QUEUED))
         self.metrics.compiling.set(self.queue.count(JobState.COMPILING))
+        found = self.vouching.standing
+        for state in State:
+            is_so = found is not None and found.state is state
+            self.metrics.signing.labels(str(state)).set(is_so)
+        ends = found.ends if found is not None else None
+        self.metrics.signing_ends.set(0.0 if ends is None else ends.timestamp())
         self.metrics.streams.set(self.quotas.num_streams)
         idle = self.places.num_idle
         self.metrics.connections.labels("idle").set(idle)
@@ -226,15 +269,17 @@ class Service:
                     await asyncio.to_thread(self.shelf.store.read, key)
 
     async def _watch(self) -> None:
-        """Let go of what is in memory and has changed on the disk."""
+        """Let go of what has changed on the disk, and look whether all can be signed."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
+                await self.signatures.revive()
+                self._tell_standing()
                 if changed := await self.shelf.look():
                     self.log.event("changed on the disk", entries=changed)
             except Exception as error:  # a mistake of ours: to look must not end
                 reason = f"{type(error).__name__}: {error}"
-                self.log.event("disk not looked at", level="error", reason=reason)
+                self.log.event("not looked after", level="error", reason=reason)
 
 
 def _trouble(store: Store) -> str:

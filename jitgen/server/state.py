@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
@@ -14,6 +14,7 @@ from jitgen.documents import BadDocument, parse_json
 from jitgen.server.call import MAX_BODY, Call, Json, Refused
 from jitgen.server.metrics import CONTENT_TYPE
 from jitgen.server.revocations import TooMany, parse_revocations
+from jitgen.signing import times
 
 if TYPE_CHECKING:
     from jitgen.server.service import Service
@@ -27,7 +28,9 @@ async def livez(service: Service, call: Call) -> Response:  # noqa: ARG001
 async def readyz(service: Service, call: Call) -> Response:  # noqa: ARG001
     """Answer whether requests should come here."""
     reason = await service.unready()
-    document = {"ready": not reason} | ({"reason": reason} if reason else {})
+    document: dict[str, Any] = {"ready": not reason} | ({"reason": reason} if reason else {})
+    if not reason and (warnings := service.warnings()):
+        document["warnings"] = warnings
     return Json(document, status_code=503 if reason else 200)
 
 
@@ -58,6 +61,7 @@ async def info(service: Service, call: Call) -> Response:  # noqa: ARG001
             },
             "signing": {
                 "keyid": service.signatures.keyid,
+                "standing": _standing(service),
                 "gate": service.settings.signing.gate,
                 "uploads": service.settings.uploads.accept,
             },
@@ -68,6 +72,15 @@ async def info(service: Service, call: Call) -> Response:  # noqa: ARG001
             },
         }
     )
+
+
+def _standing(service: Service) -> dict[str, Any] | None:
+    """Return how the signing key stands; None where nobody can say."""
+    found = service.vouching.standing
+    if found is None:
+        return None
+    ends = None if found.ends is None else times.text_of(found.ends)
+    return {"state": str(found.state), "reason": found.reason, "ends": ends}
 
 
 async def metrics(service: Service, call: Call) -> Response:  # noqa: ARG001
