@@ -69,6 +69,17 @@ class Fetching:
         line = self._server.line()
         return self._guard.ask(wanted, lambda: self._refreshed(line), line.cancel)
 
+    def described(self, wanted: Wanted) -> dict[str, Any] | Nothing:
+        """Return what the service says of itself, ``/v1/info``, or why it says nothing."""
+        line = self._server.line()
+        return self._guard.ask(wanted, lambda: self._info(line), line.cancel, purpose="info")
+
+    def _info(self, line: Line) -> dict[str, Any]:
+        answer = line.request("GET", "v1/info", _MAX_TEXT, headers=self._headers())
+        if answer.status != 200:
+            self._raise_for(answer)
+        return _document(answer)
+
     def _refreshed(self, line: Line) -> wire.Packed:
         refresh(self._store, self._server.url, lambda: self._trust(line))
         return self._fetch(line)

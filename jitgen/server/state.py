@@ -41,6 +41,7 @@ async def info(service: Service, call: Call) -> Response:  # noqa: ARG001
         {
             "jitgen": __version__,
             "uptime_s": round(time.time() - service.started, 1),
+            "unready": await service.unready(),
             "toolchains": {
                 name: {
                     "ready": pool.is_ready,
