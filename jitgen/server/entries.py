@@ -71,6 +71,8 @@ async def body_of(service: Service, call: Call, key: str) -> Body | None:
 
 async def _unattested(service: Service, call: Call, key: str) -> Body | None:
     """Return the body of an entry that a client gave; None where nobody did."""
+    if service.settings.uploads.accept == "off":
+        return None
     entry = await service.unattested.read(key)
     if entry is None:
         return None

@@ -186,6 +186,8 @@ class Service:
         told = (found.state, found.reason) if found is not None else None
         if told == self._told and not is_asked:
             return
+        if told != self._told:
+            self.shelf.forget_all()  # a key that counts at last signs again what was refused
         self._told = told
         if found is None:
             if self.settings.signing.is_on and self.shelf.revocations.trust is None:
