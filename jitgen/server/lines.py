@@ -64,11 +64,15 @@ class Bounded(HttpToolsProtocol):
         """Note that the client does not read, or not as fast as it is sent something."""
         super().pause_writing()
         self._unread = time.monotonic()
+        if self.place is not None and not self.place.is_known:
+            self.place.idle()  # else who asks for much, reads nothing and has no token is busy
 
     def resume_writing(self) -> None:
         """Note that it does."""
         super().resume_writing()
         self._unread = 0.0
+        if self.place is not None and self._is_answered:
+            self.place.busy()
 
     def data_received(self, data: bytes) -> None:
         """Take what came; end the connection where that is more than any head has."""
@@ -108,6 +112,16 @@ class Bounded(HttpToolsProtocol):
         super().on_message_complete()
         self._since, self._loose, self._is_begun = 0.0, 0, False
 
+    @property
+    def _is_answered(self) -> bool:
+        """Whether an answer is under way."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _owes(self) -> bool:
+        """Whether the client has begun a request, or none of it is answered now."""
+        return self._is_begun or not self._is_answered
+
     def end_if_late(self, now: float) -> None:
         """End the connection if the client keeps it waiting for too long."""
         if self.transport.is_closing():  # it is, once all is sent: which may be never
@@ -116,10 +130,8 @@ class Bounded(HttpToolsProtocol):
                 self.transport.abort()
         elif self._unread and now - self._unread > DRAIN_S:
             self.transport.abort()
-        elif self._since and now - self._since > REQUEST_S:
-            is_answered = self.cycle is not None and not self.cycle.response_complete
-            if self._is_begun or not is_answered:
-                self.transport.close()
+        elif self._since and now - self._since > REQUEST_S and self._owes:
+            self.transport.close()
 
 
 def end_late(connections: Iterable[Any]) -> None:

@@ -234,6 +234,26 @@ def test_what_nobody_reads_ends_with_its_connection(
     asyncio.run(scene())
 
 
+def test_who_reads_nothing_and_has_no_token_makes_room(tmp_path: Path) -> None:
+    """Answers that everybody may ask for, a thousand on each connection, kept all places busy."""
+
+    async def scene() -> None:
+        async with listening(tmp_path, connections=4) as there:
+            clients = [socket.socket() for _ in range(4)]
+            for client in clients:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.connect(("127.0.0.1", there.port))
+                client.sendall(there.head("/v1/openapi.json") * 400)
+            await asyncio.sleep(0.5)
+            assert all(each.flow.write_paused for each in there.state.connections)
+            for _ in range(4):
+                assert (await there.get("/v1/info", "one"))[0] == 200
+            for client in clients:
+                client.close()
+
+    asyncio.run(scene())
+
+
 def test_an_empty_line_begins_no_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ended the time that an idle connection has, and no other began: it stayed for ever."""
 
