@@ -38,6 +38,7 @@ class Call(NamedTuple):
         in_place: Names of those that what is written may be, element by element.
         differentiable: Names of those that have a gradient.
         by_torch: Whether torch's own operations may serve, which see to all of it.
+        is_on_hopper: Whether sm_90a has kernels for its types.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Call(NamedTuple):
     in_place: tuple[str, ...] = ()
     differentiable: tuple[str, ...] = ()
     by_torch: bool = False
+    is_on_hopper: bool = True
 
     def __str__(self) -> str:
         return self.name
@@ -307,7 +309,13 @@ FP8 = torch.float8_e4m3fn
 
 CALLS = (
     Call("grouped_gemm", gemm(), unscaled, differentiable=_AB),
-    Call("grouped_gemm float32", gemm(out_dtype=torch.float32), float32, differentiable=_AB),
+    Call(
+        "grouped_gemm float32",
+        gemm(out_dtype=torch.float32),
+        float32,
+        differentiable=_AB,
+        is_on_hopper=False,
+    ),
     Call("grouped_gemm out", gemm(), lambda d: with_out(unscaled(d), *_ROWS_N), _OUT),
     Call("grouped_gemm bias", gemm(), lambda d: with_bias(unscaled(d)), differentiable=_ABIAS),
     Call("grouped_gemm contiguous", gemm(), contiguous, differentiable=_AB),
@@ -325,8 +333,14 @@ CALLS = (
         _OUT,
     ),
     Call("grouped_gemm masked", gemm(), lambda d: scaled("per_token_group", d, masked=True)),
-    Call("grouped_gemm nvfp4", gemm(), nvfp4),
-    Call("grouped_gemm nvfp4 out", gemm(), lambda d: with_out(nvfp4(d), *_ROWS_N), _OUT),
+    Call("grouped_gemm nvfp4", gemm(), nvfp4, is_on_hopper=False),
+    Call(
+        "grouped_gemm nvfp4 out",
+        gemm(),
+        lambda d: with_out(nvfp4(d), *_ROWS_N),
+        _OUT,
+        is_on_hopper=False,
+    ),
     Call(
         "grouped_gemm exact1 out",
         prepared_gemm(BLayout.EXACT1),

@@ -282,7 +282,7 @@ def test_tensors_of_inference_mode_are_not_written_outside(call: Call, is_warm: 
 @pytest.mark.parametrize(
     "state",
     [
-        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        lambda: torch.autocast(DEVICE, dtype=torch.bfloat16),
         torch.no_grad,
         torch.enable_grad,
         nullcontext,
@@ -382,7 +382,8 @@ def test_storage_behind_a_tensor(call: Call, size: int, is_looked_at: bool) -> N
 def overlapping(out: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     """Return both in one memory, with the values of `other`: out begins inside of it."""
     step = 16 if reach(other) > 16 else 0
-    memory = torch.zeros(max(reach(other), step + reach(out)) + 64, dtype=torch.uint8)
+    size = max(reach(other), step + reach(out)) + 64
+    memory = torch.zeros(size, dtype=torch.uint8, device=other.device)
 
     def view(like: Tensor, start: int) -> Tensor:
         dense = memory[start : start + -(-reach(like) // 16) * 16].view(like.dtype)
