@@ -18,6 +18,7 @@ import os
 import stat
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -125,6 +126,7 @@ class Index(NullIndex):
         self._guard = threading.RLock()
         self._pid = os.getpid()
         self._table: Table | None = None
+        self._closing: weakref.finalize[Any, Any] | None = None
         self._inode = 0
         self._rests_until = 0.0
 
@@ -216,10 +218,9 @@ class Index(NullIndex):
 
     def close(self) -> None:
         """Close the database; it opens again when it is needed."""
-        if self._table is not None and self._pid == os.getpid():
-            with suppress(Exception):
-                self._table.close()
-            self._table = None
+        if self._closing is not None and self._pid == os.getpid():
+            self._closing()
+            self._table = self._closing = None
 
     def _drop_hint(self, key: str) -> None:
         with suppress(OSError):
@@ -243,6 +244,7 @@ class Index(NullIndex):
         if self._pid != os.getpid():
             _inherited.append(self._table)
             self._table, self._guard, self._pid = None, threading.RLock(), os.getpid()
+            self._closing = None
         with self._guard:
             if time.monotonic() < self._rests_until:
                 return default
@@ -274,6 +276,8 @@ class Index(NullIndex):
         except Damaged as damage:
             raise UnsafeRow(str(damage)) from None
         self._table = Table(self._directory, _TIMEOUT_S)
+        # A store is dropped when its last user is, and nobody has to close it.
+        self._closing = weakref.finalize(self, _close, self._table, self._pid)
         self._inode = self._database.lstat().st_ino
         return self._table
 
@@ -286,6 +290,13 @@ class Index(NullIndex):
             with base.service("index"):
                 pass
         events.emit(Event(kind=EventKind.QUARANTINE, kernel="index", detail=reason))
+
+
+def _close(table: Table, pid: int) -> None:
+    """Close a database that this process opened."""
+    if os.getpid() == pid:
+        with suppress(Exception):
+            table.close()
 
 
 def _exists(path: Path) -> bool:

@@ -88,17 +88,43 @@ class TextDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
 
 class _Cache(diskcache.Cache):  # type: ignore[misc]
     """
-    diskcache, over connections that refuse rows so long that reading one takes the memory, and
+    diskcache, over one connection that refuses rows so long that reading one takes the memory, and
     statements that never end: what a database holds may do more than diskcache put there.
+
+    diskcache itself has a connection for each thread, which no other thread may close. The index
+    lets one thread at a time in, so one will do, and whoever is last can close it.
     """
+
+    _only: sqlite3.Connection | None = None
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        try:
+            super().__init__(*given, **named)
+        except BaseException:
+            self.close()  # nothing else knows the connection
+            raise
 
     @property
     def _con(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection = super()._con
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
+        connection = self._only or self._connected()
         steps = itertools.count()  # a new statement starts anew, for it asks for the connection
         connection.set_progress_handler(lambda: next(steps) >= _MOST_STEPS, _STEP)
         return connection
+
+    def _connected(self) -> sqlite3.Connection:
+        path = Path(self.directory, DATABASE)
+        found = sqlite3.connect(
+            path, timeout=self.timeout, isolation_level=None, check_same_thread=False
+        )
+        found.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
+        self._only = found
+        return found
+
+    def close(self) -> None:
+        """Close the connection for good: only a new object sets one up again."""
+        connection, self._only = self._only, None
+        if connection is not None:
+            connection.close()
 
 
 def _wait_until_free(database: Path, timeout_s: float) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import re
 import symtable
@@ -59,7 +60,28 @@ def provided_and_needed(name: str) -> tuple[set[str], set[str]]:
             visit(child)
 
     visit(symtable.symtable(text, name, "exec"))
+    defined -= _of_comprehensions(text)
     return defined, used - defined - set(dir(builtins))
+
+
+def _of_comprehensions(text: str) -> set[str]:
+    """
+    Return the names that a module's own comprehensions alone bind: since Python 3.12 symtable
+    counts them among the module's names.
+    """
+    inside, others = set(), set()
+
+    def visit(node: ast.AST, names: set[str]) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.ClassDef | ast.Lambda):
+                continue
+            is_target = isinstance(node, ast.comprehension) and child is node.target
+            if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+                (inside if is_target else names).add(child.id)
+            visit(child, inside if is_target else names)
+
+    visit(ast.parse(text), others)
+    return inside - others
 
 
 def parameters(name: str) -> set[str]:

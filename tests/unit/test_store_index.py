@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -292,3 +293,50 @@ class TestJournal:
         assert journal.take() == []
         assert journal.is_empty()
         assert not (tmp_path / "missing").exists()
+
+
+class TestItIsClosed:
+    """Python 3.13 warns of a connection that nobody closes."""
+
+    @staticmethod
+    def descriptors(folder: Path) -> int:
+        places = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))  # noqa: PTH208
+        found = [os.readlink(place) for place in places if os.path.lexists(place)]  # noqa: PTH115
+        return sum(place.startswith(str(folder)) for place in found)
+
+    def test_with_the_store(self, folder: Path) -> None:
+        """Whichever thread opened it, and another one used it."""
+        store = Store.open()
+        publish(store, 1)
+        store.index.learn({})
+        opened = threading.Thread(target=lambda: store.index.rows())
+        opened.start()
+        opened.join()
+        store.index.remember_failure("ab" * 32, "other", "did not fit", 60)
+        assert self.descriptors(folder) == 1
+        del store, opened
+        gc.collect()
+
+        assert not self.descriptors(folder)
+
+    def test_where_it_cannot_be_opened(self, folder: Path) -> None:
+        store = Store.open()
+        publish(store, 1)
+        assert store.index.rows()
+        store.index.close()
+        (folder / SQLITE).write_bytes(b"no database" * 1000)
+        store.index.rows()
+        store.index.close()
+
+        assert not self.descriptors(folder)
+
+    def test_of_a_parent_is_left_alone(self, store: Store, folder: Path) -> None:
+        """A child that closed it would drop the parent's locks."""
+        assert self.descriptors(folder) == 1
+        if not (child := os.fork()):
+            has_used = bool(store.index.rows())
+            store.index.close()
+            os._exit(0 if has_used else 1)
+
+        assert os.waitpid(child, 0)[1] == 0
+        assert store.index.uses(KEY)[0] == 2
