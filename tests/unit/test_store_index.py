@@ -309,7 +309,7 @@ class TestItIsClosed:
         store = Store.open()
         publish(store, 1)
         store.index.learn({})
-        opened = threading.Thread(target=lambda: store.index.rows())
+        opened = threading.Thread(target=store.index.rows)
         opened.start()
         opened.join()
         store.index.remember_failure("ab" * 32, "other", "did not fit", 60)
