@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
-from tests.compile import test_dispatcher as rows
+from tests import public_calls
+from tests.compile import test_dispatcher, test_dispatcher_memory
 from tests.crowd import Crowd
 from tests.gpu.configs import ARCH
 
@@ -18,17 +21,20 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def _on_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _on_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     callspec = getattr(request.node, "callspec", None)
     call = callspec.params.get("call") if callspec else None
     if call is not None and not call.is_on_hopper:
         pytest.skip("sm_90a has no kernels for these types")
-    monkeypatch.setattr(rows, "DEVICE", "cuda")
+    monkeypatch.setattr(public_calls, "DEVICE", "cuda")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
-filled = rows._filled
 TESTS: dict[str, Any] = {
     name: test
+    for rows in (test_dispatcher, test_dispatcher_memory)
     for name, test in vars(rows).items()
     if name.startswith("test_") and name != "test_no_public_function_is_left_out"
 }
