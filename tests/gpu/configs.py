@@ -87,10 +87,11 @@ def wgrad(arch: Arch) -> tuple[GroupedGemmWgradConfig, ...]:
         return ()
     problems = (
         GroupedGemmWgradProblem(
-            layout=layout, groups=8, m=8192, n=4096, k=2048, out_dtype=out_dtype
+            layout=layout, groups=8, m=8192, n=4096, k=2048, a_dtype=dtype, out_dtype=out_dtype
         )
         for layout in (Layout.RAGGED, Layout.MASKED)
-        for out_dtype in (DType.BF16, DType.F32)
+        for dtype in (DType.BF16, DType.F16)
+        for out_dtype in (dtype, DType.F32)
     )
     return tuple(config for each in problems for config in rules(arch, each.op).candidates(each))
 
