@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,17 @@ import jitgen
 from jitgen import quantize
 from jitgen.errors import InputError
 from jitgen.torch import grouped_mm, scaled_grouped_mm
+from jitgen.verify import device
 from tests import needs
 from tests.arguments import int32
+from tests.grouped_forms import Kind, laid
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 G, M, N, K = 3, 24, 40, 64
+EIGHT = torch.float8_e4m3fn
+KERNELS_OWN = re.compile(r"\b(a_scale|b_scale|alpha|masked_m|dy)\b|, as [ab] |\b[ab]: ")
+"""What the calls of kernels call their arguments."""
 OFFS = int32(5, 5, 24)
 ENDS_OF_N = int32(8, 24, 24)
 
@@ -134,7 +141,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     (
         "2D x 2D with a bias",
         {"mat_a": torch.ones(16, M), "mat_b": torch.ones(M, 32), "bias": torch.ones(32)},
-        r"bias: groups along K \(mat_a \(16, 24\) and mat_b \(24, 32\)\) have no kernel for a bias",
+        r"bias: has no kernel for groups along K \(mat_a \(16, 24\) and mat_b \(24, 32\)\)",
     ),
     (
         "2D x 2D of another K",
@@ -159,16 +166,49 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("4D", {"mat_a": torch.ones(1, G, M, K)}, "mat_a: must have 2 or 3 dimensions"),
     ("a list", {"mat_a": [1.0]}, r"mat_a: must be a torch tensor \(got list\)"),
-    ("half", {"mat_a": torch.ones(M, K).half()}, "a: must be bfloat16 or float32"),
+    ("half", {"mat_a": torch.ones(M, K).half()}, "mat_b: must be float16, as mat_a is"),
+    ("double", {"mat_a": torch.ones(M, K).double()}, "mat_a: must be bfloat16 or float16 or float"),
+    (
+        "quantised",
+        {"mat_a": torch.ones(M, K).to(torch.float8_e4m3fn)},
+        "mat_a: must be .* which has scales: jitgen.torch.scaled_grouped_mm takes them",
+    ),
+    ("sparse", {"mat_a": torch.ones(M, K).to_sparse()}, "mat_a: must be a dense tensor"),
+    ("elsewhere", {"mat_b": torch.ones(G, K, N, device="meta")}, "mat_b: must be on cpu, as mat_a"),
+    ("long offs", {"offs": OFFS.long()}, "offs: must be int32"),
+    ("few offs", {"offs": OFFS[:2]}, r"offs: must have shape \(3,\)"),
+    ("a list of offs", {"offs": [5, 5, 24]}, r"offs: must be a torch tensor \(got list\)"),
+    (
+        "other matrices",
+        {"mat_a": torch.ones(2, M, K), "offs": None},
+        r"mat_b: must have G = 2 matrices, as mat_a has \(got mat_a \(2, 24, 64\)",
+    ),
+    ("no K", {"mat_a": torch.ones(M, 0), "mat_b": torch.ones(G, 0, N)}, "mat_a: must have K of at"),
+    ("no N", {"mat_b": torch.ones(G, K, 0)}, "mat_b: must have N of at least 1"),
+    ("an integer type", {"out_dtype": torch.int8}, "out_dtype: must be .*, or None"),
+    ("a word for a type", {"out_dtype": "float32"}, r"out_dtype: must be .* \(got 'float32'\)"),
     ("a bias of another N", {"bias": torch.ones(7)}, r"bias: must have shape \(40,\) or \(3, 40\)"),
 ]
 
 
 @pytest.mark.parametrize(("change", "words"), [(c, w) for _, c, w in MISTAKES])
 def test_mistakes_are_told(change: dict[str, Any], words: str) -> None:
+    """By the names that the caller knows, of which a kernel's call had others."""
     given = {"mat_a": torch.ones(M, K), "mat_b": torch.ones(G, N, K).mT, "offs": OFFS} | change
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=words) as caught:
         grouped_mm(**given)
+    assert caught.value.argument in inspect.signature(grouped_mm).parameters
+    assert not KERNELS_OWN.search(str(caught.value))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_the_target_has_no_kernel_for_is_told_likewise(form: str) -> None:
+    """Hopper multiplies no float32: the kernel's call says so of its a, which may be mat_b."""
+    mat_a, mat_b, offs = FORMS[form]
+    words = r"^mat_[ab]: must be bfloat16 or float16 .*on sm_90a"
+    with device("sm_90a", num_sms=1), pytest.raises(InputError, match=words) as caught:
+        grouped_mm(mat_a, mat_b, offs)
+    assert not KERNELS_OWN.search(str(caught.value))
 
 
 class TestScaled:
@@ -276,7 +316,32 @@ class TestScaled:
             ),
             ({"contraction_dim": [0, 0]}, r"contraction_dim: must be left out or \[1, 1\]"),
             ({"scale_a": [torch.ones(M)] * 2}, "scale_a: must be a tensor for each recipe, 1"),
-            ({"scale_a": torch.ones(M, 1)}, r"a_scale: must have shape \(24,\)"),
+            ({"scale_a": torch.ones(M, 1)}, r"scale_a: must have shape \(24,\), .* scale_b's dim"),
+            ({"scale_b": torch.ones(G, N).half()}, "scale_b: must be float32 or"),
+            ({"scale_a": torch.ones(M, device="meta")}, "scale_a: must be on cpu, as mat_a is"),
+            ({"scale_a": [1.0]}, r"scale_a: must be a Tensor, or several \(got float\)"),
+            ({"scale_recipe_a": "RowWise"}, "scale_recipe_a: must be a ScalingType, or several"),
+            ({"scale_recipe_a": []}, "scale_recipe_a: must be one of .*got none with RowWise"),
+            ({"output_dtype": torch.int8}, "output_dtype: must be bfloat16"),
+            ({"contraction_dim": [1]}, "contraction_dim: must be left out"),
+            ({"mat_b": torch.ones(G, K, N).to(EIGHT)}, "mat_b: must have K contiguous where it is"),
+            ({"mat_a": torch.ones(M, K).to(torch.float8_e5m2)}, "mat_a: must be .*float8_e5m2"),
+            (
+                {"scale_b": torch.ones(G, N).requires_grad_()},
+                "scale_b: must not require a gradient, because quantised operands have none: train",
+            ),
+            (
+                {
+                    "mat_b": torch.ones(N, K).to(EIGHT).mT,
+                    "scale_recipe_a": ScalingType.TensorWise,
+                    "scale_recipe_b": ScalingType.TensorWise,
+                },
+                "scale_recipe_a: must be RowWise with RowWise where groups are along K",
+            ),
+            (
+                {"mat_b": torch.ones(N, K).to(EIGHT).mT},
+                r"scale_a: must be float32, \(72,\), 24 for each of 3 groups",
+            ),
             (
                 {
                     "scale_recipe_a": ScalingType.BlockWise1x32,
@@ -290,18 +355,55 @@ class TestScaled:
         ],
     )
     def test_mistakes_are_told(self, change: dict[str, Any], words: str) -> None:
-        eight = torch.float8_e4m3fn
         given = {
-            "mat_a": torch.ones(M, K).to(eight),
-            "mat_b": torch.ones(G, N, K).to(eight).mT,
+            "mat_a": torch.ones(M, K).to(EIGHT),
+            "mat_b": torch.ones(G, N, K).to(EIGHT).mT,
             "scale_a": torch.ones(M),
             "scale_recipe_a": ScalingType.RowWise,
             "scale_b": torch.ones(G, N),
             "scale_recipe_b": ScalingType.RowWise,
             "offs": OFFS,
         }
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(InputError, match=words) as caught:
             scaled_grouped_mm(**given | change)  # type: ignore[call-overload]
+        assert caught.value.argument in inspect.signature(F.scaled_grouped_mm).parameters
+        assert not KERNELS_OWN.search(str(caught.value))
+
+    def test_scales_that_are_none(self) -> None:
+        """Not a TypeError about an argument of the other function."""
+        a, b = torch.ones(M, K).to(EIGHT), torch.ones(G, N, K).to(EIGHT).mT
+        with pytest.raises(InputError, match=r"scale_a: must be a torch tensor \(got NoneType\)"):
+            scaled_grouped_mm(a, b, None, None, OFFS)  # type: ignore[call-overload]
+
+    @pytest.mark.parametrize("is_strided", [False, True])
+    @pytest.mark.parametrize("form", ["2d_3d", "3d_3d", "3d_2d", "2d_2d"])
+    def test_every_form(self, form: str, is_strided: bool) -> None:
+        """As torch tests them: rows with scales, operands among others, an empty group."""
+        sizes = {"G": 4, "M": 16, "N": 32, "K": 64}
+        kind = Kind(form, True, False, is_strided, torch.float32, tuple(sizes.items()))
+        problem = replace(kind, has_rest=form != "3d_3d").make(is_exact=False)
+        a, b = (
+            laid(values.to(EIGHT), is_last, is_strided)
+            for values, is_last in ((problem.mat_a, True), (problem.mat_b, False))
+        )
+        if form == "2d_2d":
+            rows, columns = ((sizes["G"], size) for size in (16, 32))
+        else:
+            rows, columns = a.shape[:-1], (*b.shape[:-2], b.shape[-1])
+        of_a, of_b = (torch.rand(*shape) + 0.5 for shape in (rows, columns))
+        flat = form == "2d_2d"
+        found = scaled_grouped_mm(
+            *(a, b, of_a.flatten() if flat else of_a, of_b.flatten() if flat else of_b),
+            problem.offs,
+            out_dtype=torch.float32,
+        )
+        eighth = replace(problem, mat_a=a.float(), mat_b=b.float())
+        parts = zip(eighth.parts, eighth.result(found), eighth.expected(), strict=True)
+        for g, ((in_a, in_b, _), mine, right) in enumerate(parts):
+            row = of_a[g] if flat else of_a[in_a]
+            column = of_b[g] if flat else of_b[in_b[1]] if form == "3d_2d" else of_b[in_b]
+            scaled = right * row.double()[:, None] * column.double()
+            assert (mine.double() - scaled).norm() <= 1e-6 * scaled.norm()
 
     def test_a_scaled_result_is_refused(self) -> None:
         a, a_scale = quantize.per_row(normal(M, K))

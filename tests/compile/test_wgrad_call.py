@@ -131,7 +131,6 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"out": "a"}, "out: must not share memory with a"),
     ({"expected_m": 0}, "expected_m: must be an integer of at least 1"),
     ({"a": torch.zeros(9, 32, dtype=BF16)[:, ::2]}, "a: must be contiguous in its last dimension"),
-    ({"a": torch.zeros(9, 16, dtype=BF16).requires_grad_()}, "a: must not require a gradient"),
     ({"config": "fast"}, "config: must be a GroupedGemmWgradConfig"),
     ({"config": config("masked")}, "config: must be for what the tensors are, layout ragged"),
 ]

@@ -96,6 +96,26 @@ def wgrad(arch: Arch) -> tuple[GroupedGemmWgradConfig, ...]:
     return tuple(config for each in problems for config in rules(arch, each.op).candidates(each))
 
 
+def drop_ins(arch: Arch) -> list[KernelConfig]:
+    """
+    Return the products of the tests of `jitgen.torch`, whose results have their operands' type;
+    nothing but on Hopper.
+    """
+    if arch != Arch.SM_90A:
+        return []
+    return [
+        config
+        for layout in (Layout.RAGGED, Layout.MASKED)
+        for dtype in (DType.BF16, DType.F16)
+        for b_layout in (BLayout.PLAIN, BLayout.N_MAJOR)
+        for config in candidates(
+            arch,
+            layout,
+            replace(_BF16, a_dtype=dtype, b_dtype=dtype, out_dtype=dtype, b_layout=b_layout),
+        )
+    ]
+
+
 def quantized(arch: Arch) -> list[QuantizeConfig]:
     """Return everything that may be chosen for `quantize`; nothing where there is no kernel."""
     if "quantize" not in target(arch).operations:
@@ -252,6 +272,7 @@ def main() -> None:
         *prepared(arch),
         *fc2(arch),
         *wgrad(arch),
+        *drop_ins(arch),
         *quantized(arch),
         *routed(arch),
         *layers(arch),

@@ -42,6 +42,8 @@ def grouped_gemm_wgrad(  # each is one thing to say
     Exactly one of `offs` and `masked_m` says which rows belong to which group. Their values are
     read on the device and not checked. Rows of no group are read and not used, whatever they hold.
 
+    Autograd gets gradients of dy and a, which are grouped GEMMs: see docs/gradients.md.
+
     Args:
         dy: (M, N), or (G, M, N) with `masked_m`: bfloat16 or float16, on a CPU also float32. N
             contiguous. On sm_90a N and K are multiples of 8, and addresses and strides of 16 bytes,
@@ -63,7 +65,7 @@ def grouped_gemm_wgrad(  # each is one thing to say
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
-            A tensor that requires a gradient is wrong while autograd is on: it has none.
+            With `out` a tensor that requires a gradient is wrong while autograd is on.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.
