@@ -14,6 +14,7 @@ add up, groups along K of float8_e4m3fn, is widened.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.nn.functional import pad
 
+from jitgen.config import Arch
 from jitgen.events import warn_once
 from jitgen.ops.calling import is_traced
 from jitgen.runtime import devices
@@ -56,6 +58,8 @@ class Call(NamedTuple):
             InputError: There are no kernels for its device.
         """
         alignment = _alignment(matrix.device)
+        if alignment == 1:
+            return cls(function)
         of_operands = max(1, alignment // matrix.element_size())
         return cls(
             function=function,
@@ -97,6 +101,8 @@ class Call(NamedTuple):
             sides: What the last two dimensions are called, in their order, and what each is to be a
                 multiple of.
         """
+        if self.alignment == 1:
+            return matrix
         missing = [-size % by for size, by in zip(matrix.shape[-2:], sides.values(), strict=True)]
         if not any(missing):
             return matrix
@@ -142,7 +148,11 @@ def widened(function: str, mat_a: Tensor, mat_b: Tensor) -> tuple[Tensor, Tensor
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _alignment(device: torch.device) -> int:
     """Return what addresses and strides are multiples of; torch.compile asks once."""
-    arch = devices.find(device, current.get(), "mat_a").arch
+    return _of_arch(devices.find(device, current.get(), "mat_a").arch)
+
+
+@cache
+def _of_arch(arch: Arch) -> int:
     return int(rules(arch, "grouped_gemm").alignment)
 
 

@@ -234,5 +234,6 @@ def test_importing_the_package_registers_every_operation() -> None:
 
     names = {name.removeprefix("jitgen::").partition(".")[0] for name in found}
     modules = Path(jitgen.ops.tracing.__file__).parent.glob("*.py")
-    wanted = {path.stem for path in modules} - {"__init__", "compiled", "gradients", "library"}
-    assert names == {{"prepared_gemm": "grouped_gemm_prepared"}.get(x, x) for x in wanted}
+    stems = {path.stem for path in modules if not path.stem.startswith(("_", "compiled"))}
+    wanted = stems - {"gradients", "library"}
+    assert names >= {{"prepared_gemm": "grouped_gemm_prepared"}.get(x, x) for x in wanted}

@@ -20,6 +20,7 @@ KEPT = {
     "integrations/transformers_chains.py _kept": "references: Places of weights and scales",
     "integrations/transformers_chains.py _held": "copies that were asked for: Versions of weights",
     "integrations/vllm_experts.py self._kept": "references: Places of weights and scales",
+    "torch/operands.py _of_arch()": "a number of each target",
 }
 """A new place belongs here, with `jitgen.ops.versions` or a reason why it needs none."""
 
