@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jitgen.cache.disk import cause
-from jitgen.cache.entry import Meta, check_key
+from jitgen.cache.entry import META, SIGNATURES, Meta, check_key, entry_path
 from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.serving import Serving
 from jitgen.errors import CacheError
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from jitgen.cache.inventory import Difference, EntryInfo, Stats, Verification
     from jitgen.cache.prune import Pruned
     from jitgen.cache.quarantine import Damage
+
+
+Stamp = tuple[int, int, int, int]
+"""Numbers and times of an entry's record and signatures on the disk."""
 
 
 class Store(Serving):
@@ -145,17 +149,19 @@ class Store(Serving):
         with self._root.create() as base, base.service(name) as folder:
             yield folder
 
-    def add_signatures(self, key: str, signatures: bytes) -> bool:
+    def add_signatures(self, key: str, signatures: bytes, *, renews: bool = False) -> bool:
         """
         Keep the envelopes of `signatures`, the bytes of a ``signatures.json``, beside entry `key`
         of the own root, besides those that are there; returns whether there is such an entry.
+
+        With `renews`, older ones of the same keys go, and the oldest where there are too many.
 
         Raises:
             SigningError: `signatures` is none, or there would be too many.
             OSError, CacheError: The root cannot be written.
         """
-        from jitgen.cache.entry import SIGNATURES, read_meta, read_signatures
-        from jitgen.signing.dsse import merged
+        from jitgen.cache.entry import read_meta, read_signatures
+        from jitgen.signing.dsse import merged, renewed
 
         check_key(key)
         if self.mode != "rw":
@@ -164,10 +170,27 @@ class Store(Serving):
             if base is not None:
                 with base.service("tmp") as drafts, base.below("entries", key[:2], key) as folder:
                     read_meta(folder, key)
-                    data = merged(read_signatures(folder), signatures)
+                    combine = renewed if renews else merged
+                    data = combine(read_signatures(folder), signatures)
                     folder.replace(SIGNATURES, data, drafts)
                     return True
         return False
+
+    def stamp(self, key: str) -> Stamp | None:
+        """
+        Return what changes when entry `key` of the own root does, be it only its signatures; None
+        where there is none. It costs two looks at the disk, and says nothing of what is read.
+        """
+        folder = entry_path(self._root.base, check_key(key))
+        try:
+            found = (folder / META).stat()
+        except OSError:
+            return None
+        try:
+            signed = (folder / SIGNATURES).stat()
+        except OSError:
+            return (found.st_ino, found.st_mtime_ns, 0, 0)
+        return (found.st_ino, found.st_mtime_ns, signed.st_ino, signed.st_mtime_ns)
 
     def remove(self, key: str) -> EntryInfo | None:
         """

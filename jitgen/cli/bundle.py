@@ -15,6 +15,7 @@ from jitgen.cli.lazy import LazyGroup
 from jitgen.cli.options import ArchList, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
 from jitgen.cli.paths import PRIVATE_KEY, TO_WRITE
+from jitgen.cli.signing import warn_of_key
 from jitgen.config import Arch
 from jitgen.errors import ConfigError, PlanError, ToolchainError
 from jitgen.targets.devices import default_arch
@@ -78,7 +79,9 @@ def export(
     from jitgen.bundle import export as exporting
     from jitgen.cache import Store
 
-    signer = _signer(**signing)
+    store, signer = Store.open(), _signer(**signing)
+    if signer is not None:
+        warn_of_key(output, signer.keyid, store)
     start = time.perf_counter()
     asked = [plans.load(name) for name in names]
     try:
@@ -86,7 +89,7 @@ def export(
             asked,
             archs or (default_arch(),),
             path,
-            Store.open(),
+            store,
             devices=devices,
             signer=signer,
             builder=signing["builder"],

@@ -15,6 +15,7 @@ from jitgen.cli.lookup import find_key
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted
 from jitgen.cli.paths import PRIVATE_KEY
+from jitgen.cli.signing import trust_of, warn_of_key
 from jitgen.errors import CacheError, ConfigError, SettingError
 from jitgen.settings import settings
 from jitgen.values import remotes
@@ -40,13 +41,34 @@ _builder = click.option(
     help="The private key's file, see: jitgen trust key.",
 )
 @_builder
+@click.option("--again", is_flag=True, help="Those too that this key has signed: now, once more.")
 @with_output
-def sign(output: Output, names: tuple[str, ...], key_file: Path, builder: str) -> None:
-    """Sign entries of the own root, all of them where none is named; signatures add up."""
+def sign(output: Output, names: tuple[str, ...], key_file: Path, builder: str, again: bool) -> None:
+    """
+    Sign entries of the own root, all of them where none is named; signatures add up.
+
+    What this key has signed before is left as it is, but with --again: for signatures that do not
+    count any more, since the trust document refuses what is as old, say.
+    """
+    from jitgen.signing.policy import judge
+
     store = _store()
-    signed = [entry.key for entry in _signed(store, names, key_file, builder)]
-    text = f"{counted(len(signed), 'entry', 'entries')} signed"
-    output.result("cache sign", {"signed": signed}, lambda: output.line(text))
+    trust = trust_of(store)
+    signed: list[str] = []
+    there: list[str] = []
+    stale: list[str] = []
+    for entry, is_new in _signed(output, store, names, key_file, builder, is_again=again):
+        (signed if is_new else there).append(entry.key)
+        if not is_new and trust and not judge(entry.meta.encode(), entry.signatures, trust):
+            stale.append(entry.key)
+
+    def human() -> None:
+        were = f", {len(there):,} had a signature of this key" if there else ""
+        output.line(f"{counted(len(signed), 'entry', 'entries')} signed{were}")
+        if stale:
+            output.warn(f"{len(stale):,} of these are refused here; sign them anew with --again")
+
+    output.result("cache sign", {"signed": signed, "there": there, "stale": stale}, human)
 
 
 @click.command()
@@ -73,9 +95,9 @@ def push(
     from jitgen.remote.outcomes import Trouble
 
     store, place = _store(), place_of(url)
-    entries = (
-        _entries(store, names) if key_file is None else _signed(store, names, key_file, builder)
-    )
+    entries = _entries(store, names)
+    if key_file is not None:
+        entries = (entry for entry, _ in _signed(output, store, names, key_file, builder))
     pushed: list[str] = []
     there: list[str] = []
     unsigned: list[str] = []
@@ -240,20 +262,31 @@ def _entries(store: Store, names: tuple[str, ...]) -> Iterator[Entry]:
             raise ConfigError(f"there is no entry {key[:KEY_DIGITS]} in {store.root}")
 
 
-def _signed(store: Store, names: tuple[str, ...], key_file: Path, builder: str) -> Iterator[Entry]:
-    """Yield them with one more signature, which is kept beside each."""
+def _signed(
+    output: Output,
+    store: Store,
+    names: tuple[str, ...],
+    key_file: Path,
+    builder: str,
+    *,
+    is_again: bool = False,
+) -> Iterator[tuple[Entry, bool]]:
+    """
+    Yield them with a signature of a key, which is kept beside each, and whether it was made now.
+    """
     from jitgen.signing import dsse
     from jitgen.signing.keys import PrivateKey
     from jitgen.signing.statement import PAYLOAD_TYPE, Statement
 
     key = PrivateKey.load(key_file)
+    warn_of_key(output, key.keyid, store)
     for entry in _entries(store, names):
-        envelopes = dsse.decode(entry.signatures)
-        if not any(one.is_signed_by(key.public) for one in envelopes):
+        is_signed = any(one.is_signed_by(key.public) for one in dsse.decode(entry.signatures))
+        if is_again or not is_signed:
             statement = Statement.of(entry.meta.encode(), builder)
             envelope = dsse.seal(PAYLOAD_TYPE, statement.encode(), key)
-            store.add_signatures(entry.key, dsse.encode([envelope]))
+            store.add_signatures(entry.key, dsse.encode([envelope]), renews=is_again)
         with settings.scope(verify="off"):
             found = store.read_own(entry.key)
         if found is not None:
-            yield found
+            yield found, is_again or not is_signed

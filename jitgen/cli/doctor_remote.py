@@ -52,8 +52,38 @@ def remote_findings() -> Iterator[Finding]:
                 health=Health.OK if found.is_there else Health.WARN,
                 advice="" if found.is_there else "kernels are compiled here instead",
             )
+        if settings.service and settings.verify != "off":
+            yield from _signers(store)
     except JitgenError as error:
         yield _broken(error)
+
+
+def _signers(store: Store) -> Iterator[Finding]:
+    """Yield whether what the service signs would be accepted here: it can be well and refused."""
+    from jitgen.remote.look import signers
+    from jitgen.signing.standing import SHOWN, standing
+
+    trust = store.trusted.current().trust
+    for found in signers(store):
+        if found.reason:
+            continue  # it does not answer, which was said
+        if found.unready:
+            yield _about_signer(f"{found.url} is not ready: {found.unready}", Health.WARN)
+        if not found.keyid:
+            value = f"{found.url} signs nothing, so that all that it has is refused here"
+            yield _about_signer(value, Health.FAIL, "give it signing.key, or set JITGEN_VERIFY")
+            continue
+        stands = standing(found.keyid, trust)
+        name = f"{found.url} signs with key {found.keyid[:SHOWN]}"
+        if stands.is_refused:
+            value, health = f"{name}, and here {stands.reason}", Health.FAIL
+        else:
+            value, health = name, Health.WARN if stands.reason else Health.OK
+        yield _about_signer(value, health, stands.reason)
+
+
+def _about_signer(value: str, health: Health, advice: str = "") -> Finding:
+    return Finding(section=_SECTION, name="signing", value=value, health=health, advice=advice)
 
 
 def _broken(error: JitgenError) -> Finding:

@@ -40,13 +40,20 @@ def serve(output: Output, config: Path, check_config: bool) -> int:
     again. The log goes to standard error, a JSON object a line. See docs/service.md.
     """
     with _extra():
-        from jitgen.server.check import mistakes
+        from jitgen.server.check import checked
         from jitgen.server.serve import run
         from jitgen.server.settings import read_settings
     if check_config:
-        found = mistakes(config)
-        document = {"ok": not found, "config": str(config), "mistakes": found}
+        found, warnings = checked(config)
+        document = {
+            "ok": not found,
+            "config": str(config),
+            "mistakes": found,
+            "warnings": warnings,
+        }
         output.result("serve", document, lambda: _print(output, config, found))
+        for line in warnings:
+            output.warn(line)
         return ExitCode.USAGE if found else ExitCode.OK
     run(read_settings(config))
     return ExitCode.OK

@@ -9,7 +9,7 @@ and `key` writes the next version of the document, signed by it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,10 @@ from jitgen.errors import CacheError, SigningError
 from jitgen.settings import settings
 from jitgen.signing import edit, times
 from jitgen.signing.keys import PrivateKey, PublicKey, is_digest
-from jitgen.signing.trust import MAX_BYTES, SealedTrust, Trust, is_comment, opened
+from jitgen.signing.standing import SHOWN as _SHOWN
+from jitgen.signing.trust import MAX_BYTES, SealedTrust, Trust, TrustedKey, is_comment, opened
 
 _MOST_DAYS = 36500
-_SHOWN = 12
-"""Digits of a keyid or digest that people are shown."""
 
 
 def _with(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -118,27 +117,32 @@ def add(
 
 
 @trust.command()
-@_with(_key, _file, _root, _comment, _valid)
+@_with(_key, _file, _root, _comment, _signs, _valid)
 @_days("--overlap", edit.OVERLAP, "Days for which the keys before go on signing.")
+@click.option("--replaces", multiple=True, metavar="KEYID", help="A key that ends; else all do.")
 @click.option("--root", "is_root", is_flag=True, help="KEY is the next root key's file instead.")
 @with_output
 def rotate(
     output: Output,
+    /,
     key: str,
     path: Path | None,
     root_key: Path,
-    comment: str,
-    valid: int,
-    overlap: int,
+    replaces: tuple[str, ...],
     is_root: bool,
+    comment: str,
+    **days: int,
 ) -> None:
     """
-    Let KEY take the place of the keys that sign now. What they signed in their time goes on
-    counting. With --root: of the root key; both sign the document.
+    Let KEY take the place of the keys that sign now, or of those that --replaces names, and say
+    which end when. What they signed in their time goes on counting. With --root: of the root key;
+    both sign the document.
     """
     path, root = _path(path), PrivateKey.load(root_key)
-    before, lasts = _read(path).trust, timedelta(days=valid)
+    before, lasts = _read(path).trust, timedelta(days=days["valid"])
     if is_root:
+        if replaces:
+            raise click.UsageError("--replaces is about keys that sign entries, not about roots")
         new = PrivateKey.load(Path(key))
         _write(output, "rotate", path, edit.with_root(before, new.public, lasts), root, new)
         return
@@ -146,7 +150,9 @@ def rotate(
         before,
         _public(key),
         comment=_checked(comment),
-        overlap=timedelta(days=overlap),
+        replaces=tuple(_keyid(text, before) for text in replaces),
+        overlap=timedelta(days=days["overlap"]),
+        signs=timedelta(days=days["signs"]),
         valid=lasts,
     )
     _write(output, "rotate", path, changed, root)
@@ -270,9 +276,13 @@ def _read(path: Path) -> SealedTrust:
 
 
 def _write(output: Output, command: str, path: Path, made: Trust, *roots: PrivateKey) -> None:
-    """Sign `made` and put it in the place of the document at `path`, in one step."""
+    """
+    Sign `made` and put it in the place of the document at `path`, in one step; say which keys end
+    sooner or later by it.
+    """
     data = made.sealed(*roots)
-    opened(data, before=_read(path) if path.exists() else None)
+    before = _read(path) if path.exists() else None
+    opened(data, before=before)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_bytes(data)
@@ -282,8 +292,34 @@ def _write(output: Output, command: str, path: Path, made: Trust, *roots: Privat
         raise SigningError(f"the trust document cannot be written: {error}") from error
     keys = counted(len(made.keys.keys() - made.revoked_keys.keys()), "key")
     text = f"{path}: version {made.version}, {keys}, until {times.text_of(made.expires)}"
-    document = {"file": str(path), "version": made.version, "keys": list(made.keys)}
-    output.result(f"trust {command}", document, lambda: output.line(text))
+    ends = _ends(made, {} if before is None else before.trust.keys)
+
+    def human() -> None:
+        output.line(text)
+        for keyid, end in ends.items():
+            key, gone = made.keys[keyid], made.keys[keyid].not_after < times.now()
+            name = f"key {keyid[:_SHOWN]}" + (f" ({key.comment})" if key.comment else "")
+            output.line(f"{name} {'signed' if gone else 'signs'} until {end}")
+        for root in () if before is None else before.trust.roots:
+            if root not in made.roots:
+                output.line(f"root key {root.keyid[:_SHOWN]} signs no document after this one")
+
+    document = {
+        "file": str(path),
+        "version": made.version,
+        "keys": list(made.keys),
+        "ends": ends,
+    }
+    output.result(f"trust {command}", document, human)
+
+
+def _ends(made: Trust, before: Mapping[str, TrustedKey]) -> dict[str, str]:
+    """Return until when each key signs of which that has changed."""
+    return {
+        keyid: times.text_of(key.not_after)
+        for keyid, key in made.keys.items()
+        if keyid not in before or before[keyid].not_after != key.not_after
+    }
 
 
 def _public(text: str) -> PublicKey:
@@ -311,6 +347,15 @@ def _digest(text: str, said: Trust) -> str:
             "of a key that jitgen trust show prints"
         )
     return known[0]
+
+
+def _keyid(text: str, said: Trust) -> str:
+    """Return the keyid of `said` that `text` is, or begins."""
+    found = _digest(text, said)
+    if found not in said.keys:
+        known = ", ".join(keyid[:_SHOWN] for keyid in said.keys) or "none"
+        raise click.UsageError(f"there is no key {text!r} in the trust document; it has {known}")
+    return found
 
 
 def _checked(text: str) -> str:

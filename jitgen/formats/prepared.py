@@ -29,6 +29,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
+from torch.compiler import is_compiling
+from torch.nn import Parameter
 from torch.nn.functional import pad
 
 from jitgen.config import BLayout
@@ -59,11 +62,11 @@ class PreparedWeights:
         n: N, rows of each matrix; a multiple of 8.
         k: K; a multiple of 32.
         layout: What they were prepared for, with its version.
-        row_spread: How far exponents differ within a row, in all of K, at most; None where nobody
-            looked (`spread_of_rows` does). Up to `jitgen.formats.unpacked.REACH` whole rows of
-            exact1 and folded1 are e4m3 times one scale.
-        kind: G, N, K, layout and whether rows are such, as one text: what calls with such weights
-            have in common.
+        row_spread: How far exponents differed within a row, in all of K, at most, when `values`
+            were looked at (`spread_of_rows` does that); None: they were not. Up to
+            `jitgen.formats.unpacked.REACH` whole rows of exact1 and folded1 are e4m3 times one
+            scale. It counts as long as `values` lie where they lay and autograd's version counter
+            stands still: rows that are written later may be others.
 
     Raises:
         InputError: The parts do not fit each other, or the layout is none that this jitgen reads.
@@ -75,7 +78,8 @@ class PreparedWeights:
     k: int
     layout: BLayout
     row_spread: int | None = None
-    kind: str = field(init=False, repr=False, compare=False)
+    _kinds: tuple[str, str] = field(init=False, repr=False, compare=False)
+    _state: tuple[int, int] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", _layout(self.layout))
@@ -103,14 +107,41 @@ class PreparedWeights:
                 "row_spread",
                 f"must be None or from 0 to {scales.NAN - 1} (got {self.row_spread!r})",
             )
-        kind = f"{groups} {self.n} {self.k} {self.layout}" + " rows" * self.has_near_rows
-        object.__setattr__(self, "kind", kind)
+        kind = f"{groups} {self.n} {self.k} {self.layout}"
+        object.__setattr__(self, "_kinds", (kind, f"{kind} rows"))
+        object.__setattr__(self, "_state", state_of(self.values))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep what makes another one, for `copy` and `pickle`: a version is of one tensor."""
+        parts = (self.values, self.factor, self.n, self.k, self.layout, self.known_spread)
+        return _made, parts
+
+    @property
+    def known_spread(self) -> int | None:
+        """
+        The `row_spread` that `values` have now; None where that is not known. A graph of
+        torch.compile knows nothing of it: it outlives values.
+        """
+        state = self._state
+        if state is None or is_compiling() or state != state_of(self.values):
+            return None
+        return self.row_spread
 
     @property
     def has_near_rows(self) -> bool:
         """Whether each row is known to be e4m3 times one scale, exactly."""
-        is_near = self.row_spread is not None and self.row_spread <= scales.ROW_REACH
-        return is_near and self.layout is not BLayout.WIDE1
+        if self.row_spread is None or self.layout is BLayout.WIDE1:
+            return False
+        spread_now = self.known_spread
+        return spread_now is not None and spread_now <= scales.ROW_REACH
+
+    @property
+    def kind(self) -> str:
+        """
+        G, N, K, layout and whether rows are near, as one text: what calls with such weights have in
+        common.
+        """
+        return self._kinds[self.has_near_rows]
 
     @property
     def groups(self) -> int:
@@ -142,12 +173,12 @@ class PreparedWeights:
             n=self.n,
             k=self.k,
             layout=self.layout,
-            row_spread=self.row_spread,
+            row_spread=self.known_spread,
         )
 
     def with_row_spread(self) -> PreparedWeights:
         """Return the same weights with `row_spread`; where it lacks, `spread_of_rows` finds it."""
-        if self.row_spread is not None:
+        if self.known_spread is not None:
             return self
         return replace(self, row_spread=spread_of_rows(self.values, self.layout))
 
@@ -181,6 +212,28 @@ class PreparedWeights:
         exponent = scale.double() - 127
         factor = torch.exp2(exponent).masked_fill(scale == scales.NAN, torch.nan)
         return (e2m1.unpack(packed, torch.float64) * factor.repeat_interleave(VALUES, -1)).to(dtype)
+
+
+def state_of(tensor: Tensor) -> tuple[int, int] | None:
+    """
+    Return what tells that the values of a tensor are others: where they lie, which ``.data =``
+    changes, and autograd's version counter, which goes up with whatever else writes to them. None
+    where there is no such thing: of tensors of inference mode, of those that stand for others, and
+    while torch.compile reads this.
+    """
+    if is_compiling() or type(tensor) not in (Tensor, Parameter) or tensor.is_inference():
+        return None
+    if _functorch.is_functorch_wrapped_tensor(tensor):
+        return None
+    return tensor.data_ptr(), tensor._version
+
+
+def _made(  # what `PreparedWeights.__reduce__` keeps
+    values: Tensor, factor: Tensor, n: int, k: int, layout: BLayout, row_spread: int | None
+) -> PreparedWeights:
+    return PreparedWeights(
+        values=values, factor=factor, n=n, k=k, layout=layout, row_spread=row_spread
+    )
 
 
 def prepare_mxfp4(

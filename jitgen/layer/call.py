@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
@@ -11,9 +13,10 @@ from jitgen.errors import InputError
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import CHUNK_TOKENS, MoEConfig
 from jitgen.layer.weights import ExpertWeights, Matrices
-from jitgen.layer.workspace import Workspace
+from jitgen.layer.workspace import Lease, Workspace
 from jitgen.ops import calling as common
-from jitgen.ops.calling import calling
+from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.dispatcher import require_apart
 from jitgen.ops.route.results import Routing, Sorting
 
 
@@ -78,7 +81,8 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         sorting: What `jitgen.route` or `jitgen.sort_pairs` gave for these `topk_ids` and the
             experts here, which saves the launch that sorts. Its values are not checked.
         shared: (T, H) bfloat16, added at the end: the result of experts that all tokens share.
-        out: (T, H) bfloat16, H contiguous: where the result goes; it may be x.
+        out: (T, H) bfloat16, H contiguous: where the result goes; it may be x, or `shared`, and
+            shares memory with no other tensor, nor with a part of these.
         workspace: Memory between the launches; None: torch's allocator is asked. What torch
             compiles asks that, too.
         chunk_tokens: More tokens than these go through in several passes, which bounds memory.
@@ -142,13 +146,19 @@ def run(  # what a call and a module have in common
     with calling("moe"):
         _check(chain, x, topk_weights, topk_ids, shared, out)
         pairs = None if sorting is None else _sorted(chain, sorting, topk_ids)
+        if out is not None and not (is_compiling() or is_traced((out, x))):
+            given = {"out": out, "x": x, "topk_weights": topk_weights, "topk_ids": topk_ids}
+            given |= {} if shared is None else {"shared": shared}
+            given |= {} if pairs is None else pairs._asdict()
+            # Launches read x, chunk by chunk, before they write the same rows of out.
+            require_apart(given | chain.weights.tensors, ("out",), in_place=("x", "shared"))
         if workspace is not None:
             require_workspace(workspace)
             workspace.require(chain.config, chain.weights)
             workspace = None if is_compiling() else workspace  # a view of each size is a graph
-        out = x.new_empty(x.shape) if out is None else out
         ids, counts = _short(topk_ids, chain.config.experts), topk_weights.contiguous()
-        return chain.run_in_chunks(x, counts, ids, shared, out, workspace, pairs)
+        with nullcontext(Lease()) if workspace is None else workspace.lease() as lease:
+            return chain.run_in_chunks(x, counts, ids, shared, out, lease, pairs)
 
 
 def _short(topk_ids: Tensor, experts: int) -> Tensor:

@@ -13,13 +13,16 @@ from dataclasses import field, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from jitgen.frozen import frozen
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.early import JOINED, SHARED, configs_of
 from jitgen.layer.weights import ExpertWeights, Matrices
-from jitgen.layer.workspace import NEW, Buffers, Workspace
+from jitgen.layer.workspace import NEW, Buffers, Lease
+from jitgen.ops.calling import is_traced
 from jitgen.ops.combine.call import combine
+from jitgen.ops.dispatcher import require_plain
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.permute_quantize.call import permute_quantize
 from jitgen.ops.permute_quantize.sorting import sort_quantize
@@ -186,7 +189,7 @@ class Chain:
         topk_weights: Tensor,
         topk_ids: Tensor,
         shared: Tensor | None,
-        out: Tensor,
+        out: Tensor | None,
         into: Buffers = NEW,
         sorting: Sorting | None = None,
     ) -> Tensor:
@@ -206,22 +209,24 @@ class Chain:
         topk_weights: Tensor,
         topk_ids: Tensor,
         shared: Tensor | None,
-        out: Tensor,
-        workspace: Workspace | None,
+        out: Tensor | None,
+        lease: Lease,
         sorting: Sorting | None = None,
     ) -> Tensor:
         """
-        Run chunk after chunk, as many tokens at once as the layer and the workspace allow; a
-        sorting of all tokens says nothing of a chunk's.
+        Run chunk after chunk, as many tokens at once as the layer and its memory allow; a sorting
+        of all tokens says nothing of a chunk's.
         """
         tokens, most = x.shape[0], self.config.chunk_tokens
-        if workspace is not None:
-            most = min(most, workspace.tokens)
-        if not tokens:
-            return out
-        if tokens <= most:  # without five views
-            into = NEW if workspace is None else workspace.buffers(tokens)
+        if lease.tokens is not None:
+            most = min(most, lease.tokens)
+        if tokens and tokens <= most:  # without five views
+            into = lease.buffers(tokens)
             return self.run(x, topk_weights, topk_ids, shared, out, into, sorting)
+        out = x.new_empty(x.shape) if out is None else out
+        given = {"x": x, "topk_weights": topk_weights, "topk_ids": topk_ids, "out": out}
+        if not (is_compiling() or is_traced(given.values())):
+            require_plain(given if shared is None else {**given, "shared": shared})
         for first in range(0, tokens, most):
             part = slice(first, min(first + most, tokens))
             self.run(
@@ -230,7 +235,7 @@ class Chain:
                 topk_ids[part],
                 None if shared is None else shared[part],
                 out[part],
-                NEW if workspace is None else workspace.buffers(part.stop - part.start),
+                lease.buffers(part.stop - part.start),
             )
         return out
 

@@ -6,6 +6,7 @@ expert parallelism leaves them. Nothing is sorted or gathered, and the combine i
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -18,9 +19,10 @@ from jitgen.layer.call import require_workspace
 from jitgen.layer.chain import Chain, Counts, Rows
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import BLOCK128, NONE, ExpertWeights, Matrices
-from jitgen.layer.workspace import NEW, Workspace, in_order
+from jitgen.layer.workspace import Lease, Workspace
 from jitgen.ops import calling as common
-from jitgen.ops.calling import calling
+from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.dispatcher import require_apart
 
 _BLOCK = 128
 
@@ -80,7 +82,8 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
         alpha: Likewise.
         expected_m: How many rows an expert is expected to have, for choosing kernels; any value
             gives right results. None: all of them, so say it where M is room for the worst case.
-        out: (G, M, H) bfloat16, H contiguous: where results go; it may be x.
+        out: (G, M, H) bfloat16, H contiguous: where results go; it may be x, and shares memory with
+            no other tensor, nor with a part of x.
         workspace: Memory between the launches, with room for G * M rows: see
             `jitgen.Workspace.of`. None: torch's allocator is asked, and bfloat16 tokens that are
             quantised cost a launch that numbers them. What torch compiles asks that, too.
@@ -141,20 +144,26 @@ def run_experts(  # what a call and a module have in common
         if workspace is not None:
             require_workspace(workspace)
             workspace.require_masked(chain.weights, rows)
-        out = x.new_empty(x.shape, dtype=torch.bfloat16) if out is None else out
+        if out is not None and not (is_compiling() or is_traced((out, x))):
+            given = {"out": out, "x": x, "masked_m": masked_m}
+            given |= {} if x_scale is None else {"x_scale": x_scale}
+            require_apart(given | chain.weights.tensors, ("out",), in_place=("x",))
         if not rows:
-            return out
+            return x.new_empty(x.shape, dtype=torch.bfloat16) if out is None else out
         counts = Counts(masked_m, expected_m)
         memory = None if is_compiling() else workspace  # a view of each size is a graph
-        into = NEW if memory is None else memory.masked(groups, rows)
-        given: Rows = x, x_scale
-        if _is_quantised_here(chain.weights, x):
-            order = (
-                in_order(groups, rows, x.device) if memory is None else memory.order(groups, rows)
-            )
-            given = chain.quantise(x, counts, order, into)
-        h = chain.gate_up(given, counts, into)
-        return chain.down(chain.activate(h, counts, into), counts, replace(into, y=out))
+        is_quantised = _is_quantised_here(chain.weights, x)
+        if memory is not None and is_quantised:
+            memory.number_rows()
+        with nullcontext(Lease()) if memory is None else memory.lease() as lease:
+            into = lease.masked(groups, rows)
+            rows_in: Rows = x, x_scale
+            if is_quantised:
+                order = lease.order(groups, rows, x.device)
+                rows_in = chain.quantise(x, counts, order, into)
+            h = chain.gate_up(rows_in, counts, into)
+            last = replace(into, y=out)  # into new memory where the caller gives none
+            return chain.down(chain.activate(h, counts, into), counts, last)
 
 
 def _is_quantised_here(weights: ExpertWeights, x: Tensor) -> bool:

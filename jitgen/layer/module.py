@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from jitgen.layer.config import MoEConfig
 from jitgen.layer.experts import run_experts
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace
+from jitgen.ops.calling import require_tensor
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.plans import Plan, configs
 from jitgen.runtime.prewarm import PrewarmReport, prewarm
@@ -30,8 +32,12 @@ class MoELayer(nn.Module):
     Experts of a layer, or the share of them that a rank has: `jitgen.moe` with weights of its own.
 
     The weights are buffers, so they move with the module and are in its state; they have no
-    gradients. The memory between the launches is made at the first call and kept; layers that run
-    one after the other on one stream may share it.
+    gradients. Each call computes with the buffers that the module has then, whoever put them there:
+    an assignment, `load_state_dict`, `torch.func.functional_call`. The memory between the launches
+    is made at the first call and kept; several layers may share it.
+
+    Safe to call from any thread, on any stream, and while a CUDA graph of it replays: see
+    `jitgen.Workspace`.
 
     Args:
         config: What the layer is.
@@ -70,26 +76,30 @@ class MoELayer(nn.Module):
                 raise InputError(
                     name, f"must be a jitgen.{wanted_type} (got {type(given).__name__})"
                 )
-        have = (weights.groups, weights.hidden, weights.intermediate)
-        wanted = (config.groups, config.hidden, config.intermediate)
-        if have != wanted:
-            raise InputError(
-                "weights", f"must have G, H, I = {wanted}, as the config says (got {have})"
-            )
+        _require_fit(config, weights)
         plans.require_tokens(max_tokens)
         self.config = config
         self.max_tokens = max_tokens
-        self._like = weights
         self._workspace = workspace
         for name, tensor in weights.tensors.items():
             self.register_buffer(name, tensor)
-        self._chain = self._bind()
-        self.register_load_state_dict_post_hook(_reload)  # type: ignore[no-untyped-call]
+        self._made = Chain(config=config, weights=weights)
+        self.register_load_state_dict_post_hook(_look_again)  # type: ignore[no-untyped-call]
 
     @property
     def weights(self) -> ExpertWeights:
         """Its experts, where they are now."""
         return self._chain.weights
+
+    @property
+    def _chain(self) -> Chain:
+        """What runs for the buffers as they are now."""
+        made, buffers = self._made, self._buffers
+        for name, tensor in made.weights.tensors.items():
+            if buffers.get(name) is not tensor:
+                made = self._made = self._bind()
+                break
+        return made
 
     @property
     def workspace(self) -> Workspace | None:
@@ -212,49 +222,82 @@ class MoELayer(nn.Module):
         source: str | Path | Mapping[str, Tensor],
         prefix: str,
         *,
-        top_k: int,
+        top_k: int | None = None,
+        config: str | Path | Mapping[str, Any] | None = None,
         family: str | None = None,
         first_expert: int = 0,
         local_experts: int | None = None,
         device: str | torch.device = "cpu",
         activations: str | None = None,
+        activation: str | None = None,
+        interleaved: bool | None = None,
+        limit: float | None = None,
+        alpha: float | None = None,
+        chunk_tokens: int | None = None,
+        min_latency: bool | None = None,
+        numerics: str | None = None,
         max_tokens: int | None = None,
         workspace: Workspace | None = None,
     ) -> Self:
         """
-        Read one layer of a checkpoint.
+        Read one layer of a checkpoint; what is not understood of it is refused by its name.
+
+        Refused are tensors below the prefix that are neither read nor known to be others'; types of
+        weights, scales and biases that would have to be guessed, and scales that are none (a NaN,
+        an infinity, less than zero, a zero over other values); what the model's ``config.json``
+        says and no layer computes, or the tensors or the call contradict. docs/moe-layer.md has the
+        lists.
 
         Args:
             source: A folder or file of safetensors, or tensors by their names.
             prefix: What the names of the layer's tensors begin with, without the last dot, such as
                 ``model.layers.3.mlp``.
-            top_k: Experts of a token, which a checkpoint's tensors do not say.
+            top_k: Experts of a token; None: as the model's config says, which tensors do not.
+            config: The model's config: a mapping, or the path of a ``config.json`` or its folder.
+                None: the one beside the files, if there is one. ``{}``: none, the tensors alone.
             family: One of `jitgen.layer.checkpoints.FAMILIES`; None: found by the names.
             first_expert: The first expert of this rank.
             local_experts: How many follow it here; None: all. Others are not read.
             device: Where the weights go.
             activations: As for `jitgen.moe`.
+            activation: As for `jitgen.MoEConfig`, and so are those below; None: as the model's
+                config says, else as the family has it.
+            interleaved: Whether rows of gates and ups take turns; None: as the family has it.
+            limit: Of gates and ups.
+            alpha: Steepness of the gate.
+            chunk_tokens: Tokens of a pass.
+            min_latency: Whether few rows take the kernel of least latency.
+            numerics: ``fast`` or ``invariant``.
             max_tokens: As for the constructor.
             workspace: Likewise.
 
         Raises:
-            InputError: The checkpoint has no such layer, or one of another form.
+            InputError: The checkpoint has no such layer, or something is refused.
             ToolchainError: safetensors is not installed.
+            ResourceError: There is no memory for the weights.
             OSError: A file cannot be read.
         """
         from jitgen.layer import checkpoints
 
-        config, weights = checkpoints.load(
+        found, weights = checkpoints.load(
             source,
             prefix,
             top_k=top_k,
+            config=config,
             family=family,
             first_expert=first_expert,
             local_experts=local_experts,
             device=device,
             activations=activations,
+            activation=activation,
+            interleaved=interleaved,
+            limit=limit,
+            alpha=alpha,
+            chunk_tokens=chunk_tokens,
+            min_latency=min_latency,
+            numerics=numerics,
         )
-        return cls(config, weights, max_tokens=max_tokens, workspace=workspace)
+        return cls(found, weights, max_tokens=max_tokens, workspace=workspace)
 
     def extra_repr(self) -> str:
         """Return what ``repr`` says of it."""
@@ -268,7 +311,8 @@ class MoELayer(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the weights; what would change their type would change what they say."""
-        for name, tensor in self._like.tensors.items():
+        made = self._chain
+        for name, tensor in made.weights.tensors.items():
             if fn(tensor.new_empty(0)).dtype is not tensor.dtype:
                 raise InputError(
                     name,
@@ -277,14 +321,37 @@ class MoELayer(nn.Module):
                 )
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._workspace = None
-        self._chain = self._bind()
-        self._like = self._chain.weights
+        self._made = replace(made, weights=made.weights.of(self._tensors(made.weights)))
         return self
 
     def _bind(self) -> Chain:
-        """Return the chain over the buffers as they are now."""
-        tensors = {name: getattr(self, name) for name in self._like.tensors}
-        return Chain(config=self.config, weights=self._like.of(tensors))
+        """
+        Return the chain over the buffers as they are now.
+
+        Raises:
+            InputError: They are none for this layer.
+        """
+        before = self._made.weights
+        weights = before.replaced(self._tensors(before))
+        _require_fit(self.config, weights)
+        return replace(self._made, weights=weights)
+
+    def _tensors(self, like: ExpertWeights) -> dict[str, Tensor]:
+        """Return the tensors that the module has by the names of `like`'s."""
+        found = {name: getattr(self, name, None) for name in like.tensors}
+        for name, tensor in found.items():
+            require_tensor(name, tensor)
+        return found  # type: ignore[return-value]
+
+
+def _require_fit(config: MoEConfig, weights: ExpertWeights) -> None:
+    """Require weights for a layer."""
+    have = (weights.groups, weights.hidden, weights.intermediate)
+    wanted = (config.groups, config.hidden, config.intermediate)
+    if have != wanted:
+        raise InputError(
+            "weights", f"must have G, H, I = {wanted}, as the config says (got {have})"
+        )
 
 
 def _is_too_large(x: object, workspace: Workspace) -> bool:
@@ -294,7 +361,6 @@ def _is_too_large(x: object, workspace: Workspace) -> bool:
     return not workspace.has_room(x.shape[0], x.shape[1])
 
 
-def _reload(layer: MoELayer, *_: object) -> None:
-    """Let the chain of a layer have values that were loaded, of which other things are known."""
-    layer._like = layer._bind().weights.looked_at()
-    layer._chain = layer._bind()
+def _look_again(layer: MoELayer, *_: object) -> None:
+    """Let a layer look at values that were loaded now, and not in the middle of its next call."""
+    layer._made = layer._bind()

@@ -15,11 +15,13 @@ PreparedWeights, others      in them                              e4m3, for each
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from jitgen.config import BLayout
 from jitgen.errors import InputError
@@ -143,34 +145,52 @@ class ExpertWeights:
         Return the same weights in other memory, which `tensors` names as those of this one; they
         may be those of some of the experts.
         """
+        return self._with(tensors, lambda each, made: replace(made, row_spread=each.known_spread))
+
+    def replaced(self, tensors: dict[str, Tensor]) -> ExpertWeights:
+        """
+        Return weights with other values, which `tensors` names as those of this one.
+
+        Of prepared ones that were looked at, the new values are, too, which waits for the device;
+        where they cannot be looked at now (on ``meta``, in a trace, while a CUDA graph is captured)
+        nothing is known of their rows.
+        """
+        return self._with(tensors, _looked_at)
+
+    def _with(
+        self,
+        tensors: dict[str, Tensor],
+        known: Callable[[PreparedWeights, PreparedWeights], PreparedWeights],
+    ) -> ExpertWeights:
         fields: dict[str, Any] = {"activations": self.activations}
         for name in ("w13", "w2"):
             each = getattr(self, name)
             fields[name] = tensors[name]
             if isinstance(each, PreparedWeights):
-                fields[name] = replace(
-                    each,
-                    values=tensors[name],
-                    factor=tensors[f"{name}_factor"],
-                )
+                factor = tensors[f"{name}_factor"]
+                try:
+                    made = replace(each, values=tensors[name], factor=factor, row_spread=None)
+                except InputError as error:
+                    raise InputError(name, f"its {error}") from None
+                fields[name] = known(each, made)
         for name in ("w13_scale", "w2_scale", "w13_bias", "w2_bias"):
             fields[name] = tensors.get(name)
         return ExpertWeights(**fields)
 
-    def looked_at(self) -> ExpertWeights:
-        """
-        Return weights whose values changed, with what is known of them: rows of prepared ones are
-        looked at where they were before. That waits for the device; of values that nobody has, on
-        ``meta`` or in a trace, nothing is known then.
-        """
-        found: dict[str, Any] = {}
-        for name in ("w13", "w2"):
-            each = getattr(self, name)
-            if isinstance(each, PreparedWeights) and each.row_spread is not None:
-                is_there = not (each.values.is_meta or common.is_traced((each.values,)))
-                unknown = replace(each, row_spread=None)
-                found[name] = unknown.with_row_spread() if is_there else unknown
-        return replace(self, **found) if found else self
+
+def _looked_at(before: PreparedWeights, made: PreparedWeights) -> PreparedWeights:
+    """Return weights in the place of others, with what is known of their values."""
+    if made.values is before.values and before.known_spread is not None:
+        return replace(made, row_spread=before.known_spread)
+    is_asked = before.row_spread is not None and _can_be_seen(made.values)
+    return made.with_row_spread() if is_asked else made
+
+
+def _can_be_seen(values: Tensor) -> bool:
+    """Say whether values can be looked at now."""
+    if is_compiling() or values.is_meta or common.is_traced((values,)):
+        return False
+    return not (values.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _shape(each: Matrices) -> tuple[int, int, int]:

@@ -2,14 +2,23 @@
 """
 Memory between the launches of a chain, planned once.
 
-Two regions suffice, because a launch never needs what the launch before the last one wrote: rows
-for the first product and for the second take turns in one, their results in the other. Layers that
-run one after the other on one stream share a workspace.
+Two blocks suffice, because a launch never needs what the launch before the last one wrote: rows for
+the first product and for the second take turns in one, their results in the other. Layers that run
+one after the other on one stream share a workspace.
+
+Launches that are not ordered among each other must not share those blocks. So each stream has
+blocks of its own, a call holds them while it launches, and a call that finds them held by another
+thread asks torch's allocator instead. So does a call that a CUDA graph captures: its memory then is
+the graph's, and a replay cannot meet an eager call in it.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +28,14 @@ from jitgen.frozen import frozen
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
 
-_KEPT = 256
-"""Numbers of tokens whose views are kept; decoding has that many at most."""
+_VIEWS = 256
+"""Numbers of tokens whose views are cached; decoding has that many at most."""
+
+STREAMS = 8
+"""Streams that have blocks of their own; calls on any other one ask torch's allocator."""
+
+_PER_THREAD = 2
+"""What CUDA calls the stream that is another one in each thread (cudaStreamPerThread)."""
 
 
 @frozen
@@ -45,9 +60,86 @@ NEW = Buffers()
 """New memory for everything."""
 
 
+class _Blocks:
+    """
+    The two blocks of one stream, and views of them.
+
+    Args:
+        sizes: H, I.
+        rows: Rows that there is room for.
+        a_dtype: Element type of activations in front of a product.
+        device: Where.
+    """
+
+    def __init__(
+        self, sizes: tuple[int, int], rows: int, a_dtype: torch.dtype, device: torch.device | str
+    ) -> None:
+        hidden, intermediate = self._sizes = sizes
+        self.rows = torch.empty(rows * max(hidden, intermediate), dtype=a_dtype, device=device)
+        self.results = torch.empty(
+            rows * max(hidden, 2 * intermediate), dtype=torch.bfloat16, device=device
+        )
+        self.lock = threading.Lock()
+        self._views: dict[tuple[int, ...], Buffers] = {}
+
+    def buffers(self, *shape: int) -> Buffers:
+        """Return where launches write whose rows have this shape: (P,), or (G, M)."""
+        found = self._views.get(shape)
+        if found is None:
+            hidden, intermediate = self._sizes
+            found = Buffers(
+                a=_part(self.rows, *shape, hidden),
+                h=_part(self.results, *shape, 2 * intermediate),
+                q=_part(self.rows, *shape, intermediate),
+                y=_part(self.results, *shape, hidden),
+            )
+            if len(self._views) >= _VIEWS:
+                self._views.clear()
+            self._views[shape] = found
+        return found
+
+
+class Lease:
+    """
+    What one call has of a workspace: the blocks of its stream, or new memory.
+
+    Attributes:
+        tokens: Most tokens at once; None: any number.
+    """
+
+    def __init__(
+        self,
+        blocks: _Blocks | None = None,
+        tokens: int | None = None,
+        top_k: int = 1,
+        order: Tensor | None = None,
+    ) -> None:
+        self.tokens = tokens
+        self._blocks = blocks
+        self._top_k = top_k
+        self._order = order
+
+    def buffers(self, tokens: int) -> Buffers:
+        """Return where the launches for `tokens` tokens write; those are at most `self.tokens`."""
+        return NEW if self._blocks is None else self._blocks.buffers(tokens * self._top_k)
+
+    def masked(self, groups: int, rows: int) -> Buffers:
+        """Return the same for a matrix of each expert, (G, M, ...): as `has_room` says."""
+        return NEW if self._blocks is None else self._blocks.buffers(groups, rows)
+
+    def order(self, groups: int, rows: int, device: torch.device) -> Tensor:
+        """Return (G, M) int32, the numbers from 0 on."""
+        if self._order is None:
+            return in_order(groups, rows, device)
+        return self._order[: groups * rows].view(groups, rows)
+
+
 class Workspace:
     """
-    Memory for at most `tokens` tokens at once.
+    Memory for at most `tokens` tokens at once, on each stream that asks for it.
+
+    Safe to use from any thread, on any stream and in graphs: whoever cannot have the blocks of its
+    stream gets memory of torch's allocator.
 
     Args:
         hidden: H.
@@ -71,14 +163,13 @@ class Workspace:
         rows: int = 0,
     ) -> None:
         self.tokens = tokens
-        self.rows = rows = max(tokens * top_k, rows)
+        self.rows = max(tokens * top_k, rows)
         self._sizes = (hidden, intermediate, top_k, a_dtype)
-        self._rows = torch.empty(rows * max(hidden, intermediate), dtype=a_dtype, device=device)
-        self._results = torch.empty(
-            rows * max(hidden, 2 * intermediate), dtype=torch.bfloat16, device=device
-        )
-        self._views: dict[int | tuple[int, int], Buffers] = {}
+        self._lock = threading.Lock()
         self._order: Tensor | None = None
+        self._device = torch.empty(0, device=device).device
+        self._of_stream: dict[int, _Blocks] = {}
+        self._blocks()  # now, so that there is room for it or an error
 
     @classmethod
     def of(
@@ -103,10 +194,67 @@ class Workspace:
             rows=weights.groups * masked,
         )
 
+    def __deepcopy__(self, _memo: object) -> Workspace:
+        """Return another one of the same sizes: what is in it between calls means nothing."""
+        return _like(*self.__reduce__()[1])
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        """Keep its sizes alone."""
+        hidden, intermediate, top_k, a_dtype = self._sizes
+        sizes = (hidden, intermediate, top_k, self.tokens, a_dtype)
+        return _like, (*sizes, self._device, self.rows)
+
     @property
     def nbytes(self) -> int:
-        """Bytes of the memory."""
-        return self._rows.nbytes + self._results.nbytes
+        """Bytes of the memory, of all streams together."""
+        with self._lock:
+            every = list(self._of_stream.values())
+        return sum(each.rows.nbytes + each.results.nbytes for each in every)
+
+    @contextmanager
+    def lease(self) -> Iterator[Lease]:
+        """
+        Let a call have the blocks of the current stream while it launches; or new memory, where
+        another thread has them, a CUDA graph is being captured, or too many streams have some.
+        """
+        blocks = self._blocks()
+        if blocks is not None and not blocks.lock.acquire(blocking=False):
+            blocks = None
+        try:
+            yield Lease(blocks, self.tokens, self._sizes[2], self._order)
+        finally:
+            if blocks is not None:
+                blocks.lock.release()
+
+    def _blocks(self) -> _Blocks | None:
+        """Return the blocks of the current stream, if it can have some."""
+        if self._is_capturing():
+            return None
+        stream = _stream(self._device)
+        found = self._of_stream.get(stream)
+        if found is None and stream != _PER_THREAD:
+            with self._lock:
+                found = self._of_stream.get(stream)
+                if found is None and len(self._of_stream) < STREAMS:
+                    hidden, intermediate, _, a_dtype = self._sizes
+                    sizes = hidden, intermediate
+                    found = _Blocks(sizes, self.rows, a_dtype, self._device)
+                    self._of_stream[stream] = found
+        return found
+
+    def _is_capturing(self) -> bool:
+        return self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+    def number_rows(self) -> None:
+        """
+        Make the numbers of rows now, for all streams and graphs, which only read them; while a CUDA
+        graph is captured do nothing, for only a replay would write them.
+        """
+        if self._order is None and not self._is_capturing():
+            order = in_order(1, self.rows, self._device).flatten()
+            if self._device.type == "cuda":
+                torch.cuda.current_stream(self._device).synchronize()
+            self._order = order
 
     def require(self, config: MoEConfig, weights: ExpertWeights) -> None:
         """
@@ -116,11 +264,11 @@ class Workspace:
             InputError: It is for other sizes, types or another device.
         """
         wanted = (weights.hidden, weights.intermediate, config.top_k, weights.a_dtype)
-        if self._sizes != wanted or self._rows.device != weights.device:
+        if self._sizes != wanted or self._device != weights.device:
             raise InputError(
                 "workspace",
                 f"must be one for H, I, k, activations = {wanted} on {weights.device} (got one for "
-                f"{self._sizes} on {self._rows.device})",
+                f"{self._sizes} on {self._device})",
             )
 
     def has_room(self, groups: int, rows: int) -> bool:
@@ -137,11 +285,11 @@ class Workspace:
         hidden, intermediate, _, a_dtype = self._sizes
         have = hidden, intermediate, a_dtype
         wanted = weights.hidden, weights.intermediate, weights.a_dtype
-        if have != wanted or self._rows.device != weights.device:
+        if have != wanted or self._device != weights.device:
             raise InputError(
                 "workspace",
                 f"must be one for H, I, activations = {wanted} on {weights.device} (got one for "
-                f"{have} on {self._rows.device})",
+                f"{have} on {self._device})",
             )
         groups = weights.groups
         if not self.has_room(groups, rows):
@@ -151,40 +299,30 @@ class Workspace:
                 f"rows): make it with Workspace.of(config, weights, tokens, masked={rows})",
             )
 
-    def buffers(self, tokens: int) -> Buffers:
-        """Return where the launches for `tokens` tokens write; those are at most `self.tokens`."""
-        found = self._views.get(tokens)
-        return found or self._kept(tokens, tokens * self._sizes[2])
 
-    def masked(self, groups: int, rows: int) -> Buffers:
-        """Return the same for a matrix of each expert, (G, M, ...): as `has_room` says."""
-        found = self._views.get((groups, rows))
-        return found or self._kept((groups, rows), groups, rows)
+def _like(  # what `Workspace.__reduce__` keeps
+    hidden: int,
+    intermediate: int,
+    top_k: int,
+    tokens: int,
+    a_dtype: torch.dtype,
+    device: torch.device,
+    rows: int,
+) -> Workspace:
+    return Workspace(
+        hidden=hidden,
+        intermediate=intermediate,
+        top_k=top_k,
+        tokens=tokens,
+        a_dtype=a_dtype,
+        device=device,
+        rows=rows,
+    )
 
-    def order(self, groups: int, rows: int) -> Tensor:
-        """
-        Return (G, M) int32, the numbers from 0 on. What a graph that is being captured would write
-        only when it is replayed is not kept.
-        """
-        found = self._order
-        if found is None:
-            found = in_order(1, self.rows, self._rows.device)
-            if not (found.is_cuda and torch.cuda.is_current_stream_capturing()):
-                self._order = found
-        return found[0, : groups * rows].view(groups, rows)
 
-    def _kept(self, key: int | tuple[int, int], *shape: int) -> Buffers:
-        hidden, intermediate, _, _ = self._sizes
-        found = Buffers(
-            a=_part(self._rows, *shape, hidden),
-            h=_part(self._results, *shape, 2 * intermediate),
-            q=_part(self._rows, *shape, intermediate),
-            y=_part(self._results, *shape, hidden),
-        )
-        if len(self._views) >= _KEPT:
-            self._views.clear()
-        self._views[key] = found
-        return found
+def _stream(device: torch.device) -> int:
+    """Return the number of the current stream; 0 on a CPU, whose calls end before they return."""
+    return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
 
 
 def in_order(groups: int, rows: int, device: torch.device) -> Tensor:

@@ -39,17 +39,15 @@ def calling(op: str) -> Iterator[None]:
         raise
 
 
-_PLAIN = (Tensor, torch.nn.Parameter)
-
-
 def is_traced(tensors: Iterable[object]) -> bool:
     """
     Return whether torch's dispatcher has to see a call with `tensors`.
 
-    It does where a dispatch mode is on (fake tensors, make_fx), while torch.jit.trace records, and
-    where a tensor stands for others: a fake one, a batch under vmap, a subclass that dispatches.
+    It does where a dispatch mode is on (fake tensors, make_fx), while torch.jit.trace records, in a
+    transform of torch.func, which wraps what is made inside of it, and where a tensor stands for
+    others: a fake one, a batch under vmap, a subclass that dispatches.
     """
-    if torch._C._is_tracing():
+    if torch._C._is_tracing() or torch._C._are_functorch_transforms_active():
         return True
     is_off = torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.Python)
     if torch._C._len_torch_dispatch_stack() and not is_off:
@@ -58,9 +56,10 @@ def is_traced(tensors: Iterable[object]) -> bool:
 
 
 def _stands_for_others(tensor: Tensor) -> bool:
-    if type(tensor) in _PLAIN:
-        return _functorch.is_functorch_wrapped_tensor(tensor)
-    return torch._C._dispatch_keys(tensor).has(DispatchKey.Python)
+    if _functorch.is_functorch_wrapped_tensor(tensor):
+        return True
+    keys = torch._C._dispatch_keys(tensor)
+    return keys.has(DispatchKey.Python) or keys.has(DispatchKey.Functionalize)
 
 
 def layout_of(
@@ -135,11 +134,16 @@ def require_device(name: str, tensor: Tensor, like: tuple[str, Tensor]) -> None:
 
 
 def require_unit_stride(name: str, tensor: Tensor, side: int) -> None:
-    """Require neighbours along dimension `side`."""
-    if tensor.shape[side] > 1 and tensor.stride(side) != 1:
+    """Require neighbours along dimension `side`; of no elements strides mean nothing."""
+    if tensor.shape[side] > 1 and tensor.stride(side) != 1 and not _is_empty(tensor):
         raise InputError(
             name, f"must be contiguous in its last dimension (got strides {tensor.stride()})"
         )
+
+
+def _is_empty(tensor: Tensor) -> bool:
+    """Say whether a tensor has no elements."""
+    return any(length == 0 for length in tensor.shape)
 
 
 def check_memory(
@@ -160,7 +164,7 @@ def check_memory(
     tensor = tensor.mT if across else tensor
     require_unit_stride(name, tensor, -1)
     size = tensor.element_size()
-    if alignment <= size:  # torch sees to that
+    if alignment <= size or _is_empty(tensor):  # torch sees to that, and to what has no address
         return
     if has_memory and tensor.data_ptr() % alignment:
         raise InputError(
@@ -181,42 +185,6 @@ def needs_gradient(tensors: Iterable[object]) -> bool:
     return torch.is_grad_enabled() and any(
         isinstance(each, Tensor) and each.requires_grad for each in tensors
     )
-
-
-def refuse_overlap(out: Tensor | None, name: str, other: Tensor) -> None:
-    """
-    Do nothing if writing to `out` leaves `other` alone, which kernels go on reading meanwhile.
-
-    Both may be columns of one matrix, side by side. Other ways to lie among each other are refused,
-    whether or not they share a byte.
-
-    Raises:
-        InputError: They share memory; `name` is what `other` is called.
-    """
-    if out is None or out.device != other.device or not out.numel() or not other.numel():
-        return
-    starts = [x.data_ptr() for x in (out, other)]
-    reaches = [_reach(x) for x in (out, other)]
-    distance = starts[1] - starts[0]
-    if distance >= reaches[0] or -distance >= reaches[1]:
-        return
-    widths = [x.shape[-1] * x.element_size() for x in (out, other)]
-    pitches = [x.stride(-2) * x.element_size() for x in (out, other)]
-    if pitches[0] == pitches[1] and pitches[0] >= max(widths):
-        place = distance % pitches[0]  # of other's columns in out's rows
-        if widths[0] <= place <= pitches[0] - widths[1]:
-            return
-    raise InputError(
-        "out",
-        f"must not share memory with {name}, which is read while it is written (got "
-        f"{reaches[0]} bytes at {starts[0]:#x}, and {name} with {reaches[1]} at {starts[1]:#x})",
-    )
-
-
-def _reach(tensor: Tensor) -> int:
-    """Return how many bytes lie from the first element of a tensor to the end of its last."""
-    sides = zip(tensor.shape, tensor.stride(), strict=True)
-    return (sum((size - 1) * step for size, step in sides) + 1) * tensor.element_size()
 
 
 def refuse_gradients(

@@ -3,8 +3,9 @@
 What calls remember: a launch for what a call looks like, and families of launches.
 
 A launch is remembered under a small tuple of what it depends on and what the compiled entry does
-not check by itself. Everything else that could be wrong with later tensors of the same shapes
-(types, strides, alignment, devices, sizes that disagree) the entry refuses before it runs.
+not check by itself, and with a guard against tensors that torch's dispatcher would treat in another
+way. Everything else that could be wrong with later tensors of the same shapes (types, strides,
+alignment, sizes that disagree) the entry refuses before it runs.
 
 Another number of rows is another tuple, but rarely another launch: those that differ in their rows
 only are a family, in which each bucket of the selector has one.
@@ -13,7 +14,7 @@ only are a family, in which each bucket of the selector has one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +24,8 @@ from torch import Tensor
 from jitgen.config import Arch, Config, Layout
 from jitgen.errors import InputError, UnsupportedConfig
 from jitgen.frozen import frozen
+from jitgen.ops.dispatcher import mark_written, require_apart, require_plain
+from jitgen.ops.guards import Guard, guard
 from jitgen.runtime.session import Session
 from jitgen.settings import settings
 from jitgen.tuning.choice import edges_of
@@ -33,10 +36,18 @@ if TYPE_CHECKING:
 MEMO_SIZE = 8192
 """Launches that are remembered; one more forgets all of them, and each is soon found again."""
 
+KINDS = 16
+"""Launches that one key may have, for tensors that differ in what their guards look at."""
+
 ROWS = 1
 """Place in a key of what depends on the number of rows, and of nothing else there."""
 
 Key = tuple[Any, ...]
+
+
+def never(*_: Tensor) -> bool:
+    """Fit no tensors: what is not remembered serves one call."""
+    return False
 
 
 @frozen
@@ -52,6 +63,7 @@ class AnyLaunch:
         forced: What the caller asked for, whose identity the memo's key holds: this keeps that
             object alive.
         awaited: The config that was chosen, where another serves until its kernel is compiled.
+        fits: Says whether it serves such tensors, in the order in which calls give them.
     """
 
     function: Callable[..., Any]
@@ -59,6 +71,7 @@ class AnyLaunch:
     config: Config
     forced: object = None
     awaited: Config | None
+    fits: Guard = field(default=never, compare=False, repr=False)
 
     @property
     def is_of_capture(self) -> bool:
@@ -79,9 +92,10 @@ class Family:
         groups: What rows are divided by for their mean.
         mean: The mean, where it does not follow from the rows.
         launches: By the edges of their buckets.
-        arch: The target; None of calls that nobody counts.
+        arch: The target; None of calls that are not counted.
         problem: One of those that are chosen for alike; None where a config was asked for.
         tally: What counts the calls; None where they are not recorded.
+        fits: As of a launch.
     """
 
     edges: tuple[int, ...] = (0,)
@@ -91,6 +105,7 @@ class Family:
     arch: Arch | None = None
     problem: Any = None
     tally: Tally | None = None
+    fits: Guard = field(default=never, compare=False, repr=False)
 
     @classmethod
     def of(cls, problem: Any, facts: Any, expected_m: int | None) -> Family:
@@ -149,8 +164,21 @@ def nothing(*_: Any) -> None:
     """Launch nothing: there are no rows."""
 
 
+def present(*tensors: Tensor | None) -> tuple[Tensor, ...]:
+    """Return those that are there, in their order."""
+    return tuple([tensor for tensor in tensors if tensor is not None])
+
+
 def prepared(
-    session: Session, key: Key, like: Tensor, prepare: Callable[[], tuple[Launch, Family, int]]
+    session: Session,
+    key: Key,
+    tensors: Mapping[str, Tensor],
+    prepare: Callable[[], tuple[Launch, Family, int]],
+    *,
+    written: Collection[str] = (),
+    in_place: Collection[str] = (),
+    fixed: Collection[str] = (),
+    unguarded: Collection[str] = (),
 ) -> Launch:
     """
     Return a new launch, remembered under `key` if later calls may have it.
@@ -158,57 +186,107 @@ def prepared(
     Args:
         session: Who remembers.
         key: What the call looks like.
-        like: One of its tensors, for the device.
-        prepare: Returns the launch, the family that it belongs to, and its rows; 0 where there is
-            nothing to launch.
+        tensors: Those of the call by their names, in the order in which warm calls ask `fits`.
+        prepare: Checks the arguments; returns the launch, the family that it belongs to, and its
+            rows; 0 where there is nothing to launch.
+        written: Names of tensors that the call writes.
+        in_place: Names of tensors that these may be: see `jitgen.ops.dispatcher.require_apart`.
+        fixed: Names of tensors whose sizes and strides are not in the key, and decide.
+        unguarded: Names of integer tensors whose class is in the key, which has to do: they have
+            neither a gradient nor a lazy sign, and their device and type the entry sees.
+
+    Raises:
+        InputError: torch's dispatcher would do with a tensor what kernels do not; or `prepare`
+            finds an argument wrong.
     """
     epoch = session.epoch
+    require_plain(tensors)
     bare, family, rows = prepare()
-    family = family.recorded(bare.config)
+    require_apart(tensors, written, in_place)
+    mark_written(tensors[name] for name in written if name in tensors)
+    like = next(iter(tensors.values()))
+    given = tuple(tensor for name, tensor in tensors.items() if name not in unguarded)
+    names = [name for name in tensors if name not in unguarded]
+    fits = guard(given, _places(names, fixed), _places(names, (*fixed, *written)))
+    bare = replace(bare, fits=fits)
+    family = replace(family.recorded(bare.config), fits=fits)
     launch = family.counted(bare, rows)
     # While a graph is captured nobody looks for what is awaited, and memory may be the graph's own:
     # the next call prepares again.
     is_capturing = like.is_cuda and torch.cuda.is_current_stream_capturing()
     is_waiting = is_capturing and (launch.awaited is not None or launch.is_of_capture)
     # Nor is one remembered that a dispatch mode was told not to see: the next it is to see. Nor any
-    # while values are looked at, which warm calls do not.
-    if not (is_waiting or torch._C._len_torch_dispatch_stack() or settings.check):
-        _remember(session, key, family, rows, bare, launch)
+    # while values are looked at, which warm calls do not; nor one for a tensor that is given twice.
+    is_seen = torch._C._len_torch_dispatch_stack() or settings.check or not fits(*given)
+    if not (is_waiting or is_seen):
+        _remember(session, key, given, family, rows, bare, launch)
         if launch.awaited is not None and epoch is not session.epoch:
             session.memo.pop(key, None)  # it may have arrived after we looked, before we remembered
     return launch
 
 
-def similar(session: Session, key: Key, like: Tensor) -> Any:
+def _places(names: Sequence[str], wanted: Collection[str]) -> list[int]:
+    """Return the places of those that are `wanted`."""
+    return [place for place, name in enumerate(names) if name in wanted]
+
+
+def similar(session: Session, key: Key, like: Tensor) -> tuple[Any, ...]:
     """
-    Return the launch of a call that differs in its rows, those of `like`, from one that was made,
-    and remember it.
+    Return the launches of calls that differ in their rows, those of `like`, from some that were
+    made, and remember them.
 
     Raises:
         KeyError: There was none in this bucket, or there are no rows.
     """
     rows = like.shape[-2]
-    family: Family = session.families[key[:ROWS] + key[ROWS + 1 :]]
-    launch = family.counted(family.launches[family.edge(rows) if rows else -1], rows)
-    _keep(session.memo, key, launch)
-    return launch
+    families: tuple[Family, ...] = session.families[key[:ROWS] + key[ROWS + 1 :]]
+    if len(families) == 1:
+        (family,) = families
+        found = (family.counted(family.launches[family.edge(rows) if rows else -1], rows),)
+    else:
+        edges = [family.edge(rows) if rows else -1 for family in families]
+        found = tuple(
+            family.counted(family.launches[edge], rows)
+            for family, edge in zip(families, edges, strict=True)
+            if edge in family.launches
+        )
+    if found:
+        _keep(session.memo, key, found)
+    return found
 
 
 def _remember(
-    session: Session, key: Key, family: Family, rows: int, bare: AnyLaunch, launch: AnyLaunch
+    session: Session,
+    key: Key,
+    given: tuple[Tensor, ...],
+    family: Family,
+    rows: int,
+    bare: AnyLaunch,
+    launch: AnyLaunch,
 ) -> None:
     """
     Remember the launch of a call for those like it, and the bare one, which counts for nobody yet,
     for those with as many rows about.
     """
-    _keep(session.memo, key, launch)
+    _keep(session.memo, key, _in_front(launch, session.memo.get(key, ()), given))
     if launch.awaited is None and rows:
         place = key[:ROWS] + key[ROWS + 1 :]
-        known = session.families.get(place)
+        families: tuple[Family, ...] = session.families.get(place, ())
+        known = next((each for each in families if each.fits(*given)), None)
         if known is None or known.tally is not family.tally:  # recording began, or ended
-            _keep(session.families, place, family)
+            _keep(session.families, place, _in_front(family, families, given))
             known = family
         known.launches[family.edge(rows)] = bare
+
+
+_Fitting = TypeVar("_Fitting", bound=AnyLaunch | Family)
+
+
+def _in_front(
+    new: _Fitting, others: tuple[_Fitting, ...], given: tuple[Tensor, ...]
+) -> tuple[_Fitting, ...]:
+    """Return `new` and those of the others that it does not replace, as far as there is room."""
+    return (new, *(each for each in others[: KINDS - 1] if not each.fits(*given)))
 
 
 def _keep(memory: dict[Any, Any], key: Key, value: Any) -> None:

@@ -6,14 +6,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from jitgen.cache.entry import is_key
 from jitgen.frozen import frozen
 from jitgen.remote.breaker import Breaker
 from jitgen.remote.outcomes import Nothing
 from jitgen.remote.tiers import Remote, Service, places
+from jitgen.text import printable
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
     from jitgen.remote.guard import Wanted
+
+_MOST_SAID = 400  # characters of what a service says
 
 
 @frozen
@@ -54,6 +58,24 @@ class Found:
     seconds: float
 
 
+@frozen
+class Signer:
+    """
+    What a compile service says of the key that it signs with.
+
+    Attributes:
+        url: Where the service is.
+        keyid: Name of the key; empty where it signs nothing, or does not say.
+        unready: Why it should be given no requests, as it says; empty where it should.
+        reason: Why it says nothing of all this; empty where it does.
+    """
+
+    url: str
+    keyid: str = ""
+    unready: str = ""
+    reason: str = ""
+
+
 class _Nobody(NamedTuple):
     """A kernel that nobody has compiled."""
 
@@ -90,4 +112,22 @@ def _asked(place: Remote | Service, wanted: Wanted) -> Found:
         is_there=not isinstance(said, Nothing) or said.is_absent,
         reason=said.reason if isinstance(said, Nothing) else "",
         seconds=time.perf_counter() - start,
+    )
+
+
+def signers(store: Store) -> list[Signer]:
+    """Ask every compile service with which key it signs."""
+    return [_signer(place) for place in places(store) if isinstance(place, Service)]
+
+
+def _signer(place: Service) -> Signer:
+    said = place.describe(_Nobody())
+    if isinstance(said, Nothing):
+        return Signer(url=place.url, reason=said.reason)
+    signing, unready = said.get("signing"), said.get("unready")
+    keyid = signing.get("keyid") if isinstance(signing, dict) else None
+    return Signer(
+        url=place.url,
+        keyid=str(keyid) if is_key(keyid) else "",
+        unready=printable(unready)[:_MOST_SAID] if isinstance(unready, str) else "",
     )

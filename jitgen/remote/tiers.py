@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jitgen.remote import layout
 from jitgen.remote.files import Files
@@ -125,6 +125,12 @@ class Service:
         from jitgen.remote.service import Fetching
 
         return Fetching(_server(self.url), spec.key, self._guard, self._store).fetched(spec)
+
+    def describe(self, wanted: Wanted) -> dict[str, Any] | Nothing:
+        """Return what the service says of itself, or why it says nothing; raises as `fetch`."""
+        from jitgen.remote.service import Fetching
+
+        return Fetching(_server(self.url), wanted.key, self._guard, self._store).described(wanted)
 
 
 def kept(store: Store, packed: Packed) -> Entry:

@@ -115,9 +115,6 @@ class Emulated(NamedTuple):
 
 _CPU = Cpu()
 
-has_several_gpus = False
-"""Whether launches depend on which GPU holds the tensors; known from the first one on a GPU on."""
-
 
 def find(device: torch.device, session: Session, name: str = "a") -> Device:
     """
@@ -151,7 +148,6 @@ def _absent(device: torch.device, name: str) -> Cuda:
 
 @cache
 def _cuda(device: torch.device, name: str) -> Cuda:
-    global has_several_gpus
     import torch
 
     capability = torch.cuda.get_device_capability(device)
@@ -166,7 +162,6 @@ def _cuda(device: torch.device, name: str) -> Cuda:
     num_sms = int(torch.cuda.get_device_properties(device).multi_processor_count)
     index = torch.cuda.current_device() if device.index is None else device.index
     is_alone = torch.cuda.device_count() == 1
-    has_several_gpus = not is_alone
     return Cuda(arch=arch, tail=(num_sms,), number=index, is_alone=is_alone)
 
 

@@ -48,9 +48,9 @@ class Session:
             those that the program made, and over the environment.
 
     Attributes:
-        memo: Launches by what calls look like; only `jitgen.ops` knows what is in it.
+        memo: Launches by what calls look like, several for tensors of several kinds; only
+            `jitgen.ops` knows what is in it.
         families: What launches of other numbers of rows have in common; likewise.
-        unit_scales: Scales of one, by device and number of groups; likewise.
         chains: What chains of launches chose, by what they are; only `jitgen.layer` knows more.
         emulated: What runs tensors in host memory in the place of the CPU.
 
@@ -61,7 +61,6 @@ class Session:
     def __init__(self, **settings_inside: Any) -> None:
         self.memo: dict[Any, Any] = {}
         self.families: dict[Any, Any] = {}
-        self.unit_scales: dict[Any, Any] = {}
         self.chains: dict[Any, Any] = {}
         self.epoch = object()
         self.emulated: Emulated | None = None
@@ -137,16 +136,16 @@ class Session:
     def _arrived(self, config: Config) -> None:
         """Forget the launches that await `config`: the next call finds it."""
         self.epoch = object()
-        for key, launch in list(self.memo.items()):
-            if launch.awaited == config:
+        for key, launches in list(self.memo.items()):
+            if any(launch.awaited == config for launch in launches):
                 self.memo.pop(key, None)
 
     def after_fork(self) -> None:
         """Forget, in a forked child, the launches that await a kernel: nobody would tell it."""
         self._guard = threading.Lock()
         self.epoch = object()
-        for key, launch in list(self.memo.items()):
-            if launch.awaited is not None:
+        for key, launches in list(self.memo.items()):
+            if any(launch.awaited is not None for launch in launches):
                 self.memo.pop(key, None)
 
     @contextmanager

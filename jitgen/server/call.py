@@ -113,6 +113,8 @@ class Call:
         Raises:
             Refused: It has more than `most` bytes, does not arrive, or comes encoded.
         """
+        if self.header(b"transfer-encoding").lower() not in ("", "chunked"):
+            raise Refused(501, "E_ENCODING", "of transfer codings, chunked alone is known here")
         if self.header(b"content-encoding") not in ("", "identity"):
             raise Refused(415, "E_ENCODING", "bodies are taken as they are, not compressed")
         length = self.header(b"content-length")
@@ -134,6 +136,11 @@ class Call:
                         return b"".join(chunks)
         except TimeoutError:
             raise Refused(408, "E_BODY", f"the body did not arrive in {_BODY_S:.0f} s") from None
+
+    async def gone(self) -> None:
+        """Wait until the client has gone; for after its body was read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
     async def document(self, *fields: str) -> dict[str, Any]:
         """

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from jitgen.cache import Store
@@ -16,11 +17,14 @@ from jitgen.compile import children
 from jitgen.documents import BadDocument, read_bounded
 from jitgen.errors import JitgenError, SettingError
 from jitgen.server.confine import asked, probe
+from jitgen.server.descriptors import FEW_DESCRIPTORS, room
 from jitgen.server.settings import ServiceSettings, Toolchain, read_settings
 from jitgen.server.shared import check_url
+from jitgen.server.signatures import NO_TRUST, greeting
 from jitgen.server.tokens import read_tokens
 from jitgen.signing.keys import PrivateKey
-from jitgen.signing.trust import MAX_BYTES, opened
+from jitgen.signing.standing import standing
+from jitgen.signing.trust import MAX_BYTES, Trust, opened
 
 _PATIENCE_S = 60
 _DESCRIBE = "import json; from jitgen.server.foreman import describe; print(json.dumps(describe()))"
@@ -28,11 +32,20 @@ _DESCRIBE = "import json; from jitgen.server.foreman import describe; print(json
 
 def mistakes(file: Path) -> list[str]:
     """Return a line for each mistake in `file`, and in what it names; nothing is written."""
+    return checked(file)[0]
+
+
+def checked(file: Path) -> tuple[list[str], list[str]]:
+    """
+    Return a line for each mistake in `file`, and in what it names, and one for each thing with
+    which a service starts and is well, but for how long, or for whom, is not sure.
+    """
     try:
         settings = read_settings(file)
     except SettingError as error:
-        return str(error).splitlines()
-    return [line for each in _CHECKS for line in each(settings)]
+        return str(error).splitlines(), []
+    found = [line for each in _CHECKS for line in each(settings)]
+    return found, [line for each in _WARNINGS for line in each(settings)]
 
 
 def _tokens(settings: ServiceSettings) -> Iterator[str]:
@@ -45,20 +58,63 @@ def _tokens(settings: ServiceSettings) -> Iterator[str]:
             yield f"access.tokens: {settings.access.tokens} has no token, so that nobody may ask"
 
 
+def _keyid(settings: ServiceSettings) -> str:
+    """Return the name of the key that signs; raises JitgenError where there is none to be used."""
+    signing = settings.signing
+    if signing.key is not None:
+        return PrivateKey.load(signing.key).keyid
+    return "" if signing.socket is None else greeting(signing.socket)
+
+
+def _trust_of(settings: ServiceSettings) -> Trust | None:
+    """Return what the trust document says; raises JitgenError, OSError or BadDocument."""
+    file = settings.signing.trust
+    return None if file is None else opened(read_bounded(file, MAX_BYTES)).trust
+
+
 def _key(settings: ServiceSettings) -> Iterator[str]:
-    if settings.signing.key is not None:
-        try:
-            PrivateKey.load(settings.signing.key)
-        except JitgenError as error:
-            yield f"signing.key: {error}"
+    where = "signing.key" if settings.signing.key is not None else "signing.socket"
+    try:
+        keyid = _keyid(settings)
+    except JitgenError as error:
+        yield f"{where}: {error}"
+        return
+    with suppress(JitgenError, OSError, BadDocument):  # which `_trust` tells
+        trust = _trust_of(settings)
+        if keyid and trust is not None and (found := standing(keyid, trust)).is_refused:
+            yield f"{where}: {found.reason}"
 
 
 def _trust(settings: ServiceSettings) -> Iterator[str]:
-    if settings.signing.trust is not None:
-        try:
-            opened(read_bounded(settings.signing.trust, MAX_BYTES))
-        except (JitgenError, OSError, BadDocument) as error:
-            yield f"signing.trust: {error}"
+    try:
+        _trust_of(settings)
+    except (JitgenError, OSError, BadDocument) as error:
+        yield f"signing.trust: {error}"
+
+
+def _ends_soon(settings: ServiceSettings) -> Iterator[str]:
+    with suppress(JitgenError, OSError, BadDocument):  # which are mistakes
+        keyid, trust = _keyid(settings), _trust_of(settings)
+        if keyid and trust is None:
+            yield f"signing.trust: {NO_TRUST}"
+        elif keyid and trust is not None:
+            found = standing(keyid, trust)
+            if found.reason and not found.is_refused:
+                yield f"signing.trust: {found.reason}"
+
+
+def _who_shares(settings: ServiceSettings) -> Iterator[str]:
+    signing = settings.signing
+    if settings.replicas.shared and signing.trust is None:
+        what = "whatever anybody signed" if signing.is_on else "whatever lies there"
+        yield f"replicas.shared: without signing.trust {what} is taken from there and handed out"
+
+
+def _descriptors(settings: ServiceSettings) -> Iterator[str]:
+    wanted = settings.limits.connections
+    most = room(wanted, is_raised=False)
+    if most < wanted:
+        yield f"limits.connections: {most} at the most; {FEW_DESCRIPTORS}"
 
 
 def _certificate(settings: ServiceSettings) -> Iterator[str]:
@@ -127,6 +183,9 @@ def _confinement(settings: ServiceSettings) -> Iterator[str]:
 
 
 _CHECKS = (_tokens, _key, _trust, _certificate, _store, _shared, _toolchains, _confinement)
+
+
+_WARNINGS = (_ends_soon, _who_shares, _descriptors)
 
 
 def main() -> None:

@@ -76,8 +76,9 @@ def pool_of(service: Service, toolchain: Any) -> Pool:
     for pool in ready:
         if pool.toolchain == toolchain:
             return pool
-    if not ready:
-        raise Refused(503, "E_STARTING", "no toolchain has started yet", {"Retry-After": "2"})
+    if not ready or any(pool.is_starting for pool in service.pools.values()):
+        reason = "not every toolchain has started yet"  # and the right one may be among them
+        raise Refused(503, "E_STARTING", reason, {"Retry-After": "2"})
     nearest = min(ready, key=lambda pool: len(differences(toolchain, pool.toolchain)))
     found = differences(toolchain, nearest.toolchain)
     words = ", ".join(f"{d['field']} {d['client']} (here {d['service']})" for d in found[:4])

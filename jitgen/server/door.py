@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What every request passes through: its trace, its token, its handler; then log and counters.
+What every request passes through: its headers, its trace, its token, its handler; then log and
+counters.
 
 This is on the way of a warm GET, of which there are thousands a second: nothing here is done per
 request that could be done once.
@@ -15,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jitgen.boundary import words
 from jitgen.server.call import Call, Json, Refused
+from jitgen.server.headers import headers_of
 from jitgen.server.log import parent_of, trace_of
+from jitgen.server.places import VITAL, Place
 from jitgen.server.resources import TABLE, Resource
 from jitgen.server.tokens import Token
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from jitgen.server.service import Service
 
 _NOBODY = Token(name="nobody", scopes=())
+_FULL = "all connections of the service, or of your address, have a request under way"
 
 
 class Door:
@@ -39,17 +43,23 @@ class Door:
         self._counts: dict[int, Any] = {}
         requests = service.settings.log.requests
         self._logs_all = requests == "all" or (requests == "work" and not resource.is_quiet)
+        self._has_quota = bool(resource.scope) and resource.path not in VITAL
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         start = time.perf_counter()
-        headers = dict(scope["headers"])
+        headers = scope["jitgen.headers"]
         parent = headers.get(b"traceparent")
         trace = trace_of(parent.decode("latin-1") if parent else None)
-        token, note = _NOBODY, {}
+        token, note, is_counted = _NOBODY, {}, False
         try:
             token = self._known(headers)
             self._admit(token)
+            if self._has_quota:
+                self._service.quotas.begin(token)
+                is_counted = True
+            if token.sha256 and (place := place_of(scope)) is not None:
+                place.is_known = True
             call = Call(scope, receive, headers, token, trace)
             response = await self._resource.handler(self._service, call)
             note = dict(call.note)
@@ -65,6 +75,8 @@ class Door:
         try:
             await response(scope, receive, send)
         finally:
+            if is_counted:
+                self._service.quotas.end(token)
             self._count(response.status_code, time.perf_counter() - start, response)
             if self._logs_all or (response.status_code >= 500 and self._resource.scope):
                 self._tell(scope, response.status_code, token, trace, start, note)
@@ -137,7 +149,48 @@ def _password(encoded: str) -> str:
         return ""
 
 
-def routes(service: Service) -> Router:
+class Entrance:
+    """The whole of a service as an ASGI application: what no request may be, then its door."""
+
+    def __init__(self, service: Service) -> None:
+        self._router = _routes(service)
+        self._refused = service.metrics.refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            scope["jitgen.headers"] = headers_of(scope["headers"], scope["http_version"])
+            place = place_of(scope)
+            if place is not None and place.is_extra:
+                send = _closing(send)
+                if scope["path"] not in VITAL:
+                    raise Refused(503, "E_BUSY", _FULL, {"Retry-After": "2"})
+        except Refused as refused:
+            self._refused.labels(refused.code).inc()
+            await Json(refused.document, refused.status, refused.headers)(scope, receive, send)
+            return
+        await self._router(scope, receive, send)
+
+
+def place_of(scope: Scope) -> Place | None:
+    """Return the place of the connection that a request came on, where somebody counts them."""
+    found: Place | None = scope.get("state", {}).get("place")
+    return found
+
+
+def _closing(send: Send) -> Send:
+    """Return `send`, with which the connection ends after the answer."""
+
+    async def closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [*message.get("headers", ()), (b"connection", b"close")]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return closing
+
+
+def _routes(service: Service) -> Router:
     """Return the router of a service."""
     doors: dict[tuple[str, str], ASGIApp] = {
         (resource.path, method): Door(service, resource)

@@ -14,7 +14,7 @@ from jitgen.remote import wire
 from jitgen.server.call import MAX_BODY, Call, Json, Refused
 from jitgen.server.hot import Body
 from jitgen.server.jobs import JobFailed, Order
-from jitgen.server.shelf import Revoked
+from jitgen.server.shelf import ZSTD, Revoked
 
 if TYPE_CHECKING:
     from jitgen.server.service import Service
@@ -26,6 +26,8 @@ async def get(service: Service, call: Call) -> Response:
     """Answer GET and HEAD of an entry."""
     key = call.key
     body = await body_of(service, call, key)
+    if body is None and call.query("unattested") == "1":
+        body = await _unattested(service, call, key)
     if body is None:
         reason = "it was never compiled here, or is no more"
         failure = service.failures.reason(key)
@@ -39,8 +41,10 @@ async def body_of(service: Service, call: Call, key: str) -> Body | None:
     """
     Return the body of entry `key`, from memory, the disk or another service; None for none.
 
+    Only what this service vouches for is returned, never what a client gave.
+
     Raises:
-        Refused: It is revoked.
+        Refused: It is revoked, or must be signed again and cannot be.
     """
     encoding = call.encoding
     try:
@@ -56,11 +60,28 @@ async def body_of(service: Service, call: Call, key: str) -> Body | None:
         if entry is None:
             return None
         service.metrics.entries.labels("shared").inc()
-        await service.shelf.publish(entry.meta, entry.files, entry.signatures)
-        return await service.shelf.take(entry, encoding)
+        found = await service.shelf.publish(entry.meta, entry.files, entry.signatures)
+        return await service.shelf.take(found, encoding)
+    except (SigningError, ResourceError) as error:
+        raise Refused(503, "E_SIGNER", str(error), {"Retry-After": "5"}) from error
     except Revoked as revoked:
         service.misses.add(key, call.token.name, f"revoked: {revoked.row.reason}")
         raise gone(revoked) from revoked
+
+
+async def _unattested(service: Service, call: Call, key: str) -> Body | None:
+    """Return the body of an entry that a client gave; None where nobody did."""
+    if service.settings.uploads.accept == "off":
+        return None
+    entry = await service.unattested.read(key)
+    if entry is None:
+        return None
+    try:
+        body = await service.shelf.packed(entry, call.encoding)
+    except Revoked as revoked:
+        raise gone(revoked) from revoked
+    service.metrics.entries.labels("unattested").inc()
+    return body
 
 
 def gone(revoked: Revoked) -> Refused:
@@ -121,28 +142,32 @@ async def _taken(service: Service, call: Call, key: str) -> Response:
     if not await service.shelf.missing([key]):
         return Json({"key": key, "state": "kept before"})
     entry = Entry(key=key, meta=found.meta, files=found.files)
-    reason = "the operator does not have uploads rebuilt"
+    reason, is_own = "the operator does not have uploads rebuilt", False
     if service.settings.uploads.accept == "rebuild":
-        entry, reason = await _rebuilt(service, call, entry)
-    if reason:
+        reason, is_own = await _rebuilt(service, call, entry)
+    if not is_own:
         # Whatever signatures it came with are the uploader's word, not this service's.
-        published = await service.shelf.publish(entry.meta, entry.files)
-        if published.why_private:
-            raise Refused(507, "E_DISK", published.why_private)
-    service.shelf.hot.forget(key)
-    service.shelf.remember(key)
+        is_new, why_not = await service.unattested.keep(entry)
+        if why_not:
+            raise Refused(507, "E_DISK", why_not)
+        if not is_new:
+            return Json({"key": key, "state": "kept before", "attested": False, "reason": reason})
     call.note |= {"key": key, "attested": not reason}
     document: dict[str, Any] = {"key": key, "state": "kept", "attested": not reason}
     return Json(document | ({"reason": reason} if reason else {}), status_code=201)
 
 
-async def _rebuilt(service: Service, call: Call, entry: Entry) -> tuple[Entry, str]:
-    """Return what is kept of an upload, and why it is not attested; empty where it is."""
+async def _rebuilt(service: Service, call: Call, entry: Entry) -> tuple[str, bool]:
+    """
+    Build an upload's kernel here, which is then the one to hand out, whatever the upload is.
+
+    Returns why the upload is not attested, empty where it is; and whether there is a build.
+    """
     meta = entry.meta
     toolchain = meta.key_document.get("toolchain")
     pool = next((p for p in service.pools.values() if p.toolchain == toolchain), None)
     if pool is None:
-        return entry, "no toolchain here compiles it"
+        return "no toolchain here compiles it", False
     order = Order(
         key=meta.key,
         name=meta.name,
@@ -154,13 +179,14 @@ async def _rebuilt(service: Service, call: Call, entry: Entry) -> tuple[Entry, s
     )
     try:
         own = await service.work.built(order)
+        kept = await service.work.kept(own, order)
+        await service.shelf.take(kept, ZSTD)  # it may be in memory alone
     except JobFailed as failure:
-        return entry, f"it cannot be rebuilt: {failure.reason}"
-    if dict(own.files) != dict(entry.files):
-        return entry, "it was rebuilt to other bytes"
-    try:
-        return await service.work.kept(own), ""
+        return f"it cannot be rebuilt: {failure.reason}", False
     except (ResourceError, SigningError) as error:
-        return entry, f"it cannot be signed: {error}"
+        return f"it cannot be signed: {error}", False
     except Revoked as revoked:
         raise gone(revoked) from revoked
+    if dict(own.files) != dict(entry.files):
+        return "it was rebuilt to other bytes, and those are handed out", True
+    return "", True

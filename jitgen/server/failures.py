@@ -29,6 +29,8 @@ class Failures:
         """Take over what an earlier run wrote down."""
         found = await asyncio.to_thread(self._store.index.failures)
         self._rows = OrderedDict({**found, **self._rows})
+        while len(self._rows) > _MOST:
+            self._rows.popitem(last=False)
 
     def reason(self, key: str) -> str:
         """Return why `key` did not compile; empty where nothing is remembered."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from jitgen.cache.store import Stamp
+
 
 @dataclass(frozen=True, slots=True)
 class Body:
@@ -16,11 +18,13 @@ class Body:
         data: The bytes, in one encoding.
         etag: SHA-256 of the entry's ``meta.json``, with quotes.
         headers: Those of the answer, encoded once.
+        stamp: What the disk said of the entry before it was read; None where it is not there.
     """
 
     data: bytes
     etag: str
     headers: tuple[tuple[bytes, bytes], ...]
+    stamp: Stamp | None = None
 
 
 class Hot:
@@ -61,9 +65,19 @@ class Hot:
         for name in [name for name in self._bodies if name[0] == key]:
             self._drop(name)
 
+    def forget_old(self, key: str, stamp: Stamp) -> None:
+        """Let go of what was read of an entry when the disk said `stamp` of it."""
+        old = [n for n, body in self._bodies.items() if n[0] == key and body.stamp == stamp]
+        for name in old:
+            self._drop(name)
+
     def keys(self) -> list[str]:
         """Return the keys of which there is a body."""
         return list({key for key, _ in self._bodies})
+
+    def stamps(self) -> set[tuple[str, Stamp]]:
+        """Return keys with what the disk said of them, for each body that the disk has."""
+        return {(key, body.stamp) for (key, _), body in self._bodies.items() if body.stamp}
 
     def clear(self) -> None:
         """Let go of everything."""

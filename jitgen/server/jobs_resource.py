@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from jitgen.server.call import Call, Json, Refused
 from jitgen.server.compiles import order_of, plan_of, pool_of, refusal, state_of, submit
@@ -33,7 +37,7 @@ async def compile_(service: Service, call: Call) -> Response:
     job = submit(service, order)
     service.misses.add(order.key, call.token.name, "not compiled yet", order.name)
     wait_s = min(call.wait_s, service.settings.limits.wait_s)
-    if not await job.over(wait_s):
+    if not await _is_over(job, wait_s, call):
         guess_s = max(1, round(service.queue.guess_s(job)))
         headers = {"Location": f"/v1/jobs/{order.key}", "Retry-After": str(guess_s)}
         return Json(state_of(service, job), status_code=202, headers=headers)
@@ -43,6 +47,20 @@ async def compile_(service: Service, call: Call) -> Response:
     if body is None:  # it was pruned, or the disk is full and memory too small
         raise Refused(503, "E_LOST", "it was compiled and could not be kept", {"Retry-After": "5"})
     return entry_answer(call, body)
+
+
+async def _is_over(job: Job, wait_s: float, call: Call) -> bool:
+    """Wait until `job` is over, for so long at the most and while the client is there."""
+    if job.is_over or not wait_s:
+        return job.is_over
+    over = asyncio.create_task(job.over(wait_s))
+    gone = asyncio.create_task(call.gone())
+    try:
+        await asyncio.wait((over, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        over.cancel()
+        gone.cancel()
+    return job.is_over
 
 
 async def begin_prewarm(service: Service, call: Call) -> Response:
@@ -63,24 +81,52 @@ async def job(service: Service, call: Call) -> Response:
     wants_events = "text/event-stream" in call.header(b"accept")
     if (found := service.queue.find(key)) is not None:
         if wants_events:
-            return _stream(_job_events(service, found))
+            return _Stream(service, call, _job_events(service, found))
         return Json(state_of(service, found))
     if (prewarm := service.prewarms.find(key)) is not None:
-        return _stream(_prewarm_events(prewarm)) if wants_events else Json(prewarm.to_json())
+        if wants_events:
+            return _Stream(service, call, _prewarm_events(prewarm))
+        return Json(prewarm.to_json())
     raise Refused(404, "E_JOB", f"there is no job {key[:12]}, or it is long over")
 
 
-def _stream(lines: AsyncIterator[bytes]) -> Response:
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(lines, media_type="text/event-stream", headers=headers)
+class _Stream(StreamingResponse):
+    """
+    Events of a job, for as long as a stream may last; whoever wants more asks again.
+
+    Raises:
+        Refused: The token has as many streams as it may have.
+    """
+
+    def __init__(self, service: Service, call: Call, lines: AsyncGenerator[bytes]) -> None:
+        service.quotas.admit_stream(call.token)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        seconds = service.settings.limits.stream_s
+        super().__init__(_within(lines, seconds), media_type="text/event-stream", headers=headers)
+        self._counted = service.quotas.stream(call.token)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them."""
+        with self._counted:
+            await super().__call__(scope, receive, send)
 
 
-async def _job_events(service: Service, job: Job) -> AsyncIterator[bytes]:
+async def _within(lines: AsyncGenerator[bytes], seconds: float) -> AsyncGenerator[bytes]:
+    """Yield `lines` for so long; there is one at least every `_BEAT_S`."""
+    end = time.monotonic() + seconds
+    async with aclosing(lines):
+        async for line in lines:
+            yield line
+            if time.monotonic() >= end:
+                return
+
+
+async def _job_events(service: Service, job: Job) -> AsyncGenerator[bytes]:
     async for change in service.queue.follow(job, _BEAT_S):
         yield _event(str(job.state), state_of(service, job)) if change is not None else _BEAT
 
 
-async def _prewarm_events(prewarm: Prewarm) -> AsyncIterator[bytes]:
+async def _prewarm_events(prewarm: Prewarm) -> AsyncGenerator[bytes]:
     async for row in prewarm.follow(_BEAT_S):
         yield _event("kernel", row) if row is not None else _BEAT
     summary = {name: value for name, value in prewarm.to_json().items() if name != "kernels"}

@@ -83,6 +83,32 @@ class Metrics:
         self.leases = Counter(
             "jitgen_service_leases", "Leases among replicas", ("outcome",), registry=self.registry
         )
+        self.signing = Gauge(
+            "jitgen_service_signing",
+            "1 for how the signing key stands in the trust document",
+            ("state",),
+            registry=self.registry,
+        )
+        self.signing_ends = Gauge(
+            "jitgen_service_signing_ends_timestamp_seconds",
+            "When what the key signs counts no longer; 0: now, or nobody can say",
+            registry=self.registry,
+        )
+        self.connections = Gauge(
+            "jitgen_service_connections",
+            "Connections, by whether a request is under way",
+            ("state",),
+            registry=self.registry,
+        )
+        self.ended = Counter(
+            "jitgen_service_connections_ended",
+            "Connections that had to make room, or for which there was none",
+            ("reason",),
+            registry=self.registry,
+        )
+        self.streams = Gauge(
+            "jitgen_service_streams", "Event streams under way", registry=self.registry
+        )
         self.restarts = Gauge(
             "jitgen_service_pool_restarts",
             "How often a toolchain's foreman ended",

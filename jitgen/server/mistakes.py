@@ -72,6 +72,17 @@ def text(value: Any) -> str:
     return value
 
 
+MAX_NAME = 200
+"""Characters of a name: those of a builder's name in a statement, and a lease has room for them."""
+
+
+def short(value: Any) -> str:
+    """Read a name, which ends in signed statements, leases, logs and pages."""
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= MAX_NAME:
+        raise ValueError(f"a text of 1 to {MAX_NAME} printable characters")
+    return value
+
+
 def path(value: Any) -> Path:
     """Read an absolute path."""
     if not isinstance(value, str) or not Path(value).is_absolute() or "\0" in value:

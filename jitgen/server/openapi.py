@@ -28,6 +28,16 @@ _BODIES: dict[str, dict[str, Any]] = {
     "missing": {"keys": {"type": "array", "items": _HEX}},
     "revoke": {"revoked": _TEXTS},
 }
+_QUERIES: dict[str, list[dict[str, Any]]] = {
+    "entry": [
+        {
+            "name": "unattested",
+            "in": "query",
+            "schema": {"type": "string", "enum": ["1"]},
+            "description": "what a client gave will do, where the service has nothing of its own",
+        }
+    ]
+}
 _ERROR = {
     "type": "object",
     "required": ["code", "reason"],
@@ -66,6 +76,8 @@ def _operation(resource: Resource, method: str) -> dict[str, Any]:
             for status, words in sorted(resource.all_answers.items())
         },
     }
+    if resource.name in _QUERIES:
+        operation["parameters"] += _QUERIES[resource.name]
     if resource.scope:
         operation["security"] = [{"token": []}]
         operation["x-scope"] = resource.scope

@@ -81,6 +81,11 @@ class Pool:
         """Whether it compiles now."""
         return self._ready.is_set()
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether its first foreman has neither said what it is nor ended."""
+        return not self.hello and not self.restarts
+
     def start(self) -> None:
         """Start its foreman, and keep one from now on."""
         self._keeper = asyncio.create_task(self._keep(), name=f"pool {self.name}")

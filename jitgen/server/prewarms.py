@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _AHEAD = 8  # of a plan's kernels in the queue at a time
 _KEPT = 100  # prewarms that are over and still known
 _MOST = 20  # at a time
+_MOST_OF_TOKEN = 10  # so that another token has its turn
 _PATIENCE = 60  # tries to find a place in the queue
 
 
@@ -119,8 +120,12 @@ class Prewarms:
         """
         if self._expanding.locked():
             raise Refused(429, "E_BUSY", "another plan is just being read", {"Retry-After": "2"})
-        if sum(not each.is_over for each in self._known.values()) >= _MOST:
+        tokens = [each.token for each in self._known.values() if not each.is_over]
+        if len(tokens) >= _MOST:
             raise Refused(429, "E_BUSY", f"{_MOST} prewarms are under way", {"Retry-After": "30"})
+        if tokens.count(call.token.name) >= _MOST_OF_TOKEN:
+            reason = f"{_MOST_OF_TOKEN} prewarms of this token are under way"
+            raise Refused(429, "E_BUSY", reason, {"Retry-After": "30"})
         try:
             async with self._expanding:
                 answer = await pool.ask("expand", plan=plan, arch=arch)

@@ -66,6 +66,7 @@ _ENTRY = {
     304: "it is the one that If-None-Match names",
     404: "there is none",
     410: "it is revoked",
+    503: "it must be signed again, and the signer does not answer",
 }
 
 _PAGES: tuple[tuple[str, str, Handler, str, dict[int, str]], ...] = (
@@ -96,7 +97,7 @@ TABLE: tuple[Resource, ...] = (
         summary="Give the service an entry that was built elsewhere",
         answers={
             200: "there was one already",
-            201: "it is kept; attested says whether it was rebuilt to equal bytes and signed",
+            201: "it is kept, or the service's own build; attested says whether they are equal",
             400: "it is no entry of this key",
             405: "the operator takes none",
             410: "it is revoked",
@@ -176,7 +177,11 @@ TABLE: tuple[Resource, ...] = (
         scope="admin",
         handler=state.revoke,
         summary="Hand out something no more",
-        answers={200: '{"revoked": number of new ones}', 400: "malformed", 507: "the disk is full"},
+        answers={
+            200: '{"revoked": number of new ones}',
+            400: "malformed",
+            507: "the disk is full, or the list",
+        },
     ),
     Resource(
         name="revocations",

@@ -24,7 +24,7 @@ from jitgen.signing.trust import MAX_BYTES as MAX_TRUST_BYTES
 from jitgen.signing.trust import SealedTrust, is_comment, opened
 
 _FILE = "revocations.json"
-_MAX_BYTES = 2**24
+_MAX_BYTES = 2**24  # of the file: some 100,000 digests with short reasons
 MOST = 1000
 """Digests in one request."""
 
@@ -37,6 +37,10 @@ class Revocation:
     reason: str
     by: str
     at: float
+
+
+class TooMany(Exception):
+    """The service's own list would be longer than what it reads at its next start."""
 
 
 class Revocations:
@@ -101,7 +105,10 @@ class Revocations:
         """
         Revoke `digests`, with a reason each; returns how many are new.
 
+        Blocks, and may run on any thread, one at a time.
+
         Raises:
+            TooMany: They do not fit beside those that there are; then nothing is revoked.
             OSError: That cannot be written down; then nothing is revoked.
         """
         now = time.time()
@@ -110,8 +117,10 @@ class Revocations:
             for digest, reason in digests.items()
             if digest not in self._own
         }
-        self._write(self._own | new)
-        self._own |= new
+        if new:
+            both = self._own | new
+            self._write(both)
+            self._own = both
         return len(new)
 
     def _read(self) -> dict[str, Revocation]:
@@ -129,9 +138,16 @@ class Revocations:
             {"digest": row.digest, "reason": row.reason, "by": row.by, "at": row.at}
             for row in rows.values()
         ]
+        data = json.dumps({"revoked": listed}).encode("ascii")
+        if len(data) > _MAX_BYTES:
+            raise TooMany(
+                f"the list would have {len(data)} bytes, and {_MAX_BYTES} are the most that a "
+                "start reads; revoke by the trust document instead (jitgen trust revoke, and its "
+                "--before for all that is old)"
+            )
         draft = self._path.with_suffix(".new")
-        with draft.open("w", encoding="ascii") as stream:
-            json.dump({"revoked": listed}, stream)
+        with draft.open("wb") as stream:
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         draft.replace(self._path)

@@ -16,13 +16,17 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from jitgen.errors import JitgenError, ResourceError, SettingError
-from jitgen.server.door import routes
+from jitgen.server.accept import Acceptor, bound
+from jitgen.server.descriptors import raise_limit
+from jitgen.server.door import Entrance
 from jitgen.server.lines import Bounded, end_late
+from jitgen.server.places import Place
 from jitgen.server.service import Service
-from jitgen.server.settings import Listen, ServiceSettings
+from jitgen.server.settings import ServiceSettings
 
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
+_NOT_STARTED = 3  # uvicorn's exit code
 _LATE_TICKS = 20  # tenths of a second between looks at requests that do not end
 
 
@@ -38,14 +42,14 @@ class App:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.failure: JitgenError | None = None
-        self._router = routes(service)
+        self._entrance = Entrance(service)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or the service's life."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         else:
-            await self._router(scope, receive, send)
+            await self._entrance(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -87,13 +91,27 @@ class Server(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    async def startup(self, sockets: Any = None) -> None:
-        """Listen, and say where."""
-        await super().startup(sockets)
-        if self.started and self.servers:
-            self.port = self.servers[0].sockets[0].getsockname()[1]
-            host = self.config.host
-            self._service.log.event("listening", host=host, port=self.port)
+    async def startup(self, sockets: Any = None) -> None:  # noqa: ARG002 - it makes its own
+        """Start the service, listen, and say where."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            raise SystemExit(_NOT_STARTED)
+        config = self.config
+        try:
+            listeners = await bound(config.host, config.port, _BACKLOG)
+        except OSError as error:
+            await self.lifespan.shutdown()
+            raise _no_listener(config, error) from error
+        acceptor = Acceptor(listeners, self._line, config.ssl, self._service.places)
+        self.servers = [acceptor]  # type: ignore[list-item]  # as far as uvicorn asks
+        self.started = True
+        self.port = listeners[0].getsockname()[1]
+        self._service.log.event("listening", host=config.host, port=self.port)
+
+    def _line(self, place: Place) -> Bounded:
+        line = Bounded(self.config, self.server_state, self.lifespan.state)
+        line.place = place
+        return line
 
     async def on_tick(self, counter: int) -> bool:
         """Look after the connections now and then; returns whether to end."""
@@ -125,7 +143,6 @@ def server_of(settings: ServiceSettings, service: Service) -> tuple[Server, App]
         server_header=False,
         date_header=False,
         backlog=_BACKLOG,
-        limit_concurrency=limits.connections,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=round(limits.grace_s) or 1,
         ssl_certfile=listen.certificate,
@@ -145,6 +162,7 @@ def run(settings: ServiceSettings) -> None:
         ResourceError: It cannot listen where it is told to.
         JitgenError: It cannot start.
     """
+    raise_limit(settings.limits.connections)
     service = Service(settings)
     server, app = server_of(settings, service)
     try:
@@ -155,19 +173,16 @@ def run(settings: ServiceSettings) -> None:
         ) from error
     try:
         server.run()
-    except SystemExit as end:  # uvicorn's, which says why in a log that nobody reads
-        refusal = end.__context__
-        if app.failure is None and isinstance(refusal, OSError):
-            raise _no_listener(settings.listen, refusal) from refusal
+    except SystemExit:  # uvicorn's, which says why in a log that nobody reads
         if app.failure is None:
             raise
     if app.failure is not None:
         raise app.failure
 
 
-def _no_listener(listen: Listen, refusal: OSError) -> ResourceError:
+def _no_listener(config: uvicorn.Config, refusal: OSError) -> ResourceError:
     if refusal.errno == errno.EADDRINUSE:
         why = "something listens there already; end it, or name another listen.port"
     else:
         why = f"{refusal.strerror or refusal}; see listen.host and listen.port"
-    return ResourceError(f"cannot listen at {listen.host}:{listen.port}: {why}")
+    return ResourceError(f"cannot listen at {config.host}:{config.port}: {why}")

@@ -13,25 +13,33 @@ from jitgen._version import __version__
 from jitgen.cache import Store
 from jitgen.cache.disk import cause
 from jitgen.errors import CacheError, JitgenError, SettingError
+from jitgen.server.built import Built
 from jitgen.server.confine import Confinement, probe
+from jitgen.server.descriptors import FEW_DESCRIPTORS, room
 from jitgen.server.failures import Failures
 from jitgen.server.gate import Gate
 from jitgen.server.jobs import JobState, Queue
 from jitgen.server.leases import Leases
 from jitgen.server.log import Log
 from jitgen.server.metrics import Metrics
+from jitgen.server.places import Places
 from jitgen.server.pools import Pool
 from jitgen.server.prewarms import Prewarms
+from jitgen.server.quotas import Quotas
 from jitgen.server.recent import Misses
 from jitgen.server.revocations import Revocations
 from jitgen.server.settings import ServiceSettings
 from jitgen.server.shared import bucket_of
 from jitgen.server.shelf import Shelf
-from jitgen.server.signatures import Signatures
+from jitgen.server.signatures import NO_TRUST, Signatures
 from jitgen.server.tokens import Tokens, read_tokens
+from jitgen.server.uploads import Unattested
+from jitgen.server.vouching import Vouching
 from jitgen.server.work import Worker
+from jitgen.signing.standing import State
 
 _TOUCH_S = 1800.0
+_LOOK_S = 2.0  # within which an entry that changed on the disk is served as it is there
 _UPLOADS = 8  # at a time: read, unpacked, and compiled again beside the queue
 _PROBE_S = 10.0  # a disk that was found writable is believed for so long
 
@@ -44,10 +52,15 @@ class Service:
         settings: What the operator decided.
         tokens: Who may do what.
         shelf: Its entries.
+        vouching: What it vouches for among them.
+        unattested: Entries that clients gave.
         pools: Its toolchains, by name.
         queue: Its jobs.
         prewarms: Its plans under way.
+        quotas: What each token has under way.
+        places: Who is connected.
         uploads: Places for what it is given.
+        revoking: Held while something is revoked.
         failures: What did not compile.
         misses: What was not there of late.
         signatures: The way to its signer.
@@ -71,8 +84,13 @@ class Service:
         _private_folder(settings.state)
         revocations = Revocations(settings.state, settings.signing.trust)
         store = Store(settings.store.root, "rw")
-        self.shelf = Shelf(store, settings.store, revocations)
         self.signatures = Signatures(settings.signing, self.log)
+        built = Built(settings.state, self.log)
+        self.vouching = Vouching(
+            settings.signing, revocations, built, self.signatures, store, self.log
+        )
+        self.shelf = Shelf(store, settings.store, revocations, self.vouching)
+        self.unattested = Unattested(settings.state, settings.uploads)
         confinement, self.unconfined = _confinement(settings)
         self.pools = {
             each.name: Pool(
@@ -84,7 +102,7 @@ class Service:
             for each in settings.toolchains
         }
         self.failures = Failures(store, settings.limits.failure_s)
-        bucket = bucket_of(settings.replicas.shared, revocations)
+        bucket = bucket_of(settings.replicas.shared, revocations, self.vouching.refusal)
         self.leases = Leases(settings.replicas, bucket, self.metrics, self.log)
         self.work = Worker(
             pools=self.pools,
@@ -99,10 +117,17 @@ class Service:
         slots = {name: pool.jobs for name, pool in self.pools.items()}
         self.queue = Queue(settings.limits, slots, self.work)
         self.prewarms = Prewarms(self)
+        self.quotas = Quotas(settings.limits)
+        most = room(settings.limits.connections)
+        self.places = Places(most, settings.limits.per_address, self.metrics)
+        if most < settings.limits.connections:
+            self.log.event("fewer connections", level="error", most=most, reason=FEW_DESCRIPTORS)
         self.uploads = asyncio.Semaphore(_UPLOADS)
+        self.revoking = asyncio.Lock()
         self._proven: tuple[float, str] = (0.0, "")
-        self._keeper: asyncio.Task[None] | None = None
-        self._renewal: asyncio.Task[None] | None = None
+        self._keepers: list[asyncio.Task[None]] = []
+        self._renewals: set[asyncio.Task[None]] = set()
+        self._told: tuple[str, str] | None = None
 
     async def start(self) -> None:
         """
@@ -116,7 +141,7 @@ class Service:
         await self.failures.load()
         for pool in self.pools.values():
             pool.start()
-        self._keeper = asyncio.create_task(self._keep(), name="keeper")
+        self._keepers = [asyncio.create_task(each()) for each in (self._keep, self._watch)]
         self.log.event(
             "started",
             version=__version__,
@@ -125,14 +150,14 @@ class Service:
             confined=not self.unconfined,
             unconfined=self.unconfined,
         )
+        self._tell_standing(is_asked=True)
 
     def reload(self) -> None:
         """
-        Read tokens, the trust document and the signing key again; where tokens or trust are wrong,
-        what was read before holds.
+        Read tokens, the trust document and the signing key again, and look every entry up anew;
+        where one of the three is wrong, what was read before holds.
         """
         access = self.settings.access
-        self._renewal = asyncio.create_task(self.signatures.renew())
         try:
             self.tokens = read_tokens(access.tokens, access.anonymous)
             self.log.event("tokens read", tokens=len(self.tokens))
@@ -140,11 +165,39 @@ class Service:
             self.log.event("tokens not read", level="error", reason=str(error))
         try:
             self.shelf.revocations.reload()
-            self.shelf.forget_all()
             trust = self.shelf.revocations.trust
             self.log.event("trust read", version=trust.trust.version if trust else None)
         except SettingError as error:
             self.log.event("trust not read", level="error", reason=str(error))
+        self.shelf.forget_all()
+        renewal = asyncio.create_task(self._renew(), name="renewal")
+        self._renewals.add(renewal)
+        renewal.add_done_callback(self._renewals.discard)
+
+    async def _renew(self) -> None:
+        await self.signatures.renew()
+        self.shelf.forget_all()  # what the key before had signed is judged anew
+        self._tell_standing(is_asked=True)
+        self.log.event("reloaded")
+
+    def _tell_standing(self, *, is_asked: bool = False) -> None:
+        """Say how the signing key stands where that has changed, or somebody wants to know."""
+        found = self.vouching.standing
+        told = (found.state, found.reason) if found is not None else None
+        if told == self._told and not is_asked:
+            return
+        if told != self._told:
+            self.shelf.forget_all()  # a key that counts at last signs again what was refused
+        self._told = told
+        if found is None:
+            if self.settings.signing.is_on and self.shelf.revocations.trust is None:
+                self.log.event("signing key", level="warning", reason=NO_TRUST)
+            return
+        level = "error" if found.is_refused else "warning" if found.reason else "info"
+        keyid = self.signatures.keyid
+        self.log.event(
+            "signing key", level=level, keyid=keyid, state=str(found.state), reason=found.reason
+        )
 
     async def unready(self) -> str:
         """Return why this service should be given no requests; empty where it should."""
@@ -152,6 +205,10 @@ class Service:
             return "it is shutting down"
         if reason := await self._unwritable():
             return f"the store cannot be written: {reason}"
+        if reason := self.signatures.trouble:
+            return reason
+        if (found := self.vouching.standing) is not None and found.is_refused:
+            return f"clients refuse what is signed here: {found.reason}"
         if not any(pool.is_ready for pool in self.pools.values()):
             return "no toolchain compiles: " + "; ".join(
                 f"{pool.name}: {pool.trouble}" for pool in self.pools.values()
@@ -160,25 +217,40 @@ class Service:
             return "the queue is full"
         return ""
 
+    def warnings(self) -> list[str]:
+        """Return what keeps nobody from sending requests here, and will one day."""
+        found = self.vouching.standing
+        return [found.reason] if found is not None and found.reason else []
+
     async def close(self) -> None:
         """Finish what is compiling, as long as the grace lasts, and end every process."""
         self.log.event("ending", jobs=len(self.queue))
         await self.prewarms.close()
         await self.queue.close(self.settings.limits.grace_s)
-        if self._keeper is not None:
-            self._keeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._keeper
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
         for pool in self.pools.values():
             await pool.close()
         await self.signatures.close()
         await asyncio.to_thread(self.shelf.store.index.close)
+        await asyncio.to_thread(self.unattested.close)
         self.log.event("ended")
 
     def count(self) -> None:
         """Bring the gauges up to date."""
         self.metrics.queued.set(self.queue.count(JobState.QUEUED))
         self.metrics.compiling.set(self.queue.count(JobState.COMPILING))
+        found = self.vouching.standing
+        for state in State:
+            is_so = found is not None and found.state is state
+            self.metrics.signing.labels(str(state)).set(is_so)
+        ends = found.ends if found is not None else None
+        self.metrics.signing_ends.set(0.0 if ends is None else ends.timestamp())
+        self.metrics.streams.set(self.quotas.num_streams)
+        idle = self.places.num_idle
+        self.metrics.connections.labels("idle").set(idle)
+        self.metrics.connections.labels("busy").set(len(self.places) - idle)
         self.metrics.hot_bytes.set(self.shelf.hot.size)
         for pool in self.pools.values():
             self.metrics.restarts.labels(pool.name).set(pool.restarts)
@@ -197,6 +269,19 @@ class Service:
             for key in self.shelf.hot.keys():  # noqa: SIM118 - it is no mapping
                 with suppress(JitgenError):
                     await asyncio.to_thread(self.shelf.store.read, key)
+
+    async def _watch(self) -> None:
+        """Let go of what has changed on the disk, and look whether all can be signed."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await self.signatures.revive()
+                self._tell_standing()
+                if changed := await self.shelf.look():
+                    self.log.event("changed on the disk", entries=changed)
+            except Exception as error:  # a mistake of ours: to look must not end
+                reason = f"{type(error).__name__}: {error}"
+                self.log.event("not looked after", level="error", reason=reason)
 
 
 def _trouble(store: Store) -> str:

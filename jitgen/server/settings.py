@@ -24,6 +24,7 @@ from jitgen.server.mistakes import (
     of,
     path,
     seconds,
+    short,
     size,
     text,
     whole,
@@ -80,7 +81,15 @@ class Limits:
     wait_s: float = of(seconds(0, 3600), 300.0, "the longest wait that a request may ask for")
     compile_s: float = of(seconds(1, 3600), 300.0, "how long one compile may take")
     failure_s: float = of(seconds(0, 52 * _WEEK_S), 86400.0, "how long a refusal is remembered")
-    connections: int = of(whole(1, 10**5), 2000, "connections at a time; beyond: 503")
+    requests: int = of(whole(1, 10**5), 1000, "requests of one token at a time; beyond: 429")
+    streams: int = of(whole(1, 10**5), 100, "event streams of one token at a time; beyond: 429")
+    stream_s: float = of(seconds(1, 86400), 3600.0, "how long an event stream may last")
+    connections: int = of(
+        whole(1, 10**5), 2000, "connections at a time; an idle one makes room, beyond: 503"
+    )
+    per_address: int = of(
+        whole(0, 10**5), 1000, "the same, of one address (a proxy or NAT is one); 0: no such bound"
+    )
     grace_s: float = of(seconds(0, 3600), 20.0, "how long a shutdown waits for what is under way")
 
 
@@ -88,7 +97,7 @@ class Limits:
 class Toolchain:
     """One virtual environment to compile in."""
 
-    name: str = of(text, "default", "what the log, metrics and pages call it")
+    name: str = of(short, "default", "what the log, metrics and pages call it")
     python: Path | None = of(path, None, "its interpreter; the service's own where left out")
     jobs: int = of(whole(0, 1024), 0, "compile processes at a time; 0: by cores and memory")
     confine: str = of(
@@ -104,7 +113,7 @@ class Signing:
 
     key: Path | None = of(path, None, "file of the signing key: the signer is started with it")
     socket: Path | None = of(path, None, "socket of a signer that runs as another user")
-    builder: str = of(text, "jitgen-service", "name of this service in what it signs")
+    builder: str = of(short, "jitgen-service", "name of this service in what it signs")
     gate: str = of(
         choice("off", "emulator"),
         "off",
@@ -126,8 +135,9 @@ class Uploads:
     accept: str = of(
         choice("off", "unattested", "rebuild"),
         "off",
-        "off, unattested (kept unsigned) or rebuild (signed where a rebuild is equal)",
+        "off, unattested (kept apart and unsigned) or rebuild (compiled here, and that is signed)",
     )
+    limit: int = of(size, 2**30, "size above which the least recently used uploads go; 0: none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +145,7 @@ class Replicas:
     """What several services share."""
 
     shared: str = of(text, "", "URL of a bucket or folder for entries and leases, file:///... say")
-    name: str = of(text, "", "this one's name among them; host and process where left out")
+    name: str = of(short, "", "this one's name among them; host and process where left out")
     lease_s: float = of(seconds(1, 3600), 60.0, "a lease ends so long after its last renewal")
 
 

@@ -37,13 +37,17 @@ class Shared:
     Args:
         url: Where it is.
         revocations: Whose trust document says which entries are accepted.
+        refusal: Says so in its place.
     """
 
-    def __init__(self, url: str, revocations: Revocations) -> None:
+    def __init__(
+        self, url: str, revocations: Revocations, refusal: layout.Judge | None = None
+    ) -> None:
         self._patient = Objects(url, is_patient=True)
         # Somebody waits for all but what is put there at the end. A folder may have to be made.
         self._objects = self._patient if url.startswith("file:") else Objects(url)
         self._revocations = revocations
+        self._refusal = refusal
 
     def create(self, name: str, data: bytes) -> bool:
         """Write an object unless there is one; returns whether there was none."""
@@ -80,11 +84,15 @@ class Shared:
             raise ValueError(f"the entry may not travel: {error}") from error
 
     def _judge(self, record: bytes, signatures: bytes) -> str:
+        if self._refusal is not None:
+            return self._refusal(record, signatures)
         trust = self._revocations.trust
         return "" if trust is None else judge(record, signatures, trust.trust).reason
 
 
-def bucket_of(url: str, revocations: Revocations) -> Shared | None:
+def bucket_of(
+    url: str, revocations: Revocations, refusal: layout.Judge | None = None
+) -> Shared | None:
     """Return the store at `url`; None for no URL, and SettingError for a wrong one."""
     check_url(url)
-    return Shared(url, revocations) if url else None
+    return Shared(url, revocations, refusal) if url else None

@@ -3,27 +3,32 @@
 The entries of a service: on the disk, packed in memory, and what is revoked among them.
 
 What leaves here was read and checked digest by digest when it was packed, and is served from memory
-from then on: to serve an entry of 113 KB from there takes less time than to open a file.
+from then on: to serve an entry of 113 KB from there takes less time than to open a file. What a
+client gave does not lie here (`jitgen.server.uploads`), and what this service does not vouch for
+(`jitgen.server.vouching`) does not leave.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jitgen.cache import Entry, Meta, Store
+from jitgen.cache.store import Stamp
 from jitgen.remote import wire
 from jitgen.server.hot import Body, Hot
 from jitgen.server.revocations import Revocation, Revocations
 from jitgen.server.settings import Storage
+from jitgen.server.vouching import Vouching, Word
 from jitgen.settings import settings as library
 
 ZSTD, IDENTITY = "zstd", "identity"
 
 _KNOWN = 100_000
-"""Keys of which it is remembered that the disk has them: 100 bytes each."""
+"""Keys of which it is remembered that the disk has them: 200 bytes each."""
 
 
 class Revoked(Exception):
@@ -60,6 +65,22 @@ def packed(entry: Entry) -> Packed:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """
+    An entry as it was found.
+
+    Attributes:
+        entry: It.
+        stamp: What the disk said of it before it was read; None where it is not there.
+        is_ousted: Whether another one was in its place, for which this service does not vouch.
+    """
+
+    entry: Entry
+    stamp: Stamp | None = None
+    is_ousted: bool = False
+
+
 class Shelf:
     """
     Entries by key. Only the event loop may use it; the disk is read on other threads.
@@ -68,14 +89,22 @@ class Shelf:
         store: Where they lie.
         hot: Those in memory.
         revocations: What is not handed out.
+        vouching: What this service vouches for; None where it hands out all that lies there.
     """
 
-    def __init__(self, store: Store, settings: Storage, revocations: Revocations) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Storage,
+        revocations: Revocations,
+        vouching: Vouching | None = None,
+    ) -> None:
         self.store = store
         self.hot = Hot(settings.memory)
         self._inside = library.parsed({"cache_size": settings.limit})
         self.revocations = revocations
-        self._known: dict[str, None] = {}
+        self.vouching = vouching
+        self._known: OrderedDict[str, Stamp] = OrderedDict()
         self._age = 0
 
     def at_hand(self, key: str, encoding: str) -> Body | None:
@@ -85,18 +114,43 @@ class Shelf:
         return self.hot.get(key, encoding)
 
     async def body(self, key: str, encoding: str) -> Body | None:
-        """Return the body of `key`, from memory or the disk; None where there is none."""
+        """
+        Return the body of `key`, from memory or the disk; None where there is none.
+
+        Raises:
+            Revoked: It is revoked.
+            SigningError, ResourceError: It must be signed again, and the signer does not.
+        """
         found = self.at_hand(key, encoding)
         if found is not None:
             return found
         other = self.hot.get(key, IDENTITY if encoding == ZSTD else ZSTD)
         if other is not None:  # maybe all that there is: the disk may be full
             return await self._recoded(key, other, encoding)
-        entry = await asyncio.to_thread(self.store.read, key)
-        if entry is None or entry.meta.is_edited:  # what a person has edited is for this host alone
+        entry = await self.found(key)
+        return None if entry is None else await self.take(entry, encoding)
+
+    async def found(self, key: str) -> Found | None:
+        """Return what the root has of `key`, if this service vouches for it; raises as `body`."""
+        found, word = await asyncio.to_thread(self._read, key)
+        if found is None or word is Word.NONE:
             self._known.pop(key, None)
             return None
-        return await self.take(entry, encoding)
+        if word is Word.OWN and self.vouching is not None:
+            entry = await self.vouching.signed(found.entry)
+            if entry is not found.entry:  # its signatures are others on the disk by now
+                found = Found(entry=entry, stamp=await asyncio.to_thread(self.store.stamp, key))
+        return found
+
+    def _read(self, key: str) -> tuple[Found | None, Word]:
+        """Return what the root has of `key`, and what this service says of it; raises Revoked."""
+        stamp = self.store.stamp(key)
+        entry = self.store.read(key)
+        if entry is None or entry.meta.is_edited:  # that is for this host alone
+            return None, Word.NONE
+        self.check(entry.meta.encode(), entry.meta)
+        word = Word.COUNTS if self.vouching is None else self.vouching.word(entry)
+        return Found(entry=entry, stamp=stamp), word
 
     def check(self, record: bytes, meta: Meta) -> None:
         """Raise Revoked where the entry with this record is."""
@@ -107,16 +161,22 @@ class Shelf:
         if row is not None:
             raise Revoked(row)
 
-    async def take(self, entry: Entry, encoding: str) -> Body:
-        """Return the body of `entry`, and keep it in memory; raises Revoked."""
+    async def packed(self, entry: Entry, encoding: str) -> Body:
+        """Return the body of an entry that is not kept in memory; raises Revoked."""
+        self.check(entry.meta.encode(), entry.meta)
         made = await asyncio.to_thread(packed, entry)
-        return await self.keep(made, encoding)
+        data = made.tar
+        if encoding == ZSTD:
+            data = await asyncio.to_thread(wire.compress, data)
+        return Body(data=data, etag=made.etag, headers=_headers(made.etag, encoding, len(data)))
 
-    async def keep(self, made: Packed, encoding: str) -> Body:
-        """Return the body of what was packed, and keep it in memory; raises Revoked."""
+    async def take(self, found: Found, encoding: str) -> Body:
+        """Return the body of an entry, and keep it in memory; raises Revoked."""
+        made = await asyncio.to_thread(packed, found.entry)
         self._check(made.etag.strip('"'), made.meta)
-        self.remember(made.meta.key)
-        plain = Body(data=made.tar, etag=made.etag, headers=())
+        if found.stamp is not None:
+            self._remember(found.entry.key, found.stamp)
+        plain = Body(data=made.tar, etag=made.etag, headers=(), stamp=found.stamp)
         return await self._recoded(made.meta.key, plain, encoding, is_plain=True)
 
     async def _recoded(
@@ -129,42 +189,88 @@ class Shelf:
         elif not is_plain:
             data = await asyncio.to_thread(wire.decompress, data)
         headers = _headers(body.etag, encoding, len(data))
-        made = Body(data=data, etag=body.etag, headers=headers)
+        made = Body(data=data, etag=body.etag, headers=headers, stamp=body.stamp)
         if age == self._age:  # else it may have been revoked meanwhile
             self.hot.put(key, encoding, made)
         return made
 
     async def publish(
         self, meta: Meta, files: Mapping[str, bytes], signatures: bytes = b""
-    ) -> Entry:
-        """Put an entry into the store; `Entry.why_private` says why it is not there, if so."""
+    ) -> Found:
+        """
+        Put an entry into the root, in the place of one that this service does not vouch for;
+        returns what is there then. `Entry.why_private` says why it is not, if so.
+        """
         return await asyncio.to_thread(self._publish, meta, files, signatures)
 
-    def _publish(self, meta: Meta, files: Mapping[str, bytes], signatures: bytes) -> Entry:
-        with library.inside(self._inside):  # publishing prunes what is above the limit
-            return self.store.publish(meta, files, signatures)
+    def _publish(self, meta: Meta, files: Mapping[str, bytes], signatures: bytes) -> Found:
+        for is_last in (False, True):
+            with library.inside(self._inside):  # publishing prunes what is above the limit
+                mine = self.store.publish(meta, files, signatures)
+            if mine.why_private:
+                break
+            # Another service on the same disk may have been faster: then theirs is the entry.
+            stamp, there = self.store.stamp(mine.key), self.store.read(mine.key)
+            if there is None or there.meta == mine.meta:
+                entry = mine if there is None else there
+                return Found(entry=entry, stamp=stamp, is_ousted=is_last)
+            if self.vouching is None or self.vouching.word(there) is not Word.NONE:
+                return Found(entry=there, stamp=stamp)
+            if is_last:
+                break
+            self.store.quarantine(there, "the compile service does not vouch for it")
+        return Found(entry=replace(mine, why_private=mine.why_private or "another is in its place"))
 
     async def missing(self, keys: list[str]) -> list[str]:
-        """Return those of `keys` that there is no entry for, or a revoked one."""
-        unknown = [key for key in keys if key not in self._known]
-        found = await asyncio.to_thread(self._on_disk, unknown) if unknown else ()
-        for key in found:
-            self.remember(key)
-        absent = set(unknown) - set(found)
-        return [k for k in keys if k in absent or self.revocations.of_key(k) is not None]
+        """Return those of `keys` that this service would have to compile, and revoked ones."""
+        known = {key: self._known[key] for key in keys if key in self._known}
+        there = await asyncio.to_thread(self._there, keys, known)
+        for key, stamp in there.items():
+            self._remember(key, stamp)
+        kept = {*there, *self.hot.keys()}
+        return [k for k in keys if k not in kept or self.revocations.of_key(k) is not None]
 
-    def _on_disk(self, keys: list[str]) -> list[str]:
-        found = ((key, self.store.read(key)) for key in keys)
-        return [key for key, entry in found if entry is not None and not entry.meta.is_edited]
+    def _there(self, keys: list[str], known: Mapping[str, Stamp]) -> dict[str, Stamp]:
+        found = {}
+        for key in keys:
+            stamp = self.store.stamp(key)
+            if stamp is None:
+                continue
+            if known.get(key) != stamp:
+                try:
+                    entry, word = self._read(key)
+                except Revoked:
+                    continue
+                if entry is None or entry.stamp is None or word is Word.NONE:
+                    continue
+                stamp = entry.stamp
+            found[key] = stamp
+        return found
 
-    def remember(self, key: str) -> None:
-        """Note that there is an entry `key`."""
-        self._known[key] = None
+    def _remember(self, key: str, stamp: Stamp) -> None:
+        """Note that there is an entry `key` that this service vouches for."""
+        self._known[key] = stamp
+        self._known.move_to_end(key)
         if len(self._known) > _KNOWN:
-            del self._known[next(iter(self._known))]
+            self._known.popitem(last=False)
+
+    async def note_own(self, record: bytes) -> None:
+        """Note that this service built the entry whose ``meta.json`` is `record`."""
+        if self.vouching is not None:
+            await asyncio.to_thread(self.vouching.built.add, record)
+
+    async def look(self) -> int:
+        """Let go of what is in memory and has changed on the disk; returns how much that was."""
+        changed = await asyncio.to_thread(self._changed, self.hot.stamps())
+        for key, stamp in changed:  # what was read since has another one
+            self.hot.forget_old(key, stamp)
+        return len(changed)
+
+    def _changed(self, stamps: set[tuple[str, Stamp]]) -> list[tuple[str, Stamp]]:
+        return [(key, stamp) for key, stamp in stamps if self.store.stamp(key) != stamp]
 
     def forget_all(self) -> None:
-        """Look everything up again: what is revoked has changed, or the disk."""
+        """Look everything up again: what is revoked or trusted has changed, or the disk."""
         self._age += 1
         self.hot.clear()
         self._known.clear()

@@ -7,8 +7,10 @@ import asyncio
 import json
 import socket
 import subprocess
+import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from jitgen.compile import children
 from jitgen.errors import ResourceError, SigningError
@@ -17,8 +19,15 @@ from jitgen.server.settings import Signing
 from jitgen.signing import dsse
 from jitgen.signing.statement import Statement
 
+NO_TRUST = (
+    "there is no trust document, so that nobody here can tell whether clients accept what is signed"
+)
+
 _ANSWER_S = 10.0
+_REST_S = 10.0  # between two tries to find a signer that has gone
 _LINE = 2**20
+
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Signatures:
@@ -27,15 +36,18 @@ class Signatures:
 
     Attributes:
         keyid: Name of the key that it signs with; empty until it said so.
+        trouble: Why nothing is signed now; empty where all is well.
     """
 
     def __init__(self, settings: Signing, log: Log) -> None:
         self.keyid = ""
+        self.trouble = ""
+        self._tried = 0.0
         self._settings = settings
         self._log = log
         self._guard = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._streams: _Streams | None = None
 
     async def of(self, record: bytes) -> bytes:
         """
@@ -57,7 +69,7 @@ class Signatures:
                 except (OSError, EOFError, ValueError, TimeoutError) as error:
                     await self._drop()
                     if is_last:
-                        raise ResourceError(f"the signer does not answer: {error}") from error
+                        raise self._silent(error) from error
                 except asyncio.CancelledError:  # its answer would be taken for the next one's
                     await self._drop()
                     raise
@@ -73,12 +85,31 @@ class Signatures:
         """
         if self._settings.is_on:
             async with self._guard:
-                try:
-                    async with asyncio.timeout(_ANSWER_S):
-                        await self._connected()
-                except (OSError, EOFError, ValueError, TimeoutError) as error:
-                    await self._drop()
-                    raise ResourceError(f"the signer does not answer: {error}") from error
+                await self._begin()
+
+    async def revive(self) -> None:
+        """Start or find a signer that has gone, now and then; what is wrong is in `trouble`."""
+        is_gone = self._settings.is_on and not self._is_connected and not self._guard.locked()
+        if is_gone and time.monotonic() - self._tried > _REST_S:
+            self._tried = time.monotonic()
+            with suppress(SigningError, ResourceError):
+                await self.start()
+
+    @property
+    def _is_connected(self) -> bool:
+        return self._streams is not None and not self._streams[0].at_eof()
+
+    async def _begin(self) -> None:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await self._connected()
+        except (OSError, EOFError, ValueError, TimeoutError) as error:
+            await self._drop()
+            raise self._silent(error) from error
+
+    def _silent(self, error: Exception) -> ResourceError:
+        self.trouble = f"the signer does not answer: {error or type(error).__name__}"
+        return ResourceError(self.trouble)
 
     async def _asked(self, line: bytes) -> bytes:
         reader, writer = await self._connected()
@@ -95,8 +126,8 @@ class Signatures:
             raise EOFError("it signed something else than it was asked to")
         return dsse.encode([envelope])
 
-    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._streams is not None and not self._streams[0].at_eof():
+    async def _connected(self) -> _Streams:
+        if self._streams is not None and self._is_connected:
             return self._streams
         await self._drop()
         if self._settings.socket is not None:
@@ -105,17 +136,17 @@ class Signatures:
             )
         else:
             self._streams = await self._started()
-        hello = json.loads(await _line(self._streams[0]))
-        if not isinstance(hello, dict) or not {"error", "keyid"} & hello.keys():
-            raise EOFError("it says something that no signer says")
-        if "error" in hello:
+        try:
+            self.keyid = _keyid_of(await _line(self._streams[0]))
+        except SigningError as error:
             await self._drop()
-            raise SigningError(hello["error"])
-        self.keyid = str(hello["keyid"])
+            self.trouble = f"nothing can be signed: {error}"
+            raise
+        self.trouble = ""
         self._log.event("signer ready", keyid=self.keyid)
         return self._streams
 
-    async def _started(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _started(self) -> _Streams:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -131,27 +162,71 @@ class Signatures:
         return await asyncio.open_connection(sock=ours, limit=_LINE)
 
     async def _drop(self) -> None:
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await asyncio.to_thread(self._process.wait)
-            self._process = None
+        process, streams = self._process, self._streams
+        self._process = self._streams = None
+        await _ended(process, streams)
 
     async def renew(self) -> None:
-        """Start anew, with the key that is in the file now; one that cannot be used is told."""
-        await self.close()
-        try:
-            await self.start()
-        except (SigningError, ResourceError) as error:
-            self._log.event("signer not started", level="error", reason=str(error))
+        """
+        Go on with the key that is in the file now. One that cannot be used is told, and the one
+        before goes on to sign.
+        """
+        if not self._settings.is_on:
+            return
+        async with self._guard:
+            before = self._process, self._streams
+            self._process = self._streams = None
+            try:
+                await self._begin()
+            except (SigningError, ResourceError) as error:
+                self._log.event("signer not started", level="error", reason=str(error))
+                self._process, self._streams = before
+                self.trouble = "" if self._is_connected else self.trouble
+            else:
+                await _ended(*before)
 
     async def close(self) -> None:
         """End a signer of the service's own."""
         async with self._guard:
             await self._drop()
+
+
+def greeting(path: Path) -> str:
+    """
+    Return the name of the key with which the signer behind the socket `path` signs.
+
+    Raises:
+        SigningError: Its key cannot be used.
+        ResourceError: There is no signer.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(_ANSWER_S)
+            client.connect(str(path))
+            with client.makefile("rb") as lines:
+                return _keyid_of(lines.readline(_LINE))
+    except (OSError, EOFError, ValueError) as error:
+        raise ResourceError(f"the signer does not answer: {error}") from error
+
+
+def _keyid_of(line: bytes) -> str:
+    """Return the key's name from the first line of a signer; raises SigningError and others."""
+    hello = json.loads(line)
+    if not isinstance(hello, dict) or not {"error", "keyid"} & hello.keys():
+        raise EOFError("it says something that no signer says")
+    if "error" in hello:
+        raise SigningError(str(hello["error"]))
+    return str(hello["keyid"])
+
+
+async def _ended(process: subprocess.Popen[bytes] | None, streams: _Streams | None) -> None:
+    """End a signer that is not used any more."""
+    if streams is not None:
+        streams[1].close()
+    if process is not None:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await asyncio.to_thread(process.wait)
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
@@ -12,7 +13,8 @@ from jitgen._version import __version__
 from jitgen.documents import BadDocument, parse_json
 from jitgen.server.call import MAX_BODY, Call, Json, Refused
 from jitgen.server.metrics import CONTENT_TYPE
-from jitgen.server.revocations import parse_revocations
+from jitgen.server.revocations import TooMany, parse_revocations
+from jitgen.signing import times
 
 if TYPE_CHECKING:
     from jitgen.server.service import Service
@@ -26,7 +28,9 @@ async def livez(service: Service, call: Call) -> Response:  # noqa: ARG001
 async def readyz(service: Service, call: Call) -> Response:  # noqa: ARG001
     """Answer whether requests should come here."""
     reason = await service.unready()
-    document = {"ready": not reason} | ({"reason": reason} if reason else {})
+    document: dict[str, Any] = {"ready": not reason} | ({"reason": reason} if reason else {})
+    if not reason and (warnings := service.warnings()):
+        document["warnings"] = warnings
     return Json(document, status_code=503 if reason else 200)
 
 
@@ -37,6 +41,7 @@ async def info(service: Service, call: Call) -> Response:  # noqa: ARG001
         {
             "jitgen": __version__,
             "uptime_s": round(time.time() - service.started, 1),
+            "unready": await service.unready(),
             "toolchains": {
                 name: {
                     "ready": pool.is_ready,
@@ -57,6 +62,7 @@ async def info(service: Service, call: Call) -> Response:  # noqa: ARG001
             },
             "signing": {
                 "keyid": service.signatures.keyid,
+                "standing": _standing(service),
                 "gate": service.settings.signing.gate,
                 "uploads": service.settings.uploads.accept,
             },
@@ -67,6 +73,15 @@ async def info(service: Service, call: Call) -> Response:  # noqa: ARG001
             },
         }
     )
+
+
+def _standing(service: Service) -> dict[str, Any] | None:
+    """Return how the signing key stands; None where nobody can say."""
+    found = service.vouching.standing
+    if found is None:
+        return None
+    ends = None if found.ends is None else times.text_of(found.ends)
+    return {"state": str(found.state), "reason": found.reason, "ends": ends}
 
 
 async def metrics(service: Service, call: Call) -> Response:  # noqa: ARG001
@@ -100,7 +115,11 @@ async def revoke(service: Service, call: Call) -> Response:
     except (BadDocument, ValueError, RecursionError) as error:
         raise Refused(400, "E_FIELDS", f"the body is {error}") from None
     try:
-        number = service.shelf.revocations.add(digests, call.token.name)
+        async with service.revoking:
+            add = service.shelf.revocations.add
+            number = await asyncio.to_thread(add, digests, call.token.name)
+    except TooMany as error:
+        raise Refused(507, "E_FULL", str(error)) from error
     except OSError as error:
         raise Refused(507, "E_DISK", f"it cannot be written down: {error.strerror}") from error
     service.shelf.forget_all()

@@ -29,7 +29,7 @@ from typing import Any
 from jitgen.cache.entry import is_key
 from jitgen.documents import BadDocument, parse_toml, read_bounded
 from jitgen.errors import SettingError
-from jitgen.server.mistakes import Mistakes, choices, of, text
+from jitgen.server.mistakes import Mistakes, choices, of, short
 from jitgen.server.settings import SCOPES
 from jitgen.text import shown
 
@@ -69,7 +69,7 @@ class Token:
         not_after: When it ends, in seconds since 1970; None: never.
     """
 
-    name: str = of(text, None, "whose it is")
+    name: str = of(short, None, "whose it is")
     sha256: str = of(_digest, "", "digest of its text")
     scopes: tuple[str, ...] = of(choices(*SCOPES), (), "what it is good for")
     not_after: float | None = of(_moment, None, "the day on which it ends")

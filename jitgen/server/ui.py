@@ -46,7 +46,7 @@ _HEADERS = {
 _FOLDER = Path(__file__).resolve().parent / "pages"
 _MOST = 200  # rows of a table
 _HOUR_S = 3600.0
-_SOURCES = ("memory", "disk", "shared", "missing")
+_SOURCES = ("memory", "disk", "shared", "unattested", "missing")
 
 
 async def overview(service: Service, call: Call) -> Response:  # noqa: ARG001
@@ -62,6 +62,7 @@ async def overview(service: Service, call: Call) -> Response:  # noqa: ARG001
         misses=service.misses.since(_HOUR_S)[:_MOST],
         pools=service.pools.values(),
         unready=await service.unready(),
+        warnings=service.warnings(),
         hot=service.shelf.hot,
     )
 
@@ -104,6 +105,7 @@ async def revocations(service: Service, call: Call) -> Response:  # noqa: ARG001
         rows=rows[:_MOST],
         trust=None if trust is None else trust.trust,
         keyid=service.signatures.keyid,
+        standing=service.vouching.standing,
     )
 
 

@@ -9,7 +9,6 @@ right. Only then is it signed.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from jitgen.errors import ResourceError, SigningError
 from jitgen.remote import wire
 from jitgen.server import task
 from jitgen.server.jobs import Job, JobFailed, Order
-from jitgen.server.shelf import ZSTD, Revoked
+from jitgen.server.shelf import ZSTD, Found, Revoked
 
 if TYPE_CHECKING:
     from jitgen.server.failures import Failures
@@ -38,6 +37,9 @@ _CODES = {
     task.SHORT: "E_RESOURCE",
     task.DOUBTFUL: "E_TOOLCHAIN",
 }
+
+
+_OUSTED = "another build was in its place, with no signature that counts"
 
 
 class Worker:
@@ -72,13 +74,12 @@ class Worker:
         try:
             self._shelf.at_hand(order.key, ZSTD)  # what is revoked is not compiled again
             async with self._leases.held(order.key) as theirs:
-                entry = theirs or await asyncio.to_thread(self._shelf.store.read, order.key)
-                if entry is None:
-                    entry = await self._made(job)
+                found = await self._there(order.key, theirs)
+                outcome = "found"
+                if found is None:
+                    found = await self._made(job)
                     outcome = "compiled"
-                else:
-                    outcome = "found"
-            await self._shelf.take(entry, ZSTD)
+            await self._shelf.take(found, ZSTD)
         except JobFailed as failure:
             outcome = failure.code
             if failure.is_certain:
@@ -102,6 +103,12 @@ class Worker:
                 trace=order.trace,
             )
 
+    async def _there(self, key: str, theirs: Entry | None) -> Found | None:
+        """Return what need not be compiled: what another service made, or what is in the root."""
+        if theirs is None:
+            return await self._shelf.found(key)
+        return await self._shelf.publish(theirs.meta, theirs.files, theirs.signatures)
+
     async def built(self, order: Order) -> Entry:
         """Return what `order` compiles to here, checked and neither signed nor kept."""
         answer = await self._pools[order.pool].compile(order.config, order.arch, order.trace)
@@ -114,7 +121,7 @@ class Worker:
             raise JobFailed(_CODES[result["kind"]], str(result["error"]), is_certain=is_certain)
         return _checked(order, result)
 
-    async def _made(self, job: Job) -> Entry:
+    async def _made(self, job: Job) -> Found:
         order = job.order
         self._log.event(
             "compile",
@@ -127,29 +134,32 @@ class Worker:
         entry = await self.built(order)
         job.compile_s = entry.meta.compile_s
         self._metrics.compile_s.labels(order.arch).observe(entry.meta.compile_s)
-        if reason := await self._gate.refusal(entry, self._pools[order.pool].python):
-            raise JobFailed("E_GATE", f"it does not pass the gate: {reason}", is_certain=True)
-        return await self.kept(entry)
+        return await self.kept(entry, order)
 
-    async def kept(self, entry: Entry) -> Entry:
+    async def kept(self, entry: Entry, order: Order) -> Found:
         """
         Sign an entry that was built here, and keep it; returns the one to hand out.
 
         Raises:
             Revoked: It came out with bytes that are revoked: nobody is to be given them anew.
+            JobFailed: It does not pass the gate.
             SigningError, ResourceError: It cannot be signed.
         """
         record = entry.meta.encode()
         self._shelf.check(record, entry.meta)
+        if reason := await self._gate.refusal(entry, self._pools[order.pool].python):
+            raise JobFailed("E_GATE", f"it does not pass the gate: {reason}", is_certain=True)
         signatures = await self._signatures.of(record)
-        published = await self._shelf.publish(entry.meta, entry.files, signatures)
-        if published.why_private:
+        await self._shelf.note_own(record)
+        found = await self._shelf.publish(entry.meta, entry.files, signatures)
+        if found.entry.why_private:
             # Who waits for it is served from memory; the next start compiles it again.
-            self._log.event("not kept", level="error", key=entry.key, reason=published.why_private)
-            return published
-        # Another service on the same disk may have been faster: then theirs is the entry.
-        found = await asyncio.to_thread(self._shelf.store.read, entry.key) or published
-        await self._leases.share(found)
+            reason = found.entry.why_private
+            self._log.event("not kept", level="error", key=entry.key, reason=reason)
+            return found
+        if found.is_ousted:
+            self._log.event("set aside", level="error", key=entry.key, reason=_OUSTED)
+        await self._leases.share(found.entry)
         return found
 
 

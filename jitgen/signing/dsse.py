@@ -167,3 +167,30 @@ def merged(*files: bytes) -> bytes:
     if len(envelopes) > MAX_ENVELOPES:
         raise SigningError(f"{len(envelopes)} envelopes are more than the {MAX_ENVELOPES} allowed")
     return encode(envelopes)
+
+
+def renewed(old: bytes, new: bytes) -> bytes:
+    """
+    Return a ``signatures.json`` with the envelopes of `new`, and those of `old` beside them.
+
+    An envelope of `old` goes whose every key signed again in `new`; where there would be too many,
+    the oldest go. What is no ``signatures.json`` counts as none.
+
+    Raises:
+        SigningError: `new` is none.
+    """
+    made = decode(new)
+    again = {one.keyid for envelope in made for one in envelope.signatures}
+    try:
+        kept = [
+            envelope
+            for envelope in decode(old)
+            if not {one.keyid for one in envelope.signatures} <= again
+        ]
+    except SigningError:
+        kept = []
+    while len(kept) + len(made) > MAX_ENVELOPES or len(encode([*kept, *made])) > MAX_BYTES:
+        if not kept:
+            raise SigningError(f"{len(made)} envelopes are more than a signatures.json holds")
+        kept.pop(0)
+    return encode([*kept, *made])

@@ -8,6 +8,7 @@ by accident. Every change renews the document: it is valid for as long as is ask
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -45,6 +46,8 @@ def added(
     """
     Return the next version, in which `key` signs from now on, for `signs`.
 
+    One that is there already signs on: what it signed before goes on counting.
+
     Raises:
         SigningError: It is a root key, or was revoked.
     """
@@ -53,7 +56,13 @@ def added(
     if key.keyid in trust.revoked_keys:
         raise SigningError(f"key {key.keyid[:12]} was revoked; make another one")
     now = times.now().replace(microsecond=0)
-    mine = TrustedKey(public=key, not_before=now, not_after=now + signs, comment=comment)
+    before = trust.keys.get(key.keyid)
+    mine = TrustedKey(
+        public=key,
+        not_before=now if before is None else min(now, before.not_before),
+        not_after=now + signs,
+        comment=comment or ("" if before is None else before.comment),
+    )
     return _next(trust, valid, keys={**trust.keys, key.keyid: mine})
 
 
@@ -62,19 +71,34 @@ def rotated(
     key: PublicKey,
     *,
     comment: str = "",
+    replaces: Collection[str] = (),
     overlap: timedelta = OVERLAP,
     signs: timedelta = SIGNS,
     valid: timedelta = VALID,
 ) -> Trust:
     """
-    Return the next version, in which `key` signs from now on and all others only for `overlap`.
+    Return the next version, in which `key` signs from now on, and those that it takes the place of
+    only for `overlap`.
+
+    Args:
+        trust: The version before.
+        key: The new key.
+        comment: What it is, for people.
+        replaces: Keyids that it takes the place of; none: those of all others.
+        overlap: For how long these go on signing.
+        signs: For how long `key` signs.
+        valid: For how long the document holds.
 
     Raises:
-        SigningError: See `added`.
+        SigningError: See `added`; or one of `replaces` is not in the document.
     """
+    if strange := [keyid for keyid in replaces if keyid not in trust.keys]:
+        raise SigningError(f"key {strange[0][:12]} is not in the trust document")
     end = times.now().replace(microsecond=0) + overlap
     others = {
         keyid: replace(other, not_after=max(other.not_before, min(other.not_after, end)))
+        if not replaces or keyid in replaces
+        else other
         for keyid, other in trust.keys.items()
     }
     return added(replace(trust, keys=others), key, comment=comment, signs=signs, valid=valid)

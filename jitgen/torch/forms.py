@@ -18,6 +18,8 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.functional import pad
 
 from jitgen.errors import InputError
+from jitgen.ops.calling import is_traced
+from jitgen.ops.dispatcher import require_plain
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm_wgrad.call import grouped_gemm_wgrad
 from jitgen.torch.operands import WIDE, Call, widened
@@ -70,7 +72,16 @@ def product(
     try:
         return form.product(given, scales, out_dtype, call)
     except InputError as error:
+        _require_plain(given, scales)
         raise _renamed(error, form.names | {"out_dtype": name_of_out_dtype}) from None
+
+
+def _require_plain(given: Given, scales: Scales) -> None:
+    """Raise what is wrong with a tensor of the caller's, whose name is in the advice as well."""
+    named = given._asdict() | {"scale_a": scales.of_a, "scale_b": scales.of_b}
+    tensors = {name: each for name, each in named.items() if each is not None}
+    if not is_traced(tensors.values()):
+        require_plain(tensors)
 
 
 def _renamed(error: InputError, names: Mapping[str, str]) -> InputError:

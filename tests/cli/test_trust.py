@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,9 @@ import pytest
 from jitgen.bench.cache import fabricate
 from jitgen.cache import Store
 from jitgen.settings import settings
+from jitgen.signing import dsse
 from jitgen.signing.keys import PrivateKey
+from tests import toxic
 from tests.cli.conftest import Jitgen
 from tests.unit.remote_stand import forget
 
@@ -88,10 +94,104 @@ def test_keys_rotate_and_what_they_signed_counts(jitgen: Jitgen, place: Path) ->
     assert ends.pop(old) < min(ends.values())
 
 
+def test_rotating_says_what_ends_when(jitgen: Jitgen, place: Path) -> None:
+    """It ended every key, that of the other builder too, and said a number of keys."""
+    root = f"--root-key {place}/root.pem"
+    for name in ("farm", "new", "newer"):
+        jitgen(f"trust key {place}/{name}.pem")
+    jitgen(f"trust add {place}/farm.pem {root} --comment farm --signs 300")
+    ids = {n: PrivateKey.load(place / f"{n}.pem").keyid for n in ("ci", "farm", "new", "newer")}
+    before = untils(jitgen)
+
+    done = jitgen(f"trust rotate {place}/new.pem {root} --replaces {ids['ci'][:12]} --comment ci2")
+    after = untils(jitgen)
+    assert done.code == 0
+    assert f"key {ids['ci'][:12]} (ci) signs until {after[ids['ci']]}" in done.out
+    assert f"key {ids['new'][:12]} (ci2) signs until {after[ids['new']]}" in done.out
+    assert ids["farm"][:12] not in done.out
+    assert after[ids["ci"]] < before[ids["ci"]]
+    assert after[ids["farm"]] == before[ids["farm"]]
+
+    done = jitgen(f"trust rotate {place}/newer.pem {root} --overlap 1 --signs 10 --json")
+    last = untils(jitgen)
+    assert done.document["ends"] == {ids[n]: last[ids[n]] for n in ("ci", "farm", "new", "newer")}
+    assert last[ids["farm"]] < last[ids["newer"]] < after[ids["farm"]]
+
+
+def untils(jitgen: Jitgen) -> dict[str, str]:
+    """Return until when each key signs."""
+    shown = jitgen("trust show --json").document
+    return {key["keyid"]: key["not_after"] for key in shown["keys"]}
+
+
+def test_what_rotates_must_be_there(jitgen: Jitgen, place: Path) -> None:
+    root = f"--root-key {place}/root.pem"
+    ci = PrivateKey.load(place / "ci.pem").keyid[:12]
+    jitgen(f"trust key {place}/new.pem")
+    for words, says in (
+        (f"trust rotate {place}/new.pem {root} --replaces {'a' * 64}", f"it has {ci}"),
+        (f"trust rotate {place}/new.pem {root} --root --replaces {ci}", "not about roots"),
+    ):
+        done = jitgen(words)
+        assert (done.code, says in done.err) == (2, True), done
+
+
+def test_a_key_that_is_added_again_keeps_what_it_signed(
+    jitgen: Jitgen, place: Path, cache_root: Path
+) -> None:
+    """It signed from that moment on, and all that it had signed before was refused."""
+    fabricate(cache_root, 1)
+    assert jitgen(f"cache sign --key {place}/ci.pem").code == 0
+    time.sleep(1.1)
+    assert jitgen(f"trust add {place}/ci.pem --root-key {place}/root.pem").code == 0
+    forget()
+
+    assert jitgen("cache verify --signatures").code == 0
+    assert "ci" in jitgen("trust show").out
+
+
+def test_signing_counts_what_it_signed(jitgen: Jitgen, place: Path, cache_root: Path) -> None:
+    """It counted every entry, those too that it left as they were."""
+    fabricate(cache_root, 3)
+    sign, key = f"cache sign --key {place}/ci.pem", next(iter(Store.open().entries())).key
+    assert "1 entry signed\n" in jitgen(f"{sign} {key}").out
+    done = jitgen(sign)
+    assert "2 entries signed, 1 had a signature of this key\n" in done.out
+    assert not done.err
+    done = jitgen(f"{sign} --json")
+    assert (done.document["signed"], len(done.document["there"])) == ([], 3)
+
+    time.sleep(1.1)  # what is signed from now on counts
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    assert jitgen(f"trust revoke --before {now} --root-key {place}/root.pem").code == 0
+    forget()
+    done = jitgen(sign)
+    assert "3 of these are refused here; sign them anew with --again" in done.err
+    assert "3 entries signed\n" in jitgen(f"{sign} --again").out
+    assert jitgen("cache verify --signatures").code == 0
+    entry = Store.open().read(key)
+    assert entry is not None
+    assert len(dsse.decode(entry.signatures)) == 1
+
+
+def test_whoever_signs_hears_that_the_key_is_refused(
+    jitgen: Jitgen, place: Path, cache_root: Path
+) -> None:
+    """An entry was signed and pushed, and every client refused it."""
+    fabricate(cache_root, 1)
+    jitgen(f"trust key {place}/other.pem")
+    for words in (
+        f"cache sign --key {place}/other.pem",
+        f"cache push --to file://{place}/bucket --key {place}/other.pem",
+    ):
+        assert "is not in trust document 2; jitgen trust add puts it there" in jitgen(words).err
+
+
 def test_root_key_rotates_with_both_signatures(jitgen: Jitgen, place: Path) -> None:
     jitgen(f"trust key {place}/root2.pem")
     done = jitgen(f"trust rotate {place}/root2.pem --root --root-key {place}/root.pem")
     assert done.code == 0
+    assert "signs no document after this one" in done.out
 
     before = jitgen(f"trust revoke {'a' * 64} --root-key {place}/root.pem")
     assert before.code == 1
@@ -148,3 +248,38 @@ def test_expired_document_is_told(
 
     assert done.code == 1
     assert "it has expired" in done.out
+
+
+@pytest.mark.parametrize(
+    ("signing", "unready", "health", "says"),
+    [
+        ("ci", "", "ok", "signs with key"),
+        ("ci", "the queue is full", "warn", "is not ready: the queue is full"),
+        ("other", "", "fail", "is not in trust document 2"),
+        ("", "", "fail", "signs nothing, so that all that it has is refused here"),
+    ],
+)
+def test_the_doctor_compares_a_services_key_with_the_trust_here(
+    jitgen: Jitgen, place: Path, signing: str, unready: str, health: str, says: str
+) -> None:
+    """A service that answers was in order, though everything that it signs is refused here."""
+    if signing == "other":
+        jitgen(f"trust key {place}/other.pem")
+    keyid = PrivateKey.load(place / f"{signing}.pem").keyid if signing else ""
+    info = json.dumps({"signing": {"keyid": keyid}, "unready": unready}).encode()
+
+    async def said(request: toxic.Request, writer: asyncio.StreamWriter) -> None:
+        is_info = request.path == "/v1/info"
+        answer = toxic.answer(200, info, content_type="application/json") if is_info else MISSING
+        await answer(request, writer)
+
+    with toxic.toxic(said) as server, settings.scope(service=server.url):
+        done = jitgen("doctor --remote --json")
+    rows = [row for row in done.document["findings"] if row["name"] == "signing"]
+
+    assert rows[0]["health"] == health
+    assert says in rows[0]["value"]
+    assert done.code == (1 if health == "fail" else 0), done
+
+
+MISSING = toxic.answer(404, b"{}")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import jitgen
 from jitgen.cache import Store
@@ -28,6 +29,16 @@ def shared_cache(
     current.get().memo.clear()
     yield
     current.get().memo.clear()
+
+
+@pytest.fixture
+def spoilt_memory() -> Iterator[None]:
+    """Have torch fill memory that it hands out with NaN, so that what nobody wrote shows."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture(scope="session")

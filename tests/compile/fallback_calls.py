@@ -75,7 +75,7 @@ def later() -> set[str]:
 
 def serving() -> set[KernelConfig]:
     """The configs whose launches are remembered."""
-    return {launch.config for launch in current.get().memo.values()}
+    return {each.config for launches in current.get().memo.values() for each in launches}
 
 
 def worker(gate: Path) -> int:

@@ -27,6 +27,7 @@ REPLACED = {
     r"examples/06_verify_your_own_kernel\.py|tests/kernels/\*\.py": EXAMPLE,
     r"(edits|hopper)/my\.py": "my.py",
     r"/etc/jitgen/service\.toml": "config.toml",
+    r"/etc/jitgen/signing(-2)?\.pem": "signing.pem",
     r"verify FILE\.py": f"verify {EXAMPLE}",
     r"verify deepseek-v3": "verify small.toml",
     r"verify --rebuild deepseek-v3 --arch sm_90a": "verify --rebuild service.toml --arch cpu",

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody calls it
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import jitgen
 from jitgen.errors import InputError
@@ -205,6 +206,18 @@ def test_what_the_target_has_no_kernel_for_is_told_likewise(form: str) -> None:
     with device("sm_90a", num_sms=1), pytest.raises(InputError, match=words) as caught:
         grouped_mm(mat_a, mat_b, offs)
     assert not KERNELS_OWN.search(str(caught.value))
+
+
+@form
+@pytest.mark.parametrize("name", ["mat_a", "mat_b"])
+def test_a_forward_mode_derivative_is_refused_by_the_callers_names(form: str, name: str) -> None:
+    """The advice spoke of an argument of the kernel's call."""
+    mat_a, mat_b, offs = FORMS[form]
+    named = {"mat_a": mat_a.bfloat16(), "mat_b": mat_b.bfloat16()}
+    with forward_ad.dual_level():
+        named[name] = forward_ad.make_dual(named[name], torch.ones_like(named[name]))
+        with pytest.raises(InputError, match=rf"^{name}: .*unpack_dual\({name}\)"):
+            grouped_mm(**named, offs=offs)
 
 
 @form

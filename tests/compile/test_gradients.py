@@ -100,6 +100,28 @@ def test_right(layout: str, dtype: torch.dtype) -> None:
     assert not b.grad[1].any()  # type: ignore[index]  # a group without rows
 
 
+def test_float32_operands_as_documented() -> None:
+    """
+    The page said nothing of it: a product of float32 operands is bfloat16 by default, and so is its
+    gradient, so that a layer that was moved from torch lost bits. `out_dtype` keeps them.
+    """
+    a, b, groups = call("offs")
+    a.requires_grad_(), b.requires_grad_()
+    rows = owned(a, groups)
+    errors = []
+    for out_dtype in (None, torch.float32):
+        y = jitgen.grouped_gemm(a, b, **groups, out_dtype=out_dtype)
+        assert y.dtype is (out_dtype or torch.bfloat16)
+        dy = torch.rand(y.shape).masked_fill(~rows, 0.0)
+        da, db = torch.autograd.grad((y * dy).masked_fill(~rows, 0.0).sum(), (a, b))
+        assert da.dtype is db.dtype is torch.float32
+        wanted = expected(a, b, dy, groups)
+        errors.append((db - wanted[1]).norm() / wanted[1].norm())
+
+    assert errors[0] > 2.0**-12  # bfloat16 has 8 bits
+    assert errors[1] < 2.0**-20
+
+
 @pytest.mark.parametrize(
     ("layout", "dtype"),
     [
@@ -340,6 +362,8 @@ def test_a_call_without_gradients_stays_off_the_dispatcher(monkeypatch: pytest.M
 
     a, b, groups = call("offs", torch.bfloat16)
     jitgen.grouped_gemm(a, b, **groups)
+    with torch.no_grad():
+        jitgen.grouped_gemm(a.clone().requires_grad_(), b, **groups)
 
     def never(*_: Any) -> None:
         raise AssertionError("a warm call does not come here")

@@ -18,7 +18,6 @@ from jitgen.config.config import FLOAT_SCALES
 from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
-from jitgen.runtime import devices
 from jitgen.runtime.session import current
 from tests.arguments import MISTAKES, good
 from tests.problems import make
@@ -204,17 +203,6 @@ def test_warm_calls_validate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, out in zip(given, outs, strict=True):
         assert grouped_gemm(**arguments, out=out) is out
         assert grouped_gemm(**arguments).shape == out.shape
-
-
-def test_launches_are_for_one_device_where_there_are_several(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With one GPU the entry tells the devices apart; with two, the key does."""
-    given = good()
-    for has_several, expected in ((False, 1), (True, 2), (True, 2)):
-        monkeypatch.setattr(devices, "has_several_gpus", has_several)
-        grouped_gemm(**given)
-        assert len(current.get().memo) == expected
 
 
 @pytest.mark.parametrize("problems", [50, pytest.param(200, marks=pytest.mark.nightly)])

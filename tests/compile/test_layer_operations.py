@@ -22,6 +22,7 @@ PAGE = (Path(__file__).parents[2] / "docs/layer-operations.md").read_text(encodi
 LAYER, FORMATS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
+@pytest.mark.usefixtures("spoilt_memory")
 def test_the_snippets() -> None:
     """The layer is near to what float32 gives, and what comments state is so."""
     torch.manual_seed(0)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,85 +14,21 @@ from torch import Tensor
 
 import jitgen
 from jitgen.errors import InputError
-from jitgen.formats.e2m1 import unpack
 from jitgen.layer.checkpoints import FAMILIES
 from jitgen.layer.reference import TOLERANCE, relative_error
 from tests import needs
+from tests.checkpoint_cases import (
+    EXPERTS,
+    HIDDEN,
+    MAKERS,
+    TOP_K,
+    deepseek_v3,
+    gpt_oss,
+    mixtral,
+    normal,
+)
 
 pytestmark = [needs.compiler, pytest.mark.usefixtures("shared_cache")]
-
-HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 256, 128, 5, 2
-Matrices = tuple[list[Tensor], list[Tensor], list[Tensor]]
-"""Gates, ups and downs of every expert, float32, as the checkpoint has them."""
-
-
-def normal(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
-
-
-def by_expert(prefix: str, names: tuple[str, str, str]) -> tuple[dict[str, Tensor], Matrices]:
-    """Return bfloat16 tensors, one for each expert and matrix, and their numbers."""
-    gate, up, down = names
-    w = normal(EXPERTS, 3, INTERMEDIATE, HIDDEN).div(12).bfloat16()
-    tensors = {}
-    for e in range(EXPERTS):
-        tensors[f"{prefix}.experts.{e}.{gate}.weight"] = w[e, 0].clone()
-        tensors[f"{prefix}.experts.{e}.{up}.weight"] = w[e, 1].clone()
-        tensors[f"{prefix}.experts.{e}.{down}.weight"] = w[e, 2].T.contiguous()
-    numbers = w.float()
-    return tensors, (list(numbers[:, 0]), list(numbers[:, 1]), list(numbers[:, 2].mT))
-
-
-def mixtral() -> tuple[str, dict[str, Tensor], Matrices]:
-    prefix = "model.layers.7.block_sparse_moe"
-    return prefix, *by_expert(prefix, ("w1", "w3", "w2"))
-
-
-def qwen3_moe() -> tuple[str, dict[str, Tensor], Matrices]:
-    prefix = "model.layers.7.mlp"
-    return prefix, *by_expert(prefix, ("gate_proj", "up_proj", "down_proj"))
-
-
-def deepseek_v3() -> tuple[str, dict[str, Tensor], Matrices]:
-    prefix, plain, _ = qwen3_moe()
-    tensors: dict[str, Tensor] = {}
-    numbers: tuple[list[Tensor], ...] = ([], [], [])
-    for name, weight in plain.items():
-        q, scale = jitgen.quantize.per_block(weight)
-        tensors |= {name: q, f"{name}_scale_inv": scale}
-        place = ("gate_proj", "up_proj", "down_proj").index(name.split(".")[-2])
-        repeated = scale.repeat_interleave(128, 0).repeat_interleave(128, 1)
-        numbers[place].append(q.float() * repeated)
-    return prefix, tensors, numbers  # type: ignore[return-value]
-
-
-def gpt_oss() -> tuple[str, dict[str, Tensor], Matrices]:
-    prefix = "model.layers.7.mlp"
-    tensors: dict[str, Tensor] = {}
-    numbers = {}
-    for name, rows, columns in (
-        ("gate_up_proj", 2 * INTERMEDIATE, HIDDEN),
-        ("down_proj", HIDDEN, INTERMEDIATE),
-    ):
-        generator = torch.Generator().manual_seed(rows)
-        shape = (EXPERTS, rows, columns // 32, 16)
-        blocks = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-        scales = torch.randint(119, 123, shape[:-1], generator=generator, dtype=torch.uint8)
-        tensors[f"{prefix}.experts.{name}_blocks"] = blocks
-        tensors[f"{prefix}.experts.{name}_scales"] = scales
-        tensors[f"{prefix}.experts.{name}_bias"] = normal(EXPERTS, rows).bfloat16()
-        factor = torch.exp2(scales.float() - 127).repeat_interleave(32, -1)
-        numbers[name] = unpack(blocks.flatten(-2), torch.float32) * factor
-    up = numbers["gate_up_proj"]
-    return prefix, tensors, (list(up[:, 0::2]), list(up[:, 1::2]), list(numbers["down_proj"]))
-
-
-MAKERS: dict[str, Callable[[], tuple[str, dict[str, Tensor], Matrices]]] = {
-    "deepseek_v3": deepseek_v3,
-    "qwen3_moe": qwen3_moe,
-    "mixtral": mixtral,
-    "gpt_oss": gpt_oss,
-}
 
 
 def test_every_family_has_a_test() -> None:
@@ -182,13 +117,46 @@ def test_gpt_oss_in_bfloat16() -> None:
     plain[f"{prefix}.experts.gate_up_proj"] = up.mT.contiguous().bfloat16()
     plain[f"{prefix}.experts.down_proj"] = torch.stack(downs).mT.contiguous().bfloat16()
     layer = jitgen.MoELayer.from_checkpoint(plain, prefix, top_k=TOP_K)
-    flat = {**plain, f"{prefix}.experts.gate_up_proj": up[0].bfloat16()}
+    flat = {**plain, f"{prefix}.experts.gate_up_proj": up[:, 0].bfloat16()}
 
     assert layer.weights.activations == "none"
     assert layer.state_dict()["w13"].stride(1) == 1
     assert relative_error(layer(*given()), expected("gpt_oss", *given())) < TOLERANCE["none"]
     with pytest.raises(InputError, match=r"gate_up_proj must be \(E, K, N\)"):
         jitgen.MoELayer.from_checkpoint(flat, prefix, top_k=TOP_K)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float8_e8m0fnu])
+def test_scales_as_bytes(dtype: torch.dtype) -> None:
+    """UE8M0 that was stored as uint8 was cast to float32: results were 10**12 times too large."""
+    prefix, tensors, _ = deepseek_v3()
+    whole = {**tensors}
+    for name, scale in tensors.items():
+        if name.endswith("_scale_inv"):
+            in_bytes = scale.to(torch.float8_e8m0fnu)
+            tensors[name], whole[name] = in_bytes.view(dtype), in_bytes.float()
+    found = jitgen.MoELayer.from_checkpoint(tensors, prefix, top_k=TOP_K)
+    expected_layer = jitgen.MoELayer.from_checkpoint(whole, prefix, top_k=TOP_K)
+
+    assert torch.equal(found(*given()), expected_layer(*given()))
+
+
+def test_an_activation_that_the_config_says() -> None:
+    """MiniMax-M3 has Mixtral's names and gpt-oss's activation; SwiGLU was assumed."""
+    prefix, tensors, (gates, ups, downs) = mixtral()
+    words = {"num_local_experts": EXPERTS, "num_experts_per_tok": TOP_K, "hidden_act": "silu"}
+    config = {**words, "swiglu_limit": 0.5, "swiglu_alpha": 1.3}
+    found = jitgen.MoELayer.from_checkpoint(tensors, prefix, config=config)
+    x, weights, ids = given()
+    out = torch.zeros(x.shape)
+    for t in range(x.shape[0]):
+        for j in range(TOP_K):
+            e = int(ids[t, j])
+            gate, up = gates[e] @ x[t].float(), ups[e] @ x[t].float()
+            gate, up = gate.clamp(max=0.5), up.clamp(-0.5, 0.5)
+            out[t] += weights[t, j] * (downs[e] @ (gate * torch.sigmoid(1.3 * gate) * (up + 1)))
+
+    assert relative_error(found(x, weights, ids), out) < TOLERANCE["none"]
 
 
 class TestMistakes:

@@ -102,7 +102,7 @@ def test_as_with_k_contiguous(dtype: torch.dtype, n: int, k: int) -> None:
     results = [jitgen.grouped_gemm(a, w, offs=OFFS) for w in (b, b.contiguous(), b, b.contiguous())]
 
     assert all(torch.equal(each, results[0]) for each in results)
-    configs = [launch.config for launch in current.get().memo.values()]
+    configs = [each.config for launches in current.get().memo.values() for each in launches]
     layouts = {each.operands.b_layout for each in configs}  # type: ignore[attr-defined]
     assert layouts == {BLayout.PLAIN, BLayout.N_MAJOR}
 

@@ -53,7 +53,7 @@ def test_the_whole_way() -> None:
     assert not row.record.excluded
     assert choice.source == "tuned"
     assert choice.config.name("cpu") == row.record.winner
-    assert [launch.config for launch in current.get().memo.values()] == [choice.config]
+    assert [launch.config for (launch,) in current.get().memo.values()] == [choice.config]
 
 
 def test_kernels_that_crash_or_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

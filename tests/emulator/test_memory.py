@@ -5,6 +5,7 @@ Memories and the instructions that move data between them and registers.
 
 from __future__ import annotations
 
+import mmap
 import weakref
 
 import numpy as np
@@ -14,9 +15,18 @@ from jitgen.emulator.isa import memory
 from jitgen.emulator.isa.addressing import GENERIC, GLOBAL, SHARED
 from jitgen.emulator.isa.memory import Transfer
 from jitgen.emulator.machine.fragment import Wait
+from jitgen.emulator.program.parse import SHARED_WINDOW
 from jitgen.errors import MachineFault
 from tests.emulator.memory import AT, BASE, findings, shared_words, with_global
 from tests.emulator.program import fragment
+
+MAP_32BIT = 0x40  # mmap(2): in the first 2 GiB
+
+
+def _mapped_low(size: int) -> mmap.mmap:
+    """Return memory where that of a Python lies which is not position-independent."""
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_32BIT)
+
 
 # --- shared memory ---
 
@@ -178,7 +188,17 @@ class TestGlobal:
         shared_words(f, 1, first=6)
         transfer = Transfer(GENERIC, 4, 1, "weak")
         assert memory.load(f, AT, None, np.uint64(start), transfer)[0, 0] == 5
-        assert memory.load(f, AT, None, np.uint64(BASE), transfer)[0, 0] == 6
+        assert memory.load(f, AT, None, np.uint64(SHARED_WINDOW + BASE), transfer)[0, 0] == 6
+
+    def test_memory_of_the_host_below_four_gigabytes(self) -> None:
+        """It was taken for shared memory, and races were told that are none."""
+        low = np.frombuffer(_mapped_low(4096), np.uint32)
+        low[0] = 7
+        for transfer in (Transfer(GENERIC, 4, 1, "weak"), Transfer(GENERIC, 4, 1, "acquire")):
+            f = fragment(32)
+            (start,) = with_global(f, low)
+            assert start < 2**32
+            assert memory.load(f, AT, None, np.uint64(start), transfer)[0, 0] == 7
 
     def test_a_spin_waits_for_a_write(self) -> None:
         f = fragment(32)

@@ -10,6 +10,7 @@ from math import nan
 import numpy as np
 import pytest
 
+from jitgen.emulator.program.parse import SHARED_WINDOW
 from tests.emulator.evaluate import bf16, evaluate, f16, f32, s16, s32, s64
 
 
@@ -37,13 +38,25 @@ def test_a_guard_keeps_the_old_value():
     assert evaluate("@!%p1 mov.b32 %r2, %r1;", **inputs)["r2"].tolist() == [5, 1]
 
 
-def test_addresses_are_generic_already():
+def test_global_addresses_are_generic_already():
+    text = "cvta.global.u64 %rd2, %rd1; cvta.to.global.u64 %rd3, %rd2;"
+    found = evaluate(text, rd1=s64(1024))
+    assert (found["rd2"].tolist(), found["rd3"].tolist()) == ([1024], [1024])
+
+
+def test_shared_memory_is_a_window_of_generic_addresses():
     text = "cvta.shared.u64 %rd2, %rd1; cvta.to.shared::cluster.u64 %rd3, %rd2;"
-    assert evaluate(text, rd1=s64(1024))["rd3"].tolist() == [1024]
+    found = evaluate(text, rd1=s64(1024))
+    assert (found["rd2"].tolist(), found["rd3"].tolist()) == ([SHARED_WINDOW + 1024], [1024])
+    assert SHARED_WINDOW % 2**32 == 0, "an address that is cut to 32 bits is the shared one"
+
+
+def test_low_addresses_are_of_global_memory():
+    """Where Python is not position-independent, memory of the host begins below 4 GiB."""
     text = "isspacep.shared %p1, %rd1; isspacep.global %p2, %rd1;"
-    found = evaluate(text, rd1=s64(1024, 1 << 46))
-    assert found["p1"].tolist() == [True, False]
-    assert found["p2"].tolist() == [False, True]
+    found = evaluate(text, rd1=s64(1024, 1 << 46, SHARED_WINDOW + 1024))
+    assert found["p1"].tolist() == [False, False, True]
+    assert found["p2"].tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,13 @@ from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProble
 from jitgen.ops.quantize.config import Format, QuantizeConfig, QuantizeProblem
 from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
+from jitgen.runtime.devices import Emulated
+from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import rules, target
 from tests.candidates import candidates
 from tests.invariance import allowed
 from tests.moe_cases import FORMATS, MASKED_ROWS, make
+from tests.public_calls import CALLS
 
 
 def arch_of_gpu() -> Arch:
@@ -273,6 +276,28 @@ def layers(arch: Arch) -> list[Any]:
     return [config for configs in every for config in configs]
 
 
+def called(arch: Arch) -> list[Any]:
+    """Return the kernels of a call of every public function, and of their gradients."""
+    if arch != Arch.SM_90A:
+        return []
+    found: list[Any] = []
+
+    def nothing(config: Any) -> Any:
+        found.append(config)
+        return lambda *_: None
+
+    emulated = Emulated(arch=arch, num_sms=132, function=nothing)
+    with Session.emulating(emulated, current.get()):
+        for call in (each for each in CALLS if each.is_on_hopper):
+            tensors = call.tensors("cpu")
+            call.run(tensors)
+            for name in call.differentiable:
+                tensors[name].requires_grad_()
+            if call.differentiable:
+                call.run(tensors).sum().backward()
+    return found
+
+
 def models(arch: Arch) -> list[Config]:
     """Return the kernels of the models of `jitgen bench transformers`; nothing but on Hopper."""
     if arch != Arch.SM_90A:
@@ -299,6 +324,7 @@ def main() -> None:
         *quantized(arch),
         *routed(arch),
         *layers(arch),
+        *called(arch),
         *models(arch),
         *unpacking(arch),
         *of_many_rows(arch),

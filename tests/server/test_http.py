@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from typing import Any
 
 import pytest
 
-from jitgen.cache import Entry
+from jitgen.cache import Entry, Store
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.remote import wire
@@ -17,9 +18,12 @@ from jitgen.runtime import kernel
 from jitgen.runtime.spec import spec_of
 from jitgen.server.resources import TABLE
 from jitgen.signing.dsse import decode
+from jitgen.signing.policy import judge
 from jitgen.signing.trust import opened
 from tests.server.conftest import REFUSED, UNLOVED
+from tests.server.forging import forged, packed
 from tests.service.running import SCOPES, Running, order
+from tests.service.trusting import trust_in
 
 CONFIG = KernelConfig(layout="ragged", tile=Tile(m=16, n=64, k=128))
 SPEC = spec_of(CONFIG, Arch.CPU)
@@ -181,37 +185,43 @@ class TestEntries:
         assert service.request("GET", f"/v1/bundles/{digest}", headers=tag).status == 304
         assert service.request("GET", f"/v1/bundles/{'1' * 64}").status == 404
 
-    def test_an_upload_is_signed_only_when_rebuilt_to_equal_bytes(self, service: Running) -> None:
-        """Another library under a right key is kept unsigned, and never vouched for."""
+    def test_an_upload_is_rebuilt_and_the_own_build_is_handed_out(self, service: Running) -> None:
+        """
+        Another library under a right key was kept unsigned, and the service threw its own, right
+        build away: nobody could have the kernel.
+        """
         config = KernelConfig(layout="ragged", tile=Tile(m=16, n=32, k=128))
-        built = wire.unpack(service.compile(CONFIG).data, SPEC.key)
-        spec = spec_of(config, Arch.CPU)
-        meta = Entry.of(
-            type(built.meta)(
-                **{
-                    name: getattr(built.meta, name)
-                    for name in built.meta.__dataclass_fields__
-                    if name not in ("key", "key_document", "config", "name", "symbol")
-                },
-                key=spec.key,
-                key_document=spec.document,
-                config=config.to_json(),
-                name=spec.name,
-                symbol=spec.name,
-            ),
-            dict(built.files),
-        ).meta
-        data = wire.pack(meta.encode(), built.files, built.signatures)
-        path = f"/v1/entries/{spec.key}"
-        answer = service.request("PUT", path, body=data)
-        kept = wire.unpack(service.request("GET", path).data, spec.key)
+        given = forged(config, service.key)
+        path = f"/v1/entries/{given.key}"
+        answer = service.request("PUT", path, body=packed(given))
+        kept = wire.unpack(service.request("GET", path).data, given.key)
+        again = service.request("PUT", path, body=packed(given))
 
         assert answer.status == 201
         assert answer.json()["attested"] is False
-        assert "other bytes" in answer.json()["reason"]
-        assert kept.signatures == b""
-        assert service.request("PUT", path, body=data[:-512]).status == 400
-        assert service.request("PUT", PATH, body=data).status == 400
+        assert "other bytes, and those are handed out" in answer.json()["reason"]
+        assert judge(kept.record, kept.signatures, trust_in(service.key))
+        assert kept.files["kernel.so"] != given.files["kernel.so"]
+        etag = f'"{hashlib.sha256(kept.record).hexdigest()}"'
+        assert service.compile(config).headers["ETag"] == etag
+        assert again.json() == {"key": given.key, "state": "kept before"}
+        assert service.request("PUT", path, body=packed(given)[:-512]).status == 400
+        assert service.request("PUT", PATH, body=packed(given)).status == 400
+
+    def test_an_upload_of_equal_bytes_is_attested(self, service: Running) -> None:
+        """It is in no memory any more a few seconds after it was removed from the disk."""
+        config = KernelConfig(layout="ragged", tile=Tile(m=32, n=32, k=128))
+        made = wire.unpack(service.compile(config).data, spec_of(config, Arch.CPU).key)
+        Store(service.folder / "cache", "rw").remove(made.meta.key)
+        keys = {"keys": [made.meta.key]}
+        for _ in range(100):
+            if service.request("POST", "/v1/entries:missing", json=keys).json()["missing"]:
+                break
+            time.sleep(0.1)
+        data = wire.pack(made.record, made.files, made.signatures)
+        answer = service.request("PUT", f"/v1/entries/{made.meta.key}", body=data)
+
+        assert answer.json() == {"key": made.meta.key, "state": "kept", "attested": True}
 
 
 class TestAccess:

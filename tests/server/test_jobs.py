@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from jitgen.server.call import Refused
+from jitgen.server.compiles import pool_of
 from jitgen.server.jobs import Busy, Job, JobFailed, JobState, Order, Queue
 from jitgen.server.settings import Limits
 
@@ -163,3 +167,25 @@ def test_the_end_fails_what_waits_and_finishes_what_runs() -> None:
         assert running.state is JobState.DONE
 
     asyncio.run(scene())
+
+
+def test_a_toolchain_that_starts_may_be_the_right_one() -> None:
+    """Its clients were told 409, no such toolchain here, and compiled for themselves."""
+
+    def pool(name: str, version: str, *, is_starting: bool) -> Any:
+        versions = {"dsl": version}
+        hello = {} if is_starting else {"toolchain": versions}
+        return SimpleNamespace(
+            name=name, hello=hello, toolchain=hello and versions, is_starting=is_starting
+        )
+
+    pools = [pool("old", "1", is_starting=False), pool("new", "2", is_starting=True)]
+    service: Any = SimpleNamespace(pools={each.name: each for each in pools})
+    assert pool_of(service, {"dsl": "1"}).name == "old"
+    with pytest.raises(Refused) as refused:
+        pool_of(service, {"dsl": "2"})
+    assert (refused.value.status, refused.value.code) == (503, "E_STARTING")
+    pools[1].is_starting = False  # it ended
+    with pytest.raises(Refused) as refused:
+        pool_of(service, {"dsl": "2"})
+    assert (refused.value.status, refused.value.code) == (409, "E_TOOLCHAIN")

@@ -26,6 +26,51 @@ from tests.unit.store_fakes import fake_files, fake_meta
 ENTRY = Entry.of(fake_meta(1), fake_files(1))
 
 
+class Bench:
+    """A worker whose compiler, signer and gate are fakes that say when they are asked."""
+
+    def __init__(self, folder: Path, revoked: dict[str, str], refusal: str = "") -> None:
+        self.done: list[str] = []
+        self.refusal = refusal
+        folder.chmod(0o700)
+        metrics, log = Metrics(), Log(io.StringIO())
+        revocations = Revocations(folder, None)
+        revocations.add(revoked, "admin")
+        fakes: Any = {
+            "pools": {"default": SimpleNamespace(compile=self._compile, python=None)},
+            "signatures": SimpleNamespace(of=self._sign),
+            "gate": SimpleNamespace(refusal=self._gate),
+        }
+        self.shelf = Shelf(Store.open(folder / "root", mode="rw"), Storage(), revocations)
+        self.worker = Worker(
+            **fakes,
+            shelf=self.shelf,
+            leases=Leases(Replicas(), None, metrics, log),
+            metrics=metrics,
+            log=log,
+            failures=cast("Any", None),
+        )
+
+    async def _compile(self, *_: Any) -> dict[str, Any]:
+        self.done.append("compiled")
+        files = {name: base64.b64encode(data).decode() for name, data in ENTRY.files.items()}
+        return {"kind": "ok", "result": {"meta": ENTRY.meta.encode().decode(), "files": files}}
+
+    async def _sign(self, record: bytes) -> bytes:
+        self.done.append("signed")
+        return b""
+
+    async def _gate(self, *_: Any) -> str:
+        self.done.append("gate")
+        return self.refusal
+
+
+def order() -> Order:
+    meta = ENTRY.meta
+    named = {"key": meta.key, "name": meta.name, "arch": meta.arch, "pool": "default"}
+    return Order(**named, config=meta.config, token="", trace="")
+
+
 @pytest.mark.parametrize(
     ("digest", "is_compiled"),
     [(ENTRY.key, False), (ENTRY.meta.files["kernel.so"]["sha256"], True)],
@@ -33,52 +78,22 @@ ENTRY = Entry.of(fake_meta(1), fake_files(1))
 )
 def test_revoked_is_not_signed_again(tmp_path: Path, digest: str, is_compiled: bool) -> None:
     """A prewarm of it was compiled, signed, shared, and then said to be a mistake of ours."""
-    done: list[str] = []
-
-    async def compile_(*_: Any) -> dict[str, Any]:
-        done.append("compiled")
-        files = {name: base64.b64encode(data).decode() for name, data in ENTRY.files.items()}
-        return {"kind": "ok", "result": {"meta": ENTRY.meta.encode().decode(), "files": files}}
-
-    async def sign(record: bytes) -> bytes:
-        done.append("signed")
-        return b""
-
-    async def passed(*_: Any) -> str:
-        return ""
-
-    tmp_path.chmod(0o700)
-    metrics, log = Metrics(), Log(io.StringIO())
-    revocations = Revocations(tmp_path, None)
-    revocations.add({digest: "wrong numbers"}, "admin")
-    fakes: Any = {
-        "pools": {"default": SimpleNamespace(compile=compile_, python=None)},
-        "signatures": SimpleNamespace(of=sign),
-        "gate": SimpleNamespace(refusal=passed),
-    }
-    shelf = Shelf(Store.open(tmp_path / "root", mode="rw"), Storage(), revocations)
-    worker = Worker(
-        **fakes,
-        shelf=shelf,
-        leases=Leases(Replicas(), None, metrics, log),
-        metrics=metrics,
-        log=log,
-        failures=cast("Any", None),
-    )
-    meta = ENTRY.meta
-    order = Order(
-        key=meta.key,
-        name=meta.name,
-        arch=meta.arch,
-        config=meta.config,
-        pool="default",
-        token="",
-        trace="",
-    )
+    bench = Bench(tmp_path, {digest: "wrong numbers"})
 
     with pytest.raises(JobFailed, match="revoked: wrong numbers") as failed:
-        asyncio.run(worker(Job(order)))
+        asyncio.run(bench.worker(Job(order())))
 
     assert failed.value.code == "E_REVOKED"
-    assert done == (["compiled"] if is_compiled else [])
-    assert shelf.store.read(ENTRY.key) is None
+    assert bench.done == (["compiled"] if is_compiled else [])
+    assert bench.shelf.store.read(ENTRY.key) is None
+
+
+def test_whatever_is_kept_passes_the_gate_first(tmp_path: Path) -> None:
+    """What was compiled to rebuild an upload was signed without it."""
+    bench = Bench(tmp_path, {}, refusal="it adds up badly")
+
+    with pytest.raises(JobFailed, match="does not pass the gate: it adds up badly"):
+        asyncio.run(bench.worker.kept(ENTRY, order()))
+
+    assert bench.done == ["gate"]
+    assert bench.shelf.store.read(ENTRY.key) is None

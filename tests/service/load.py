@@ -28,6 +28,7 @@ from jitgen.cache import Meta, Store
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime.spec import digest, spec_of
+from tests.server.forging import signed
 from tests.service.running import Running, cpu_seconds, resident_bytes
 
 TAR_BYTES = 113 * 1000
@@ -63,8 +64,8 @@ def filled(running: Running) -> list[str]:
         # As well as a real one is compressed: to some 33 KB.
         library = random.Random(number).randbytes(31000) + bytes(TAR_BYTES - 58000)
         files = {"kernel.py": b"# " + b"x" * 20000, "kernel.so": library}
-        meta = replace(meta, key=digest(document))
-        assert not store.publish(meta, files).why_private
+        meta = replace(meta, key=digest(document)).with_files(files)
+        assert not store.publish(meta, files, signed(meta, running.key)).why_private
         keys.append(meta.key)
     return keys
 
@@ -173,7 +174,9 @@ def main() -> None:
     parser.add_argument("--swarm", type=int, default=0, help="clients that want every kernel once")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        running = Running(Path(folder, "service"), {"limits": {"connections": 5000}})
+        running = Running(
+            Path(folder, "service"), {"limits": {"connections": 5000, "per_address": 0}}
+        )
         keys = filled(running)
         running.start()
         try:

@@ -80,12 +80,18 @@ class Running:
         self.scheme = "http"
         self.bundles = folder
 
-    def start(self) -> None:
-        """Start it, and wait until it is ready."""
+    def start(self, descriptors: int = 0, until: str = "/readyz") -> None:
+        """
+        Start it, with so many descriptors where a number is given; wait until the path `until`
+        answers well.
+        """
         begin = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
+            command = [sys.executable, "-m", "jitgen", "serve", str(self.config)]
+            if descriptors:
+                command = ["/bin/sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *command]
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "jitgen", "serve", str(self.config)],
+                command,
                 stdin=subprocess.DEVNULL,
                 stderr=log,
                 env={n: v for n, v in os.environ.items() if not n.startswith("JITGEN_")},
@@ -98,12 +104,23 @@ class Running:
                     port = json.loads(line).get("port", port)
             self.url = f"{self.scheme}://127.0.0.1:{port}"
             with suppress(urllib3.exceptions.HTTPError):
-                if port and self.http.request("GET", f"{self.url}/readyz").status == 200:
+                if port and self.http.request("GET", self.url + until).status == 200:
                     return
             if self.process.poll() is not None:
                 break
             time.sleep(0.05)
         raise AssertionError(f"the service does not start: {self.log.read_text()[-2000:]}")
+
+    def reload(self) -> None:
+        """Have it read its files again, and wait until it says that it has."""
+        assert self.process is not None
+        before = len([e for e in self.events() if e["event"] == "reloaded"])
+        self.process.send_signal(signal.SIGHUP)
+        for _ in range(1000):
+            if len([e for e in self.events() if e["event"] == "reloaded"]) > before:
+                return
+            time.sleep(0.01)
+        raise AssertionError("it does not say that it read its files again")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait for the end; returns the exit code."""

@@ -17,6 +17,7 @@ from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.remote import wire
 from jitgen.runtime.spec import digest, spec_of
 from tests.service.running import Running, order
+from tests.service.test_trouble import until
 
 pytestmark = pytest.mark.service
 
@@ -66,10 +67,8 @@ def test_clients_of_both_are_served(tmp_path: Path) -> None:
     )
     service.start()
     try:
+        until(lambda: len([e for e in service.events() if e["event"] == "pool ready"]) == 2)
         old = service.compile(CONFIG)
-        while "new" not in {e.get("pool") for e in service.events() if e["event"] == "pool ready"}:
-            assert service.process is not None
-            assert service.process.poll() is None
         answer = service.request("POST", "/v1/compile", json=theirs, headers=wait)
         third = theirs | {"toolchain": versions | {"apache-tvm-ffi": "0"}}
         refused = service.request("POST", "/v1/compile", json=third).json()

@@ -157,6 +157,12 @@ class TestCapture:
         assert serve(registry, CHOSEN, [NEAR], ARCH).config == CHOSEN
 
 
+class OnGpu(torch.Tensor):
+    """A tensor that says that it lies on a GPU."""
+
+    is_cuda = True
+
+
 class TestMemo:
     """What the warm path remembers of a launch that awaits another kernel."""
 
@@ -164,6 +170,7 @@ class TestMemo:
 
     def launch(self, awaited: KernelConfig | None, *scales: Any) -> Launch:
         return Launch(
+            way=dispatch.ANY,
             function=lambda *_: None,
             tail=(),
             copies_scales=False,
@@ -190,8 +197,9 @@ class TestMemo:
 
         current.get().memo.clear()
         monkeypatch.setattr(dispatch, "_prepare", prepare)
+        a = torch.empty(2, 2).as_subclass(OnGpu)
         given = SimpleNamespace(
-            a=SimpleNamespace(is_cuda=True),
+            a=a,
             b=None,
             a_scale=None,
             b_scale=None,
@@ -199,7 +207,7 @@ class TestMemo:
             bias=None,
             out=0,
             groups=None,
-            tensors={},
+            tensors={"a": a},
         )
         dispatch.run(cast(Arguments, given), None, self.KEY)
         return self.KEY in current.get().memo

@@ -222,7 +222,7 @@ class TestACall:
         jitgen.grouped_gemm(**given)  # type: ignore[arg-type]
         with settings.scope(numerics="invariant"):
             jitgen.grouped_gemm(**given)  # type: ignore[arg-type]
-            (family,) = current.get().families.values()  # as it is recorded
+            ((family,),) = current.get().families.values()  # as it is recorded
         jitgen.grouped_gemm(**given)  # type: ignore[arg-type]
 
         assert family.problem.numerics is Numerics.INVARIANT

@@ -198,7 +198,7 @@ def call(layout: BLayout = BLayout.EXACT1) -> type:
     weights = quantize.prepare_mxfp4_from(w, layout=layout)
     offs = torch.tensor([2, 5], dtype=torch.int32)
     jitgen.grouped_gemm(a, weights, scale, offs=offs)
-    [launch] = prepared_call.current.get().memo.values()
+    [[launch]] = prepared_call.current.get().memo.values()
     return type(launch)
 
 

@@ -132,8 +132,8 @@ def test_a_neighbour_that_serves_counts_for_the_problem(path: Path) -> None:
     session, key, like = current.get(), ("awaited", 6), torch.empty(6, 1)
     for awaited in (wanted, None):
         bare = AnyLaunch(function=lambda: None, tail=(), config=near, awaited=awaited)
-        prepared(session, key, like, lambda bare=bare: (bare, family, 6)).function()
-        session.memo[key].function()
+        prepared(session, key, {"a": like}, lambda bare=bare: (bare, family, 6)).function()
+        session.memo[key][0].function()
         session._arrived(wanted)
 
     assert counts(path) == {2: 4}
@@ -144,9 +144,9 @@ def test_nothing_is_wrapped_where_nothing_is_recorded(kernels: list[Any]) -> Non
     """Warm calls are exactly as they were."""
     call(6)
     call(7)
-    (family,) = current.get().families.values()
+    ((family,),) = current.get().families.values()
 
-    assert {launch.function for launch in current.get().memo.values()} == {
+    assert {launch.function for (launch,) in current.get().memo.values()} == {
         launch.function for launch in family.launches.values()
     }
     assert family.tally is None

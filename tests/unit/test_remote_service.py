@@ -77,6 +77,16 @@ def test_what_is_missing_is_compiled_there(stand: Stand) -> None:
     }
 
 
+@pytest.mark.parametrize(("verify", "query"), [("off", "?unattested=1"), ("remote", "")])
+def test_what_clients_gave_is_asked_for_where_nothing_is_verified(
+    stand: Stand, verify: str, query: str
+) -> None:
+    """A service hands it out by name alone: it is signed by nobody."""
+    with toxic.toxic(routes(entries=GOOD)) as server, settings.scope(verify=verify):
+        assert is_same(stand.ask(server.url, ENTRY), ENTRY)
+    assert [request.path for request in server.requests] == [ENTRIES + query]
+
+
 def test_nothing_is_compiled_where_it_may_not_be(stand: Stand) -> None:
     with toxic.toxic(routes(entries=MISSING)) as server:
         found = stand.ask(server.url, ENTRY, may_compile=False)

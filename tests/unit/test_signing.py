@@ -91,6 +91,19 @@ def test_envelopes_are_merged_once_each() -> None:
     assert len(dsse.decode(both)) == 2
 
 
+def test_a_newer_signature_of_the_same_key_takes_the_place_of_the_older() -> None:
+    """Signing again added up, until there were too many to add another one."""
+    first, second = signed(RECORD, KEY), signed(RECORD, OTHER)
+    both, fresh = dsse.merged(first, second), dsse.encode([dsse.seal("a/b", b"new", KEY)])
+    kept = dsse.decode(dsse.renewed(both, fresh))
+
+    assert kept == (*dsse.decode(second), *dsse.decode(fresh))
+    assert dsse.renewed(b"", fresh) == dsse.renewed(b"no signatures", fresh) == fresh
+    full = dsse.encode([dsse.seal("a/b", b"%d" % n, OTHER) for n in range(dsse.MAX_ENVELOPES)])
+    kept = dsse.decode(dsse.renewed(full, fresh))
+    assert kept == (*dsse.decode(full)[1:], *dsse.decode(fresh))
+
+
 def _bad_envelopes() -> list[object]:
     good = dsse.seal("a/b", b"payload", KEY).to_json()
     signature = good["signatures"][0]

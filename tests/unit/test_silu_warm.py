@@ -98,7 +98,7 @@ class TestFallback:
 
         assert [stand.call() for _ in range(3)] == [NEAR] * 3
         assert stand.wanted == [CHOSEN]
-        assert [launch.awaited for launch in session.memo.values()] == [CHOSEN]
+        assert [each.awaited for launches in session.memo.values() for each in launches] == [CHOSEN]
         assert not session.families, "other numbers of rows have to ask for themselves"
         session._arrived(FAR)
         assert session.memo, "another kernel arrived"
@@ -157,6 +157,12 @@ def test_frozen(stand: Stand) -> None:
         stand.call(scale_granularity="row")
 
 
+class OnGpu(torch.Tensor):
+    """A tensor that says that it lies on a GPU."""
+
+    is_cuda = True
+
+
 class TestMemo:
     """What the warm path remembers of a launch that awaits another kernel."""
 
@@ -183,8 +189,8 @@ class TestMemo:
 
         current.get().memo.clear()
         monkeypatch.setattr(dispatch, "_prepare", prepare)
-        x = SimpleNamespace(is_cuda=True, shape=(0, 2))
-        given = SimpleNamespace(x=x, groups=None, scale=None, out=0, tensors={})
+        x = torch.empty(0, 2).as_subclass(OnGpu)
+        given = SimpleNamespace(x=x, groups=None, scale=None, out=0, tensors={"x": x})
         dispatch.run(cast(Arguments, given), None, self.KEY)
         return self.KEY in current.get().memo
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from jitgen.bench.layer.cases import Case
 from jitgen.bench.layer.operands import Operands, config_of
@@ -149,14 +150,17 @@ def steps(operands: Operands) -> dict[str, Callable[[], object]]:
 def _ready(operands: Operands, ours: Chain) -> Ready:
     workspace = Workspace.of(operands.config, ours.weights, operands.case.tokens)
     out = torch.empty_like(operands.x)
-    run, given = ours.run_in_chunks, (operands.topk_weights, operands.topk_ids)
-    call: Callable[[], object] = partial(run, operands.x, *given, None, out, workspace)
+
+    def run(topk_weights: Tensor, topk_ids: Tensor, sorting: Sorting | None = None) -> None:
+        with workspace.lease() as lease:
+            ours.run_in_chunks(operands.x, topk_weights, topk_ids, None, out, lease, sorting)
+
+    call: Callable[[], object] = partial(run, operands.topk_weights, operands.topk_ids)
     if (router := operands.router) is not None:
         into = router.route()
 
         def call() -> None:
             routing = router.route(into)
-            ids = routing.topk_weights, routing.topk_ids
-            run(operands.x, *ids, None, out, workspace, Sorting(*routing[2:]))
+            run(routing.topk_weights, routing.topk_ids, Sorting(*routing[2:]))
 
     return Ready(call=call, result=lambda: out, weights=ours.weights)

@@ -68,7 +68,9 @@ _BUNDLE = {
     "annotations": named(TEXT),
     "kernels": items(_PACKED),
 }
-_TRUSTED = record({"file": FILE, "version": WHOLE, "keys": items(_KEYID)})
+_TRUSTED = record(
+    {"file": FILE, "version": WHOLE, "keys": items(_KEYID), "ends": named(WHEN, "keyid")}
+)
 
 DOCUMENTS: dict[str, tuple[Schema, ...]] = {
     "cache dir": (
@@ -224,7 +226,7 @@ DOCUMENTS: dict[str, tuple[Schema, ...]] = {
     "cache adopt": (record({"removed": COUNT}),),
     "cache pin": (record({"keys": _KEYS}),),
     "cache unpin": (record({"keys": _KEYS}),),
-    "cache sign": (record({"signed": _KEYS}),),
+    "cache sign": (record({"signed": _KEYS, "there": _KEYS, "stale": _KEYS}),),
     "cache push": (
         record({"to": _URL, "pushed": _KEYS, "there": _KEYS, "unsigned": _KEYS, "failed": _FAILED}),
     ),

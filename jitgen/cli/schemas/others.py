@@ -172,7 +172,9 @@ DOCUMENTS: dict[str, tuple[Schema, ...]] = {
             }
         ),
     ),
-    "serve": (record({"ok": OK, "config": FILE, "mistakes": items(TEXT)}),),
+    "serve": (
+        record({"ok": OK, "config": FILE, "mistakes": items(TEXT), "warnings": items(TEXT)}),
+    ),
     "token": (record({"name": TEXT, "scopes": items(TEXT), "token": TEXT, "table": TEXT}),),
     "signer": (record({"keyid": TEXT, "socket": FILE}),),
     "schema": (record({"commands": items(TEXT), "json_schema": named(ANY)}),),

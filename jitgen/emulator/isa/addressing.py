@@ -3,8 +3,9 @@
 Where an address leads: to global memory, a kernel parameter, a thread's local memory, or the shared
 memory of a CTA.
 
-Generic addresses are told apart by their size, as each space has its own numbers: shared addresses
-have 32 bits, parameters lie above all memory of the host, and local memory above them.
+Generic addresses are told apart by their size, as each space has its own numbers: shared memory,
+parameters and local memory lie, in this order, above all memory of the host. In an instruction that
+names its space a shared address has 32 bits and begins at 0.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from jitgen.emulator.machine.cta import RANK_SHIFT
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.shared_memory import SharedMemory
 from jitgen.emulator.program.instruction import Instruction
-from jitgen.emulator.program.parse import LOCAL_BASE, PARAM_BASE
+from jitgen.emulator.program.parse import LOCAL_BASE, PARAM_BASE, SHARED_WINDOW
 
 SHARED, GLOBAL, PARAM, LOCAL, GENERIC = "shared", "global", "param", "local", "generic"
 
@@ -31,9 +32,6 @@ _SPACES = {
 
 SPACE_PARTS = frozenset(_SPACES)
 """Parts of an opcode that name a state space."""
-
-SHARED_END = 1 << 32
-"""Generic addresses below are of shared memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +57,29 @@ def space_of(instruction: Instruction) -> str:
     return next((_SPACES[part] for part in instruction.parts if part in _SPACES), GENERIC)
 
 
-def resolve(f: Fragment, at: int, space: str, addresses: NDArray[Any]) -> str:
+def resolve(f: Fragment, at: int, space: str, addresses: NDArray[Any]) -> tuple[str, NDArray[Any]]:
     """
-    Return the space of addresses [k], not empty, that may be generic.
+    Return the space of addresses [k], not empty, that may be generic, and the addresses there.
 
     Raises:
         MachineFault: They lie in different spaces, which no kernel does on purpose.
     """
     if space != GENERIC:
-        return space
+        return space, addresses
     low, high = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses))
-    if high < SHARED_END:
-        return SHARED
+    if high < SHARED_WINDOW:
+        return GLOBAL, addresses
     if low >= PARAM_BASE:
-        return PARAM if high < LOCAL_BASE else LOCAL
-    if low >= SHARED_END and high < PARAM_BASE:
-        return GLOBAL
+        return PARAM if high < LOCAL_BASE else LOCAL, addresses
+    if low >= SHARED_WINDOW and high < PARAM_BASE:
+        return SHARED, addresses - addresses.dtype.type(SHARED_WINDOW)
     return f.fault(at, f"generic addresses {low:#x} and {high:#x} are in different state spaces")
+
+
+def generic(space: str, addresses: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the generic addresses of those in a space, which tell all memory apart."""
+    found = addresses.astype(np.int64)
+    return found + SHARED_WINDOW if space == SHARED else found
 
 
 def shared_parts(

@@ -10,7 +10,7 @@ PTX ISA, sections "atom" and "red".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from jitgen.emulator.isa import ordering
 from jitgen.emulator.isa.addressing import (
     SHARED,
     SPACE_PARTS,
+    generic,
     resolve,
     shared_parts,
     space_of,
@@ -161,7 +162,9 @@ def apply(
         first=_flat(f, first, threads),
         second=_flat(f, first if second is None else second, threads),
     )
-    if resolve(f, at, atomic.space, job.addresses) == SHARED:
+    space, addresses = resolve(f, at, atomic.space, job.addresses)
+    job = replace(job, addresses=addresses)
+    if space == SHARED:
         seen = _update_shared(f, at, job)
     else:
         check_previous_grid(f, at, warps_of(f, threads))
@@ -171,8 +174,9 @@ def apply(
             if wait is not None:
                 return wait
     agents = f.agent_of[job.threads]
-    ordering.release(f, job.addresses, agents, atomic.order, adds=True)
-    ordering.acquire(f, job.addresses, agents, atomic.order)
+    met = generic(space, addresses)
+    ordering.release(f, met, agents, atomic.order, adds=True)
+    ordering.acquire(f, met, agents, atomic.order)
     old[threads] = seen.reshape(-1, count)
     return old.T
 

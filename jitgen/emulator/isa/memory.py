@@ -23,6 +23,7 @@ from jitgen.emulator.isa.addressing import (
     PARAM,
     SHARED,
     SPACE_PARTS,
+    generic,
     resolve,
     shared_parts,
     space_of,
@@ -184,7 +185,7 @@ def _fetch(
     f: Fragment, at: int, addresses: NDArray[Any], threads: Threads, transfer: Transfer
 ) -> NDArray[np.uint8]:
     """Return the bytes that threads load [k, bytes]."""
-    space = resolve(f, at, transfer.space, addresses)
+    space, addresses = resolve(f, at, transfer.space, addresses)
     return _FETCHES[space](f, at, addresses, threads, transfer)
 
 
@@ -202,7 +203,7 @@ def _fetch_shared(
         data = np.empty((len(addresses), transfer.bytes), np.uint8)
         for part, values in zip(parts, found, strict=True):
             data[part.positions] = values
-    _acquire(f, addresses, threads, transfer.order)
+    _acquire(f, SHARED, addresses, threads, transfer.order)
     return data
 
 
@@ -213,7 +214,7 @@ def _fetch_global(
     data = f.machine.memory.load(f, at, addresses, transfer.bytes)
     kind = CONSTANT_READ if transfer.is_constant else READ
     kind = kind if transfer.order == WEAK else RELAXED_READ
-    _acquire(f, addresses, threads, transfer.order)
+    _acquire(f, GLOBAL, addresses, threads, transfer.order)
     f.machine.memory.note(f, at, addresses, transfer.bytes, threads, kind)
     return data
 
@@ -257,9 +258,11 @@ def param_bytes(f: Fragment, at: int, address: int, size: int) -> bytes:
     return found
 
 
-def _acquire(f: Fragment, addresses: NDArray[Any], threads: Threads, order: str) -> None:
+def _acquire(
+    f: Fragment, space: str, addresses: NDArray[Any], threads: Threads, order: str
+) -> None:
     if order != WEAK:
-        ordering.acquire(f, addresses.astype(np.int64), f.agent_of[threads], order)
+        ordering.acquire(f, generic(space, addresses), f.agent_of[threads], order)
 
 
 def warps_of(f: Fragment, threads: Threads) -> NDArray[np.int64]:
@@ -300,7 +303,7 @@ def store(
         if not len(threads):
             return
         spread, data = spread[threads], data[threads]
-    space = resolve(f, at, transfer.space, spread)
+    space, spread = resolve(f, at, transfer.space, spread)
     if space == SHARED:
         _store_shared(f, at, spread, threads, data, transfer)
     elif space == GLOBAL:
@@ -314,7 +317,7 @@ def store(
         f.fault(at, "a store to a kernel parameter")
     if transfer.order != WEAK:
         agents = f.agent_of[threads]
-        ordering.release(f, spread.astype(np.int64), agents, transfer.order, adds=False)
+        ordering.release(f, generic(space, spread), agents, transfer.order, adds=False)
 
 
 def _store_shared(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from jitgen.emulator.isa.modifiers import define, modifiers, sources, width
 from jitgen.emulator.program.builder import DTYPES, Builder
 from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.parse import PARAM_BASE, SHARED_WINDOW
 from jitgen.emulator.program.table import Unsupported, emits
 
 
@@ -94,14 +95,22 @@ def _cvta(builder: Builder, instruction: Instruction) -> None:
     modifiers(instruction, "to global shared shared::cta shared::cluster param const local")
     kind = instruction.parts[-1]
     (address,) = sources(builder, instruction, kind)
+    if kind == "u64" and any(part.startswith("shared") for part in instruction.parts):
+        sign = "-" if "to" in instruction.parts else "+"
+        address = f"({address} {sign} U8({SHARED_WINDOW}))"
     define(builder, instruction, address, kind)
 
 
 @emits("isspacep")
 def _isspacep(builder: Builder, instruction: Instruction) -> None:
     space = instruction.parts[-1]
-    comparison = {"global": ">=", "shared": "<", "shared::cta": "<", "shared::cluster": "<"}
-    if space not in comparison:
+    begins = {
+        "global": 0,
+        **dict.fromkeys(("shared", "shared::cta", "shared::cluster"), SHARED_WINDOW),
+    }
+    if space not in begins:
         raise Unsupported(f"state space {space}")
     (address,) = sources(builder, instruction, "u64")
-    define(builder, instruction, f"{address} {comparison[space]} U8(1 << 32)", "pred")
+    end = SHARED_WINDOW if space == "global" else PARAM_BASE
+    inside = f"({address} >= U8({begins[space]})) & ({address} < U8({end}))"
+    define(builder, instruction, inside, "pred")

@@ -16,11 +16,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.emulator.isa.addressing import SHARED_END
 from jitgen.emulator.machine.clocks import Released
 from jitgen.emulator.machine.foreign import ByCluster, united
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.parse import SHARED_WINDOW
 
 WEAK, RELAXED = "weak", "relaxed"
 
@@ -91,7 +91,7 @@ def release(
 
 def _between_clusters(f: Fragment, addresses: NDArray[np.int64]) -> dict[int, ByCluster]:
     """Return what clusters hand each other; nothing that is kept for addresses in shared memory."""
-    return f.machine.memory.flags if int(addresses[0]) >= SHARED_END else {}
+    return f.machine.memory.flags if int(addresses[0]) < SHARED_WINDOW else {}
 
 
 def acquire(

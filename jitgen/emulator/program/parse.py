@@ -21,6 +21,13 @@ from jitgen.errors import UnsupportedPtx
 SHARED_BASE = 1024
 """Offset of the first variable in shared memory: what lies below belongs to the system."""
 
+SHARED_WINDOW = 1 << 59
+"""
+Where shared memory begins among generic addresses. It lies above all memory of the host, for that
+begins far below 4 GiB where a program is not position-independent, as Debian's Python is not. Its
+lower half is 0, so that a generic address that is cut to 32 bits is the shared one.
+"""
+
 PARAM_BASE = 1 << 60
 """Address of the first kernel parameter, where no memory of the host is; each has 64 KiB."""
 

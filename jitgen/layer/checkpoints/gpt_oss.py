@@ -10,80 +10,159 @@ And gpt-oss in bfloat16, as trainers save it: ``experts.gate_up_proj`` (E, H, 2 
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from jitgen.errors import InputError
 from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
-from jitgen.layer.checkpoints.family import Family, Part, bfloat16
-from jitgen.layer.checkpoints.source import Source
-from jitgen.layer.weights import NONE, ExpertWeights
+from jitgen.layer.checkpoints import scales
+from jitgen.layer.checkpoints.family import Family, Form, Part
+from jitgen.layer.checkpoints.matrices import PLAIN
+from jitgen.layer.weights import NONE, ExpertWeights, Matrices
+from jitgen.ops.calling import words
 
 _LIMIT, _ALPHA = 7.0, 1.702
-_BLOCKS, _SCALES, _BIAS = "blocks", "scales", "bias"
 _GATE_UP, _DOWN = "experts.gate_up_proj", "experts.down_proj"
+_VALUES = 32
+"""Of a block of MXFP4; two are in a byte."""
+
+_ROWS = 8
+"""Of which kernels for MXFP4 take a multiple."""
 
 
-def read(part: Part) -> ExpertWeights:
+def read_mxfp4(part: Part) -> ExpertWeights:
     """
-    Return the weights of a part.
+    Return the weights of a part that is in MXFP4.
 
     Raises:
-        InputError: The blocks are no such blocks, or the tensors no bfloat16 weights.
+        InputError: The tensors are no such blocks, or do not fit each other.
     """
+    twice, hidden = _sizes_of_blocks(part, _GATE_UP)
+    _require_even(part, f"{_GATE_UP}_blocks", twice)
+    return _weights(
+        part,
+        w13=_prepared(part, _GATE_UP, twice, hidden),
+        w2=_prepared(part, _DOWN, hidden, twice // 2),
+        sizes=(twice, hidden),
+    )
+
+
+def read_bfloat16(part: Part) -> ExpertWeights:
+    """
+    Return the weights of a part that is not quantised.
+
+    Raises:
+        InputError: The tensors are no such weights, or do not fit each other.
+    """
+    shape = part.shape(_GATE_UP)
+    if len(shape) != 3:
+        raise InputError("source", f"{part.name(_GATE_UP)} must be (E, K, N) (got {shape})")
+    _, hidden, twice = shape
+    _require_even(part, _GATE_UP, twice)
+    return _weights(
+        part,
+        w13=_plain(part, _GATE_UP, hidden, twice),
+        w2=_plain(part, _DOWN, twice // 2, hidden),
+        sizes=(twice, hidden),
+    )
+
+
+def _weights(part: Part, w13: Matrices, w2: Matrices, sizes: tuple[int, int]) -> ExpertWeights:
+    twice, hidden = sizes
     return ExpertWeights(
-        w13=_matrices(part, _GATE_UP),
-        w2=_matrices(part, _DOWN),
-        w13_bias=_bias(part, _GATE_UP),
-        w2_bias=_bias(part, _DOWN),
+        w13=w13,
+        w2=w2,
+        w13_bias=_bias(part, _GATE_UP, twice),
+        w2_bias=_bias(part, _DOWN, hidden),
         activations=part.activations,
     )
 
 
-def _matrices(part: Part, name: str) -> PreparedWeights | Tensor:
-    """Return prepared weights, or (E, N, K) bfloat16 with N contiguous."""
-    if not _is_quantised(part.source, part.prefix):
-        weights = bfloat16(name, part.read(name, part.experts))
-        if weights.dim() != 3:
-            raise InputError("source", f"{name} must be (E, K, N) (got {tuple(weights.shape)})")
-        return weights.contiguous().transpose(1, 2)
-    blocks = part.read(f"{name}_{_BLOCKS}", part.experts)
-    scales = part.read(f"{name}_{_SCALES}", part.experts)
-    if blocks.dim() != 4 or blocks.shape[-1] != 16:
+def _sizes_of_blocks(part: Part, name: str) -> tuple[int, int]:
+    """Return N and K of blocks (E, N, K / 32, 16)."""
+    shape = part.shape(f"{name}_blocks")
+    if len(shape) != 4 or shape[-1] != _VALUES // 2 or 0 in shape:
         raise InputError(
             "source",
-            f"{name}_{_BLOCKS} must be (E, N, K / 32, 16) uint8 (got {tuple(blocks.shape)})",
+            f"{part.name(name)}_blocks must be (E, N, K / 32, 16) uint8 (got shape {shape})",
         )
+    return shape[1], shape[2] * _VALUES
+
+
+def _prepared(part: Part, name: str, n: int, k: int) -> PreparedWeights:
+    if n % _ROWS or k % _VALUES:
+        raise InputError(
+            "source",
+            f"{part.name(name)}_blocks must have N a multiple of {_ROWS} and K of {_VALUES} (got "
+            f"N = {n} and K = {k})",
+        )
+    _require_shape(part, f"{name}_blocks", (n, k // _VALUES, _VALUES // 2))
+    _require_shape(part, f"{name}_scales", (n, k // _VALUES))
+    blocks = part.read(f"{name}_blocks", part.experts, part.maker)
+    if blocks.dtype is not torch.uint8:
+        raise InputError("source", f"{part.name(name)}_blocks must be uint8 (got {blocks.dtype})")
+    scale = part.read(f"{name}_scales", part.experts, part.maker)
+    scales.require_bytes(scale, part.name(f"{name}_scales"))
     layout = "wide1" if part.activations in (None, NONE) else "exact1"
-    return prepare_mxfp4(blocks.flatten(-2), scales, layout=layout)  # type: ignore[arg-type]
+    return prepare_mxfp4(blocks.flatten(-2), scale, layout=layout).to(part.device)  # type: ignore[arg-type]
 
 
-def _bias(part: Part, name: str) -> Tensor:
-    return part.read(f"{name}_{_BIAS}", part.experts).float()
+def _plain(part: Part, name: str, k: int, n: int) -> Tensor:
+    """Return (E, N, K) bfloat16 with N contiguous."""
+    _require_shape(part, name, (k, n))
+    weights = part.read(name, part.experts)
+    if weights.dtype not in PLAIN:
+        raise InputError(
+            "source", f"{part.name(name)} must be {words({*PLAIN})} (got {weights.dtype})"
+        )
+    return weights.to(torch.bfloat16).contiguous().transpose(1, 2)
 
 
-def _is_quantised(source: Source, prefix: str) -> bool:
-    """Say whether a layer in MXFP4 is below `prefix`."""
-    return f"{prefix}.{_GATE_UP}_{_BLOCKS}" in source
+def _bias(part: Part, name: str, columns: int) -> Tensor:
+    full = f"{name}_bias"
+    _require_shape(part, full, (columns,))
+    bias = part.read(full, part.experts, part.maker)
+    return scales.of_bias(bias, part.name(full)).contiguous().to(part.device)
 
 
-def is_in(source: Source, prefix: str) -> bool:
-    """Say whether such a layer is below `prefix`, in MXFP4 or bfloat16."""
-    in_bfloat16 = (f"{prefix}.{_GATE_UP}", f"{prefix}.{_GATE_UP}_{_BIAS}")
-    return _is_quantised(source, prefix) or all(name in source for name in in_bfloat16)
+def _require_shape(part: Part, name: str, each: tuple[int, ...]) -> None:
+    """Require a tensor with one of such a shape for each expert."""
+    shape = part.shape(name)
+    if shape[1:] != each or 0 in shape:
+        wanted = ", ".join(map(str, ("E", *each)))
+        raise InputError(
+            "source",
+            f"{part.name(name)} must have shape ({wanted}), as the others of the layer have it "
+            f"(got {shape})",
+        )
 
 
-def count(source: Source, prefix: str) -> int:
-    """Return how many experts it has, which the first bias says in few bytes."""
-    import torch
+def _require_even(part: Part, name: str, twice: int) -> None:
+    if twice % 2 or not twice:
+        raise InputError(
+            "source", f"{part.name(name)} must have a row of each gate and of each up (got {twice})"
+        )
 
-    name = f"{prefix}.{_GATE_UP}_{_BIAS}"
-    return int(source.read(name, torch.device("cpu")).shape[0]) if name in source else 0
 
+_BIASES = (f"{_GATE_UP}_bias", f"{_DOWN}_bias")
 
 FAMILY = Family(
-    is_in=is_in,
-    count=count,
-    read=read,
+    forms=(
+        Form(
+            marks=(f"{_GATE_UP}_blocks",),
+            reads=(
+                *(f"{name}_{last}" for name in (_GATE_UP, _DOWN) for last in ("blocks", "scales")),
+                *_BIASES,
+            ),
+            method="mxfp4",
+            read=read_mxfp4,
+        ),
+        Form(
+            marks=(_GATE_UP, f"{_GATE_UP}_bias"),
+            reads=(_GATE_UP, _DOWN, *_BIASES),
+            read=read_bfloat16,
+        ),
+    ),
     config={
         "activation": "swiglu_oai",
         "interleaved": True,

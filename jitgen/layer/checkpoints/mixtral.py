@@ -7,23 +7,30 @@ The prefix ends with ``block_sparse_moe``.
 
 from __future__ import annotations
 
-from jitgen.layer.checkpoints.family import Family, Part, bfloat16, counted, stacked
-from jitgen.layer.checkpoints.source import Source
+from jitgen.layer.checkpoints.family import Family, Form, Part
+from jitgen.layer.checkpoints.matrices import plain
 from jitgen.layer.weights import ExpertWeights
+
+_GATE_UP, _DOWN = ("w1", "w3"), "w2"
 
 
 def read(part: Part) -> ExpertWeights:
-    """Return the weights of a part."""
-    return ExpertWeights(
-        w13=bfloat16("w1", stacked(part, ("w1", "w3"))),
-        w2=bfloat16("w2", stacked(part, ("w2",))),
-        activations=part.activations,
+    """
+    Return the weights of a part.
+
+    Raises:
+        InputError: They are no such weights.
+    """
+    w13, w2 = plain(part, _GATE_UP, _DOWN)
+    return ExpertWeights(w13=w13, w2=w2, activations=part.activations)
+
+
+FAMILY = Family(
+    forms=(
+        Form(
+            marks=("experts.0.w1.weight",),
+            reads=tuple(f"experts.E.{name}.weight" for name in (*_GATE_UP, _DOWN)),
+            read=read,
+        ),
     )
-
-
-def is_in(source: Source, prefix: str) -> bool:
-    """Say whether such a layer is below `prefix`."""
-    return f"{prefix}.experts.0.w1.weight" in source
-
-
-FAMILY = Family(is_in=is_in, count=counted(last="w1.weight"), read=read)
+)

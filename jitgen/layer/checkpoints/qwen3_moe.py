@@ -7,23 +7,30 @@ Qwen3-MoE, and others with bfloat16 weights under these names: DeepSeek-V3 after
 
 from __future__ import annotations
 
-from jitgen.layer.checkpoints.family import Family, Part, bfloat16, counted, stacked
-from jitgen.layer.checkpoints.source import Source
+from jitgen.layer.checkpoints.family import Family, Form, Part
+from jitgen.layer.checkpoints.matrices import plain
 from jitgen.layer.weights import ExpertWeights
+
+_GATE_UP, _DOWN = ("gate_proj", "up_proj"), "down_proj"
 
 
 def read(part: Part) -> ExpertWeights:
-    """Return the weights of a part."""
-    return ExpertWeights(
-        w13=bfloat16("gate_proj", stacked(part, ("gate_proj", "up_proj"))),
-        w2=bfloat16("down_proj", stacked(part, ("down_proj",))),
-        activations=part.activations,
+    """
+    Return the weights of a part.
+
+    Raises:
+        InputError: They are no such weights.
+    """
+    w13, w2 = plain(part, _GATE_UP, _DOWN)
+    return ExpertWeights(w13=w13, w2=w2, activations=part.activations)
+
+
+FAMILY = Family(
+    forms=(
+        Form(
+            marks=("experts.0.gate_proj.weight",),
+            reads=tuple(f"experts.E.{name}.weight" for name in (*_GATE_UP, _DOWN)),
+            read=read,
+        ),
     )
-
-
-def is_in(source: Source, prefix: str) -> bool:
-    """Say whether such a layer is below `prefix`."""
-    return f"{prefix}.experts.0.gate_proj.weight" in source
-
-
-FAMILY = Family(is_in=is_in, count=counted(last="gate_proj.weight"), read=read)
+)

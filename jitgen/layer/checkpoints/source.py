@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import field
 from errno import ENOENT
@@ -13,13 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.documents import BadDocument, parse_json, read_bounded
-from jitgen.errors import InputError, ToolchainError
+from jitgen.errors import InputError
 from jitgen.frozen import frozen
-
-_INDEX = "model.safetensors.index.json"
-_MAX_INDEX_BYTES = 2**26
-"""Of an index: DeepSeek-V3's has 9 MB."""
+from jitgen.layer.checkpoints import files
+from jitgen.ops.calling import calling
+from jitgen.text import printable, shown
 
 
 @frozen
@@ -31,12 +28,16 @@ class Source:
         what: What it is called in errors.
         files: For each name the file that holds it; empty for tensors in memory.
         tensors: Tensors in memory.
+        folder: Where the files are; None for tensors in memory.
+        is_shard: Whether it is one of several files, by its name: others may have more experts.
         opened: Files that were read from, for a layer of DeepSeek-V3 has 1,536 tensors.
     """
 
     what: str
     files: Mapping[str, Path]
     tensors: Mapping[str, Tensor]
+    folder: Path | None = None
+    is_shard: bool = False
     opened: dict[Path, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -50,7 +51,12 @@ class Source:
             OSError: A file cannot be read.
         """
         if isinstance(source, Mapping):
-            return cls(what="the given tensors", files={}, tensors=source)
+            for name in source:
+                if not isinstance(name, str):
+                    raise InputError(
+                        "source", f"must have names that are text (got {shown(name)} among them)"
+                    )
+            return cls(what="the mapping", files={}, tensors=source)
         if not isinstance(source, str | Path):
             raise InputError(
                 "source",
@@ -60,7 +66,13 @@ class Source:
         path = Path(source)
         if not path.exists():
             raise FileNotFoundError(ENOENT, "no such folder or file of safetensors", str(path))
-        return cls(what=str(path), files=_files(path), tensors={})
+        return cls(
+            what=printable(str(path)),
+            files=files.places(path),
+            tensors={},
+            folder=path if path.is_dir() else path.parent,
+            is_shard=files.is_shard(path),
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,9 +86,26 @@ class Source:
         """Return what it is called in errors."""
         return self.what
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """
+        Return the shape of a tensor, without reading its values.
+
+        Raises:
+            InputError: There is none, or it is none.
+            OSError: Its file cannot be read.
+        """
+        self._require(name)
+        if name in self.tensors:
+            return tuple(self._given(name).shape)
+        reader = self._reader(name)
+        try:
+            return tuple(reader.get_slice(name).get_shape())
+        except files.safetensors().SafetensorError as error:
+            raise self._unreadable(name, error) from error
+
     def read(self, name: str, device: torch.device, rows: range | None = None) -> Tensor:
         """
-        Return the tensor of a name on `device`.
+        Return the tensor of a name on `device`, without a gradient.
 
         Args:
             name: Its name.
@@ -84,55 +113,67 @@ class Source:
             rows: Which of its first dimension; None: all.
 
         Raises:
-            InputError: There is none.
+            InputError: There is none, it is no tensor with values, or has no such rows.
+            ResourceError: There is no memory for it.
+            OSError: Its file cannot be read.
         """
+        self._require(name)
+        given = self._given(name) if name in self.tensors else None
+        shape = self.shape(name) if given is None else tuple(given.shape)
+        if rows is not None and (not shape or rows.stop > shape[0]):
+            raise InputError(
+                "source",
+                f"{name} must have at least {rows.stop} rows, one for each expert (got shape "
+                f"{shape})",
+            )
+        if given is None:
+            tensor = self._stored(name, rows)
+        else:
+            tensor = given if rows is None else given[rows.start : rows.stop]
+        with calling("from_checkpoint"):
+            return tensor.to(device)
+
+    def _given(self, name: str) -> Tensor:
+        """Return a tensor in memory as it counts: its values alone, as they are."""
+        value: object = self.tensors[name]
+        if not isinstance(value, Tensor):
+            raise InputError(
+                "source", f"{name} must be a torch tensor (got {type(value).__name__})"
+            )
+        if value.is_nested or value.layout is not torch.strided:
+            raise InputError("source", f"{name} must be a dense tensor (got {value.layout})")
+        plain = value.detach()
+        if type(plain) is not Tensor:
+            raise InputError(
+                "source",
+                f"{name} must be a plain tensor of torch's (got {type(value).__name__})",
+            )
+        if plain.is_meta:
+            raise InputError("source", f"{name} must have values (got one on the meta device)")
+        return plain.resolve_conj().resolve_neg()
+
+    def _stored(self, name: str, rows: range | None) -> Tensor:
+        reader = self._reader(name)
+        try:
+            if rows is None:  # a slice of all would refuse a number alone
+                return reader.get_tensor(name)  # type: ignore[no-any-return]
+            return reader.get_slice(name)[rows.start : rows.stop]  # type: ignore[no-any-return]
+        except files.safetensors().SafetensorError as error:
+            raise self._unreadable(name, error) from error
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            # torch's own words, for a header with sizes that no tensor has
+            raise self._unreadable(name, error) from error
+
+    def _reader(self, name: str) -> Any:
+        path = self.files[name]
+        if path not in self.opened:
+            self.opened[path] = files.opened(path)
+        return self.opened[path]
+
+    def _require(self, name: str) -> None:
         if name not in self:
             raise InputError("source", f"{self} has no tensor {name!r}, which the layer needs")
-        part = slice(None) if rows is None else slice(rows.start, rows.stop)
-        if name in self.tensors:
-            return self.tensors[name][part].to(device)
-        files, path = _safetensors(), self.files[name]
-        try:
-            if path not in self.opened:
-                self.opened[path] = files.safe_open(str(path), framework="pt")
-            return self.opened[path].get_slice(name)[part].to(device)  # type: ignore[no-any-return]
-        except files.SafetensorError as error:
-            raise InputError("source", f"{path} cannot be read: {error}") from error
 
-
-def _files(path: Path) -> dict[str, Path]:
-    """Return the file of each tensor: as the index says, or as the files say."""
-    index = path / _INDEX
-    if index.is_file():
-        try:
-            found = parse_json(read_bounded(index, _MAX_INDEX_BYTES), max_bytes=_MAX_INDEX_BYTES)
-        except BadDocument as error:
-            raise InputError("source", f"{index} is no index: {error}") from error
-        places = found.get("weight_map") if isinstance(found, dict) else None
-        if not isinstance(places, dict) or not all(
-            isinstance(file, str) and "/" not in file for file in places.values()
-        ):
-            raise InputError("source", f"{index} has no weight_map from tensors to files beside it")
-        return {str(name): path / file for name, file in places.items()}
-    paths = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-    files = _safetensors()
-    found_files: dict[str, Path] = {}
-    for each in paths:
-        try:
-            with files.safe_open(str(each), framework="pt") as file:
-                found_files |= dict.fromkeys(file.keys(), each)
-        except files.SafetensorError as error:
-            raise InputError("source", f"{each} cannot be read: {error}") from error
-    if not found_files:
-        raise InputError("source", f"{path} has no tensors in files of safetensors")
-    return found_files
-
-
-def _safetensors() -> Any:
-    """Return the module, which is not needed for anything else."""
-    try:
-        return importlib.import_module("safetensors")
-    except ImportError:
-        raise ToolchainError(
-            "checkpoints are read with safetensors; run: pip install 'jitgen[safetensors]'"
-        ) from None
+    def _unreadable(self, name: str, error: Exception) -> InputError:
+        why = printable(" ".join(str(error).split()))
+        return InputError("source", f"{name} cannot be read from {self.files[name]}: {why}")

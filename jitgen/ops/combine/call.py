@@ -7,13 +7,14 @@ from typing import Any
 
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from jitgen.ops.combine.config import CombineConfig
 from jitgen.ops.combine.dispatch import run
 from jitgen.ops.combine.validate import Arguments
-from jitgen.ops.launch import similar
-from jitgen.runtime import devices
+from jitgen.ops.dispatcher import mark_written
+from jitgen.ops.launch import present, similar
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
@@ -46,7 +47,7 @@ def combine(
             y has not counts as none.
         topk_weights: (T, top_k) float32.
         shared: (T, N) bfloat16, what a shared expert gave, added at the end; memory as of y.
-        out: (T, N) bfloat16, where the result goes; memory as of y.
+        out: (T, N) bfloat16, where the result goes; memory as of y. It may be `shared`.
         config: A config to use instead of the selector's, or an edited kernel: see
             `jitgen.override`.
 
@@ -70,35 +71,29 @@ def combine(
         return compiled.combine(y, inverse, topk_weights, shared, out, config)
     key: tuple[Any, ...] = ()
     try:
-        # Dtypes and strides are not in the key, nor that the tensors agree about their sizes: the
-        # entry refuses others, and run() replaces it.
+        # What a guard knows is not in the key, nor strides, nor that the tensors agree about their
+        # sizes: the entry refuses others, and run() replaces it.
         key = (
             "combine",
             inverse.shape[0],  # in its place: `launch.ROWS`
             inverse.shape[1],
             y.shape[-1],
             y.dim(),
-            y.get_device() if devices.has_several_gpus else None,
             None if config is None else id(config),
-            # What has no memory is a tensor of another type (asked for in half of type()'s time),
-            # or is seen by a mode: it is never remembered, nor is what needs a gradient.
-            y.__class__,
-            inverse.__class__,
-            topk_weights.__class__,
-            shared.__class__,
-            out.__class__,
+            shared is None,
+            out is None,
             num_modes(),
-            is_grad_enabled()
-            and (
-                y.requires_grad
-                or topk_weights.requires_grad
-                or (shared is not None and shared.requires_grad)
-                or (out is not None and out.requires_grad)
-            ),
+            is_grad_enabled(),
+            forward_ad._current_level,
         )
         session = current.get()
-        launch = session.memo.get(key) or similar(session, key, inverse)
-        return launch.call(y, inverse, topk_weights, shared, out)  # type: ignore[no-any-return]
+        for launch in session.memo.get(key) or similar(session, key, inverse):
+            if launch.fits(*present(y, inverse, topk_weights, shared, out)):
+                if out is not None:
+                    mark_written((out,))
+                return launch.call(  # type: ignore[no-any-return]
+                    y, inverse, topk_weights, shared, out
+                )
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
     given = Arguments(y=y, inverse=inverse, topk_weights=topk_weights, shared=shared, out=out)

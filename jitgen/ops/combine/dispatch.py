@@ -71,8 +71,17 @@ def run(given: Arguments, config: CombineConfig | Override | None, key: Key) -> 
         return traced.record(given, config)
     with calling("combine"):
         session = current.get()
-        launch = prepared(session, key, given.y, lambda: _prepare(given, config, session))
-        return launch.call(given.y, given.inverse, given.topk_weights, given.shared, given.out)
+        launch = prepared(
+            session,
+            key,
+            given.tensors,
+            lambda: _prepare(given, config, session),
+            written=("out",),
+            in_place=("shared",),  # a thread reads what is shared where it writes the sum
+        )
+        # Of no rows strides mean nothing, to us; the entry wants them all the same.
+        y = given.y if given.y.numel() else given.y.new_empty(given.y.shape)
+        return launch.call(y, given.inverse, given.topk_weights, given.shared, given.out)
 
 
 def _prepare(

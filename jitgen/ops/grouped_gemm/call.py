@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
-from jitgen.formats.block128 import kernel_layout
+from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.grouped_gemm.dispatch import run
+from jitgen.ops.grouped_gemm.dispatch import SCALED, SCALED_ON_GPU, UNSCALED, run
 from jitgen.ops.grouped_gemm.validate import Arguments
-from jitgen.ops.launch import similar
-from jitgen.runtime import devices
+from jitgen.ops.launch import present, similar
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 if TYPE_CHECKING:
     from jitgen.formats.prepared import PreparedWeights
+
+
+_UNSCALED, _UNSCALED_OUT, _B_SCALED, _B_SCALED_OUT, _SCALED, _SCALED_OUT = range(6)
+"""Which of the usual tensors a call gives; one with more says it with a tuple."""
 
 
 @cache
@@ -33,7 +37,7 @@ def _calls() -> Callable[[tuple[Any, ...], KernelConfig | Override | None], Tens
     return from_tuple
 
 
-def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, each branch a way to call
+def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a helper costs 0.06 us
     a: Tensor,
     b: Tensor | PreparedWeights,
     a_scale: Tensor | None = None,
@@ -62,6 +66,9 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
 
     Autograd gets gradients of a and b where both are bfloat16 or float16, on a CPU also float32,
     without scales, `out`, or a gradient of the gradient: see docs/gradients.md.
+
+    The result of float32 operands is rounded to bfloat16, too, where torch's would be float32, and
+    so is its gradient: ``out_dtype=torch.float32`` keeps both.
 
     Exactly one of `offs`, `m_indices` and `masked_m` says which rows belong to which group. Their
     values are read on the device and not checked, unless JITGEN_CHECK is on: see docs/torch.md.
@@ -119,7 +126,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             rounded, beside any operands. It may have a gradient where `a` and `b` may.
         out: (M, N) or (G, M, N), N contiguous, on no memory of `a`: where the result goes. Rows of
             no group are not written.
-        out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
+        out_dtype: Type of the result where `out` is None: bfloat16 by default, whatever the type of
+            the operands; float16 or float32.
         expected_m: How many rows a group is expected to have, for choosing a kernel; any value
             gives right results. Without it groups count as equally large, and masked ones as full.
         min_latency: Whether calls of at most 8 rows a group take the kernel of least latency, where
@@ -131,7 +139,9 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             `jitgen.override`.
 
     Returns:
-        `out`, or a new tensor, in which rows of no group are not initialised.
+        `out`, or a new tensor. Rows of no group are not written: those from ``offs[-1]`` on, where
+            `m_indices` is -1, from ``masked_m[g]`` on. A new tensor has there what was in memory,
+            infinities and NaN too, so leave such rows out of sums and of what indexes with -1.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
@@ -170,62 +180,66 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say, e
             layout, groups = "masked", masked_m
         else:
             layout = "several"  # a mistake: never remembered, so the validation below tells it
-        # Dtypes and strides are not in the key, nor how a's size divides, nor whether a lies on the
-        # CPU or on the only GPU: the entry refuses others, and run() replaces it.
+        # What a guard knows is not in the key: types, devices, sizes and strides of the weights and
+        # their scales. How a's size divides the entry refuses, and run() replaces it.
+        options: tuple[Any, ...] | None = None
+        kind: Any
+        if not (
+            (alpha is None and bias is None and out_dtype is None and expected_m is None)
+            and (min_latency is None and numerics is None and config is None)
+        ):
+            options = (
+                *(alpha is None, bias is None, out_dtype, expected_m, min_latency, numerics),
+                id(config),
+            )
+            kind = (a_scale is None, b_scale is None, out is None)
+        elif b_scale is None:
+            kind = _UNSCALED if out is None else _UNSCALED_OUT
+        elif a_scale is None:
+            kind = _B_SCALED if out is None else _B_SCALED_OUT
+        else:
+            kind = _SCALED if out is None else _SCALED_OUT
         key = (
             layout,
             a.numel(),  # in its place: `launch.ROWS`
-            b.shape,
-            # a_scale without b_scale is a mistake too; with it, the entry ties one to the other.
-            # Without scales both ways in which b may lie are to be warm: forward and backward.
-            (a_scale, b.stride(2)) if b_scale is None else b_scale.shape,
-            out_dtype,
-            a.get_device() if devices.has_several_gpus else None,
-            alpha.__class__,
-            bias.__class__,
-            expected_m
-            if min_latency is None and numerics is None
-            else (expected_m, min_latency, numerics),
-            None if config is None else id(config),
-            # What has no memory is a tensor of another type (asked for in half of type()'s time),
-            # or is seen by a mode: it is never remembered, nor is what needs a gradient.
-            a.__class__,
-            b.__class__,
-            a_scale.__class__,
-            b_scale.__class__,
+            kind,
+            options,
             groups.__class__,
-            out.__class__,
-            out is a,  # other overlaps are found where a call is new, or JITGEN_CHECK is on
             num_modes(),
-            is_grad_enabled()
-            and (
-                a.requires_grad
-                or b.requires_grad
-                or (b_scale is not None and b_scale.requires_grad)
-                or (a_scale is not None and a_scale.requires_grad)
-                or (out is not None and out.requires_grad)
-            ),
+            is_grad_enabled(),
+            forward_ad._current_level,
         )
         session = current.get()
-        launch = session.memo.get(key) or similar(session, key, a)
-        result = launch.new_out(a) if out is None else out
-        if bias is not None:
-            launch.run(a, b, a_scale, b_scale, alpha, groups, result, bias)
-        elif b_scale is None:
-            launch.function(a, b, *launch.unit_scales, groups, result, *launch.tail)
-        elif launch.spare_rows:
-            launch.with_atoms(a, b, a_scale, b_scale, alpha, groups, result)
-        elif launch.copies_scales:
-            scale = kernel_layout(a_scale)  # type: ignore[arg-type]
-            launch.function(a, b, scale, b_scale, groups, result, *launch.tail)
-        elif launch.tail:
-            launch.function(a, b, a_scale, b_scale, groups, result, launch.tail[0])
-        else:
-            launch.function(a, b, a_scale, b_scale, groups, result)
+        for launch in session.memo.get(key) or similar(session, key, a):
+            if kind == _SCALED_OUT:
+                is_for = launch.fits(a, b, a_scale, b_scale, out)
+            elif kind == _SCALED:
+                is_for = launch.fits(a, b, a_scale, b_scale)
+            elif kind == _UNSCALED:
+                is_for = launch.fits(a, b)
+            elif kind == _UNSCALED_OUT:
+                is_for = launch.fits(a, b, out)
+            else:
+                is_for = launch.fits(*present(a, b, a_scale, b_scale, alpha, bias, out))
+            if not is_for:
+                continue
+            if out is None:
+                result = launch.new_out(a)
+            else:
+                mark_written((out,))
+                result = out
+            way = launch.way
+            if way == SCALED:
+                launch.function(a, b, a_scale, b_scale, groups, result)
+            elif way == SCALED_ON_GPU:
+                launch.function(a, b, a_scale, b_scale, groups, result, launch.tail[0])
+            elif way == UNSCALED:
+                launch.function(a, b, *launch.unit_scales, groups, result, *launch.tail)
+            else:
+                launch.run(a, b, a_scale, b_scale, alpha, bias, groups, result)
+            return result  # type: ignore[no-any-return]
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
-    else:
-        return result
     given = Arguments(
         a=a,
         b=b,

@@ -15,7 +15,9 @@ from jitgen.errors import InputError
 from jitgen.formats import atoms
 from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.frozen import frozen
+from jitgen.layouts import ARGUMENT
 from jitgen.ops.calling import calling, is_traced, needs_gradient
+from jitgen.ops.dispatcher import refuse_tangents
 from jitgen.ops.forced import forced
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
@@ -26,6 +28,9 @@ from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
 from jitgen.tuning.choice import with_numerics
 
+SCALED, SCALED_ON_GPU, UNSCALED, ANY = range(4)
+"""Ways in which a warm call launches: the first three are written out there, the last is `run`."""
+
 
 @frozen
 class Launch(AnyLaunch):
@@ -33,6 +38,7 @@ class Launch(AnyLaunch):
     What a call of `grouped_gemm` needs besides its tensors.
 
     Attributes:
+        way: How a warm call launches it.
         copies_scales: Whether kernels cannot read a_scale with the strides that it has.
         unit_scales: Scales of one, for operands that come without.
         columns: N of an output that the caller leaves to us.
@@ -42,6 +48,7 @@ class Launch(AnyLaunch):
         b_values: Values along K in an element of b, for each in one of a.
     """
 
+    way: int
     copies_scales: bool
     unit_scales: tuple[Tensor, ...]
     columns: int
@@ -58,68 +65,52 @@ class Launch(AnyLaunch):
         """Return an output with the rows of `a`, on its device, not initialised."""
         return a.new_empty((*a.shape[:-1], self.columns), dtype=self.out_dtype)
 
-    def with_atoms(  # the kernel's own
-        self,
-        a: Tensor,
-        b: Tensor,
-        a_scale: Tensor | None,
-        b_scale: Tensor,
-        alpha: Tensor | None,
-        groups: Tensor,
-        out: Tensor,
-        *bias: Tensor,
-    ) -> None:
-        """
-        Launch a kernel whose scales lie in atoms.
-
-        Raises:
-            ValueError: Sizes do not fit each other, in the two ways that the entry does not see;
-                or alpha needs a gradient.
-        """
-        if a.shape[-1] != b.shape[-1] * self.b_values:
-            raise ValueError("a has another K than b")
-        if a_scale is None:
-            self.function(a, b.view(torch.uint8), b_scale, *bias, groups, out, *self.tail)
-            return
-        if a_scale.shape[-3] < (a.shape[-2] + self.spare_rows) // atoms.ROWS:
-            raise ValueError("a_scale is too small")
-        if alpha is not None and alpha.requires_grad and torch.is_grad_enabled():
-            raise ValueError("alpha needs a gradient")
-        if self.copies_scales:
-            a_scale = _form(self.config).readable(a_scale)
-        if a.dtype is _PAIRS:
-            a = a.view(torch.uint8)
-        if b.dtype is _PAIRS:
-            b = b.view(torch.uint8)
-        scales = (a_scale, b_scale) if alpha is None else (a_scale, b_scale, alpha)
-        self.function(a, b, *scales, *bias, groups, out, *self.tail)
-
-    def run(  # likewise
+    def run(  # the call's own
         self,
         a: Tensor,
         b: Tensor,
         a_scale: Tensor | None,
         b_scale: Tensor | None,
         alpha: Tensor | None,
-        groups: Tensor,
+        bias: Tensor | None,
+        groups: Tensor | None,
         out: Tensor,
-        *bias: Tensor,
     ) -> None:
         """
-        Launch any kernel, with a bias where there is one.
+        Launch the kernel, whatever it takes.
 
         Raises:
-            ValueError: As `with_atoms`; or the bias needs a gradient.
+            ValueError: Sizes do not fit each other, in the two ways that the entry does not see.
         """
-        if torch.is_grad_enabled() and any(x.requires_grad for x in bias):
-            raise ValueError("the bias needs a gradient")
+        more = () if bias is None else (bias,)
         if self.spare_rows:
-            self.with_atoms(a, b, a_scale, b_scale, alpha, groups, out, *bias)  # type: ignore[arg-type]
-            return
+            given = self._with_atoms(a, b, a_scale, b_scale, alpha)
+        elif self.unit_scales:
+            given = (a, b, *self.unit_scales)
+        else:
+            scale = _form(self.config).readable(a_scale) if self.copies_scales else a_scale  # type: ignore[arg-type]
+            given = (a, b, scale, b_scale)
+        self.function(*given, *more, groups, out, *self.tail)
+
+    def _with_atoms(
+        self,
+        a: Tensor,
+        b: Tensor,
+        a_scale: Tensor | None,
+        b_scale: Tensor | None,
+        alpha: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
+        """Return operands and scales, which lie in atoms, as kernels take them."""
+        if a.shape[-1] != b.shape[-1] * self.b_values:
+            raise ValueError("a has another K than b")
+        if a_scale is None:
+            return a, b.view(torch.uint8), b_scale
+        if a_scale.shape[-3] < (a.shape[-2] + self.spare_rows) // atoms.ROWS:
+            raise ValueError("a_scale is too small")
         if self.copies_scales:
-            a_scale = _form(self.config).readable(a_scale)  # type: ignore[arg-type]
-        scales = self.unit_scales or (a_scale, b_scale)
-        self.function(a, b, *scales, *bias, groups, out, *self.tail)
+            a_scale = _form(self.config).readable(a_scale)
+        values = [x.view(torch.uint8) if x.dtype is _PAIRS else x for x in (a, b)]
+        return *values, a_scale, b_scale, *(() if alpha is None else (alpha,))
 
 
 _PAIRS = torch.float4_e2m1fn_x2
@@ -142,6 +133,7 @@ def run(given: Arguments, config: KernelConfig | Override | None, key: Key) -> T
         from jitgen.ops.tracing import grouped_gemm as traced
 
         return traced.record(given, config)
+    refuse_tangents(given.tensors)
     if needs_gradient(given.tensors.values()):
         from jitgen.ops.tracing import grouped_gemm as traced
 
@@ -153,11 +145,18 @@ def run(given: Arguments, config: KernelConfig | Override | None, key: Key) -> T
 def _run(
     given: Arguments, config: KernelConfig | Override | None, key: Key, session: Session
 ) -> Tensor:
-    launch = prepared(session, key, given.a, lambda: _prepare(given, config, session))
+    launch = prepared(
+        session,
+        key,
+        given.tensors,
+        lambda: _prepare(given, config, session),
+        written=("out",),
+        fixed=("b", "b_scale"),
+        unguarded=(*ARGUMENT.values(),),
+    )
     out = launch.new_out(given.a) if given.out is None else given.out
     scales = (given.a_scale, given.b_scale, given.alpha)
-    bias = () if given.bias is None else (given.bias,)
-    launch.run(given.a, given.b, *scales, given.groups, out, *bias)  # type: ignore[arg-type]
+    launch.run(given.a, given.b, *scales, given.bias, given.groups, out)
     return out
 
 
@@ -188,11 +187,17 @@ def _prepare(
     if 0 not in facts.shape:
         function, served = facts.device.entry(session, config or wanted, neighbours)
     form = _form(served)
+    copies_scales = a_scale is not None and not form.is_readable(a_scale)
+    way = ANY
+    if given.bias is None and not (copies_scales or form.has_atoms):
+        of_scales = SCALED_ON_GPU if len(facts.device.tail) == 1 else SCALED
+        way = UNSCALED if given.b_scale is None else of_scales
     launch = Launch(
+        way=way,
         function=function,
         tail=facts.device.tail,
-        copies_scales=a_scale is not None and not form.is_readable(a_scale),
-        unit_scales=_unit_scales(device, facts.groups, session) if given.b_scale is None else (),
+        copies_scales=copies_scales,
+        unit_scales=_scales_of_one(device, facts.groups) if given.b_scale is None else (),
         columns=facts.n,
         out_dtype=TORCH[types.out_dtype],
         spare_rows=spare_rows if form.has_atoms else 0,
@@ -284,18 +289,25 @@ def _form(config: Any) -> ScaleFormat:
     return formats.find(config.operands.scale_granularity)
 
 
-def _unit_scales(device: torch.device, groups: int, session: Session) -> tuple[Tensor, Tensor]:
+_unit_scales: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}
+"""
+Scales of one by device and number of groups. They are never freed: kernels of any stream may still
+read them when the call that asked for them is long over, and its session gone.
+"""
+
+
+def _scales_of_one(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:
     """Return scales of one: the same ones for every call, but for a call that a graph captures."""
     place = (device, groups)
-    if place not in session.unit_scales:
+    found = _unit_scales.get(place)
+    if found is None:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return _ones(device, groups)  # nothing but a replay of that graph fills them
         # In a thread of their own: this one's memory may be a graph's, which torch.compile keeps an
         # account of while it warms up, and takes back.
         with ThreadPoolExecutor(1) as other:
-            session.unit_scales[place] = other.submit(_filled, device, groups).result()
-    kept: tuple[Tensor, Tensor] = session.unit_scales[place]
-    return kept
+            found = _unit_scales[place] = other.submit(_filled, device, groups).result()
+    return found
 
 
 def _filled(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.autograd import forward_ad
 
 from jitgen.config import Config
 from jitgen.errors import CaptureMiss, KernelMiss
@@ -23,14 +24,14 @@ from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import TORCH
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.dispatch import problem_of, require_bias, require_fit
 from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments, validate
 from jitgen.ops.grouped_gemm.prepared_ways import Ways, ways
 from jitgen.ops.grouped_gemm.validate import Facts
-from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared, similar
+from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared, present, similar
 from jitgen.ops.values import check_values
-from jitgen.runtime import devices
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.tuning.choice import Choice
@@ -155,24 +156,22 @@ def grouped_gemm(given: PreparedArguments, config: KernelConfig | Override | Non
             b.kind,
             a.dim(),
             None if a_scale is None else a_scale.dim(),
-            a.get_device() if devices.has_several_gpus else None,
+            bias is None,
+            out is None,
             *chosen_by,
             None if config is None else id(config),
-            # As in `call`: what has no memory, or needs a gradient, is never remembered.
-            a.__class__,
-            values.__class__,
-            factor.__class__,
-            a_scale.__class__,
-            bias.__class__,
-            groups.__class__,
-            out.__class__,
             num_modes(),
-            is_grad_enabled()
-            and any(x is not None and x.requires_grad for x in (a, a_scale, bias, out, factor)),
+            is_grad_enabled(),
+            forward_ad._current_level,
         )
         session = current.get()
-        launch = session.memo.get(key) or similar(session, key, _rows(given))
-        return launch.run(a, b, a_scale, bias, groups, out)  # type: ignore[no-any-return]
+        for launch in session.memo.get(key) or similar(session, key, _rows(given)):
+            if launch.fits(*present(a, values, a_scale, groups, bias, out, factor)):
+                if out is not None:
+                    mark_written((out,))
+                return launch.run(  # type: ignore[no-any-return]
+                    a, b, a_scale, bias, groups, out
+                )
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
     return run(given, config, key)
@@ -197,7 +196,9 @@ def run(given: PreparedArguments, config: KernelConfig | Override | None, key: K
         return traced.record(given, config)
     with calling("grouped_gemm"):
         session = current.get()
-        launch = prepared(session, key, given.a, lambda: _prepare(given, config, session))
+        launch = prepared(
+            session, key, given.tensors, lambda: _prepare(given, config, session), written=("out",)
+        )
         rest = (given.a_scale, given.bias, given.groups, given.out)
         return launch.run(given.a, given.b, *rest)
 

@@ -130,7 +130,7 @@ def validate(given: PreparedArguments, session: Session, *, has_memory: bool = T
     for name, tensor in tensors:
         if tensor is not None:
             check_memory(name, tensor, ("a", a), alignment, has_memory=has_memory)
-    check_the_rest(given, b.n, has_memory=has_memory)
+    check_the_rest(given, b.n)
     refuse_gradients(given.tensors, _OP)
     return facts
 

@@ -26,7 +26,6 @@ from jitgen.ops.calling import (
     layout_of,
     needs_gradient,
     refuse_gradients,
-    refuse_overlap,
     require_device,
     require_dtype,
     require_rank,
@@ -59,11 +58,11 @@ class Arguments(NamedTuple):
     m_indices: Tensor | None
     masked_m: Tensor | None
     alpha: Tensor | None
+    bias: Tensor | None
     out: Tensor | None
     out_dtype: torch.dtype | None
     expected_m: int | None
     min_latency: bool | None = None
-    bias: Tensor | None = None
     numerics: str | None = None
 
     @property
@@ -73,7 +72,7 @@ class Arguments(NamedTuple):
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor among them, by its name."""
+        """Every tensor among them, by its name, in the order in which warm calls ask a guard."""
         return {n: value for n, value in self._asdict().items() if isinstance(value, Tensor)}
 
 
@@ -190,7 +189,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         if tensor is not None:
             across = b_layout is BLayout.N_MAJOR and tensor is b
             check_memory(name, tensor, ("a", a), bytes_, has_memory=has_memory, across=across)
-    check_the_rest(given, n, has_memory=has_memory)
+    check_the_rest(given, n)
     require_differentiable(given._asdict())
     return facts
 
@@ -244,13 +243,11 @@ def check_bias(bias: Tensor | None, groups: int, n: int) -> None:
     require_unit_stride("bias", bias, -1)
 
 
-def check_the_rest(given: Any, n: int, *, has_memory: bool) -> None:
-    """Require an out that overlaps neither itself nor a, and words for choosing a kernel."""
+def check_the_rest(given: Any, n: int) -> None:
+    """Require an out that does not overlap itself, and words for choosing a kernel."""
     out, expected_m = given.out, given.expected_m
     if out is not None and out.shape[-2] > 1 and out.stride(-2) < n:
         raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
-    if has_memory:
-        refuse_overlap(out, "a", given.a)
     if expected_m is not None and (type(expected_m) is not int or expected_m < 1):
         raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")
     if given.min_latency is not None and type(given.min_latency) is not bool:

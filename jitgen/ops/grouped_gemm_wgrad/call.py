@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
+from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
 from jitgen.ops.grouped_gemm_wgrad.dispatch import run
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments
-from jitgen.ops.launch import similar
-from jitgen.runtime import devices
+from jitgen.ops.launch import present, similar
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
@@ -53,15 +54,15 @@ def grouped_gemm_wgrad(  # each is one thing to say
             Rows from ``offs[-1]`` on belong to no group.
         masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
         out: (G, N, K), K contiguous: where the result goes. Groups without rows get zeros.
-        out_dtype: Type of the result where `out` is None: bfloat16 by default, float32, or
-            that of the operands.
+        out_dtype: Type of the result where `out` is None: bfloat16 by default, whatever the type of
+            the operands; float32, or that of the operands.
         expected_m: How many rows a group is expected to have, for choosing a kernel; any value
             gives right results. Without it groups count as equally large, and masked ones as full.
         config: A config to use instead of the selector's, or an edited kernel: see
             `jitgen.override`.
 
     Returns:
-        `out`, or a new tensor.
+        `out`, or a new tensor; all of it is written.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
@@ -83,8 +84,8 @@ def grouped_gemm_wgrad(  # each is one thing to say
     key: tuple[Any, ...] = ()
     try:
         groups = masked_m if offs is None else offs
-        # Dtypes and strides are not in the key, nor that the tensors agree about their sizes: the
-        # entry refuses others, and run() replaces it.
+        # What a guard knows is not in the key, nor strides, nor that the tensors agree about their
+        # sizes: the entry refuses others, and run() replaces it.
         key = (
             "grouped_gemm_wgrad",
             a.shape[-2],  # in its place: `launch.ROWS`
@@ -95,23 +96,19 @@ def grouped_gemm_wgrad(  # each is one thing to say
             masked_m is None or offs is None or "several",
             masked_m is None,
             out_dtype,
-            a.get_device() if devices.has_several_gpus else None,
             expected_m,
             None if config is None else id(config),
-            # What has no memory is a tensor of another type (asked for in half of type()'s time),
-            # or is seen by a mode: it is never remembered, nor is what needs a gradient.
-            dy.__class__,
-            a.__class__,
-            groups.__class__,
-            out.__class__,
-            out is a or out is dy,  # other overlaps are found where a call is new
+            out is None,
             num_modes(),
-            is_grad_enabled()
-            and (dy.requires_grad or a.requires_grad or (out is not None and out.requires_grad)),
+            is_grad_enabled(),
+            forward_ad._current_level,
         )
         session = current.get()
-        launch = session.memo.get(key) or similar(session, key, a)
-        return launch.call(dy, a, groups, out)  # type: ignore[no-any-return]
+        for launch in session.memo.get(key) or similar(session, key, a):
+            if launch.fits(*present(dy, a, groups, out)):
+                if out is not None:
+                    mark_written((out,))
+                return launch.call(dy, a, groups, out)  # type: ignore[no-any-return]
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
     given = Arguments(

@@ -13,6 +13,7 @@ from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced, needs_gradient
+from jitgen.ops.dispatcher import refuse_tangents
 from jitgen.ops.forced import forced
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, Facts, validate
@@ -66,13 +67,16 @@ def run(given: Arguments, config: GroupedGemmWgradConfig | Override | None, key:
         from jitgen.ops.tracing import grouped_gemm_wgrad as traced
 
         return traced.record(given, config)
+    refuse_tangents(given.tensors)
     if needs_gradient(given.tensors.values()):
         from jitgen.ops.tracing import grouped_gemm_wgrad as traced
 
         return traced.differentiable(given, config)
     with calling("grouped_gemm_wgrad"):
         session = current.get()
-        launch = prepared(session, key, given.a, lambda: _prepare(given, config, session))
+        launch = prepared(
+            session, key, given.tensors, lambda: _prepare(given, config, session), written=("out",)
+        )
         return launch.call(given.dy, given.a, given.groups, given.out)
 
 

@@ -130,9 +130,6 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         if tensor is not None:
             common.check_memory(name, tensor, ("dy", dy), alignment, has_memory=has_memory)
     _check_the_rest(given, n, k)
-    if has_memory:
-        for name, tensor in (("dy", dy), ("a", a)):
-            common.refuse_overlap(given.out, name, tensor)
     require_differentiable(given.tensors)
     return facts
 

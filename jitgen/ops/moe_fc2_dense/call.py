@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
-from jitgen.ops.launch import similar
+from jitgen.ops.dispatcher import mark_written
+from jitgen.ops.launch import present, similar
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.moe_fc2_dense.dispatch import run
 from jitgen.ops.moe_fc2_dense.validate import Arguments
-from jitgen.runtime import devices
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
@@ -90,38 +91,28 @@ def moe_fc2_dense(  # each is one thing to say
         return compiled.moe_fc2_dense(a, b, a_scale, b_scale, alpha, out, out_dtype, config)
     key: tuple[Any, ...] = ()
     try:
-        # Dtypes and strides are not in the key, nor that the tensors agree about their sizes: the
-        # entry refuses others, and run() replaces it.
+        # What a guard knows is not in the key, nor strides, nor that the tensors agree about their
+        # sizes: the entry refuses others, and run() replaces it.
         key = (
             "moe_fc2_dense",
             alpha.shape[0],  # in its place: `launch.ROWS`
             b.shape,
             b_scale.shape,
             out_dtype,
-            a.get_device() if devices.has_several_gpus else None,
             None if config is None else id(config),
-            # What has no memory is a tensor of another type (asked for in half of type()'s time),
-            # or is seen by a mode: it is never remembered, nor is what needs a gradient.
-            a.__class__,
-            b.__class__,
-            a_scale.__class__,
-            b_scale.__class__,
-            alpha.__class__,
-            out.__class__,
+            out is None,
             num_modes(),
-            is_grad_enabled()
-            and (
-                a.requires_grad
-                or b.requires_grad
-                or a_scale.requires_grad
-                or b_scale.requires_grad
-                or alpha.requires_grad
-                or (out is not None and out.requires_grad)
-            ),
+            is_grad_enabled(),
+            forward_ad._current_level,
         )
         session = current.get()
-        launch = session.memo.get(key) or similar(session, key, alpha)
-        return launch.call(a, b, a_scale, b_scale, alpha, out)  # type: ignore[no-any-return]
+        for launch in session.memo.get(key) or similar(session, key, alpha):
+            if launch.fits(*present(a, b, a_scale, b_scale, alpha, out)):
+                if out is not None:
+                    mark_written((out,))
+                return launch.call(  # type: ignore[no-any-return]
+                    a, b, a_scale, b_scale, alpha, out
+                )
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
     given = Arguments(

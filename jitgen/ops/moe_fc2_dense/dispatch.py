@@ -89,7 +89,9 @@ def run(given: Arguments, config: MoeFc2DenseConfig | Override | None, key: Key)
         return traced.record(given, config)
     with calling("moe_fc2_dense"):
         session = current.get()
-        launch = prepared(session, key, given.a, lambda: _prepare(given, config, session))
+        launch = prepared(
+            session, key, given.tensors, lambda: _prepare(given, config, session), written=("out",)
+        )
         return launch.call(given.a, given.b, given.a_scale, given.b_scale, given.alpha, given.out)
 
 

@@ -143,8 +143,6 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     out = given.out
     if out is not None and tokens > 1 and out.stride(0) < n:
         raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
-    if has_memory:
-        common.refuse_overlap(out, "a", a)
     common.refuse_gradients(given.tensors, Facts.op)
     return facts
 

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
-from jitgen.ops.launch import similar
+from jitgen.ops.dispatcher import mark_written
+from jitgen.ops.launch import present, similar
 from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
 from jitgen.ops.permute_quantize.dispatch import run
 from jitgen.ops.permute_quantize.validate import Arguments
-from jitgen.runtime import devices
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
@@ -88,8 +89,10 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
             `jitgen.override`.
 
     Returns:
-        q: `out`, or a new tensor; rows of no group are not initialised.
-        scale: New scales, where likewise; for ``tensor`` the one given; None for ``none``.
+        q: `out`, or a new tensor. Rows of no group are not written: those from ``offs[-1]`` on,
+            where `m_indices` is -1, from ``masked_m[g]`` on. A new tensor has there what was in
+            memory.
+        scale: New scales, of which the same holds; for ``tensor`` the one given; None for ``none``.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
@@ -124,8 +127,8 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
             rows = 0
         else:
             layout, rows = "several", 0  # a mistake: never remembered, so the validation tells it
-        # Dtypes and strides are not in the key, nor that tensors agree about their sizes: the
-        # entry refuses others, and run() replaces it.
+        # What a guard knows is not in the key, nor strides, nor that tensors agree about their
+        # sizes: the entry refuses others, and run() replaces it.
         shape = x.shape
         key = (
             layout,
@@ -135,34 +138,26 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
             top_k,
             None if m_indices is not None else groups.numel(),  # type: ignore[union-attr]
             None if out is None else out.shape[-1],
-            x.get_device() if devices.has_several_gpus else None,
             scale_granularity,
             q_dtype,
             power_of_two,
             rounding,
             None if config is None else id(config),
             "permute_quantize",  # other operations remember in the same place
-            # What has no memory is a tensor of another type (asked for in half of type()'s time),
-            # or is seen by a mode: it is never remembered, nor is what needs a gradient.
-            x.__class__,
-            permutation.__class__,
-            groups.__class__,
-            None if inverse is None else (inverse.shape[-1], inverse.__class__),
-            scale.__class__,
-            out.__class__,
+            None if inverse is None else inverse.shape[-1],
+            scale is None,
             num_modes(),
-            is_grad_enabled()
-            and (
-                x.requires_grad
-                or (out is not None and out.requires_grad)
-                or (scale is not None and scale.requires_grad)
-            ),
+            is_grad_enabled(),
+            forward_ad._current_level,
         )
         session = current.get()
-        launch = session.memo.get(key) or similar(session, key, x)
-        return launch.call(  # type: ignore[no-any-return]
-            x, permutation, top_k, groups, inverse, scale, out
-        )
+        for launch in session.memo.get(key) or similar(session, key, x):
+            if launch.fits(*present(x, permutation, groups, inverse, scale, out)):
+                if out is not None:
+                    mark_written((out,))
+                return launch.call(  # type: ignore[no-any-return]
+                    x, permutation, top_k, groups, inverse, scale, out
+                )
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
     given = Arguments(

@@ -145,7 +145,9 @@ def run(given: Arguments, config: PermuteQuantizeConfig | Override | None, key: 
         return traced.record(given, config)
     with calling("permute_quantize"):
         session = current.get()
-        launch = prepared(session, key, given.x, lambda: _prepare(given, config, session))
+        launch = prepared(
+            session, key, given.tensors, lambda: _prepare(given, config, session), written=("out",)
+        )
         return launch.call(
             *(given.x, given.permutation, given.top_k, given.groups),
             *(given.inverse, given.scale, given.out),

@@ -12,16 +12,18 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.autograd import forward_ad
 
 from jitgen.config import Config
 from jitgen.errors import InputError
 from jitgen.formats.protocol import Rows, ScaleFormat
 from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced, require_shape
+from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.forced import forced
-from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, prepared, similar
+from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, prepared, present, similar
 from jitgen.ops.permute_quantize.call import permute_quantize
 from jitgen.ops.permute_quantize.config import (
     PermuteQuantizeConfig,
@@ -34,7 +36,6 @@ from jitgen.ops.route import validate as pairs
 from jitgen.ops.route.call import sort_pairs
 from jitgen.ops.route.dispatch import new_indices, nobody
 from jitgen.ops.route.results import Sorting
-from jitgen.runtime import devices
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import require
@@ -151,14 +152,19 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
             topk_ids.shape[-1],
             *(experts, first_expert, local_experts),
             *(scale_granularity, scale is None, power_of_two),
-            None if out is None else out.dtype,
-            x.get_device() if devices.has_several_gpus else None,
+            out is None,
             None if config is None else id(config),
             num_modes(),
+            is_grad_enabled(),
+            forward_ad._current_level,
         )
         session = current.get()
-        launch: Launch = session.memo.get(key) or similar(session, key, x)
-        return launch.call(x, topk_ids, scale, out)
+        launch: Launch
+        for launch in session.memo.get(key) or similar(session, key, x):
+            if launch.fits(*present(x, topk_ids, scale, out)):
+                if out is not None:
+                    mark_written((out,))
+                return launch.call(x, topk_ids, scale, out)
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
     with calling("sort_quantize"):
@@ -179,7 +185,10 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
             )
             return _prepare(given, local, first_expert, config, session)
 
-        return prepared(session, key, x, prepare).call(x, topk_ids, scale, out)
+        tensors = {"x": x, "topk_ids": topk_ids, "scale": scale, "out": out}
+        given = {name: each for name, each in tensors.items() if isinstance(each, Tensor)}
+        launch = prepared(session, key, given, prepare, written=("out",))
+        return launch.call(x, topk_ids, scale, out)
 
 
 def _arguments(

@@ -13,17 +13,23 @@ from typing import Any
 
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from jitgen.errors import InputError, KernelMiss
 from jitgen.events import warn_once
 from jitgen.formats import e2m1, mx32, nv16
 from jitgen.ops import calling as common
-from jitgen.ops.launch import similar
+from jitgen.ops.dispatcher import (
+    is_differentiated,
+    mark_written,
+    require_apart,
+    require_storage,
+)
+from jitgen.ops.launch import present, similar
 from jitgen.ops.quantize.config import Format, QuantizeConfig, Rounding
 from jitgen.ops.quantize.dispatch import Call, Result, run, server, shapes_of
 from jitgen.ops.values import check_values
-from jitgen.runtime import devices
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
@@ -61,7 +67,8 @@ def mxfp8(
         scale: float8_e8m0fnu in atoms (see `jitgen.formats.atoms`): (blocks, ceil(S / 4), 512),
             with G in front where `x` has it; S = ceil(K / 32), blocks = ceil(M / 128), or
             (M + 127 G) // 128 with `offs`. `x` is near ``q[m, k] * 2**(scale - 127)``. Rows of no
-            group have any value, in q and scale.
+            group, from ``offs[-1]`` or ``masked_m[g]`` on, have any value in q and scale, and so
+            have rows of atoms that `x` has not.
 
     Raises:
         InputError: An argument is not of this kind, or no kernel serves where `config` is given.
@@ -137,6 +144,7 @@ def nvfp4(
         scale: float8_e4m3fn in atoms (see `jitgen.formats.atoms`): (blocks, ceil(S / 4), 512), with
             G in front where `x` has it; S = ceil(K / 16), blocks = ceil(M / 128), or
             (M + 127 G) // 128 with `offs`: ``amax / 6 / global_scale`` of its 16 values, rounded.
+            Rows of no group as of `mxfp8`.
         global_scale: What was given or found, (1,) or (G,) float32. The product of a's and b's is
             `grouped_gemm`'s alpha.
 
@@ -205,28 +213,29 @@ def _launched(
             len(shape),
             masked_m is None,
             None if groups is None else groups.numel(),
-            x.get_device() if devices.has_several_gpus else None,
             form,
             rounding,
             None if config is None else id(config),
             "quantize",  # other operations remember in the same place
             None if out is None else _kind(*out),
-            x.__class__,
-            groups.__class__,
-            global_scale.__class__,
+            global_scale is None,
             num_modes(),
-            is_grad_enabled() and x.requires_grad,
+            is_grad_enabled(),
+            forward_ad._current_level,
         )
         session = current.get()
-        launch = session.memo.get(key) or similar(session, key, x)
-        return launch.call(x, groups, global_scale, out)  # type: ignore[no-any-return]
+        for launch in session.memo.get(key) or similar(session, key, x):
+            if launch.fits(*present(x, groups, global_scale, *(out or ()))):
+                if out is not None:
+                    mark_written(out)
+                return launch.call(x, groups, global_scale, out)  # type: ignore[no-any-return]
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
     given = (x, offs, masked_m, global_scale)
     check(form, x, offs, masked_m, rounding)
     if out is not None:
         check_out(out, form, x, offs)
-    if is_grad_enabled() and x.requires_grad:
+    if is_differentiated(x):
         return None
     if common.is_traced((*given, *(out or ()))):
         from jitgen.ops.tracing import quantize as traced
@@ -249,6 +258,9 @@ def _served(
     call: Call, config: QuantizeConfig | Override | None, key: tuple[Any, ...]
 ) -> Result | None:
     session = current.get()
+    for name, tensor in call.tensors.items():
+        require_storage(name, tensor)
+    require_apart(call.tensors, call.written)
     check_values(call.layout, call.groups, call.x.shape[-2])
     device = server(call, session)
     if device is None:
@@ -270,8 +282,7 @@ def _served(
 
 def _kind(q: Tensor, scale: Tensor) -> tuple[Any, ...]:
     """Return what a warm call asks of tensors that it is given for results."""
-    kinds = ((each.__class__, each.shape, each.dtype, each.is_contiguous()) for each in (q, scale))
-    return *kinds, q.requires_grad or scale.requires_grad
+    return q.shape, q.is_contiguous(), scale.shape, scale.is_contiguous()
 
 
 def check_out(out: object, form: Format, x: Tensor, offs: Tensor | None) -> None:
@@ -279,7 +290,7 @@ def check_out(out: object, form: Format, x: Tensor, offs: Tensor | None) -> None
     Require tensors for q and scale as they would be made.
 
     Raises:
-        InputError: They are others, or lie on `x` or need a gradient.
+        InputError: They are others, or need a gradient.
     """
     if not isinstance(out, (tuple, list)) or len(out) != 2:
         raise InputError("out", f"must be two tensors, for q and scale (got {type(out).__name__})")
@@ -292,8 +303,6 @@ def check_out(out: object, form: Format, x: Tensor, offs: Tensor | None) -> None
         common.require_device(name, tensor, ("x", x))
         if not tensor.is_contiguous():
             raise InputError(name, f"must be contiguous (got strides {tensor.stride()})")
-        if type(tensor) is Tensor is type(x) and not common.is_traced((tensor, x)):
-            common.refuse_overlap(tensor, "x", x)
     common.refuse_gradients({"out[0]": out[0], "out[1]": out[1]}, "jitgen.quantize")
 
 
@@ -306,6 +315,7 @@ def check(
     Raises:
         InputError: An argument is wrong.
     """
+    common.require_tensor("x", x)
     mx32.check(x, offs, rounding)
     if form is not Format.MXFP8:
         e2m1.check_even(x, "x")

@@ -62,6 +62,20 @@ class Call:
         """What says which rows count; None where all do."""
         return self.masked_m if self.offs is None else self.offs
 
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The names of tensors that it writes."""
+        return () if self.out is None else ("out[0]", "out[1]")
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor among them, by its name, in the order in which warm calls ask a guard."""
+        groups = "masked_m" if self.offs is None else "offs"
+        found = {"x": self.x, groups: self.groups, "global_scale": self.global_scale}
+        if self.out is not None:
+            found |= {"out[0]": self.out[0], "out[1]": self.out[1]}
+        return {name: each for name, each in found.items() if each is not None}
+
 
 @frozen
 class Facts:
@@ -196,7 +210,13 @@ def run(
         KernelMiss: The kernel is not compiled, and compiling is off or a graph is being captured.
         JitgenError: It cannot be compiled; see `Registry.get`.
     """
-    launch = prepared(session, key, call.x, lambda: _prepare(call, device, config, session))
+    launch = prepared(
+        session,
+        key,
+        call.tensors,
+        lambda: _prepare(call, device, config, session),
+        written=call.written,
+    )
     return launch.call(call.x, call.groups, call.global_scale, call.out)
 
 

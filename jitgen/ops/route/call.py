@@ -7,14 +7,15 @@ from typing import Any
 
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
-from jitgen.ops.launch import similar
+from jitgen.ops.dispatcher import mark_written
+from jitgen.ops.launch import present, similar
 from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.route.dispatch import run
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import Arguments
-from jitgen.runtime import devices
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
@@ -73,6 +74,10 @@ def route(  # noqa: PLR0913  # each is one thing to say
             the pairs of each in ascending order; -1 in rows from ``offs[-1]`` on.
         inverse: (T, k) int32: the sorted row of each pair; -1 where its expert is not local.
 
+        Every value is written. Rows from ``offs[-1]`` on belong to no expert, and what follows
+        (`jitgen.permute_quantize`, `jitgen.grouped_gemm`) does not write them. `jitgen.combine`
+        leaves out pairs of -1; as an index of torch's -1 is the last row, so mask what it reads.
+
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
         CompileError: The kernel cannot be compiled.
@@ -98,26 +103,26 @@ def route(  # noqa: PLR0913  # each is one thing to say
             shape[-1],
             top_k,
             scoring,
-            bias.__class__,
+            bias is None,
             expert_groups,
             top_groups,
             renormalize,
             scale,
             first_expert,
             local_experts,
-            scores.get_device() if devices.has_several_gpus else None,
             None if config is None else id(config),
             # The entry knows neither k nor G: whoever gives results gives the right ones.
             None if out is None else _sizes(out),
-            # What has no memory is a tensor of another type, or is seen by a mode: it is never
-            # remembered, nor is what needs a gradient.
-            scores.__class__,
             num_modes(),
-            is_grad_enabled() and scores.requires_grad,
+            is_grad_enabled(),
+            forward_ad._current_level,
         )
         session = current.get()
-        launch = session.memo.get(key) or similar(session, key, scores)
-        return launch.route(scores, bias, out)  # type: ignore[no-any-return]
+        for launch in session.memo.get(key) or similar(session, key, scores):
+            if launch.fits(*present(scores, bias, *(out or ()))):
+                if out is not None:
+                    mark_written(out)
+                return launch.route(scores, bias, out)  # type: ignore[no-any-return]
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
     given = Arguments(
@@ -181,15 +186,16 @@ def sort_pairs(
             experts,
             first_expert,
             local_experts,
-            topk_ids.get_device() if devices.has_several_gpus else None,
             None if config is None else id(config),
             None if out is None else _sizes(out),
-            topk_ids.__class__,
             num_modes(),
         )
         session = current.get()
-        launch = session.memo.get(key) or similar(session, key, topk_ids)
-        return launch.sort(topk_ids, out)  # type: ignore[no-any-return]
+        for launch in session.memo.get(key) or similar(session, key, topk_ids):
+            if launch.fits(topk_ids, *(out or ())):
+                if out is not None:
+                    mark_written(out)
+                return launch.sort(topk_ids, out)  # type: ignore[no-any-return]
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
     given = Arguments(
@@ -204,10 +210,4 @@ def sort_pairs(
 
 def _sizes(out: Routing | Sorting) -> tuple[Any, ...]:
     """Return what the entry takes as it is given: k, G, whether there is a row for each pair."""
-    return (
-        out.__class__,
-        out.inverse.shape,
-        out.offs.shape,
-        out.permutation.shape,
-        *(each.__class__ for each in out),
-    )
+    return out.__class__, out.inverse.shape, out.offs.shape, out.permutation.shape

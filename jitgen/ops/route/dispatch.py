@@ -90,7 +90,13 @@ def run(given: Arguments, config: RouteConfig | Override | None, key: Key) -> An
         return traced.record(given, config)
     with calling("sort_pairs" if given.scores is None else "route"):
         session = current.get()
-        launch = prepared(session, key, given.like, lambda: _prepare(given, config, session))
+        launch = prepared(
+            session,
+            key,
+            given.tensors,
+            lambda: _prepare(given, config, session),
+            written=[name for name in given.tensors if name.startswith("out.")],
+        )
         if given.scores is None:
             return launch.sort(given.like, given.out)  # type: ignore[arg-type]
         return launch.route(given.scores, given.bias, given.out)  # type: ignore[arg-type]

@@ -20,7 +20,8 @@ class Routing(NamedTuple):
         offs: (G,) int32, as `jitgen.grouped_gemm` takes it: the row behind each local expert's.
         permutation: (P,) int32: the pair in each sorted row, expert after expert, the pairs of one
             in ascending order; -1 in rows from ``offs[-1]`` on.
-        inverse: (T, k) int32: the sorted row of each pair; -1 where its expert is not local.
+        inverse: (T, k) int32: the sorted row of each pair; -1 where its expert is not local, which
+            `jitgen.combine` leaves out and which as an index of torch's would be the last row.
     """
 
     topk_weights: Tensor

@@ -7,13 +7,14 @@ from typing import Any
 
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
+from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
-from jitgen.ops.launch import similar
+from jitgen.ops.dispatcher import mark_written
+from jitgen.ops.launch import present, similar
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.dispatch import run
 from jitgen.ops.silu_mul_quantize.validate import Arguments
-from jitgen.runtime import devices
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
@@ -86,8 +87,10 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
             `jitgen.override`.
 
     Returns:
-        q: `out`, or a new tensor; rows of no group are not initialised.
-        scale: New scales, where likewise; for ``tensor`` the one given; None for ``none``.
+        q: `out`, or a new tensor. Rows of no group are not written: those from ``offs[-1]`` on,
+            where `m_indices` is -1, from ``masked_m[g]`` on. A new tensor has there what was in
+            memory.
+        scale: New scales, of which the same holds; for ``tensor`` the one given; None for ``none``.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
@@ -118,8 +121,8 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
             layout, groups = "masked", masked_m
         else:
             layout = "several"  # a mistake: never remembered, so the validation below tells it
-        # Dtypes and strides are not in the key, nor that q, scale and groups have the rows of x:
-        # the entry refuses others, and run() replaces it.
+        # What a guard knows is not in the key, nor strides, nor that q, scale and groups have the
+        # rows of x: the entry refuses others, and run() replaces it.
         shape = x.shape
         key = (
             layout,
@@ -129,7 +132,6 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
             None if out is None else out.shape[-1],
             # Contiguous calls have one for each row, and do not know their groups.
             None if m_indices is not None else groups.numel(),  # type: ignore[union-attr]
-            x.get_device() if devices.has_several_gpus else None,
             scale_granularity,
             activation,
             interleaved,
@@ -139,23 +141,21 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
             expected_m,
             None if config is None else id(config),
             "silu_mul_quantize",  # other operations remember in the same place
-            # What has no memory is a tensor of another type (asked for in half of type()'s time),
-            # or is seen by a mode: it is never remembered, nor is what needs a gradient.
-            x.__class__,
-            groups.__class__,
-            scale.__class__,
-            out.__class__,
+            scale is None,
             num_modes(),
-            is_grad_enabled()
-            and (
-                x.requires_grad
-                or (out is not None and out.requires_grad)
-                or (scale is not None and scale.requires_grad)
-            ),
+            is_grad_enabled(),
+            forward_ad._current_level,
         )
         session = current.get()
-        launch = session.memo.get(key) or similar(session, key, x)
-        return launch.call(x, groups, scale, out)  # type: ignore[no-any-return]
+        for launch in session.memo.get(key) or similar(session, key, x):
+            if scale is not None:
+                is_for = launch.fits(*present(x, groups, scale, out))
+            else:
+                is_for = launch.fits(x, groups) if out is None else launch.fits(x, groups, out)
+            if is_for:
+                if out is not None:
+                    mark_written((out,))
+                return launch.call(x, groups, scale, out)  # type: ignore[no-any-return]
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
     given = Arguments(

@@ -100,7 +100,9 @@ def run(given: Arguments, config: SiluMulQuantizeConfig | Override | None, key: 
 def _run(
     given: Arguments, config: SiluMulQuantizeConfig | Override | None, key: Key, session: Session
 ) -> Result:
-    launch = prepared(session, key, given.x, lambda: _prepare(given, config, session))
+    launch = prepared(
+        session, key, given.tensors, lambda: _prepare(given, config, session), written=("out",)
+    )
     return launch.call(given.x, given.groups, given.scale, given.out)
 
 

@@ -189,8 +189,6 @@ def _check_tensors(given: Arguments, facts: Facts, *, has_memory: bool) -> None:
         common.require_shape("out", out, (*x.shape[:-1], facts.n), "rows of x by half its columns")
         if out.shape[-2] > 1 and out.stride(-2) < facts.n:
             raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
-        if has_memory:
-            common.refuse_overlap(out, "x", x)
     alignment = rules(facts.arch, facts.op).alignment
     for name, tensor in (("x", x), ("out", out)):
         if tensor is not None:

@@ -20,6 +20,7 @@ from torch.autograd.function import _SingleLevelFunction
 from jitgen.errors import InputError
 from jitgen.layouts import ARGUMENT
 from jitgen.ops.calling import needs_gradient
+from jitgen.ops.dispatcher import refuse_tangents
 from jitgen.ops.grouped_gemm import gradients
 from jitgen.ops.grouped_gemm import validate as of_product
 from jitgen.ops.grouped_gemm_wgrad import validate as of_weights
@@ -46,6 +47,7 @@ def _called(
 
     def call(keys: Any, *given: Any) -> Any:
         named = {**dict.fromkeys(names), **dict(zip(names, given, strict=False))}
+        refuse_tangents(named)
         require_differentiable(named)
         if needs_gradient(given):
             return node(op, named)

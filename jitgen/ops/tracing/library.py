@@ -17,6 +17,7 @@ import torch
 from jitgen.errors import InputError
 from jitgen.frozen import frozen
 from jitgen.ops.calling import refuse_gradients
+from jitgen.ops.dispatcher import refuse_tangents
 
 NAMESPACE = "jitgen"
 
@@ -76,7 +77,9 @@ def _without_gradients(op: Any) -> Callable[..., Any]:
     name = op._schema.name.partition("::")[2]
 
     def call(keys: Any, *given: Any, **named: Any) -> Any:
-        refuse_gradients({**dict(zip(names, given, strict=False)), **named}, name)
+        every = {**dict(zip(names, given, strict=False)), **named}
+        refuse_tangents(every)
+        refuse_gradients(every, name)
         with torch._C._AutoDispatchBelowAutograd():
             return op.redispatch(keys & behind, *given, **named)
 

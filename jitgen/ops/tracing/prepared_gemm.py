@@ -3,8 +3,9 @@
 `grouped_gemm` with prepared weights as operations of torch: what `jitgen.ops.tracing.grouped_gemm`
 is for others.
 
-In a graph the weights are their two tensors, N, the name of their layout and how far exponents of a
-row differ; K is a's.
+In a graph the weights are their two tensors, N and the name of their layout; K is a's. How far
+exponents of a row differ is not in it, for that is known of values, and a graph outlives those. So
+weights are not unpacked there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ARGUMENTS = (
     "Tensor a, Tensor b, Tensor b_factor, int n, str b_layout, Tensor? a_scale=None, "
     "Tensor? offs=None, Tensor? m_indices=None, Tensor? masked_m=None, Tensor? bias=None, "
     "ScalarType? out_dtype=None, SymInt? expected_m=None, bool? min_latency=None, "
-    "str? config=None, int? row_spread=None, str? numerics=None"
+    "str? config=None, str? numerics=None"
 )
 
 
@@ -51,7 +52,7 @@ def call(given: PreparedArguments, config: str | None) -> Tensor:
     weights = (b.values, b.factor, b.n, str(b.layout))
     groups = (given.offs, given.m_indices, given.masked_m)
     chosen_by = (given.expected_m, given.min_latency, config)
-    rest = (given.bias, given.out_dtype, *chosen_by, b.row_spread, given.numerics)
+    rest = (given.bias, given.out_dtype, *chosen_by, given.numerics)
     if given.out is None:
         result: Tensor = operation(a, *weights, given.a_scale, *groups, *rest)
         return result
@@ -99,7 +100,6 @@ def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
     expected_m: int | None = None,
     min_latency: bool | None = None,
     config: str | None = None,
-    row_spread: int | None = None,
     numerics: str | None = None,
 ) -> tuple[PreparedArguments, KernelConfig | Override | None]:
     """Return what the eager function takes; torch leaves out what is the schema's default."""
@@ -109,7 +109,6 @@ def _arguments(  # noqa: PLR0913, PLR0917  # the schema's, behind out
         n=n,
         k=int(a.shape[-1]),
         layout=b_layout,  # type: ignore[arg-type]
-        row_spread=row_spread,
     )
     given = PreparedArguments(
         a=a,

@@ -19,6 +19,7 @@ from jitgen.events import warn_once
 from jitgen.formats import unpacked as in_torch
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.ops import calling as common
+from jitgen.ops.dispatcher import mark_written, require_apart, require_plain
 from jitgen.ops.forced import forced
 from jitgen.ops.launch import AnyLaunch, Family, chosen
 from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
@@ -65,9 +66,15 @@ def unpack_mxfp4(
     captured, is named in a warning, once, and torch's operations serve.
     """
     in_torch.check(weights)
+    common.refuse_gradients({"weights.factor": weights.factor}, _OP)
     result = _new(weights) if out is None else _checked(out, weights)
     if not common.is_traced((weights.values, weights.factor, *result)):
         with common.calling(_OP):
+            given = {"weights": weights.values, "weights.factor": weights.factor}
+            given |= {"out[0]": result[0], "out[1]": result[1]}
+            require_plain(given)
+            require_apart(given, ("out[0]", "out[1]"))
+            mark_written(result)
             session = current.get()
             device = _server(weights, session)
             if device is not None and _is_done(weights, result, device, config, session):
@@ -101,6 +108,7 @@ def _checked(out: Any, weights: PreparedWeights) -> Result:
         common.require_device(name, tensor, ("weights", weights.values))
         if not tensor.is_contiguous():
             raise InputError(name, f"must be contiguous (got strides {tensor.stride()})")
+    common.refuse_gradients({"out[0]": out[0], "out[1]": out[1]}, _OP)
     return out
 
 

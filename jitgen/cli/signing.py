@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands that sign say of their key: whether what it signs now would be accepted here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jitgen.cli.output import Output
+from jitgen.errors import SettingError, SigningError
+from jitgen.settings import settings
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+    from jitgen.signing.trust import Trust
+
+
+def trust_of(store: Store) -> Trust | None:
+    """Return the trust document of JITGEN_TRUST; None where none is named, or it cannot be used."""
+    if settings.trust is None:
+        return None
+    try:
+        return store.trusted.current().trust
+    except (SettingError, SigningError):
+        return None
+
+
+def warn_of_key(output: Output, keyid: str, store: Store) -> None:
+    """Say that what the key signs is refused by the trust document of this machine, or soon is."""
+    from jitgen.signing.standing import standing
+
+    trust = trust_of(store)
+    if trust is not None and (reason := standing(keyid, trust).reason):
+        output.warn(reason)

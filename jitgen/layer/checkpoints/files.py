@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which file of a checkpoint holds which tensor: as an index says, or the files themselves."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from errno import EIO, ENOENT
+from pathlib import Path
+from typing import Any
+
+from jitgen.documents import BadDocument, parse_json, read_bounded
+from jitgen.errors import InputError, ToolchainError
+from jitgen.text import printable, shown
+
+_INDEX = "model.safetensors.index.json"
+_MAX_INDEX_BYTES = 2**26
+"""Of an index: DeepSeek-V3's has 9 MB."""
+
+_ADAPTER = "adapter_config.json"
+"""What stands beside an adapter, in a folder that transformers would load with it."""
+
+_SHARD = re.compile(r"(.+)-(\d{1,6})-of-(\d{1,6})\.safetensors")
+
+
+def places(path: Path) -> dict[str, Path]:
+    """
+    Return the file of each tensor of a folder, or of a file.
+
+    Raises:
+        InputError: They cannot be read, there are none, a tensor is in two of them, or one of
+            several numbered files is not there.
+        ToolchainError: safetensors is not installed.
+        OSError: A file cannot be opened.
+    """
+    if path.is_dir() and (path / _ADAPTER).exists():
+        raise InputError(
+            "source",
+            f"{path} has {_ADAPTER}: its weights are those of a model with an adapter, which is "
+            "not read; merge the adapter into the weights, or keep it in another folder",
+        )
+    index = path / _INDEX
+    if index.is_file():
+        return _indexed(index)
+    paths = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    if path.is_dir():
+        _require_all_shards(paths)
+    found: dict[str, Path] = {}
+    for each in paths:
+        for name in opened(each).keys():  # noqa: SIM118  # of a file, which is no dict
+            if name in found:
+                raise InputError(
+                    "source",
+                    f"{path} has {shown(name)} twice, in {found[name].name} and in {each.name}: "
+                    "give the file that counts",
+                )
+            found[name] = each
+    if not found:
+        raise InputError("source", f"{path} has no tensors in files of safetensors")
+    return found
+
+
+def is_shard(path: Path) -> bool:
+    """Say whether a file is one of several, by its name."""
+    found = _SHARD.fullmatch(path.name)
+    return found is not None and int(found[3]) > 1
+
+
+def opened(path: Path) -> Any:
+    """
+    Return a file of safetensors, opened.
+
+    Raises:
+        InputError: It is none.
+        ToolchainError: safetensors is not installed.
+        OSError: It is not there, or cannot be read.
+    """
+    files = safetensors()
+    if not path.exists():
+        raise FileNotFoundError(ENOENT, "no such file of safetensors", str(path))
+    if not path.is_file():  # a pipe would never open, a folder has no words for what it is
+        raise InputError("source", f"{path} must be a file of safetensors, and is no regular file")
+    try:
+        return files.safe_open(str(path), framework="pt")
+    except files.SafetensorError as error:
+        why = printable(" ".join(str(error).split()))
+        raise InputError("source", f"{path} cannot be read: {why}") from error
+    except OSError as error:  # it does not say which file
+        raise OSError(error.errno or EIO, f"cannot be read ({error})", str(path)) from error
+
+
+def safetensors() -> Any:
+    """Return the module, which is not needed for anything else."""
+    try:
+        return importlib.import_module("safetensors")
+    except ImportError:
+        raise ToolchainError(
+            "checkpoints are read with safetensors; run: pip install 'jitgen[safetensors]'"
+        ) from None
+
+
+def _indexed(index: Path) -> dict[str, Path]:
+    try:
+        found = parse_json(read_bounded(index, _MAX_INDEX_BYTES), max_bytes=_MAX_INDEX_BYTES)
+    except BadDocument as error:
+        raise InputError("source", f"{index} is no index: {error}") from error
+    files = found.get("weight_map") if isinstance(found, dict) else None
+    if (
+        not isinstance(files, dict)
+        or not files
+        or not all(isinstance(file, str) and "/" not in file for file in files.values())
+    ):
+        raise InputError("source", f"{index} has no weight_map from tensors to files beside it")
+    return {str(name): index.parent / file for name, file in files.items()}
+
+
+def _require_all_shards(paths: list[Path]) -> None:
+    """Refuse files that are numbered, and not all there: the last experts may be in the others."""
+    names = {path.name for path in paths}
+    for path in paths:
+        found = _SHARD.fullmatch(path.name)
+        if found is None:
+            continue
+        stem, width = found[1], len(found[2])
+        for number in range(1, int(found[3]) + 1):
+            name = f"{stem}-{number:0{width}}-of-{found[3]}.safetensors"
+            if name not in names:
+                raise InputError("source", f"{path.parent} lacks {name}, which {path.name} names")

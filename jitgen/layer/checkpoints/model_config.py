@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a model's ``config.json`` says of its experts, and what of it a layer would be wrong about.
+
+The part of the document that counts is the one that says how many experts there are: the document
+itself, or one inside of it such as ``text_config``. Other words of it are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jitgen.documents import BadDocument, parse_json, read_bounded
+from jitgen.errors import InputError
+from jitgen.frozen import frozen
+from jitgen.text import printable, shown
+
+_FILE = "config.json"
+_MAX_BYTES = 2**24
+_DEEPEST = 4
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_TOP_K = (
+    *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts"),
+    *("moe_topk", "moe_top_k", "moe_k"),
+)
+_HIDDEN = ("hidden_size", "moe_hidden_size", "moe_latent_size", "d_model")
+_OF_EXPERTS = ("moe_intermediate_size", "expert_ffn_hidden_size")
+_INTERMEDIATE = ("intermediate_size", "ffn_hidden_size")
+_QUANTISED = ("quantization_config", "compression_config")
+
+ModelConfig = str | Path | Mapping[str, Any]
+"""A model's config, or the file or folder that has it."""
+
+
+@frozen
+class Said:
+    """
+    What a config says of a layer.
+
+    Attributes:
+        what: What it is called in errors.
+        section: The part of it that is about the experts.
+        quantised: What it says of quantised weights; None: nothing.
+    """
+
+    what: str
+    section: Mapping[str, Any]
+    quantised: Mapping[str, Any] | None = None
+
+    def error(self, message: str) -> InputError:
+        """Return the error of a config."""
+        return InputError("config", f"{self.what} {message}")
+
+    def top_k(self, given: int | None) -> int | None:
+        """
+        Return experts of a token; None: it does not say.
+
+        Raises:
+            InputError: It says something else than `given`.
+        """
+        found = self._counts(_TOP_K)
+        allowed = set.intersection(*found.values()) if found else set()
+        if found and given is None and len(allowed) == 1:
+            return next(iter(allowed))
+        if found and given not in allowed:
+            raise InputError(
+                "top_k",
+                f"must be as {self.what} says, {_words(found)} (got {given!r}); give config= where "
+                "that is about another layer",
+            )
+        return given
+
+    def require_experts(self, experts: int) -> None:
+        """Refuse another number of experts than `experts`, which the tensors have."""
+        self._require_one_of(_EXPERTS, experts, "experts")
+
+    def require_sizes(self, hidden: int, intermediate: int) -> None:
+        """Refuse other sizes than those of the tensors."""
+        self._require_one_of(_HIDDEN, hidden, "columns of a token, H")
+        names = _OF_EXPERTS if self._counts(_OF_EXPERTS) else _INTERMEDIATE
+        self._require_one_of(names, intermediate, "columns between the two products, I")
+
+    def _require_one_of(self, names: tuple[str, ...], number: int, what: str) -> None:
+        found = self._counts(names)
+        if found and number not in set().union(*found.values()):
+            raise self.error(
+                f"says {_words(found)}, and the tensors have {number} {what}: one of both is of "
+                "another model"
+            )
+
+    def _counts(self, names: tuple[str, ...]) -> dict[str, set[int]]:
+        """Return the numbers under names; a list has one for each layer."""
+        found = {}
+        for name in names:
+            value = self.section.get(name)
+            if value is None:
+                continue
+            numbers = value if isinstance(value, list | tuple) else [value]
+            if not numbers or not all(type(each) is int and each >= 0 for each in numbers):
+                raise self.error(f"must have an integer for {name} (got {shown(value)})")
+            found[name] = set(numbers)
+        return found
+
+
+def said(config: ModelConfig | None, folder: Path | None, prefix: str) -> Said | None:
+    """
+    Return what is said of the layer below `prefix`.
+
+    Args:
+        config: What the caller gave; None: the ``config.json`` in `folder`, if there is one.
+        folder: Where the tensors are.
+        prefix: What their names begin with.
+
+    Raises:
+        InputError: It cannot be read or understood, or says nothing of experts.
+        OSError: The file cannot be read.
+    """
+    if isinstance(config, Mapping):
+        return _of(config, "the given config", prefix, is_file=False)
+    if config is None:
+        if folder is None or not (folder / _FILE).exists():
+            return None
+        path = folder / _FILE
+    elif isinstance(config, str | Path):
+        path = Path(config)
+        path = path / _FILE if path.is_dir() else path
+    else:
+        raise InputError(
+            "config",
+            "must be a model's config.json, as a path or a mapping such as config.to_dict() (got "
+            f"{type(config).__name__})",
+        )
+    what = printable(str(path))
+    try:
+        document = parse_json(read_bounded(path, _MAX_BYTES), max_bytes=_MAX_BYTES)
+    except BadDocument as error:
+        raise InputError("config", f"{what} cannot be read: {error}") from error
+    if not isinstance(document, dict):
+        raise InputError("config", f"{what} must be an object (got {shown(document)})")
+    return _of(document, what, prefix, is_file=True)
+
+
+def _of(document: Mapping[str, Any], what: str, prefix: str, *, is_file: bool) -> Said | None:
+    found = {path: each for path, each in _sections(document, ()) if _has_experts(each)}
+    if not found and is_file:
+        raise InputError(
+            "config",
+            f"{what} has none of {', '.join(_EXPERTS)}, so that it is not known what it says of "
+            "these experts; give config={} to go by the tensors alone, or what is right",
+        )
+    if len(found) > 1:
+        words = set(prefix.split("."))
+        found = {
+            path: each
+            for path, each in found.items()
+            if any(name.removesuffix("_config") in words for name in path)
+        } or found
+    if len(found) > 1:
+        raise InputError(
+            "config",
+            f"{what} speaks of several kinds of experts, in {_paths(found)}: give config= the one "
+            f"that is about {prefix!r}",
+        )
+    path, section = next(iter(found.items()), ((), document))
+    return Said(what=what, section=section, quantised=_quantised(document, path, what))
+
+
+def _sections(
+    document: Mapping[str, Any], path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """Yield a document and what is inside of it, each with the names that lead there."""
+    yield path, document
+    if len(path) == _DEEPEST:
+        return
+    for name, value in document.items():
+        if isinstance(name, str) and isinstance(value, Mapping) and name not in _QUANTISED:
+            yield from _sections(value, (*path, name))
+
+
+def _has_experts(section: Mapping[str, Any]) -> bool:
+    return any(section.get(name) for name in _EXPERTS)
+
+
+def _quantised(
+    document: Mapping[str, Any], path: tuple[str, ...], what: str
+) -> Mapping[str, Any] | None:
+    """Return what is said of quantised weights on the way to a section."""
+    found: list[Any] = []
+    for length in range(len(path) + 1):
+        section = document
+        for name in path[:length]:
+            section = section[name]
+        found += [section[name] for name in _QUANTISED if section.get(name) is not None]
+    if not found:
+        return None
+    if not isinstance(found[0], Mapping) or any(each != found[0] for each in found):
+        raise InputError(
+            "config",
+            f"{what} must have one object for quantization_config (got "
+            f"{' and '.join(map(shown, found))})",
+        )
+    return found[0]
+
+
+def _words(found: Mapping[str, set[int]]) -> str:
+    return " and ".join(
+        f"{name} = {' or '.join(map(str, sorted(numbers)))}" for name, numbers in found.items()
+    )
+
+
+def _paths(found: Mapping[tuple[str, ...], Any]) -> str:
+    return " and ".join(".".join(path) or "itself" for path in found)

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What torch's dispatcher does for an operation, and what a call that goes round it does instead.
+
+An eager call of ours launches its kernel by itself, because the dispatcher would cost as much as
+the rest of the call. So all that the dispatcher would have seen to is seen to here, or refused with
+what to do about it. docs/torch.md has the table, and `tests/compile/test_dispatcher.py` drives
+every operation through every row of it.
+
+A call that is new asks `require_plain` and `require_apart`. A warm call asks a guard, which refuses
+tensors that the dispatcher would treat in another way (`jitgen.ops.guards`); it does not look at
+memory again, whose owners and ends would cost it half of its time: see JITGEN_CHECK.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from jitgen.errors import InputError
+
+_PLAIN_KEY = re.compile(r"CPU|CUDA|ADInplaceOrView|Auto(grad|cast)\w+")
+"""Dispatch keys of tensors that kernels read as they lie in memory."""
+
+_KEYS = {
+    "Negative": ("a lazily negated view, whose sign torch keeps apart", "{}.resolve_neg()"),
+    "Conjugate": ("a lazily conjugated view", "{}.resolve_conj()"),
+    "ZeroTensor": ("a tensor of zeros without memory", "torch.zeros_like({})"),
+}
+"""What other keys mean, and what to give instead."""
+
+
+def require_plain(tensors: Mapping[str, Tensor]) -> None:
+    """
+    Do nothing where kernels may read the memory of `tensors`, which have these names, as it is.
+
+    Raises:
+        InputError: One has a forward-mode derivative, a lazy sign, or a key of torch's dispatcher
+            that means something else; or its storage was freed or made smaller.
+    """
+    refuse_tangents(tensors)
+    for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided or tensor.is_meta:
+            continue  # which is refused by the rule about layouts, or devices
+        if (wrong := _other_key(tensor)) is not None:
+            what, instead = _KEYS.get(wrong, (f"one with torch's dispatch key {wrong}", "a copy"))
+            raise InputError(
+                name,
+                f"must be a tensor that lies in memory as it is (got {what}): give "
+                f"{instead.format(name)}",
+            )
+        require_storage(name, tensor)
+
+
+def refuse_tangents(tensors: Mapping[str, object]) -> None:
+    """
+    Do nothing where no tensor has a forward-mode derivative.
+
+    Raises:
+        InputError: One has, and the result would have none.
+    """
+    for name, tensor in tensors.items():
+        if isinstance(tensor, Tensor) and _has_tangent(tensor):
+            raise InputError(
+                name,
+                "must not have a forward-mode derivative, because kernels have none: use reverse "
+                "mode, where there is one (docs/gradients.md), or give "
+                f"torch.autograd.forward_ad.unpack_dual({name}).primal",
+            )
+
+
+def is_differentiated(tensor: Tensor) -> bool:
+    """Say whether autograd asks for a derivative of what is computed from a tensor."""
+    return (torch.is_grad_enabled() and tensor.requires_grad) or _has_tangent(tensor)
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    """Say whether a tensor has a forward-mode derivative that counts."""
+    if forward_ad._current_level < 0 or not torch._C._is_fwd_grad_enabled():
+        return False
+    return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
+
+
+def _other_key(tensor: Tensor) -> str | None:
+    """Return the name of a dispatch key that plain tensors do not have."""
+    keys = torch._C._dispatch_keyset_to_string(torch._C._dispatch_keys(tensor))
+    names = keys.partition("(")[2].rstrip(")").split(", ")
+    return next((name for name in names if not _PLAIN_KEY.fullmatch(name)), None)
+
+
+def require_storage(name: str, tensor: Tensor) -> None:
+    """
+    Do nothing where the storage of `tensor` reaches as far as its elements.
+
+    Raises:
+        InputError: It was freed or made smaller since the tensor was made.
+    """
+    if not tensor.numel():
+        return
+    have = tensor.untyped_storage().nbytes()
+    wanted = tensor.storage_offset() * tensor.element_size() + reach(tensor)
+    if wanted > have:
+        raise InputError(
+            name,
+            f"must have its memory, {wanted} bytes of storage (got {have}): it was freed or made "
+            "smaller behind the tensor, as FSDP does with weights that are not in use",
+        )
+
+
+def reach(tensor: Tensor) -> int:
+    """Return how many bytes lie from the first element of a tensor to the end of its last."""
+    sides = zip(tensor.shape, tensor.stride(), strict=True)
+    return (sum((size - 1) * step for size, step in sides) + 1) * tensor.element_size()
+
+
+def require_apart(
+    tensors: Mapping[str, Tensor], written: Collection[str], in_place: Collection[str] = ()
+) -> None:
+    """
+    Do nothing where what a call writes may be written.
+
+    Tensors that are columns of one matrix, side by side, share no memory. Other ways to lie among
+    each other are refused, whether or not they share a byte.
+
+    Args:
+        tensors: Those of the call, by their names.
+        written: Which of them it writes.
+        in_place: Which of them it reads element by element before it writes the same place: what is
+            written may be one of these, and not a part of one.
+
+    Raises:
+        InputError: What is written shares memory with another tensor or in itself, or is an
+            inference tensor outside of inference mode.
+    """
+    names = [name for name in written if name in tensors]
+    for place, name in enumerate(names):
+        out = tensors[name]
+        if out.is_inference() and not torch.is_inference_mode_enabled():
+            raise InputError(
+                name,
+                "must not be a tensor of inference mode outside of it: torch lets none be written "
+                f"there; give a clone: {name}.clone()",
+            )
+        if _overlaps_itself(out):
+            raise InputError(name, f"must not overlap itself (got strides {out.stride()})")
+        for other, tensor in tensors.items():
+            if other in names[: place + 1] or (other in in_place and _is_same(out, tensor)):
+                continue
+            if do_overlap(out, tensor):
+                raise InputError(
+                    name,
+                    f"must not share memory with {other} (got {_extent(out)}, and {other} with "
+                    f"{_extent(tensor)})",
+                )
+
+
+def _overlaps_itself(tensor: Tensor) -> bool:
+    """Say whether elements may lie in one place; exactly for tensors that are not interleaved."""
+    inner = 1
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and step < inner:
+            return bool(tensor.numel())
+        inner += step * (size - 1)
+    return False
+
+
+def do_overlap(first: Tensor, second: Tensor) -> bool:
+    """
+    Say whether two tensors share memory, or lie among each other in a way that is not looked at
+    more closely.
+    """
+    if first.device != second.device or first.is_meta or not (first.numel() and second.numel()):
+        return False
+    (start, end), (other_start, other_end) = _storage(first), _storage(second)
+    if end <= other_start or other_end <= start:
+        return False
+    distance = second.data_ptr() - first.data_ptr()
+    if distance >= reach(first) or -distance >= reach(second):
+        return False
+    (pitch, width), (other_pitch, other_width) = _rows(first), _rows(second)
+    if pitch != other_pitch or not pitch:
+        return True
+    column = distance % pitch  # of the second's first one in the rows of the first
+    return not width <= column <= pitch - other_width
+
+
+def _storage(tensor: Tensor) -> tuple[int, int]:
+    """Return where the storage of a tensor begins and ends."""
+    start = tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
+    return start, start + tensor.untyped_storage().nbytes()
+
+
+def _rows(tensor: Tensor) -> tuple[int, int]:
+    """Return the bytes from one row to the next, 0 where there is no such number, and of a row."""
+    size = tensor.element_size()
+    *others, pitch, step = (0, 0, *tensor.stride())[-max(2, tensor.dim()) :]
+    width = ((tensor.shape[-1] - 1) * step + 1) * size if tensor.dim() else size
+    is_regular = pitch * size >= width and all(each % pitch == 0 for each in others)
+    return pitch * size if is_regular else 0, width
+
+
+def _is_same(first: Tensor, second: Tensor) -> bool:
+    """Say whether two tensors are the same elements."""
+    kinds = [(x.data_ptr(), x.dtype, x.shape, x.stride()) for x in (first, second)]
+    return kinds[0] == kinds[1]
+
+
+def _extent(tensor: Tensor) -> str:
+    return f"{reach(tensor)} bytes at {tensor.data_ptr():#x}"
+
+
+mark_written: Callable[[Iterable[Tensor]], None] = torch._C._increment_version
+"""
+Tell autograd that tensors are written, which it may have saved for a backward pass: their version
+counters go up, as by every in-place operation of torch.
+"""

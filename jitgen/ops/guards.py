@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Whether torch's dispatcher would treat the tensors of a call as those of an earlier one.
+
+A warm call goes round the dispatcher, so it must not serve a tensor that the dispatcher would treat
+in another way: a lazily negated view, a wrapper of torch.func, a tensor that requires a gradient,
+any tensor in inference mode or under autocast where the earlier call was not. A guard compares all
+of that in one call of C++: for each tensor its type, element type, device, number of dimensions,
+whether it requires a gradient, and its dispatch keys joined with those of this thread. It is what
+torch.compile guards its graphs with.
+
+Two things are no dispatch keys and stand in the keys of calls: whether gradients are on, which
+decides what it means that a tensor requires one, and the level of forward-mode derivatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _functorch
+
+_TensorGuards: Any
+try:
+    from torch._C._dynamo.guards import TensorGuards as _TensorGuards
+except ImportError:  # pragma: no cover  # torch promises nothing of it
+    _TensorGuards = None
+
+Guard = Callable[..., bool]
+"""Says of tensors, in the order of those that it was made of, whether they are treated alike."""
+
+
+def guard(
+    tensors: Sequence[Tensor], sizes: Collection[int] = (), strides: Collection[int] = ()
+) -> Guard:
+    """
+    Return a guard for tensors like these.
+
+    It says no, or raises TypeError, where there are more or fewer of them, and says no where one
+    tensor is given twice.
+
+    Args:
+        tensors: What the dispatcher would treat alike from now on.
+        sizes: Places of those that must have the same sizes.
+        strides: Places of those that must have the same strides.
+    """
+    if _TensorGuards is None:  # pragma: no cover  # covered by a test that takes it away
+        return InPython(tensors, sizes, strides).check
+    every = [*enumerate(tensors)]
+    made = _TensorGuards(
+        *tensors,
+        dynamic_dims_sizes=[[*x.shape] if i in sizes else [None] * x.dim() for i, x in every],
+        dynamic_dims_strides=[
+            [*x.stride()] if i in strides else [None] * x.dim() for i, x in every
+        ],
+    )
+    return made.check  # type: ignore[no-any-return]
+
+
+class InPython:
+    """
+    The same in Python, some microseconds slower: for a torch that has no such guards.
+
+    Args:
+        tensors: As for `guard`.
+        sizes: Likewise.
+        strides: Likewise.
+    """
+
+    def __init__(
+        self, tensors: Sequence[Tensor], sizes: Collection[int] = (), strides: Collection[int] = ()
+    ) -> None:
+        self._sizes, self._strides = frozenset(sizes), frozenset(strides)
+        self._kinds = self._kinds_of(tensors)
+        self._thread = _thread()
+
+    def check(self, *tensors: Any) -> bool:
+        """Say whether `tensors` are treated alike, in this thread as it is now."""
+        are_tensors = all(isinstance(each, Tensor) for each in tensors)
+        are_distinct = len({id(each) for each in tensors}) == len(tensors)
+        if not (are_tensors and are_distinct and len(tensors) == len(self._kinds)):
+            return False
+        return self._thread == _thread() and self._kinds == self._kinds_of(tensors)
+
+    def _kinds_of(self, tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
+        return [
+            (
+                _kind(tensor),
+                tuple(tensor.shape) if place in self._sizes else tensor.dim(),
+                tensor.stride() if place in self._strides else None,
+            )
+            for place, tensor in enumerate(tensors)
+        ]
+
+
+def _kind(tensor: Tensor) -> tuple[Any, ...]:
+    """Return what the dispatcher looks at of one tensor."""
+    keys = torch._C._dispatch_keys(tensor).raw_repr()
+    return type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, keys
+
+
+def _thread() -> tuple[Any, ...]:
+    """Return what the dispatcher looks at of this thread."""
+    return (
+        torch.is_inference_mode_enabled(),
+        torch._C._is_any_autocast_enabled(),
+        torch._C._is_tracing(),
+        torch._C._len_torch_dispatch_stack(),
+        _functorch.peek_interpreter_stack() is None,
+        torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradCPU),
+    )

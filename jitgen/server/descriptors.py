@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many connections the process may have open: each takes a descriptor, and so do files."""
+
+from __future__ import annotations
+
+import resource
+
+from jitgen.server.places import EXTRA
+
+_SPARE = 256  # for files, pipes and the sockets of foremen and signer
+
+FEW_DESCRIPTORS = "the process may not open more files: raise its limit (ulimit -n, LimitNOFILE)"
+
+
+def raise_limit(connections: int) -> None:
+    """Let this process open what `connections` take, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + EXTRA + _SPARE
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def room(connections: int, *, is_raised: bool = True) -> int:
+    """
+    Return how many of `connections` there are descriptors for.
+
+    Args:
+        connections: What is wished for.
+        is_raised: Whether the limit that holds now counts; else the one that it may be raised to.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0 if is_raised else 1]
+    if limit == resource.RLIM_INFINITY:
+        return connections
+    return max(1, min(connections, limit - EXTRA - _SPARE))

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The headers of a request, each name once.
+
+HTTP lets a list be sent as several lines of one name, which mean the same as one line with commas
+(RFC 9110, 5.3). Of ``Authorization`` and ``Host`` there is one: with two, a proxy in front and the
+service could each go by another. What comes behind a body, in trailers, is no header: it is
+dropped where the connection is read (`jitgen.server.lines`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jitgen.server.call import Refused
+
+_SINGLE = (b"authorization", b"host")
+
+
+def headers_of(lines: Sequence[tuple[bytes, bytes]], version: str = "1.1") -> dict[bytes, bytes]:
+    """
+    Return headers by their name in lower case.
+
+    Args:
+        lines: As the server read them; names in lower case.
+        version: Of HTTP. From 1.1 on each request names its host (RFC 9112, 3.2).
+
+    Raises:
+        Refused: There are two of a header of which there must be one, or no ``Host``.
+    """
+    headers = dict(lines)
+    if len(headers) != len(lines):
+        headers = _merged(lines)
+    if b"host" not in headers and version != "1.0":
+        raise _malformed("the request has no Host header")
+    return headers
+
+
+def _merged(lines: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    headers: dict[bytes, bytes] = {}
+    for name, value in lines:
+        if name in headers and name in _SINGLE:
+            raise _malformed(f"the request has two {name.decode('ascii').title()} headers")
+        headers[name] = headers[name] + b", " + value if name in headers else value
+    return headers
+
+
+def _malformed(reason: str) -> Refused:
+    return Refused(400, "E_HEADERS", reason, {"Connection": "close"})

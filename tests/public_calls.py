@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A small call of every public function that launches kernels on tensors, as data.
+
+`tests/compile/test_dispatcher.py` drives each through all that torch's dispatcher would have done,
+and holds the list against the public functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import jitgen
+import jitgen.torch
+from jitgen import quantize
+from jitgen.config import BLayout
+from jitgen.formats.prepared import PreparedWeights
+
+GROUPS, ROWS, N, K = 3, 24, 128, 256
+TOKENS, EXPERTS, TOP_K, HIDDEN, INTERMEDIATE = 12, 4, 2, 256, 128
+
+Tensors = dict[str, Tensor]
+
+
+class Call(NamedTuple):
+    """
+    One call.
+
+    Attributes:
+        name: The function, and what is special about the call.
+        run: Makes the call with tensors by their names; returns the results that are written.
+        tensors: Returns new tensors on a device.
+        written: Names of those that it writes.
+        in_place: Names of those that what is written may be, element by element.
+        differentiable: Names of those that have a gradient.
+        by_torch: Whether torch's own operations may serve, which see to all of it.
+        is_on_hopper: Whether sm_90a has kernels for its types.
+    """
+
+    name: str
+    run: Callable[[Tensors], Any]
+    tensors: Callable[[str], Tensors]
+    written: tuple[str, ...] = ()
+    in_place: tuple[str, ...] = ()
+    differentiable: tuple[str, ...] = ()
+    by_torch: bool = False
+    is_on_hopper: bool = True
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def function(self) -> str:
+        """The public function that it calls."""
+        return self.name.partition(" ")[0]
+
+
+def normal(device: str, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).bfloat16().to(device)
+
+
+def ends(device: str) -> Tensor:
+    return torch.tensor([5, 5, ROWS], dtype=torch.int32, device=device)
+
+
+def new(device: str, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def gemm(**options: Any) -> Callable[[Tensors], Any]:
+    return lambda tensors: jitgen.grouped_gemm(**tensors, **options)  # type: ignore[arg-type]
+
+
+def unscaled(device: str) -> Tensors:
+    return {
+        "a": normal(device, ROWS, K),
+        "b": normal(device, GROUPS, N, K),
+        "offs": ends(device),
+    }
+
+
+def float32(device: str) -> Tensors:
+    found = unscaled(device)
+    return found | {name: found[name].float() for name in ("a", "b")}
+
+
+def scaled(name: str, device: str, *, masked: bool = False) -> Tensors:
+    of_a, of_b = getattr(quantize, name), quantize.per_block
+    if name == "per_row":
+        of_b = quantize.per_row
+    shape = (GROUPS, 8, K) if masked else (ROWS, K)
+    a, a_scale = of_a(normal(device, *shape))
+    b, b_scale = of_b(normal(device, GROUPS, N, K))
+    found = {"a": a, "b": b, "a_scale": a_scale, "b_scale": b_scale}
+    if masked:
+        counts = torch.tensor([8, 0, 3], dtype=torch.int32, device=device)
+        return found | {"masked_m": counts}
+    return found | {"offs": ends(device)}
+
+
+def contiguous(device: str) -> Tensors:
+    found = unscaled(device)
+    indices = torch.full((256,), -1, dtype=torch.int32, device=device)
+    indices[:20], indices[128:140] = 0, 2
+    del found["offs"]
+    return found | {"a": normal(device, 256, K), "m_indices": indices}
+
+
+def nvfp4(device: str) -> Tensors:
+    a, a_scale, over_a = quantize.nvfp4(normal(device, ROWS, K), offs=ends(device))
+    b, b_scale, over_b = quantize.nvfp4(normal(device, GROUPS, N, K))
+    scales = {"a_scale": a_scale, "b_scale": b_scale, "alpha": over_a * over_b}
+    return {"a": a, "b": b, **scales, "offs": ends(device)}
+
+
+def with_bias(found: Tensors) -> Tensors:
+    device = found["a"].device
+    return found | {"bias": torch.ones(GROUPS, N, device=device)}
+
+
+def with_out(found: Tensors, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensors:
+    device = next(iter(found.values())).device
+    return found | {"out": torch.zeros(shape, dtype=dtype, device=device)}
+
+
+def prepared(layout: BLayout, device: str) -> Tensors:
+    weights = quantize.prepare_mxfp4_from(normal("cpu", GROUPS, N, K).float(), layout=layout)
+    a: Tensors = {"a": normal(device, ROWS, K)}
+    if layout is not BLayout.WIDE1:
+        q, scale = quantize.per_row(a["a"])
+        a = {"a": q, "a_scale": scale}
+    moved = weights.to(device)
+    return a | {"b": moved.values, "b.factor": moved.factor, "offs": ends(device)}
+
+
+def prepared_gemm(layout: BLayout) -> Callable[[Tensors], Any]:
+    def run(tensors: Tensors) -> Tensor:
+        rest = {name: each for name, each in tensors.items() if not name.startswith("b.")}
+        weights = PreparedWeights(
+            values=rest.pop("b"), factor=tensors["b.factor"], n=N, k=K, layout=layout
+        )
+        return jitgen.grouped_gemm(b=weights, **rest)  # type: ignore[arg-type]
+
+    return run
+
+
+def silu(device: str) -> Tensors:
+    return {"x": normal(device, ROWS, 2 * N), "offs": ends(device)}
+
+
+def silu_tensor(device: str) -> Tensors:
+    return silu(device) | {"scale": torch.ones(1, device=device)}
+
+
+def pairs(device: str) -> Tensors:
+    ids = torch.arange(TOKENS * TOP_K, dtype=torch.int32).view(TOKENS, TOP_K) % EXPERTS
+    order = jitgen.sort_pairs(ids, experts=EXPERTS)
+    return {name: each.to(device) for name, each in order._asdict().items()}
+
+
+def permuted(device: str) -> Tensors:
+    order = pairs(device)
+    return {
+        "x": normal(device, TOKENS, K),
+        "permutation": order["permutation"],
+        "offs": order["offs"],
+        "inverse": order["inverse"],
+    }
+
+
+def combined(device: str) -> Tensors:
+    return {
+        "y": normal(device, TOKENS * TOP_K, N),
+        "inverse": pairs(device)["inverse"],
+        "topk_weights": torch.ones(TOKENS, TOP_K, device=device),
+        "shared": normal(device, TOKENS, N),
+    }
+
+
+def fc2(device: str) -> Tensors:
+    a, a_scale = quantize.per_token_group(normal(device, GROUPS, TOKENS, K))
+    b, b_scale = quantize.per_block(normal(device, GROUPS, N, K))
+    alpha = torch.ones(TOKENS, GROUPS, device=device)
+    scales = {"a_scale": a_scale, "b_scale": b_scale, "alpha": alpha}
+    return {"a": a.transpose(0, 1), "b": b, **scales}
+
+
+def wgrad(device: str) -> Tensors:
+    return {"dy": normal(device, ROWS, N), "a": normal(device, ROWS, K), "offs": ends(device)}
+
+
+def routed(device: str) -> Tensors:
+    return {
+        "scores": normal(device, TOKENS, EXPERTS).float(),
+        "bias": torch.zeros(EXPERTS, device=device),
+    }
+
+
+def route_out(device: str) -> Tensors:
+    found = jitgen.route(**routed(device), top_k=TOP_K)  # type: ignore[arg-type]
+    named = {f"out.{name}": torch.zeros_like(each) for name, each in found._asdict().items()}
+    return routed(device) | named
+
+
+def route(tensors: Tensors) -> Any:
+    out = [each for name, each in tensors.items() if name.startswith("out.")]
+    given = {name: each for name, each in tensors.items() if not name.startswith("out.")}
+    into = jitgen.Routing(*out) if out else None
+    return jitgen.route(**given, top_k=TOP_K, out=into)  # type: ignore[arg-type]
+
+
+def sorted_out(device: str) -> Tensors:
+    ids = torch.arange(TOKENS * TOP_K, dtype=torch.int32).view(TOKENS, TOP_K) % EXPERTS
+    named = {f"out.{name}": torch.zeros_like(each) for name, each in pairs(device).items()}
+    return {"topk_ids": ids.to(device)} | named
+
+
+def sort(tensors: Tensors) -> Any:
+    ids, *out = tensors.values()
+    return jitgen.sort_pairs(ids, experts=EXPERTS, out=jitgen.Sorting(*out) if out else None)
+
+
+def quantised_out(name: str, device: str) -> Tensors:
+    x = normal(device, ROWS, K)
+    q, scale, *_ = getattr(quantize, name)(x, offs=ends(device))
+    found = {"x": x, "offs": ends(device)}
+    if name == "nvfp4":
+        found["global_scale"] = torch.full((1,), 2.0**-9, device=device)
+    return found | {"out[0]": torch.zeros_like(q), "out[1]": torch.zeros_like(scale)}
+
+
+def quantised(name: str) -> Callable[[Tensors], Any]:
+    def run(tensors: Tensors) -> Any:
+        out = [each for key, each in tensors.items() if key.startswith("out")]
+        given = {key: each for key, each in tensors.items() if not key.startswith("out")}
+        return getattr(quantize, name)(**given, out=tuple(out) if out else None)
+
+    return run
+
+
+def unpacked_out(device: str) -> Tensors:
+    found = prepared(BLayout.EXACT1, device)
+    out = {
+        "out[0]": new(device, GROUPS, N, K, dtype=torch.float8_e4m3fn),
+        "out[1]": new(device, GROUPS, N, dtype=torch.float32),
+    }
+    return {"b": found["b"], "b.factor": found["b.factor"]} | out
+
+
+def unpacked(tensors: Tensors) -> Any:
+    values, factor, *out = tensors.values()
+    weights = PreparedWeights(values=values, factor=factor, n=N, k=K, layout=BLayout.EXACT1)
+    return quantize.unpack_mxfp4(weights, out=tuple(out) if out else None)  # type: ignore[arg-type]
+
+
+def layer(device: str) -> Tensors:
+    ids = torch.arange(TOKENS * TOP_K, dtype=torch.int32).view(TOKENS, TOP_K) % EXPERTS
+    w13, w13_scale = quantize.per_block(normal(device, EXPERTS, 2 * INTERMEDIATE, HIDDEN))
+    w2, w2_scale = quantize.per_block(normal(device, EXPERTS, HIDDEN, INTERMEDIATE))
+    return {
+        "x": normal(device, TOKENS, HIDDEN),
+        "w13": w13,
+        "w2": w2,
+        "topk_weights": torch.ones(TOKENS, TOP_K, device=device),
+        "topk_ids": ids.to(device),
+        "w13_scale": w13_scale,
+        "w2_scale": w2_scale,
+    }
+
+
+def layer_out(device: str) -> Tensors:
+    shared = {"shared": normal(device, TOKENS, HIDDEN)}
+    return with_out(layer(device) | shared, TOKENS, HIDDEN)
+
+
+def experts(device: str) -> Tensors:
+    found = layer(device)
+    del found["topk_weights"], found["topk_ids"]
+    counts = torch.full((EXPERTS,), 8, dtype=torch.int32, device=device)
+    return found | {"x": normal(device, EXPERTS, 8, HIDDEN), "masked_m": counts}
+
+
+def torch_scaled(device: str) -> Tensors:
+    a, scale_a = quantize.per_row(normal(device, ROWS, K))
+    b, scale_b = quantize.per_row(normal(device, GROUPS, N, K))
+    return {"mat_a": a, "mat_b": b.mT, "scale_a": scale_a, "scale_b": scale_b, "offs": ends(device)}
+
+
+def torch_plain(device: str) -> Tensors:
+    found = unscaled(device)
+    return {"mat_a": found["a"], "mat_b": found["b"].mT, "offs": found["offs"]}
+
+
+def of(function: Callable[..., Any], **options: Any) -> Callable[[Tensors], Any]:
+    return lambda tensors: function(**tensors, **options)
+
+
+_OUT = ("out",)
+_PAIR = ("out[0]", "out[1]")
+_ROUTING = tuple(f"out.{name}" for name in jitgen.Routing._fields)
+_SORTING = tuple(f"out.{name}" for name in jitgen.Sorting._fields)
+_ROWS_N = (ROWS, N)
+_AB, _ABIAS = ("a", "b"), ("a", "b", "bias")
+FP8 = torch.float8_e4m3fn
+
+CALLS = (
+    Call("grouped_gemm", gemm(), unscaled, differentiable=_AB),
+    Call(
+        "grouped_gemm float32",
+        gemm(out_dtype=torch.float32),
+        float32,
+        differentiable=_AB,
+        is_on_hopper=False,
+    ),
+    Call("grouped_gemm out", gemm(), lambda d: with_out(unscaled(d), *_ROWS_N), _OUT),
+    Call("grouped_gemm bias", gemm(), lambda d: with_bias(unscaled(d)), differentiable=_ABIAS),
+    Call("grouped_gemm contiguous", gemm(), contiguous, differentiable=_AB),
+    Call("grouped_gemm block128", gemm(), lambda d: scaled("per_token_group", d)),
+    Call(
+        "grouped_gemm block128 out",
+        gemm(),
+        lambda d: with_out(scaled("per_token_group", d), *_ROWS_N),
+        _OUT,
+    ),
+    Call(
+        "grouped_gemm row bias out",
+        gemm(),
+        lambda d: with_out(with_bias(scaled("per_row", d)), *_ROWS_N),
+        _OUT,
+    ),
+    Call("grouped_gemm masked", gemm(), lambda d: scaled("per_token_group", d, masked=True)),
+    Call("grouped_gemm nvfp4", gemm(), nvfp4, is_on_hopper=False),
+    Call(
+        "grouped_gemm nvfp4 out",
+        gemm(),
+        lambda d: with_out(nvfp4(d), *_ROWS_N),
+        _OUT,
+        is_on_hopper=False,
+    ),
+    Call(
+        "grouped_gemm exact1 out",
+        prepared_gemm(BLayout.EXACT1),
+        lambda d: with_out(prepared(BLayout.EXACT1, d), *_ROWS_N),
+        _OUT,
+    ),
+    Call(
+        "grouped_gemm wide1",
+        prepared_gemm(BLayout.WIDE1),
+        lambda d: prepared(BLayout.WIDE1, d),
+    ),
+    Call("silu_mul_quantize", of(jitgen.silu_mul_quantize), silu),
+    Call(
+        "silu_mul_quantize tensor out",
+        of(jitgen.silu_mul_quantize, scale_granularity="tensor"),
+        lambda d: with_out(silu_tensor(d), *_ROWS_N, dtype=FP8),
+        _OUT,
+    ),
+    Call("permute_quantize", of(jitgen.permute_quantize, top_k=TOP_K), permuted),
+    Call(
+        "permute_quantize out",
+        of(jitgen.permute_quantize, top_k=TOP_K),
+        lambda d: with_out(permuted(d), TOKENS * TOP_K, K, dtype=FP8),
+        _OUT,
+    ),
+    Call("combine", of(jitgen.combine), combined),
+    Call(
+        "combine out",
+        of(jitgen.combine),
+        lambda d: with_out(combined(d), TOKENS, N),
+        _OUT,
+        in_place=("shared",),
+    ),
+    Call("moe_fc2_dense", of(jitgen.moe_fc2_dense), fc2),
+    Call(
+        "moe_fc2_dense out", of(jitgen.moe_fc2_dense), lambda d: with_out(fc2(d), TOKENS, N), _OUT
+    ),
+    Call("grouped_gemm_wgrad", of(jitgen.grouped_gemm_wgrad), wgrad, differentiable=("dy", "a")),
+    Call(
+        "grouped_gemm_wgrad out",
+        of(jitgen.grouped_gemm_wgrad),
+        lambda d: with_out(wgrad(d), GROUPS, N, K),
+        _OUT,
+    ),
+    Call("route", route, routed),
+    Call("route out", route, route_out, _ROUTING),
+    Call("sort_pairs out", sort, sorted_out, _SORTING),
+    *(
+        Call(
+            f"quantize.{name} out",
+            quantised(name),
+            lambda d, name=name: quantised_out(name, d),
+            _PAIR,
+            by_torch=True,
+        )
+        for name in ("mxfp8", "mxfp4", "nvfp4")
+    ),
+    Call("quantize.unpack_mxfp4 out", unpacked, unpacked_out, _PAIR, by_torch=True),
+    Call("moe", of(jitgen.moe), layer),
+    Call("moe out", of(jitgen.moe, chunk_tokens=5), layer_out, _OUT, in_place=("x", "shared")),
+    Call("moe_experts", of(jitgen.moe_experts), experts),
+    Call(
+        "moe_experts out",
+        of(jitgen.moe_experts),
+        lambda d: with_out(experts(d), EXPERTS, 8, HIDDEN),
+        _OUT,
+        in_place=("x",),
+    ),
+    Call(
+        "torch.grouped_mm",
+        of(jitgen.torch.grouped_mm),
+        torch_plain,
+        differentiable=("mat_a", "mat_b"),
+    ),
+    Call(
+        "torch.scaled_grouped_mm",
+        lambda t: jitgen.torch.scaled_grouped_mm(
+            t["mat_a"], t["mat_b"], t["scale_a"], t["scale_b"], t["offs"]
+        ),
+        torch_scaled,
+    ),
+)
+
+OF_TORCH: Mapping[str, str] = dict.fromkeys(
+    (
+        *("from_atoms", "from_torch", "from_trtllm", "from_words", "is_kernel_layout"),
+        *("kernel_layout", "load_prepared", "per_block", "per_matrix", "per_row", "per_tensor"),
+        *("per_token_group", "prepare_mxfp4", "prepare_mxfp4_from", "save_prepared", "split_bf16"),
+        *("spread", "to_atoms", "to_torch", "to_trtllm", "to_words"),
+    ),
+    "made of torch's own operations, which its dispatcher sees",
+)
+"""Public functions of `jitgen.quantize` that launch no kernel of jitgen's, and why."""

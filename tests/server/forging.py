@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entries in good order whose library is nobody's."""
+
+from __future__ import annotations
+
+from jitgen.cache import Entry, Meta
+from jitgen.config import Arch, Config
+from jitgen.remote import wire
+from jitgen.runtime.spec import spec_of
+from jitgen.signing import dsse
+from jitgen.signing.keys import PrivateKey
+from jitgen.signing.statement import PAYLOAD_TYPE, Statement
+
+
+def forged(config: Config, *keys: PrivateKey) -> Entry:
+    """Return an entry of a kernel for the CPU that holds no kernel, signed by `keys`."""
+    spec = spec_of(config, Arch.CPU)
+    meta = Meta(
+        key=spec.key,
+        key_document=spec.document,
+        name=spec.name,
+        arch=str(spec.arch),
+        config=spec.config.to_json(),
+        symbol=spec.name,
+        library="kernel.so",
+        files={},
+        created="2026-01-01T00:00:00+00:00",
+        compile_s=1.0,
+        link_s=0.0,
+        host_isa=("x86-64",),
+        jitgen="0",
+    )
+    entry = Entry.of(meta, {"kernel.py": b"# nothing\n", "kernel.so": b"malicious"})
+    return Entry.of(meta, entry.files, signed(entry.meta, *keys))
+
+
+def signed(meta: Meta, *keys: PrivateKey) -> bytes:
+    """Return the ``signatures.json`` of a record; nothing for no keys."""
+    if not keys:
+        return b""
+    statement = Statement.of(meta.encode(), "somebody")
+    return dsse.encode([dsse.seal(PAYLOAD_TYPE, statement.encode(), *keys)])
+
+
+def packed(entry: Entry) -> bytes:
+    """Return an entry as a client sends it."""
+    return wire.pack(entry.meta.encode(), entry.files, entry.signatures)
