@@ -65,7 +65,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     (
         "a dtype",
         wrong(a=torch.ones(M, K, dtype=torch.int8)),
-        r"a: must be bfloat16 or float32 or float4_.* or float8_e4m3fn or uint8 on cpu \(got",
+        r"a: must be bfloat16 or float16 or float32 or float4_.* or float8_e4m3fn or uint8 on cpu",
     ),
     ("b dtype", wrong(b=torch.ones(G, N, K)), r"b: must be .*float8_e4m3fn or uint8 \(got"),
     (

@@ -156,7 +156,12 @@ CALLS = (
         lambda d: of_call.with_out(of_call.fc2(d), TOKENS, N),
         _OUT,
     ),
-    Call("grouped_gemm_wgrad", of_call.of(jitgen.grouped_gemm_wgrad), of_call.wgrad),
+    Call(
+        "grouped_gemm_wgrad",
+        of_call.of(jitgen.grouped_gemm_wgrad),
+        of_call.wgrad,
+        differentiable=("dy", "a"),
+    ),
     Call(
         "grouped_gemm_wgrad out",
         of_call.of(jitgen.grouped_gemm_wgrad),

@@ -95,7 +95,7 @@ class ScaleGranularity(StrEnum):
     @property
     def operands(self) -> tuple[DType, ...]:
         """Element types that it is for, of a and of b."""
-        return _SCALED.get(self, (DType.E4M3, DType.BF16, DType.F32))
+        return _SCALED.get(self, (DType.E4M3, DType.BF16, DType.F16, DType.F32))
 
 
 _SCALED = {

@@ -18,6 +18,7 @@ from jitgen.layer.call import run
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import CHUNK_TOKENS, MoEConfig
 from jitgen.layer.weights import ExpertWeights
+from jitgen.ops.versions import Places
 from jitgen.settings import settings
 
 _OTHER_FORMATS = (
@@ -26,6 +27,9 @@ _OTHER_FORMATS = (
 )
 _DETERMINISTIC = "SGLANG_ENABLE_DETERMINISTIC_INFERENCE"
 _OTHER_LAYERS = ("gemm1_alpha", "gemm1_clamp_limit", "swiglu_limit")
+
+_MOST_LAYERS = 1024
+"""Whose chains are kept, each of which keeps the memory of its weights."""
 
 Fused = Callable[[Any, Any, Any], Any]
 """Takes dispatched tokens, weights and the config of a runner; returns what is combined."""
@@ -36,21 +40,28 @@ def fused(usual: Fused) -> Fused:
     combine = importlib.import_module(
         "sglang.srt.layers.moe.token_dispatcher.standard"
     ).StandardCombineInput
-    chains: dict[tuple[Any, ...], Chain] = {}
+    # By the first weight of a layer; whether it is still there is asked at each call.
+    chains: dict[int, tuple[tuple[int, int | None], Places, Chain]] = {}
 
     def experts(dispatched: Any, weights: Any, layer: Any) -> Any:
         if why := refusal(dispatched, weights, layer):
             warn_once(f"sglang {why}", "SGLang keeps its own experts for a layer: %s", why)
             return usual(dispatched, weights, layer)
         topk = dispatched.topk_output
-        place = (weights.w13_weight.data_ptr(), topk.topk_ids.shape[1])
-        if place not in chains:
-            chains[place] = _chain(weights, layer, topk.topk_ids.shape[1])
+        top_k = topk.topk_ids.shape[1]
+        asked = top_k, layer.num_experts
+        sources = _sources(weights)
+        number = id(weights.w13_weight)
+        kept = chains.get(number)
+        if kept is None or kept[0] != asked or not kept[1].hold(sources):
+            if len(chains) >= _MOST_LAYERS:  # of weights that are gone, say
+                chains.clear()
+            kept = chains[number] = asked, Places(sources), _chain(weights, layer, top_k)
         counts: Tensor = topk.topk_weights.float()
         if layer.routed_scaling_factor is not None:
             counts = counts * layer.routed_scaling_factor
         with torch.no_grad():
-            return combine(run(chains[place], dispatched.hidden_states, counts, topk.topk_ids))
+            return combine(run(kept[2], dispatched.hidden_states, counts, topk.topk_ids))
 
     return experts
 
@@ -78,13 +89,21 @@ def _is_deterministic() -> bool:
     return os.environ.get(_DETERMINISTIC, "").lower() in ("1", "true")
 
 
+def _sources(given: Any) -> tuple[Tensor | None, ...]:
+    """Return what a chain refers to: weights, and scales where they are FP8."""
+    scales = (given.w13_scale, given.w2_scale) if given.use_fp8_w8a8 else (None, None)
+    return given.w13_weight, given.w2_weight, *scales
+
+
 def _chain(given: Any, layer: Any, top_k: int) -> Chain:
     """Return the chain of a layer's weights, with its kernels in the store."""
+    found = (None if each is None else each.detach() for each in _sources(given))
+    w13, w2, w13_scale, w2_scale = found
     weights = ExpertWeights(
-        w13=given.w13_weight.detach(),
-        w2=given.w2_weight.detach(),
-        w13_scale=given.w13_scale if given.use_fp8_w8a8 else None,
-        w2_scale=given.w2_scale if given.use_fp8_w8a8 else None,
+        w13=w13,  # type: ignore[arg-type]  # a weight is there
+        w2=w2,  # type: ignore[arg-type]
+        w13_scale=w13_scale,
+        w2_scale=w2_scale,
     )
     experts = max(layer.num_experts or 0, weights.groups, top_k)
     sizes = Sizes(

@@ -7,6 +7,7 @@ import logging
 
 import torch
 
+from jitgen.config import Arch
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.formats.protocol import ceil_div
 from jitgen.frozen import frozen
@@ -71,15 +72,21 @@ class Sizes:
         return ExpertWeights(**found)  # type: ignore[arg-type]
 
 
-_seen: set[tuple[Sizes, int]] = set()
+_seen: set[tuple[Sizes, int, Arch]] = set()
+"""Whose kernels all came into the store."""
 
 
 def prewarmed(sizes: Sizes, *, max_tokens: int) -> None:
-    """Bring the kernels of a layer into the store, once for all layers of these sizes."""
-    if (sizes, max_tokens) in _seen:
+    """
+    Bring the kernels of a layer into the store, once for all layers of these sizes; where one
+    failed, the next layer tries again.
+    """
+    arch = default_arch()
+    if (sizes, max_tokens, arch) in _seen:
         return
-    _seen.add((sizes, max_tokens))
-    report = prewarm(sizes.plan(max_tokens), arch=default_arch())
+    report = prewarm(sizes.plan(max_tokens), arch=arch)
     for row in report.rows:
         if row.error:
             _logger.warning("%s was not compiled: %s", row.name, row.error)
+    if report.ok:
+        _seen.add((sizes, max_tokens, arch))

@@ -26,6 +26,7 @@ from jitgen.layer.call import run
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
+from jitgen.ops.versions import Places
 from jitgen.settings import settings
 
 _HOPPER = 90
@@ -45,7 +46,7 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # type: ignore[misc
         if moe_config.is_lora_enabled:
             raise ValueError("jitgen's experts have no LoRA: take jitgen out of VLLM_PLUGINS")
         super().__init__(moe_config, quant_config)
-        self._chains: dict[tuple[int, ...], Chain] = {}
+        self._kept: tuple[tuple[int, int], Places, Chain] | None = None
         sizes = Sizes(
             hidden=moe_config.hidden_dim,
             intermediate=moe_config.intermediate_size_per_partition,
@@ -132,17 +133,23 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # type: ignore[misc
             run(chain, hidden_states, topk_weights.float(), topk_ids, out=output)
 
     def _chain(self, w1: Tensor, w2: Tensor, top_k: int, experts: int) -> Chain:
-        place = (w1.data_ptr(), w2.data_ptr(), top_k, experts)
-        if place not in self._chains:
-            weights = ExpertWeights(
-                w13=w1.detach(), w2=w2.detach(), w13_scale=self.w1_scale, w2_scale=self.w2_scale
-            )
-            config = MoEConfig(
-                hidden=weights.hidden,
-                intermediate=weights.intermediate,
-                experts=experts,
-                local_experts=weights.groups,
-                top_k=top_k,
-            )
-            self._chains[place] = Chain(config=config, weights=weights)
-        return self._chains[place]
+        """Return the chain of the layer's weights and scales: the last one while they stay."""
+        sources = w1, w2, self.w1_scale, self.w2_scale
+        if self._kept is not None:
+            asked, places, chain = self._kept
+            if asked == (top_k, experts) and places.hold(sources):
+                return chain
+        w13_scale, w2_scale = (None if x is None else x.detach() for x in sources[2:])
+        weights = ExpertWeights(
+            w13=w1.detach(), w2=w2.detach(), w13_scale=w13_scale, w2_scale=w2_scale
+        )
+        config = MoEConfig(
+            hidden=weights.hidden,
+            intermediate=weights.intermediate,
+            experts=experts,
+            local_experts=weights.groups,
+            top_k=top_k,
+        )
+        chain = Chain(config=config, weights=weights)
+        self._kept = (top_k, experts), Places(sources), chain
+        return chain

@@ -114,7 +114,12 @@ def _product(config: MoEConfig, weights: ExpertWeights, name: str, layout: Layou
 def _plain(b: Any, weights: ExpertWeights) -> dict[str, Any]:
     is_unscaled = weights.activations == NONE
     granularity = ScaleGranularity.TENSOR if is_unscaled else weights.activations
-    return {"a_dtype": OF_TORCH[b.dtype], "scale_granularity": granularity}
+    is_plain = b.shape[2] == 1 or b.stride(2) == 1
+    return {
+        "a_dtype": OF_TORCH[b.dtype],
+        "scale_granularity": granularity,
+        "b_layout": BLayout.PLAIN if is_plain else BLayout.N_MAJOR,
+    }
 
 
 def _prepared(weights: ExpertWeights) -> dict[str, Any]:

@@ -6,8 +6,8 @@ weights: drop-ins whose products jitgen's kernels compute.
 Weights are (G, K, N) here and (G, N, K) in `jitgen.grouped_gemm`. Which it is nobody guesses from
 shapes or strides: gpt-oss has K = N = 2880. The function that is called says it.
 
-All four forms have kernels; 2D x 2D with groups along K, the gradient of weights, for operands
-without scales.
+All four forms have kernels. What torch takes and no kernel reads as it lies is copied, which a
+warning tells once: see `jitgen.torch.operands`.
 
 Importing this package registers every operation, ``torch.ops.jitgen.*``: who loads a graph that
 holds some needs no more.

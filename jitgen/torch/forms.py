@@ -2,20 +2,28 @@
 """
 The four forms of a grouped product in torch, as grouped GEMMs of jitgen.
 
-One form is one function in `_FORMS`, by the dimensions of its operands.
+One form is one function in `_FORMS`, by the dimensions of its operands. What it hands to a kernel
+goes by other names there, so an error of the kernel's call is told by those of the caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
+from torch.nn.functional import pad
 
 from jitgen.errors import InputError
+from jitgen.ops.calling import is_traced
+from jitgen.ops.dispatcher import require_plain
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm_wgrad.call import grouped_gemm_wgrad
+from jitgen.torch.operands import WIDE, Call, widened
+from jitgen.torch.rules import Given, shapes
 
 
 class Scales(NamedTuple):
@@ -26,169 +34,199 @@ class Scales(NamedTuple):
         of_a: Scales of mat_a.
         of_b: Scales of mat_b.
         alpha: A factor of each group.
+        is_by_row: Whether each row of mat_a and column of mat_b has a scale.
     """
 
     of_a: Tensor | None = None
     of_b: Tensor | None = None
     alpha: Tensor | None = None
+    is_by_row: bool = False
 
 
 def product(
-    mat_a: Tensor,
-    mat_b: Tensor,
+    function: str,
+    given: Given,
     scales: Scales,
-    offs: Tensor | None,
-    bias: Tensor | None,
-    out_dtype: torch.dtype | None,
+    out_dtype: torch.dtype,
+    name_of_out_dtype: str = "out_dtype",
 ) -> Tensor:
     """
-    Return the products of groups in any form that has a kernel; `out_dtype` None: mat_a's.
+    Return the products of groups in any form.
+
+    Args:
+        function: What the caller called, for errors and warnings.
+        given: Its arguments, which `jitgen.torch.rules.check` looked at.
+        scales: Scales of both operands, if they are quantised.
+        out_dtype: Type of the result.
+        name_of_out_dtype: What the caller's function calls that.
 
     Raises:
-        InputError: It has none, or an argument is wrong.
+        InputError: There is no kernel, or an argument is wrong; the message names it as the caller
+            did.
     """
-    for name, matrix in (("mat_a", mat_a), ("mat_b", mat_b)):
-        if not isinstance(matrix, Tensor):
-            raise InputError(name, f"must be a torch tensor (got {type(matrix).__name__})")
-        if matrix.dim() not in {2, 3}:
-            raise InputError(name, f"must have 2 or 3 dimensions (got shape {tuple(matrix.shape)})")
-    if (offs is None) != (mat_a.dim() == mat_b.dim() == 3):
-        what = "belongs to 2D operands" if offs is not None else "is required with a 2D operand"
-        raise InputError("offs", f"{what} (got {_shapes(mat_a, mat_b)})")
-    form = _FORMS[mat_a.dim(), mat_b.dim()]
-    return form(mat_a, mat_b, scales, offs, bias, out_dtype or mat_a.dtype)
+    form = _FORMS[given.mat_a.dim(), given.mat_b.dim()]
+    is_plain = scales.of_a is None and given.mat_a.dtype in WIDE
+    call = Call.of(function, given.mat_a, out_dtype) if is_plain else Call(function)
+    if is_dynamo_compiling():  # it would look into the error, too
+        return form.product(given, scales, out_dtype, call)
+    try:
+        return form.product(given, scales, out_dtype, call)
+    except InputError as error:
+        _require_plain(given, scales)
+        raise _renamed(error, form.names | {"out_dtype": name_of_out_dtype}) from None
 
 
-_Form = Callable[
-    [Tensor, Tensor, Scales, Tensor | None, Tensor | None, torch.dtype],
-    Tensor,
-]
+def _require_plain(given: Given, scales: Scales) -> None:
+    """Raise what is wrong with a tensor of the caller's, whose name is in the advice as well."""
+    named = given._asdict() | {"scale_a": scales.of_a, "scale_b": scales.of_b}
+    tensors = {name: each for name, each in named.items() if each is not None}
+    if not is_traced(tensors.values()):
+        require_plain(tensors)
 
 
-def _ragged(
-    mat_a: Tensor,
-    mat_b: Tensor,
-    scales: Scales,
-    offs: Tensor | None,
-    bias: Tensor | None,
-    out_dtype: torch.dtype,
-) -> Tensor:
+def _renamed(error: InputError, names: Mapping[str, str]) -> InputError:
+    """Return an error of a kernel's call as one of the caller's."""
+    text = str(error).removeprefix(f"{error.argument}: ")
+    scales = {name: other for name, other in names.items() if name.endswith("_scale")}
+    for name in scales:  # at once, for they may be swapped
+        text = re.sub(rf"\b{name}\b", f"<{name}>", text)
+    for name, other in scales.items():
+        text = text.replace(f"<{name}>", other)
+    return InputError(names.get(error.argument, error.argument), text)
+
+
+def _ragged(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) -> Tensor:
     """Rows of mat_a in groups: activations times weights."""
-    _require_k(mat_a, mat_b)
-    return grouped_gemm(
-        mat_a,
-        mat_b.transpose(1, 2),
-        scales.of_a,
-        scales.of_b,
-        offs=offs,
-        alpha=scales.alpha,
-        bias=_bias(bias, mat_b),
-        out_dtype=out_dtype,
-    )
+    return _rows_times_weights(given, scales, out_dtype, call, given.offs, None)
 
 
-def _batched(
-    mat_a: Tensor,
-    mat_b: Tensor,
-    scales: Scales,
-    _offs: Tensor | None,
-    bias: Tensor | None,
-    out_dtype: torch.dtype,
-) -> Tensor:
+def _batched(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) -> Tensor:
     """One matrix for each group: masked rows, of which all count."""
-    _require_k(mat_a, mat_b)
-    groups, rows = mat_a.shape[:2]
-    every = torch.full((groups,), rows, dtype=torch.int32, device=mat_a.device)
-    return grouped_gemm(
-        mat_a,
-        mat_b.transpose(1, 2),
+    groups, rows = given.mat_a.shape[:2]
+    every = torch.full((groups,), rows, dtype=torch.int32, device=given.mat_a.device)
+    return _rows_times_weights(given, scales, out_dtype, call, None, every)
+
+
+def _rows_times_weights(
+    given: Given,
+    scales: Scales,
+    out_dtype: torch.dtype,
+    call: Call,
+    offs: Tensor | None,
+    masked_m: Tensor | None,
+) -> Tensor:
+    """Return the product of the first two forms, which differ in whose rows are whose."""
+    columns = given.mat_b.shape[-1]
+    mat_a = call.filled("mat_a", given.mat_a, M=1, K=call.k_multiple)
+    mat_b = call.filled("mat_b", given.mat_b, K=call.k_multiple, N=call.n_multiple)
+    found = grouped_gemm(
+        call.rows("mat_a", mat_a, "K"),
+        call.weights("mat_b", mat_b, "K or N").transpose(1, 2),
         scales.of_a,
         scales.of_b,
-        masked_m=every,
+        offs=offs,
+        masked_m=masked_m,
         alpha=scales.alpha,
-        bias=_bias(bias, mat_b),
+        bias=_bias(given.bias, given.mat_b, mat_b.shape[-1]),
         out_dtype=out_dtype,
     )
+    return found if mat_b is given.mat_b else found[..., :columns]
 
 
-def _columns(
-    mat_a: Tensor,
-    mat_b: Tensor,
-    scales: Scales,
-    offs: Tensor | None,
-    bias: Tensor | None,
-    out_dtype: torch.dtype,
-) -> Tensor:
+def _columns(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) -> Tensor:
     """Columns of mat_b in groups: the transpose of rows in groups."""
-    _require_k(mat_a, mat_b)
-    if bias is not None:
-        raise InputError("bias", f"has no kernel for {_shapes(mat_a, mat_b)}: add it afterwards")
-    return grouped_gemm(
-        mat_b.t(),
-        mat_a,
+    rows = given.mat_a.shape[-2]
+    mat_a = call.filled("mat_a", given.mat_a, M=call.n_multiple, K=call.k_multiple)
+    mat_b = call.filled("mat_b", given.mat_b, K=call.k_multiple, N=1)
+    found = grouped_gemm(
+        call.rows("mat_b", mat_b, "K", is_turned=True),
+        call.weights("mat_a", mat_a, "K or M"),
         scales.of_b,
         scales.of_a,
-        offs=offs,
+        offs=given.offs,
         alpha=scales.alpha,
         out_dtype=out_dtype,
-    ).t()
+    )
+    return (found if mat_a is given.mat_a else found[:, :rows]).t()
 
 
-def _along_k(
-    mat_a: Tensor,
-    mat_b: Tensor,
-    scales: Scales,
-    offs: Tensor | None,
-    bias: Tensor | None,
-    out_dtype: torch.dtype,
-) -> Tensor:
+def _along_k(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) -> Tensor:
     """Groups along K: the gradient of weights, which reads mat_a by columns."""
-    _require_k(mat_a, mat_b)
-    if scales.of_a is not None or bias is not None:
-        name, what = ("bias", "a bias") if bias is not None else ("mat_a", "quantised operands")
-        raise InputError(
-            name, f"groups along K ({_shapes(mat_a, mat_b)}) have no kernel for {what}"
-        )
-    columns = mat_a.t()
-    columns = columns if columns.stride(1) == 1 else columns.contiguous()
-    return grouped_gemm_wgrad(columns, mat_b, offs=offs, out_dtype=out_dtype)
+    mat_a, mat_b = given.mat_a, given.mat_b
+    if scales.of_a is not None:
+        return _along_k_of_fp8(given, scales, out_dtype, call)
+    rows, columns = mat_a.shape[0], mat_b.shape[1]
+    mat_a = call.filled("mat_a", mat_a, M=call.n_multiple, K=1)
+    mat_b = call.filled("mat_b", mat_b, K=1, N=call.n_multiple)
+    found = grouped_gemm_wgrad(
+        call.rows("mat_a", mat_a, "M", is_turned=True),
+        call.rows("mat_b", mat_b, "N"),
+        offs=given.offs,
+        out_dtype=out_dtype,
+    )
+    is_filled = mat_a is not given.mat_a or mat_b is not given.mat_b
+    return found[:, :rows, :columns] if is_filled else found
 
+
+def _along_k_of_fp8(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) -> Tensor:
+    """The same with a scale for each row and column of a group: they come behind the sums."""
+    mat_a, mat_b, offs = given.mat_a, given.mat_b, given.offs
+    if not scales.is_by_row or mat_a.dtype is not torch.float8_e4m3fn:
+        raise InputError(
+            "mat_a",
+            f"groups along K ({shapes(mat_a, mat_b)}) are for float8_e4m3fn with scales of rows "
+            f"(got {mat_a.dtype} with others): there is no kernel for them",
+        )
+    groups = 0 if offs is None else offs.numel()
+    of_rows = _of_groups("scale_a", scales.of_a, groups, mat_a.shape[0])
+    of_columns = _of_groups("scale_b", scales.of_b, groups, mat_b.shape[1])
+    mat_a, mat_b = widened(call.function, mat_a, mat_b)
+    plain = given._replace(mat_a=mat_a, mat_b=mat_b)
+    sums = torch.float32
+    found = _along_k(plain, Scales(), sums, Call.of(call.function, mat_a, sums))
+    return (found * of_rows[:, :, None] * of_columns[:, None, :]).to(out_dtype)
+
+
+def _of_groups(name: str, scale: Tensor | None, groups: int, size: int) -> Tensor:
+    """Return the scales of each group, (G, size), which torch has in a row."""
+    found = "None" if scale is None else f"{scale.dtype}, {tuple(scale.shape)}"
+    if scale is None or scale.dtype is not torch.float32 or tuple(scale.shape) != (groups * size,):
+        raise InputError(
+            name,
+            f"must be float32, ({groups * size},), {size} for each of {groups} groups (got "
+            f"{found})",
+        )
+    return scale.view(groups, size)
+
+
+class _Form(NamedTuple):
+    """
+    One form.
+
+    Attributes:
+        product: Computes it.
+        names: What the arguments of the kernel's call are to the caller.
+    """
+
+    product: Callable[[Given, Scales, torch.dtype, Call], Tensor]
+    names: dict[str, str]
+
+
+_AS_THEY_ARE = {"a": "mat_a", "b": "mat_b", "a_scale": "scale_a", "b_scale": "scale_b"}
+_SWAPPED = {"a": "mat_b", "b": "mat_a", "a_scale": "scale_b", "b_scale": "scale_a"}
 
 _FORMS: dict[tuple[int, int], _Form] = {
-    (2, 3): _ragged,
-    (3, 3): _batched,
-    (3, 2): _columns,
-    (2, 2): _along_k,
+    (2, 3): _Form(_ragged, _AS_THEY_ARE),
+    (3, 3): _Form(_batched, _AS_THEY_ARE | {"masked_m": "mat_a"}),
+    (3, 2): _Form(_columns, _SWAPPED),
+    (2, 2): _Form(_along_k, {"dy": "mat_a", "a": "mat_b"}),
 }
 """Every form, by the dimensions of mat_a and mat_b."""
 
 
-def _require_k(mat_a: Tensor, mat_b: Tensor) -> None:
-    """Require mat_b to have K in front of N, as torch has it."""
-    size_k = mat_a.shape[-1]
-    if mat_b.shape[-2] == size_k:
-        return
-    advice = ""
-    if mat_b.dim() == 3 and mat_b.shape[-1] == size_k:
-        advice = "; weights (G, N, K) are what jitgen.grouped_gemm takes"
-    raise InputError(
-        "mat_b",
-        f"must have K = {size_k} in its dimension before the last, as mat_a has in its last (got "
-        f"{_shapes(mat_a, mat_b)}){advice}",
-    )
-
-
-def _bias(bias: Tensor | None, mat_b: Tensor) -> Tensor | None:
-    """Return a bias for each group, (G, N) float32."""
+def _bias(bias: Tensor | None, mat_b: Tensor, columns: int) -> Tensor | None:
+    """Return a bias for each group, (G, columns) float32."""
     if bias is None:
         return None
-    shape = (mat_b.shape[0], mat_b.shape[2])
-    if tuple(bias.shape) not in {shape, shape[1:]}:
-        raise InputError(
-            "bias", f"must have shape {shape[1:]} or {shape} (got {tuple(bias.shape)})"
-        )
-    return bias.float().expand(shape)
-
-
-def _shapes(mat_a: Tensor, mat_b: Tensor) -> str:
-    return f"mat_a {tuple(mat_a.shape)} and mat_b {tuple(mat_b.shape)}"
+    groups, size = mat_b.shape[0], mat_b.shape[2]
+    return pad(bias.float(), (0, columns - size)).expand(groups, columns)

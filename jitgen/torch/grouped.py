@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 
 from jitgen.torch.forms import Scales, product
+from jitgen.torch.rules import Given, check
+
+_NAME = "grouped_mm"
 
 
 def grouped_mm(
@@ -28,25 +31,28 @@ def grouped_mm(
     (G, M, K)           (K, N)                 (G,), along N    (M, N)
     ==================  =====================  ===============  =================
 
-    The third is `jitgen.grouped_gemm_wgrad`; a mat_a with K contiguous costs it a copy. The last is
-    computed as its transpose, so that M is contiguous in its result.
+    The third is `jitgen.grouped_gemm_wgrad`. The last is computed as its transpose, so that M is
+    contiguous in its result. All have gradients of both operands, and of a bias.
+
+    Every order of dimensions is taken. Those that kernels read as they lie are named below; in
+    others an operand is copied at each call, and a warning says so once, with the bytes.
 
     Args:
-        mat_a: bfloat16, on a CPU also float32, K contiguous; in the third form M.
+        mat_a: bfloat16 or float16, on a CPU also float32. K contiguous; in the third form M; in the
+            last K or M.
         mat_b: As `mat_a`. K contiguous, which ``w.transpose(-2, -1)`` of (G, N, K) is; or N, which
-            (G, K, N) is: see docs/torch.md for where that takes no copy. In the last form K, in the
-            third N.
+            (G, K, N) is. In the third form N, in the last K.
         offs: int32, cumulative ends of groups. Rows, in the last form columns, from ``offs[-1]`` on
-            are not written.
+            are not written; their gradients are 0.
         bias: (N,) or (G, N) of any type that float32 holds, added to each row of a group before
             it is rounded; see `jitgen.grouped_gemm`. Not in the last two forms. torch takes none.
         out_dtype: Type of the result: that of `mat_a` by default; bfloat16, float16 or float32,
             where torch has that of `mat_a` alone.
 
     Raises:
-        InputError: An argument is wrong, or there is no kernel for the form: the message says what
-            is allowed. What `jitgen.grouped_gemm` raises is about a = `mat_a`, and about b =
-            `mat_b` transposed.
+        InputError: An argument is wrong, or there is no kernel: the message says what is allowed.
         JitgenError: As `jitgen.grouped_gemm`.
     """
-    return product(mat_a, mat_b, Scales(), offs, bias, out_dtype)
+    given = Given(mat_a=mat_a, mat_b=mat_b, offs=offs, bias=bias)
+    check(_NAME, given, (), ("out_dtype", out_dtype))
+    return product(_NAME, given, Scales(), out_dtype or mat_a.dtype)

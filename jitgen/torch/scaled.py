@@ -20,6 +20,9 @@ from jitgen.errors import InputError
 from jitgen.formats.atoms import BYTES, PLACES, ROWS
 from jitgen.formats.protocol import ceil_div
 from jitgen.torch.forms import Scales, product
+from jitgen.torch.rules import Given, check, shapes
+
+_NAME = "scaled_grouped_mm"
 
 _Tensors = Tensor | Sequence[Tensor]
 _Recipes = ScalingType | Sequence[ScalingType]
@@ -68,7 +71,7 @@ def scaled_grouped_mm(
     arguments of either.
 
     The forms are those of `grouped_mm`. Both operands have K contiguous: `mat_b` is
-    ``w.transpose(-2, -1)`` of weights (G, N, K).
+    ``w.transpose(-2, -1)`` of weights (G, N, K). There are no gradients.
 
     ================================  ==========================  ==============================
     recipe                            scale_a, (M, K) mat_a       scale_b, (G, K, N) mat_b
@@ -81,6 +84,10 @@ def scaled_grouped_mm(
     [BlockWise1x16, TensorWise]       (R, S) float8_e4m3fn and    (G, R * S) float8_e4m3fn and
                                       (1,) float32                (G,) or (1,) float32
     ================================  ==========================  ==============================
+
+    With groups along K, both operands 2D, there is RowWise alone, with (G * M,) and (G * N,): no
+    kernel adds float8_e4m3fn up along groups, so both operands are widened to bfloat16, which holds
+    every value of theirs, and a warning says once what that copies.
 
     With a 3D `mat_a` the first three have (G, M) for (M,), and its last two (G, R * S). R and S are
     rows and scales along K, up to multiples of 128 and 4, each group's rows on their own, swizzled
@@ -100,7 +107,7 @@ def scaled_grouped_mm(
         JitgenError: As `jitgen.grouped_gemm`.
     """
     has_recipes = "scale_recipe_a" in named or "scale_recipe_b" in named
-    if has_recipes or (given and not isinstance(given[0], Tensor)):
+    if has_recipes or (given and not isinstance(given[0], Tensor | None)):
         return _by_recipes(mat_a, mat_b, scale_a, *given, **named)
     return _by_scales(mat_a, mat_b, scale_a, *given, **named)
 
@@ -118,6 +125,9 @@ def _by_scales(  # noqa: PLR0913, PLR0917  # torch's own
 ) -> Tensor:
     if scale_result is not None:
         raise InputError("scale_result", "must be None: no kernel scales its result")
+    for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
+        if not isinstance(scale, Tensor):
+            raise InputError(name, f"must be a torch tensor (got {type(scale).__name__})")
     is_mx = scale_a.dtype is torch.float8_e8m0fnu
     return _product(
         mat_a,
@@ -125,6 +135,7 @@ def _by_scales(  # noqa: PLR0913, PLR0917  # torch's own
         ((scale_a,), (ScalingType.BlockWise1x32 if is_mx else ScalingType.RowWise,)),
         ((scale_b,), (ScalingType.BlockWise1x32 if is_mx else ScalingType.RowWise,)),
         (offs, bias, out_dtype),
+        "out_dtype",
     )
 
 
@@ -143,16 +154,17 @@ def _by_recipes(  # noqa: PLR0913, PLR0917  # torch's own
     contraction_dim: Sequence[int] = (),
     use_fast_accum: bool = False,  # noqa: ARG001  # torch's own
 ) -> Tensor:
-    _require_contraction(mat_a, mat_b, contraction_dim)
-    operands = []
+    operands: list[_Operand] = []
     for name, scales, recipes, swizzles in (
         ("a", scale_a, scale_recipe_a, swizzle_a),
         ("b", scale_b, scale_recipe_b, swizzle_b),
     ):
-        listed = _listed(recipes)
-        _require_swizzle(name, listed, _listed(swizzles))
-        operands.append((_listed(scales), listed))
-    return _product(mat_a, mat_b, operands[0], operands[1], (offs, bias, output_dtype))
+        listed = _listed(f"scale_recipe_{name}", recipes, ScalingType)
+        _require_swizzle(name, listed, _listed(f"swizzle_{name}", swizzles, SwizzleType))
+        operands.append((_listed(f"scale_{name}", scales, Tensor), listed))
+    of_a, of_b = operands
+    rest = (offs, bias, output_dtype)
+    return _product(mat_a, mat_b, of_a, of_b, rest, "output_dtype", contraction_dim)
 
 
 def _product(
@@ -161,26 +173,46 @@ def _product(
     of_a: _Operand,
     of_b: _Operand,
     rest: tuple[Tensor | None, Tensor | None, torch.dtype | None],
+    name_of_out_dtype: str,
+    contraction_dim: Sequence[int] = (),
 ) -> Tensor:
-    """Return the product of operands with their scales and recipes; `rest`: offs, bias, dtype."""
+    """
+    Return the product of operands with their scales and recipes; `rest`: offs, bias, dtype, which
+    the caller's function calls `name_of_out_dtype`.
+    """
     names = tuple("+".join(recipe.name for recipe in recipes) for _, recipes in (of_a, of_b))
     if names not in _KINDS:
         known = ", ".join(f"{a} with {b}" for a, b in _KINDS)
-        raise InputError("scale_recipe_a", f"must be one of {known} (got {' with '.join(names)})")
+        found = " with ".join(name or "none" for name in names)
+        raise InputError("scale_recipe_a", f"must be one of {known} (got {found})")
     for name, (scales, recipes) in (("scale_a", of_a), ("scale_b", of_b)):
-        if len(scales) != len(recipes) or not all(isinstance(x, Tensor) for x in scales):
+        if len(scales) != len(recipes):
             raise InputError(
                 name, f"must be a tensor for each recipe, {len(recipes)} (got {len(scales)})"
             )
-    scales = _KINDS[names](mat_a, mat_b, of_a[0], of_b[0])
     offs, bias, out_dtype = rest
-    return product(mat_a, mat_b, scales, offs, bias, out_dtype or torch.bfloat16)
+    given = Given(mat_a=mat_a, mat_b=mat_b, offs=offs, bias=bias)
+    every = (("scale_a", x) for x in of_a[0]), (("scale_b", x) for x in of_b[0])
+    check(_NAME, given, (*every[0], *every[1]), (name_of_out_dtype, out_dtype))
+    _require_contraction(mat_a, mat_b, contraction_dim)
+    if mat_a.dim() == mat_b.dim() == 2 and names != _ALONG_K:
+        raise InputError(
+            "scale_recipe_a",
+            f"must be {' with '.join(_ALONG_K)} where groups are along K, as in "
+            f"{shapes(mat_a, mat_b)} (got {' with '.join(names)})",
+        )
+    scales = _KINDS[names](mat_a, mat_b, of_a[0], of_b[0])
+    return product(_NAME, given, scales, out_dtype or torch.bfloat16, name_of_out_dtype)
 
 
 _Scales = tuple[Tensor, ...]
 
 
-def _as_given(_mat_a: Tensor, _mat_b: Tensor, of_a: _Scales, of_b: _Scales) -> Scales:
+def _of_rows(_mat_a: Tensor, _mat_b: Tensor, of_a: _Scales, of_b: _Scales) -> Scales:
+    return Scales(of_a[0], of_b[0], is_by_row=True)
+
+
+def _of_tensors(_mat_a: Tensor, _mat_b: Tensor, of_a: _Scales, of_b: _Scales) -> Scales:
     return Scales(of_a[0], of_b[0])
 
 
@@ -203,7 +235,7 @@ def _mx(mat_a: Tensor, mat_b: Tensor, of_a: _Scales, of_b: _Scales) -> Scales:
 
 
 def _nv(mat_a: Tensor, mat_b: Tensor, of_a: _Scales, of_b: _Scales) -> Scales:
-    groups = max(mat.shape[0] for mat in (mat_a, mat_b) if mat.dim() == 3)
+    groups = max((mat.shape[0] for mat in (mat_a, mat_b) if mat.dim() == 3), default=1)
     return Scales(
         _atoms("scale_a", of_a[0], mat_a, mat_a.shape[-1], 16),
         _atoms("scale_b", of_b[0], mat_b, mat_b.shape[-2], 16),
@@ -230,9 +262,12 @@ def _atoms(name: str, scale: Tensor, matrix: Tensor, elements: int, values: int)
     return scale.reshape(*front, -1, columns, BYTES)
 
 
+_ALONG_K = ("RowWise", "RowWise")
+"""The recipes of operands whose groups are along K: their scales come behind the sums."""
+
 _KINDS: dict[tuple[str, ...], Callable[[Tensor, Tensor, _Scales, _Scales], Scales]] = {
-    ("RowWise", "RowWise"): _as_given,
-    ("TensorWise", "TensorWise"): _as_given,
+    _ALONG_K: _of_rows,
+    ("TensorWise", "TensorWise"): _of_tensors,
     ("BlockWise1x128", "BlockWise128x128"): _blocks,
     ("BlockWise1x32", "BlockWise1x32"): _mx,
     ("BlockWise1x16+TensorWise", "BlockWise1x16+TensorWise"): _nv,
@@ -240,11 +275,18 @@ _KINDS: dict[tuple[str, ...], Callable[[Tensor, Tensor, _Scales, _Scales], Scale
 """What makes jitgen's scales of torch's, by the recipes of both operands."""
 
 
-def _listed(value: Any) -> tuple[Any, ...]:
-    """Return what torch takes alone or in a list."""
+def _listed(name: str, value: Any, kind: type) -> tuple[Any, ...]:
+    """Return what torch takes alone or in a list, each of one kind."""
     if value is None:
         return ()
-    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    found = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if wrong := [each for each in found if not isinstance(each, kind)]:
+        raise InputError(
+            name,
+            f"must be a {kind.__name__.removeprefix('_')}, or several (got "
+            f"{type(wrong[0]).__name__})",
+        )
+    return found
 
 
 def _require_swizzle(name: str, recipes: tuple[Any, ...], swizzles: tuple[Any, ...]) -> None:
@@ -252,14 +294,14 @@ def _require_swizzle(name: str, recipes: tuple[Any, ...], swizzles: tuple[Any, .
     is_blocked = bool(recipes) and recipes[0].name in {"BlockWise1x16", "BlockWise1x32"}
     wanted = "SWIZZLE_32_4_4" if is_blocked else "NO_SWIZZLE"
     found = swizzles[0].name if swizzles else "NO_SWIZZLE"
-    if found != wanted:
+    if recipes and found != wanted:  # without any, that is the mistake to tell
         raise InputError(f"swizzle_{name}", f"must be {wanted} for {recipes[0].name} (got {found})")
 
 
 def _require_contraction(mat_a: Tensor, mat_b: Tensor, dims: Sequence[int]) -> None:
     """Require K to be where torch has it by default."""
     usual = (mat_a.dim() - 1, mat_b.dim() - 2)
-    if dims and tuple(d % m.dim() for d, m in zip(dims, (mat_a, mat_b), strict=True)) != usual:
+    if dims and tuple(d % m.dim() for d, m in zip(dims, (mat_a, mat_b), strict=False)) != usual:
         raise InputError(
             "contraction_dim",
             f"must be left out or {list(usual)}: K is mat_a's last dimension, mat_b's one before "

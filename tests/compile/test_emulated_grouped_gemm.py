@@ -81,12 +81,14 @@ class TestEveryLayoutAndScale:
         (Layout.RAGGED, DType.E4M3, "block128", DType.F32),
         (Layout.MASKED, DType.E4M3, "row", DType.F32),
         (Layout.CONTIGUOUS, DType.BF16, "tensor", DType.BF16),
+        (Layout.RAGGED, DType.F16, "tensor", DType.F16),
         *(
             pytest.param(*others, marks=pytest.mark.nightly)
             for others in (
                 (Layout.CONTIGUOUS, DType.E4M3, "block128", DType.F16),
                 (Layout.RAGGED, DType.BF16, "row", DType.F32),
                 (Layout.MASKED, DType.BF16, "tensor", DType.F16),
+                (Layout.MASKED, DType.F16, "row", DType.F32),
             )
         ),
     ],

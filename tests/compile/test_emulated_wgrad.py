@@ -50,6 +50,9 @@ def test_right(sizes: Sizes, is_exact: bool) -> None:
         GroupedGemmWgradConfig(
             layout="masked", out_dtype=DType.F32, tile=Tile(m=64, n=128, k=64), cluster=Cluster(n=2)
         ),
+        GroupedGemmWgradConfig(
+            layout="ragged", a_dtype=DType.F16, out_dtype=DType.F16, tile=Tile(m=64, n=64, k=64)
+        ),
         pytest.param(
             GroupedGemmWgradConfig(
                 layout="ragged", tile=Tile(m=128, n=256, k=64), cluster=Cluster(m=2)
@@ -113,11 +116,16 @@ def test_autograd_on_a_gpu() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("out_dtype", [DType.BF16, DType.F32])
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype"),
+    [(DType.BF16, DType.BF16), (DType.BF16, DType.F32), (DType.F16, DType.F16)],
+)
 @pytest.mark.parametrize("layout", ["ragged", "masked"])
-def test_what_may_be_chosen_neither_spills_nor_waits(layout: str, out_dtype: DType) -> None:
+def test_what_may_be_chosen_neither_spills_nor_waits(
+    layout: str, dtype: DType, out_dtype: DType
+) -> None:
     problem = GroupedGemmWgradProblem(
-        layout=layout, groups=8, m=2048, n=4096, k=2048, out_dtype=out_dtype
+        layout=layout, groups=8, m=2048, n=4096, k=2048, a_dtype=dtype, out_dtype=out_dtype
     )
     for config in rules(Arch.SM_90A, problem.op).candidates(problem):
         made = compiler.compile_source(render(config, Arch.SM_90A))

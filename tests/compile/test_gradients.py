@@ -77,6 +77,7 @@ def expected(a: Tensor, b: Tensor, dy: Tensor, groups: dict[str, Tensor]) -> tup
     [
         *((layout, torch.float32) for layout in LAYOUTS),
         ("offs", torch.bfloat16),
+        ("offs", torch.float16),
         *(pytest.param(x, torch.bfloat16, marks=pytest.mark.nightly) for x in LAYOUTS[1:]),
     ],
     ids=str,

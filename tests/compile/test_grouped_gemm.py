@@ -127,7 +127,9 @@ def test_many_groups() -> None:
     assert torch.equal(out[:total], reference.grouped_gemm(*operands, **groups)[:total])
 
 
-@pytest.mark.parametrize(("dtype", "out_dtype"), [("bf16", "f16"), ("f32", "f32")])
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype"), [("bf16", "f16"), ("f32", "f32"), ("f16", "f16"), ("f16", "bf16")]
+)
 def test_operands_without_scales(dtype: str, out_dtype: str) -> None:
     of = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
     a = torch.randint(-4, 5, (9, 70)).to(of[dtype])
@@ -139,6 +141,16 @@ def test_operands_without_scales(dtype: str, out_dtype: str) -> None:
         assert torch.equal(out, torch.cat([a[:4] @ b[0].mT, a[4:] @ b[1].mT]).to(out.dtype))
     (kernel,) = current.get().registry.loaded()
     assert kernel.config.operands.a_dtype is DType(dtype)
+
+
+def test_every_float16_is_read_as_it_is() -> None:
+    """Subnormal ones, infinities and NaN among them."""
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.float16)[:, None]
+    one, offs = torch.ones(1, 1, 1).half(), torch.tensor([1 << 16]).int()
+    found = grouped_gemm(every, one, offs=offs, out_dtype=torch.float32)
+
+    assert torch.equal(found.isnan(), every.isnan())
+    assert torch.equal(found.nan_to_num(0.0, 1e9, -1e9), every.float().nan_to_num(0.0, 1e9, -1e9))
 
 
 def test_strided_operands() -> None:

@@ -7,7 +7,9 @@ What jitgen hangs into vLLM and SGLang, with stand-ins for their modules.
 
 from __future__ import annotations
 
+import importlib
 import sys
+from collections.abc import Callable, Iterator
 from enum import Enum
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from jitgen.integrations import sglang, sglang_experts, sizes, vllm
 from jitgen.layer import reference
@@ -51,6 +54,37 @@ class TestSizes:
         layer = jitgen.MoELayer(case.config, case.weights)
 
         assert found.plan(512).sweeps == layer.plan(512).sweeps
+
+    def test_a_layer_whose_kernels_failed_is_tried_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One that raised, or told of a kernel that failed, counted as done for all layers."""
+        reports = iter([RuntimeError, False, True, RuntimeError])
+        made = []
+
+        def prewarm(*_: object, **__: object) -> Any:
+            made.append(1)
+            report = next(reports)
+            if report is RuntimeError:
+                raise RuntimeError("no room")
+            return SimpleNamespace(ok=report, rows=())
+
+        monkeypatch.setattr(sizes, "prewarm", prewarm)
+        monkeypatch.setattr(sizes, "_seen", set())
+        layer = sizes.Sizes(
+            hidden=HIDDEN,
+            intermediate=INTERMEDIATE,
+            experts=EXPERTS,
+            local_experts=EXPERTS,
+            top_k=TOP_K,
+            is_fp8=False,
+        )
+        with pytest.raises(RuntimeError):
+            sizes.prewarmed(layer, max_tokens=8)
+        for _ in range(4):
+            sizes.prewarmed(layer, max_tokens=8)
+
+        assert len(made) == 3
 
 
 class Backend(Enum):
@@ -96,6 +130,115 @@ class TestVllm:
         for oracle in oracles:
             assert oracle.backend_to_kernel_cls(Backend.TRITON) == [Ours, "TRITON"]
             assert oracle.backend_to_kernel_cls(Backend.MARLIN) == ["MARLIN"]
+
+
+@pytest.fixture
+def vllm_experts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The class that vLLM makes layers of, over stand-ins for what it takes from vLLM."""
+
+    class Modular:
+        """As far as ours asks it: whose scales are those of the layer's config, as they are now."""
+
+        def __init__(self, _moe: Any, quant: Any) -> None:
+            self.quant_config = quant
+
+        w1_scale = property(lambda self: self.quant_config.w1_scale)
+        w2_scale = property(lambda self: self.quant_config.w2_scale)
+
+    layers = "vllm.model_executor.layers"
+    utils = f"{layers}.quantization.utils.quant_utils"
+    stand_in(monkeypatch, utils, kFp8Dynamic128Sym="dynamic", kFp8Static128BlockSym="static")
+    stand_in(monkeypatch, "vllm.platforms", current_platform=SimpleNamespace(is_cpu=lambda: True))
+    moe = f"{layers}.fused_moe"
+    stand_in(monkeypatch, f"{moe}.activation", MoEActivation=SimpleNamespace(SILU="silu"))
+    stand_in(monkeypatch, f"{moe}.topk_weight_and_reduce", TopKWeightAndReduceNoOP=object)
+    kernel = stand_in(monkeypatch, f"{moe}.modular_kernel", FusedMoEExpertsModular=Modular)
+    sys.modules[moe].modular_kernel = kernel  # type: ignore[attr-defined]
+    for name in (utils, "vllm.platforms", f"{moe}.activation", f"{moe}.topk_weight_and_reduce"):
+        assert name in sys.modules
+    monkeypatch.delitem(sys.modules, "jitgen.integrations.vllm_experts", raising=False)
+    yield importlib.import_module("jitgen.integrations.vllm_experts").JitgenExperts
+    sys.modules.pop("jitgen.integrations.vllm_experts")
+
+
+def of_vllm(case: Case, kind: Any) -> tuple[Any, Callable[..., Tensor]]:
+    """Return a layer's experts, and what calls them with weights as the layer has them."""
+    weights = case.weights
+    moe = SimpleNamespace(
+        is_lora_enabled=False,
+        hidden_dim=HIDDEN,
+        intermediate_size_per_partition=INTERMEDIATE,
+        num_experts=EXPERTS,
+        num_local_experts=EXPERTS,
+        experts_per_token=TOP_K,
+        max_num_tokens=len(case.x),
+    )
+    is_fp8 = weights.w13_scale is not None
+    quant = SimpleNamespace(
+        quant_dtype=torch.float8_e4m3fn if is_fp8 else None,
+        w1_scale=weights.w13_scale,
+        w2_scale=weights.w2_scale,
+    )
+    experts = kind(moe, quant)
+
+    def call(w1: Tensor, w2: Tensor) -> Tensor:
+        out = torch.empty_like(case.x)
+        rest = {"expert_map": None, "apply_router_weight_on_input": False}
+        experts.apply(
+            *(out, case.x, w1, w2, case.topk_weights, case.topk_ids),
+            **rest,
+            global_num_experts=EXPERTS,
+        )
+        return out
+
+    return experts, call
+
+
+@needs.compiler
+@pytest.mark.usefixtures("shared_cache")
+class TestVllmExperts:
+    def test_other_scales_are_seen(self, vllm_experts: Any) -> None:
+        """Those of the first call were multiplied with all weights that came after."""
+        case = make("block128")
+        experts, call = of_vllm(case, vllm_experts)
+        w1, w2 = case.weights.w13, case.weights.w2
+        first = call(w1, w2)
+        assert reference.relative_error(first, case.expected()) < case.tolerance
+        chain = experts._kept[2]
+        assert torch.equal(call(w1, w2), first)
+        assert experts._kept[2] is chain  # nothing is made anew where nothing changed
+        experts.quant_config.w2_scale = experts.quant_config.w2_scale * 4
+
+        assert torch.equal(call(w1, w2), 4 * first)
+        experts.quant_config.w2_scale.data = experts.quant_config.w2_scale / 4
+        assert torch.equal(call(w1, w2), first)
+
+    @pytest.mark.parametrize("change", ["tensor", "data", "in place"])
+    def test_other_weights_are_seen(self, change: str, vllm_experts: Any) -> None:
+        case = make("bf16")
+        _, call = of_vllm(case, vllm_experts)
+        w1, w2 = case.weights.w13, case.weights.w2
+        first = call(w1, w2)
+        if change == "tensor":
+            w2 = w2 * 2
+        elif change == "data":
+            w2.data = w2 * 2
+        else:
+            w2.data.mul_(2)
+
+        assert torch.equal(call(w1, w2), 2 * first)
+
+    def test_memory_of_weights_that_moved_is_given_back(self, vllm_experts: Any) -> None:
+        """A chain for each place was kept, and with it all weights that were ever called."""
+        case = make("bf16")
+        _, call = of_vllm(case, vllm_experts)
+        first = case.weights.w2.clone()
+        memory = StorageWeakRef(first.untyped_storage())
+        call(case.weights.w13, first)
+        del first
+        call(case.weights.w13, case.weights.w2)
+
+        assert memory.expired()
 
 
 class Combined(NamedTuple):
@@ -204,6 +347,26 @@ class TestSglang:
 
         assert pool["none", "triton"](*of_sglang(make("block128"), **changes)) == "its own"
         assert "SGLang keeps its own experts" in caplog.text
+
+    @pytest.mark.parametrize("name", ["w13_weight", "w2_weight", "w2_scale"])
+    def test_what_changed_is_seen(
+        self, name: str, pool: dict[tuple[str, str], Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A chain was found again by the address of the first weight alone."""
+        monkeypatch.setenv("SGLANG_PLUGINS", "jitgen")
+        sglang.register()
+        run = pool["none", "triton"]
+        dispatched, given, layer = of_sglang(make("block128"))
+        first = run(dispatched, given, layer).hidden_states
+        before = getattr(given, name)
+        changed = before * 4 if name.endswith("scale") else before.flip(0)
+        setattr(given, name, changed)
+        second = run(dispatched, given, layer).hidden_states
+        setattr(given, name, before)
+
+        assert not torch.equal(second, first)
+        assert not name.endswith("scale") or torch.equal(second, 4 * first)
+        assert torch.equal(run(dispatched, given, layer).hidden_states, first)
 
     def test_who_asks_for_the_same_bits_gets_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """By jitgen's kernels where JITGEN_NUMERICS promises it, else by SGLang's own."""

@@ -44,7 +44,9 @@ def test_the_calls_in_their_order(
         assert (tmp_path / "layer.toml").is_file()
     else:
         assert names["report"].ok
-        assert names["text"].shape == (1, 7)
+        prompt = 3
+        # A model with random weights may end its text itself, with any of its tokens.
+        assert prompt < names["text"].shape[1] <= prompt + 4
 
 
 def test_every_family_is_named() -> None:

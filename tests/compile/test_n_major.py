@@ -69,6 +69,7 @@ OFFS = int32(5, 5, 24)
         (Layout.RAGGED, DType.BF16, "tensor"),
         (Layout.MASKED, DType.F32, "row"),
         (Layout.CONTIGUOUS, DType.BF16, "row"),
+        (Layout.RAGGED, DType.F16, "tensor"),
         *(
             pytest.param(*kind, marks=pytest.mark.nightly)
             for kind in product(Layout, (DType.BF16, DType.F32), ("tensor", "row", "block128"))
@@ -182,8 +183,8 @@ class TestLegality:
     @pytest.mark.parametrize(
         ("arch", "dtype", "words"),
         [
-            ("sm_90a", DType.E4M3, "N contiguous of bf16; have K contiguous"),
-            ("cpu", DType.E4M3, "N contiguous of bf16 and f32; have K"),
+            ("sm_90a", DType.E4M3, "N contiguous of bf16 and f16; have K contiguous"),
+            ("cpu", DType.E4M3, "N contiguous of bf16 and f16 and f32; have K"),
             ("sm_100a", DType.E4M3, "N contiguous of no type; have K"),
             ("sm_120a", DType.E4M3, "N contiguous of no type; have K"),
         ],

@@ -21,6 +21,10 @@ from jitgen.bench.transformers.report import WORKS
 from jitgen.bench.transformers.run import kernel_names
 from jitgen.config import Arch, BLayout, Config, DType, Layout, Numerics, ScaleGranularity
 from jitgen.formats.unpacked import LAYOUTS
+from jitgen.layer import plan as layer_plan
+from jitgen.layer.chain import Chain
+from jitgen.layer.config import MoEConfig
+from jitgen.layer.weights import ExpertWeights
 from jitgen.ops.grouped_gemm import prepared_ways
 from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
@@ -90,12 +94,51 @@ def wgrad(arch: Arch) -> tuple[GroupedGemmWgradConfig, ...]:
         return ()
     problems = (
         GroupedGemmWgradProblem(
-            layout=layout, groups=8, m=8192, n=4096, k=2048, out_dtype=out_dtype
+            layout=layout, groups=8, m=8192, n=4096, k=2048, a_dtype=dtype, out_dtype=out_dtype
         )
         for layout in (Layout.RAGGED, Layout.MASKED)
-        for out_dtype in (DType.BF16, DType.F32)
+        for dtype in (DType.BF16, DType.F16)
+        for out_dtype in (dtype, DType.F32)
     )
     return tuple(config for each in problems for config in rules(arch, each.op).candidates(each))
+
+
+def drop_ins(arch: Arch) -> list[KernelConfig]:
+    """
+    Return the products of the tests of `jitgen.torch`, whose results have their operands' type;
+    nothing but on Hopper.
+    """
+    if arch != Arch.SM_90A:
+        return []
+    return [
+        config
+        for layout in (Layout.RAGGED, Layout.MASKED)
+        for dtype in (DType.BF16, DType.F16)
+        for b_layout in (BLayout.PLAIN, BLayout.N_MAJOR)
+        for config in candidates(
+            arch,
+            layout,
+            replace(_BF16, a_dtype=dtype, b_dtype=dtype, out_dtype=dtype, b_layout=b_layout),
+        )
+    ]
+
+
+def trained(arch: Arch) -> list[Any]:
+    """
+    Return what the tests of transformers' experts ask for besides `drop_ins` and `wgrad`; nothing
+    but on Hopper.
+    """
+    if arch != Arch.SM_90A:
+        return []
+    from tests.transformers_experts import EXPERTS, HIDDEN, INTERMEDIATE, TOKENS, TOP_K
+
+    weights = ExpertWeights(
+        w13=torch.empty(EXPERTS, 2 * INTERMEDIATE, HIDDEN, dtype=torch.bfloat16, device="meta"),
+        w2=torch.empty(EXPERTS, HIDDEN, INTERMEDIATE, dtype=torch.bfloat16, device="meta"),
+    )
+    config = MoEConfig(hidden=HIDDEN, intermediate=INTERMEDIATE, experts=EXPERTS, top_k=TOP_K)
+    chain = Chain(config=config, weights=weights)
+    return [*plans.configs(layer_plan.of(chain, TOKENS, arch, name="experts"), arch)]
 
 
 def quantized(arch: Arch) -> list[QuantizeConfig]:
@@ -276,6 +319,8 @@ def main() -> None:
         *prepared(arch),
         *fc2(arch),
         *wgrad(arch),
+        *drop_ins(arch),
+        *trained(arch),
         *quantized(arch),
         *routed(arch),
         *layers(arch),

@@ -32,11 +32,11 @@ SHAPES = [
 ]
 """Tile rows and columns, cluster; contiguous rows have no tile of 192."""
 
-ACCUMULATOR_BITS = {DType.E4M3: 12, DType.E4M3X2: 12, DType.BF16: 16}
+ACCUMULATOR_BITS = {DType.E4M3: 12, DType.E4M3X2: 12, DType.BF16: 16, DType.F16: 16}
 """
 What `verify` allows for. Hopper's FP8 tensor cores keep about 13 bits beside the largest product of
-a step. Sums of bf16 stay there over all of K, and each step of 16 may round: this allows for the
-537 steps of the longest test, and one product left out of its sums would still show.
+a step. Sums of bf16 and f16 stay there over all of K, and each step of 16 may round: this allows
+for the 537 steps of the longest test, and one product left out of its sums would still show.
 """
 
 SPLIT_SHAPES = [(64, 32, 2), (64, 64, 2), (64, 128, 4), (128, 64, 2)]
@@ -53,6 +53,9 @@ OTHER_TYPES = [
     ("bf16", "tensor", "bf16", (256, 128, 1, 2)),
     ("bf16", "row", "f16", (64, 16, 1, 1)),
     ("bf16", "row", "f32", (128, 192, 1, 2)),
+    ("f16", "tensor", "f16", (64, 64, 1, 2)),
+    ("f16", "tensor", "f16", (128, 256, 2, 1)),
+    ("f16", "row", "f32", (128, 192, 1, 2)),
 ]
 """Types of a and b, scales, type of the output, tile rows and columns, cluster."""
 
@@ -98,8 +101,8 @@ OF_N_MAJOR = [
     KernelConfig(
         layout=layout,
         operands=Operands(
-            a_dtype="bf16",
-            b_dtype="bf16",
+            a_dtype=dtype,
+            b_dtype=dtype,
             out_dtype=out_dtype,
             scale_granularity=scales,
             b_layout="nmajor",
@@ -108,12 +111,13 @@ OF_N_MAJOR = [
         cluster=Cluster(m=cluster_m, n=cluster_n),
     )
     for layout in Layout
-    for scales, out_dtype, (m, n, cluster_m, cluster_n) in (
-        ("tensor", "bf16", (64, 64, 1, 2)),
-        ("tensor", "bf16", (128, 192, 2, 1)),
-        ("tensor", "bf16", (128, 256, 2, 1)),
-        ("row", "f32", (128, 96, 1, 2)),
-        ("tensor", "f16", (256, 80, 1, 1)),
+    for dtype, scales, out_dtype, (m, n, cluster_m, cluster_n) in (
+        ("bf16", "tensor", "bf16", (64, 64, 1, 2)),
+        ("bf16", "tensor", "bf16", (128, 192, 2, 1)),
+        ("bf16", "tensor", "bf16", (128, 256, 2, 1)),
+        ("bf16", "row", "f32", (128, 96, 1, 2)),
+        ("bf16", "tensor", "f16", (256, 80, 1, 1)),
+        ("f16", "tensor", "f16", (128, 192, 2, 1)),
     )
 ]
 """Columns of b in swizzles of 128, 64 and 32 bytes."""

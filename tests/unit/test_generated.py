@@ -17,7 +17,7 @@ from jitgen import templates
 from jitgen.cli.main import cli
 from jitgen.codegen import render as rendering
 from jitgen.codegen.render import render
-from jitgen.config import Arch, Config
+from jitgen.config import Arch, Config, DType
 from jitgen.config.config import canonical_json
 from jitgen.errors import RenderError
 from jitgen.targets.legality import rules, target
@@ -35,6 +35,7 @@ from tests.strategies import (
     wgrad_sweep,
 )
 from tests.targets import EACH
+from tests.templates import places
 
 GOLDENS = sorted((Path(__file__).parents[1] / "goldens").glob("*.py"))
 
@@ -46,6 +47,7 @@ MANY = pytest.mark.parametrize("many", [12, pytest.param(40, marks=pytest.mark.n
 def _sample(arch: Arch, many: int) -> list[Config]:
     sweeps: list[list[Config]] = [
         [*legal_sweep(arch)],
+        [each for each in legal_sweep(arch) if each.operands.a_dtype is DType.F16],
         [*unscaled_sweep(arch)],
         [*prepared_sweep(arch)],
         [*silu_sweep(arch)],
@@ -148,19 +150,26 @@ def test_rendering_reads_no_file_that_the_digest_misses(
 ) -> None:
     """What is found by looking at the templates' text is all that Jinja loads."""
     rendering.environment.cache_clear()
-    loader = rendering.environment(templates.ROOT).loader
-    assert loader is not None
-    loaded, get_source = set(), loader.get_source
+    of_arch = [each for op in target(arch).operations for each in rules(arch, op).templates()]
+    loaded: set[str] = set()
 
-    def noted(environment: object, name: str) -> object:
-        loaded.add(name)
-        return get_source(environment, name)  # type: ignore[arg-type]
+    def note(root: Path) -> None:
+        loader = rendering.environment(root).loader
+        assert loader is not None
+        get_source = loader.get_source
 
-    monkeypatch.setattr(loader, "get_source", noted)
+        def noted(environment: object, name: str) -> object:
+            loaded.add(str(templates.path_of(root, name)))
+            return get_source(environment, name)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(loader, "get_source", noted)
+
+    for root in {template.root for template in of_arch}:
+        note(root)
     for config in _sample(arch, many):
         render(config, arch)
     rendering.environment.cache_clear()
 
-    of_arch = [each for op in target(arch).operations for each in rules(arch, op).templates()]
-    assert {template.entry for template in of_arch} <= loaded
-    assert loaded <= {name for template in of_arch for name in templates.files(template)}
+    every = {str(templates.ROOT / place) for each in of_arch for place in places(each).values()}
+    assert {str(templates.path_of(each.root, each.entry)) for each in of_arch} <= loaded
+    assert loaded <= every

@@ -32,7 +32,8 @@ class TestSm90:
         ("refused", "code", "number"),
         [
             (config(operands=Operands(a_dtype="bf16")), "E_MMA", "bf16 x e4m3"),
-            (config(operands=Operands(a_dtype="f16", b_dtype="f16")), "E_MMA", "f16"),
+            (config(operands=Operands(a_dtype="f32", b_dtype="f32")), "E_MMA", "f32"),
+            (config(k=64, operands=Operands(a_dtype="f16", b_dtype="f16")), "E_SCALES", "tensor"),
             (config(operands=Operands(out_dtype="e4m3")), "E_MMA", "-> e4m3"),
             (config(k=64, operands=Operands(a_dtype="bf16", b_dtype="bf16")), "E_SCALES", "tensor"),
             (config(k=256), "E_TILE_K", "256"),
@@ -195,7 +196,7 @@ class TestCpu:
             (config(m=16, pipeline=Pipeline(num_acc_stage=2)), "E_ACC_STAGE"),
             (config(m=16, pipeline=Pipeline(num_ab_stage=4)), "E_STAGES"),
             (config(m=16, schedule=Schedule(split_k=2)), "E_SPLIT_K"),
-            (config(m=16, operands=Operands(a_dtype="f16", b_dtype="f16")), "E_MMA"),
+            (config(m=16, operands=Operands(a_dtype="f16", b_dtype="bf16")), "E_MMA"),
             (config(m=16, operands=Operands(a_dtype="bf16")), "E_MMA"),
         ],
     )

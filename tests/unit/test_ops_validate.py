@@ -259,7 +259,7 @@ def misaligned(*shape: int) -> Tensor:
         (wrong(out_dtype=E4M3), r"out_dtype: must be bfloat16 or float16 or float32 on sm_90a"),
         (
             wrong(a=torch.ones(M, K), b=torch.ones(G, N, K), a_scale=None, b_scale=None),
-            r"a: must be bfloat16 or float8_e4m3fn on sm_90a \(got torch.float32\)",
+            r"a: must be bfloat16 or float16 or float8_e4m3fn on sm_90a \(got torch.float32\)",
         ),
         (
             wrong(a=torch.ones(M, K).bfloat16(), b=torch.ones(G, N, K).bfloat16()),

@@ -13,10 +13,10 @@ import pytest
 
 from jitgen import templates
 from jitgen.codegen.render import environment
-from tests.templates import TEMPLATES
+from tests.templates import TEMPLATES, places
 
 FILES = sorted(str(path.relative_to(templates.ROOT)) for path in templates.ROOT.rglob("*.jinja"))
-ENTRIES = [template.entry for template in TEMPLATES.values()]
+ENTRIES = [places(template)[template.entry] for template in TEMPLATES.values()]
 PARTIALS = [name for name in FILES if name.endswith(".py.jinja") and name not in ENTRIES]
 WORDS = [name for name in FILES if name.endswith(".txt.jinja")]
 
@@ -120,9 +120,12 @@ def test_words_state_what_they_read(name: str) -> None:
 @pytest.mark.parametrize("family", TEMPLATES)
 def test_what_partials_need_is_provided_by_others(family: str) -> None:
     """Entries import modules and set constants; all other names come from partials that say so."""
-    provided, needed = provided_and_needed(TEMPLATES[family].entry)
-    for name in templates.files(TEMPLATES[family]):
-        if name in PARTIALS:
+    template = TEMPLATES[family]
+    provided, needed = provided_and_needed(places(template)[template.entry])
+    for name in places(template).values():
+        if name in ENTRIES:  # which another entry may include
+            provided |= provided_and_needed(name)[0]
+        elif name in PARTIALS:
             needed |= stated(name)["Needs"]
             provided |= stated(name)["Provides"]
 
@@ -131,7 +134,7 @@ def test_what_partials_need_is_provided_by_others(family: str) -> None:
 
 def test_every_file_belongs_to_a_template() -> None:
     """No partial is left over."""
-    used = {name for family in TEMPLATES for name in templates.files(TEMPLATES[family])}
+    used = {place for template in TEMPLATES.values() for place in places(template).values()}
 
     assert used == set(FILES)
 

@@ -14,6 +14,7 @@ from jitgen.config.config import SCALE_BLOCK
 from jitgen.errors import ToolchainError
 from jitgen.frozen import frozen
 from jitgen.integrations import transformers as integration
+from jitgen.integrations.transformers_chains import chain_of
 from jitgen.layer import reference
 
 REFERENCE = "float32"
@@ -124,7 +125,7 @@ def register() -> None:
 
 
 def _in_float32(module: nn.Module, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-    chain = integration.chain_of(module, ids.shape[-1])
+    chain = chain_of(module, ids.shape[-1])
     found = reference.moe(x, chain.weights, weights.float(), ids, chain.config)
     return found.to(x.dtype)
 

@@ -64,8 +64,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
     unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on the current stream of the
     tensors' device, and nothing waits.
 
-    Autograd gets gradients of a and b where both are bfloat16, on a CPU also float32, without
-    scales, `out`, or a gradient of the gradient: see docs/gradients.md.
+    Autograd gets gradients of a and b where both are bfloat16 or float16, on a CPU also float32,
+    without scales, `out`, or a gradient of the gradient: see docs/gradients.md.
 
     The result of float32 operands is rounded to bfloat16, too, where torch's would be float32, and
     so is its gradient: ``out_dtype=torch.float32`` keeps both.
@@ -74,11 +74,11 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
     values are read on the device and not checked, unless JITGEN_CHECK is on: see docs/torch.md.
 
     Args:
-        a: (M, K), or (G, M, K) with `masked_m`: float8_e4m3fn or bfloat16, on a CPU also float32,
-            or (M, K / 2) of e2m1 in pairs, the first in the low half of its byte: uint8 or
+        a: (M, K), or (G, M, K) with `masked_m`: float8_e4m3fn, bfloat16 or float16, on a CPU also
+            float32, or (M, K / 2) of e2m1 in pairs, the first in the low half of its byte: uint8 or
             float4_e2m1fn_x2. K contiguous. On sm_90a K values are a multiple of 16 bytes, and so
             are addresses and strides, as for b and out.
-        b: (G, N, K), type and device of `a`, K contiguous; of bfloat16, on a CPU also float32, K or
+        b: (G, N, K), type and device of `a`, K contiguous; of bfloat16, float16 and float32 K or
             N, so that the transpose of (G, K, N) is no copy; with mx32 scales (G, N, K / 2) of e2m1
             beside float8_e4m3fn, too, and on sm_120a, sm_121a and cpu beside bfloat16, which has no
             scales and is multiplied as it is. On sm_90a N values of the output's type are a
@@ -111,10 +111,10 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
             atoms, as `jitgen.quantize` makes them: see `jitgen.formats.atoms`. a's have at least
             ceil(M / 128) blocks, or (M + 127 G) // 128 with `offs`.
 
-            On sm_90a bfloat16 operands have scales of tensors or rows, and there are no kernels for
-            mx32 and nv16.
-        b_scale: As `a_scale`, last dimension contiguous. Both scales may be left out for bfloat16
-            and float32 operands, where they count as 1.
+            On sm_90a bfloat16 and float16 operands have scales of tensors or rows, and there are no
+            kernels for mx32 and nv16.
+        b_scale: As `a_scale`, last dimension contiguous. Both scales may be left out for bfloat16,
+            float16 and float32 operands, where they count as 1.
         offs: (G,) int32, the ragged layout: the row behind the last of each group, non-decreasing,
             as torch's grouped GEMMs take it. Rows from ``offs[-1]`` on belong to no group.
         m_indices: (M,) int32, the contiguous layout: the group of each row, -1 for padding. Each

@@ -6,9 +6,9 @@ The gradients of a grouped GEMM: of its rows a grouped GEMM with the weights tur
     y = a . b[g] transposed + bias[g]     da = dy . b[g]     db[g] = (dy of g) transposed . (a of g)
     dbias[g] = the sum of the rows of dy that are g's
 
-They are for operands of bfloat16, and on a CPU of float32, without scales. What kernels cannot take
-as it comes is copied: a dy that is not dense or has another type than a; and, for contiguous rows,
-dy and a in the order of groups.
+They are for operands of bfloat16 and float16, and on a CPU of float32, without scales. What kernels
+cannot take as it comes is copied: a dy that is not dense or has another type than a; and, for
+contiguous rows, dy and a in the order of groups.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from jitgen.targets.legality import rules, size_refusal
 from jitgen.tuning.numerics import require_word
 
 _OP = "grouped_gemm"
-_TRAINED = (torch.bfloat16, torch.float32)
+_TRAINED = (torch.bfloat16, torch.float16, torch.float32)
 _WITH_GRADIENTS = ("a", "b", "bias")
 
 

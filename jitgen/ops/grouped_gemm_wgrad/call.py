@@ -43,17 +43,19 @@ def grouped_gemm_wgrad(  # each is one thing to say
     Exactly one of `offs` and `masked_m` says which rows belong to which group. Their values are
     read on the device and not checked. Rows of no group are read and not used, whatever they hold.
 
+    Autograd gets gradients of dy and a, which are grouped GEMMs: see docs/gradients.md.
+
     Args:
-        dy: (M, N), or (G, M, N) with `masked_m`: bfloat16, on a CPU also float32. N contiguous. On
-            sm_90a N and K are multiples of 8, and addresses and strides of 16 bytes, as for a and
-            out.
+        dy: (M, N), or (G, M, N) with `masked_m`: bfloat16 or float16, on a CPU also float32. N
+            contiguous. On sm_90a N and K are multiples of 8, and addresses and strides of 16 bytes,
+            as for a and out.
         a: (M, K) or (G, M, K), type and device of `dy`, K contiguous.
         offs: (G,) int32, the ragged layout: the row behind the last of each group, non-decreasing.
             Rows from ``offs[-1]`` on belong to no group.
         masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
         out: (G, N, K), K contiguous: where the result goes. Groups without rows get zeros.
-        out_dtype: Type of the result where `out` is None: bfloat16 by default, of float32 operands,
-            too; or float32.
+        out_dtype: Type of the result where `out` is None: bfloat16 by default, whatever the type of
+            the operands; float32, or that of the operands.
         expected_m: How many rows a group is expected to have, for choosing a kernel; any value
             gives right results. Without it groups count as equally large, and masked ones as full.
         config: A config to use instead of the selector's, or an edited kernel: see
@@ -64,7 +66,7 @@ def grouped_gemm_wgrad(  # each is one thing to say
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
-            A tensor that requires a gradient is wrong while autograd is on: it has none.
+            With `out` a tensor that requires a gradient is wrong while autograd is on.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.

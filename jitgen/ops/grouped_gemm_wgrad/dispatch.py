@@ -12,7 +12,8 @@ from jitgen.config import Config, Layout
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
 from jitgen.frozen import frozen
-from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.calling import calling, is_traced, needs_gradient
+from jitgen.ops.dispatcher import refuse_tangents
 from jitgen.ops.forced import forced
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, Facts, validate
@@ -54,7 +55,8 @@ def run(given: Arguments, config: GroupedGemmWgradConfig | Override | None, key:
     """
     Do what `grouped_gemm_wgrad` says, with every check, and remember the launch under `key`.
 
-    A call that torch traces becomes an operation in torch's hands instead, and is not remembered.
+    A call that torch traces becomes an operation in torch's hands instead, and is not remembered;
+    so does one that autograd asks a gradient of.
 
     Raises:
         InputError: An argument is wrong, or does not fit the forced config.
@@ -65,6 +67,11 @@ def run(given: Arguments, config: GroupedGemmWgradConfig | Override | None, key:
         from jitgen.ops.tracing import grouped_gemm_wgrad as traced
 
         return traced.record(given, config)
+    refuse_tangents(given.tensors)
+    if needs_gradient(given.tensors.values()):
+        from jitgen.ops.tracing import grouped_gemm_wgrad as traced
+
+        return traced.differentiable(given, config)
     with calling("grouped_gemm_wgrad"):
         session = current.get()
         launch = prepared(

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -129,8 +130,26 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         if tensor is not None:
             common.check_memory(name, tensor, ("dy", dy), alignment, has_memory=has_memory)
     _check_the_rest(given, n, k)
-    common.refuse_gradients(given.tensors, Facts.op)
+    require_differentiable(given.tensors)
     return facts
+
+
+def require_differentiable(given: Mapping[str, Any]) -> None:
+    """
+    Do nothing where autograd asks for no gradient, or for those of dy and a.
+
+    Args:
+        given: Arguments of `grouped_gemm_wgrad` by their names; those that are missing count as
+            None.
+
+    Raises:
+        InputError: It asks for one of what is written to `out`, or of another argument.
+    """
+    others = given
+    if given.get("out") is None:
+        others = {name: value for name, value in given.items() if name not in {"dy", "a"}}
+    why, advice = "what is written to out has none", "leave out `out`, "
+    common.refuse_gradients(others, Facts.op, why, advice)
 
 
 def _check_types(dy: Tensor, a: Tensor, space: WgradSpace, arch: Arch) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What autograd does with `grouped_gemm`: one node in its graph, whose backward are kernels.
+What autograd does with `grouped_gemm` and `grouped_gemm_wgrad`: one node in its graph, whose
+backward are kernels.
 
-It is registered with the operation, so that eager calls, torch.compile and torch.func find it in
+It is registered with the operations, so that eager calls, torch.compile and torch.func find it in
 the same place. Eager calls come here only where a gradient is asked for.
 """
 
@@ -21,13 +22,27 @@ from jitgen.layouts import ARGUMENT
 from jitgen.ops.calling import needs_gradient
 from jitgen.ops.dispatcher import refuse_tangents
 from jitgen.ops.grouped_gemm import gradients
-from jitgen.ops.grouped_gemm.validate import require_differentiable
+from jitgen.ops.grouped_gemm import validate as of_product
+from jitgen.ops.grouped_gemm_wgrad import validate as of_weights
 from jitgen.runtime.session import current
 
 
 def of_grouped_gemm(op: Any) -> Callable[..., Any]:
     """Return what autograd calls for `op`, one of `grouped_gemm`'s."""
-    names = _names(op)
+    return _called(op, of_product.require_differentiable, differentiated)
+
+
+def of_grouped_gemm_wgrad(op: Any) -> Callable[..., Any]:
+    """Return what autograd calls for `op`, one of `grouped_gemm_wgrad`'s."""
+    return _called(op, of_weights.require_differentiable, differentiated_wgrad)
+
+
+def _called(
+    op: Any,
+    require_differentiable: Callable[[dict[str, Any]], None],
+    node: Callable[[Callable[..., Tensor], dict[str, Any]], Tensor],
+) -> Callable[..., Any]:
+    names = [argument.name for argument in op._schema.arguments]
     behind = torch._C._after_autograd_keyset
 
     def call(keys: Any, *given: Any) -> Any:
@@ -35,7 +50,7 @@ def of_grouped_gemm(op: Any) -> Callable[..., Any]:
         refuse_tangents(named)
         require_differentiable(named)
         if needs_gradient(given):
-            return differentiated(op, named)
+            return node(op, named)
         with torch._C._AutoDispatchBelowAutograd():
             return op.redispatch(keys & behind, *given)
 
@@ -50,19 +65,22 @@ def differentiated(product: Callable[..., Tensor], named: dict[str, Any]) -> Ten
         product: Takes the values of `named`, and is called without autograd.
         named: Every argument by its name, in the order of the operation's.
     """
+    return _applied(_Product, product, named)
+
+
+def differentiated_wgrad(product: Callable[..., Tensor], named: dict[str, Any]) -> Tensor:
+    """Return the same of `grouped_gemm_wgrad`, which adds up over the rows of groups."""
+    return _applied(_ProductOverRows, product, named)
+
+
+def _applied(node: Any, product: Callable[..., Tensor], named: dict[str, Any]) -> Tensor:
     with enable_single_level_autograd_function():  # torch.func unwrapped the operands
-        result: Tensor = _Product.apply(  # type: ignore[attr-defined]
-            tuple(named), product, *named.values()
-        )
+        result: Tensor = node.apply(tuple(named), product, *named.values())
     return result
 
 
-def _names(op: Any) -> list[str]:
-    return [argument.name for argument in op._schema.arguments]
-
-
 _BEFORE = 2
-"""What `_Product` takes before the arguments of the operation."""
+"""What a node takes before the arguments of its operation."""
 
 
 class _Product(_SingleLevelFunction):
@@ -106,33 +124,78 @@ class _Product(_SingleLevelFunction):
             if ctx.needs_bias:
                 dbias = gradients.of_bias(dy, ctx.dtype, *of_groups)
         if torch.is_grad_enabled():  # somebody may differentiate twice
-            da, db, dbias = (_once(each, dy, a, b) for each in (da, db, dbias))
+            da, db, dbias = (_once(each, "grouped_gemm", dy, a, b) for each in (da, db, dbias))
         of_names = {"a": da, "b": db, "bias": dbias}
         return *[None] * _BEFORE, *(of_names.get(name) for name in ctx.names)
 
 
-def _once(gradient: Tensor | None, *on: Tensor | None) -> Tensor | None:
-    """Return a gradient as one that depends on others in a way that is not known."""
+class _ProductOverRows(_SingleLevelFunction):
+    """
+    The product that adds up over the rows of groups, and its gradients with respect to dy and a.
+
+    Each row of dy has that of a times the gradient's matrix of its group, and the other way round.
+    """
+
+    @staticmethod
+    def forward(_names: tuple[str, ...], product: Callable[..., Tensor], *given: Any) -> Tensor:
+        """Return the product; nobody asks for a gradient of it here."""
+        return product(*given)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        """Keep what gradients need."""
+        names, _product, *given = inputs
+        named = dict(zip(names, given, strict=True))
+        groups = {name: named[name] for name in ARGUMENT.values() if named.get(name) is not None}
+        places = {name: place for place, name in enumerate(named, _BEFORE)}
+        needs_dy, needs_a = (ctx.needs_input_grad[places[name]] for name in ("dy", "a"))
+        ctx.names, ctx.expected_m, ctx.dtype = list(named), named["expected_m"], named["a"].dtype
+        ctx.groups, ctx.session = tuple(groups), current.get()
+        kept = named["a"] if needs_dy else None, named["dy"] if needs_a else None
+        ctx.save_for_backward(*kept, *groups.values())
+
+    @staticmethod
+    def backward(ctx: Any, *found: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of dy and a, which have none themselves."""
+        (dout,) = found
+        a, dy, *tensors = ctx.saved_tensors
+        groups = dict(zip(ctx.groups, tensors, strict=True))
+        with torch.no_grad(), ctx.session.active():  # another thread may be here
+            weights = dout.to(ctx.dtype).contiguous()  # (G, N, K), as kernels read them
+            ddy = da = None
+            if a is not None:
+                ddy = gradients.of_rows(a, weights.transpose(1, 2), groups, ctx.expected_m)
+            if dy is not None:
+                da = gradients.of_rows(dy, weights, groups, ctx.expected_m)
+        if torch.is_grad_enabled():  # somebody may differentiate twice
+            ddy, da = (_once(each, "grouped_gemm_wgrad", dout, a, dy) for each in (ddy, da))
+        of_names = {"dy": ddy, "a": da}
+        return *[None] * _BEFORE, *(of_names.get(name) for name in ctx.names)
+
+
+def _once(gradient: Tensor | None, op: str, *on: Tensor | None) -> Tensor | None:
+    """Return a gradient of `op` as one that depends on others in a way that is not known."""
     if gradient is None:
         return None
     with enable_single_level_autograd_function():
-        return _Once.apply(gradient, *on)  # type: ignore[attr-defined, no-any-return]
+        return _Once.apply(gradient, op, *on)  # type: ignore[attr-defined, no-any-return]
 
 
 class _Once(_SingleLevelFunction):
     """What a gradient is, and that it has none itself."""
 
     @staticmethod
-    def forward(gradient: Tensor, *_on: Tensor | None) -> Tensor:
+    def forward(gradient: Tensor, _op: str, *_on: Tensor | None) -> Tensor:
         """Return the gradient."""
         return gradient.view_as(gradient)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep nothing."""
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        """Keep whose gradient it is."""
+        ctx.op = inputs[1]
 
     @staticmethod
-    def backward(_ctx: Any, *_found: Tensor) -> Any:
+    def backward(ctx: Any, *_found: Tensor) -> Any:
         """
         Refuse.
 
@@ -141,6 +204,6 @@ class _Once(_SingleLevelFunction):
         """
         raise InputError(
             "create_graph",
-            "gradients of grouped_gemm have no gradient themselves: differentiate once, or write "
-            "the product in torch where a second derivative is needed",
+            f"gradients of {ctx.op} have no gradient themselves: differentiate once, or write the "
+            "product in torch where a second derivative is needed",
         )

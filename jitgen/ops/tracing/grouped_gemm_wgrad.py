@@ -9,6 +9,7 @@ In a graph a config is its kernel's name, because graphs hold no objects of ours
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.grouped_gemm_wgrad import call as eager
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
 from jitgen.ops.grouped_gemm_wgrad.dispatch import require_fit
-from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, validate
+from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, require_differentiable, validate
+from jitgen.ops.tracing.gradients import differentiated_wgrad, of_grouped_gemm_wgrad
 from jitgen.ops.tracing.library import Operation, register
 from jitgen.runtime import devices
 from jitgen.runtime.override import Override
@@ -42,6 +44,23 @@ def record(given: Arguments, config: GroupedGemmWgradConfig | Override | None) -
     if not torch._C._is_tracing():  # its sizes are tensors; the operation itself sees numbers
         _check(given, config)
     return call(given, name_of(config, given.a.device))
+
+
+def differentiable(given: Arguments, config: GroupedGemmWgradConfig | Override | None) -> Tensor:
+    """
+    Do what `grouped_gemm_wgrad` says in autograd's hands, past the dispatcher: no tracer wants to
+    see it.
+
+    Raises:
+        InputError: A tensor needs a gradient that there is not, or an argument is wrong.
+    """
+    require_differentiable(given.tensors)
+    values = {name: getattr(given, name, None) for name in _NAMES}
+    return differentiated_wgrad(partial(_run_for, config), values)
+
+
+def _run_for(config: GroupedGemmWgradConfig | Override | None, *given: Any) -> Tensor:
+    return eager.grouped_gemm_wgrad(**_arguments(None, *given) | {"config": config})
 
 
 def call(given: Arguments, config: str | None) -> Tensor:
@@ -129,12 +148,18 @@ def _fake_out(out: Tensor, *given: Any) -> None:
 
 
 operation = register(
-    Operation(schema=f"grouped_gemm_wgrad({_ARGUMENTS}) -> Tensor", run=_run, fake=_fake)
+    Operation(
+        schema=f"grouped_gemm_wgrad({_ARGUMENTS}) -> Tensor",
+        run=_run,
+        fake=_fake,
+        autograd=of_grouped_gemm_wgrad,
+    )
 )
 operation_out = register(
     Operation(
         schema=f"grouped_gemm_wgrad.out(Tensor(a!) out, {_ARGUMENTS}) -> ()",
         run=_run_out,
         fake=_fake_out,
+        autograd=of_grouped_gemm_wgrad,
     )
 )

@@ -36,7 +36,7 @@ _DECODE_US = 5e-4
 """One FP8 operand to float32 and into its panel, on the same core."""
 
 
-_OPERANDS = (DType.E4M3, DType.E2M1, DType.BF16, DType.F32)
+_OPERANDS = (DType.E4M3, DType.E2M1, DType.BF16, DType.F32, DType.F16)
 _ROWS = (8, 16, 32, 64)
 """Rows of the tiles that may be chosen: of equally good ones the first needs the least memory."""
 
@@ -113,7 +113,7 @@ class GroupedGemm:
         mixed=((DType.E4M3, DType.E2M1),),
         prepared=OPERANDS,
         unscaled=UNSCALED,
-        n_major=(DType.BF16, DType.F32),
+        n_major=(DType.BF16, DType.F16, DType.F32),
     )
 
     def derive(self, config: KernelConfig) -> CpuDerived:
@@ -164,8 +164,8 @@ class GroupedGemm:
             self.space.has(types),
             "E_MMA",
             f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no cpu kernel; a and b "
-            "share one of e4m3, e2m1, bf16, f32, or are e4m3 and e2m1, and the output is bf16, f16 "
-            "or f32",
+            "share one of e4m3, e2m1, bf16, f16, f32, or are e4m3 and e2m1, and the output is "
+            "bf16, f16 or f32",
         )
         refuse_scales(config, self.space, "cpu")
 
@@ -221,7 +221,7 @@ class GroupedGemm:
         return ""
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the templates of kernels by their weights: as they are, beside bf16, prepared."""
+        """Return the templates: of weights as they are, beside bf16, prepared; and of f16."""
         return (
             Template(
                 root=templates.ROOT,
@@ -241,6 +241,12 @@ class GroupedGemm:
                 parameters=_PREPARED_PARAMETERS,
                 takes=_is_prepared,
             ),
+            Template(
+                root=templates.HALF,
+                entry="cpu/half_gemm.py.jinja",
+                parameters=_PARAMETERS,
+                takes=_is_half,
+            ),
         )
 
     def check_sizes(self, problem: Problem) -> None:
@@ -255,8 +261,12 @@ def _is_wide(config: KernelConfig) -> bool:
     return config.operands in UNSCALED
 
 
+def _is_half(config: KernelConfig) -> bool:
+    return config.operands.a_dtype is DType.F16
+
+
 def _is_plain(config: KernelConfig) -> bool:
-    return not _is_prepared(config) and not _is_wide(config)
+    return not _is_prepared(config) and not _is_wide(config) and not _is_half(config)
 
 
 def _whole(problem: Problem, height: int) -> float:

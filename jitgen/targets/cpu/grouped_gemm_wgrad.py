@@ -56,6 +56,9 @@ class GroupedGemmWgrad:
             (DType.BF16, DType.F32),
             (DType.F32, DType.F32),
             (DType.F32, DType.BF16),
+            (DType.F16, DType.F16),
+            (DType.F16, DType.F32),
+            (DType.F16, DType.BF16),
         ),
         tile_m=(16, 32, 64),
         tile_n=(16, 32, 64, 128),
@@ -135,11 +138,21 @@ class GroupedGemmWgrad:
         """Take any size: a host kernel reads what exists, value by value where it must."""
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the template of its kernels."""
+        """Return the templates of its kernels: of f16, and of all else."""
         return (
+            Template(
+                root=templates.HALF,
+                entry="cpu/half_wgrad.py.jinja",
+                parameters=_PARAMETERS,
+                takes=_is_half,
+            ),
             Template(
                 root=templates.ROOT,
                 entry="cpu/grouped_gemm_wgrad.py.jinja",
                 parameters=_PARAMETERS,
             ),
         )
+
+
+def _is_half(config: GroupedGemmWgradConfig) -> bool:
+    return config.a_dtype is DType.F16

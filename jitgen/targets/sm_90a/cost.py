@@ -233,7 +233,7 @@ def cost(asked: Work, speed: Speed, fit: Fit) -> Cost:
 
 def predict(problem: Problem, config: KernelConfig, fit: Fit, num_sms: int) -> Candidate:
     """Return what `config` would take for `problem` on `num_sms` SMs."""
-    if fit.bf16 and config.operands.a_dtype is DType.BF16:
+    if fit.bf16 and config.operands.a_dtype in {DType.BF16, DType.F16}:
         fit = fit.bf16
     speed = speed_of(config, fit)
     asked = [work(problem, config, num_sms, deal) for deal in deals(problem)]

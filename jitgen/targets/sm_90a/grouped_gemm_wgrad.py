@@ -121,7 +121,10 @@ class GroupedGemmWgrad:
         ),
     )
     space = WgradSpace(
-        operands=((DType.BF16, DType.BF16), (DType.BF16, DType.F32)),
+        operands=(
+            *((DType.BF16, DType.BF16), (DType.BF16, DType.F32)),
+            *((DType.F16, DType.F16), (DType.F16, DType.F32), (DType.F16, DType.BF16)),
+        ),
         tile_m=(64, 128, 256),
         tile_n=(64, 128, 192, 256),
         tile_k=TILE_K,

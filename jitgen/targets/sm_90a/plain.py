@@ -83,8 +83,14 @@ class PlainGemm(Sm90Rules):
         return "" if is_fitted else f"the model was fitted to e4m3 operands on an {known}"
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the template of its kernels."""
+        """Return the templates of its kernels: of f16 operands, and of all else."""
         return (
+            Template(
+                root=templates.HALF,
+                entry="sm90/half_gemm.py.jinja",
+                parameters=_PARAMETERS,
+                takes=_is_half,
+            ),
             Template(
                 root=templates.ROOT,
                 entry="sm90/grouped_gemm.py.jinja",
@@ -96,6 +102,10 @@ class PlainGemm(Sm90Rules):
     def check_sizes(self, problem: Problem) -> None:
         """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
         check_vectors(problem, "sm_90a", vector_bytes=self.alignment)
+
+
+def _is_half(config: KernelConfig) -> bool:
+    return config.operands.a_dtype is DType.F16
 
 
 def _is_plain(config: KernelConfig) -> bool:

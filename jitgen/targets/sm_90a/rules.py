@@ -3,7 +3,7 @@
 The rules of sm_90a (H100, H200): WGMMA with accumulators in registers.
 
 FP8 operands are promoted once per 128 of K, for the tensor cores keep fewer bits of their sums than
-float32 has; bf16 operands are not.
+float32 has; bf16 and f16 operands are not.
 
 Every limit was checked by compiling: beyond it the compiler spills, serialises WGMMA, or builds a
 kernel that cannot launch.
@@ -29,7 +29,7 @@ from jitgen.targets.sm_90a.early import check_early
 SMEM_BYTES = 232_448
 """Shared memory that one CTA can have: 227 KiB of the SM's 228."""
 
-MAX_N = {DType.E4M3: 192, DType.BF16: 256}
+MAX_N = {DType.E4M3: 192, DType.BF16: 256, DType.F16: 256}
 """Columns of a tile: with promotion those whose accumulators fit, else those of one WGMMA."""
 
 ROW_BYTES = 128
@@ -117,18 +117,22 @@ class Sm90Rules:
     space = Space(
         tile_m=(64, 128, 192, 256),
         tile_n=tuple(range(16, 257, 16)),
-        tile_k={DType.E4M3: (ROW_BYTES,), DType.BF16: (ROW_BYTES // 2,)},
+        tile_k={
+            DType.E4M3: (ROW_BYTES,),
+            DType.BF16: (ROW_BYTES // 2,),
+            DType.F16: (ROW_BYTES // 2,),
+        },
         cluster=((1, 1), (2, 1), (1, 2)),
         num_acc_stage=(1,),
         split_k=(1, 2, 4),
         operands=tuple(
             (operand, out)
-            for operand in (DType.E4M3, DType.BF16)
+            for operand in (DType.E4M3, DType.BF16, DType.F16)
             for out in (DType.BF16, DType.F16, DType.F32)
         ),
         scale_granularity=FLOAT_SCALES,
         # Of 16 bits alone WGMMA reads a b that lies column by column (PTX ISA, wgmma, imm-trans-b).
-        n_major=(DType.BF16,),
+        n_major=(DType.BF16, DType.F16),
     )
 
     lists_tiles = True
@@ -183,7 +187,7 @@ class Sm90Rules:
             and (types.a_dtype, types.out_dtype) in self.space.operands,
             "E_MMA",
             f"{types.a_dtype} x {types.b_dtype} -> {types.out_dtype} has no sm_90a kernel; a and b "
-            "share one of e4m3, bf16 and the output is bf16, f16 or f32",
+            "share one of e4m3, bf16, f16 and the output is bf16, f16 or f32",
         )
         refuse_scales(config, self.space, "sm_90a")
         refuse_unless(

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Transformers' modules of experts as products with gradients, and torch's operations between them.
+
+It serves what no chain does: training, in full or of what lies in front or around (adapters, the
+router); weights of float16, on a CPU of float32; torch.autocast; and modules of every kind that
+transformers has: transposed weights, a bias, experts without a gate, a norm behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from jitgen.config import Arch, BLayout, Layout, ScaleGranularity
+from jitgen.errors import InputError
+from jitgen.formats.protocol import OF_TORCH
+from jitgen.integrations.transformers_chains import CHAINED
+from jitgen.ops.grouped_gemm.call import grouped_gemm
+from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.ops.route.call import sort_pairs
+from jitgen.ops.route.config import RouteProblem, Scoring
+from jitgen.plans.sweep import Sweep
+from jitgen.runtime import devices
+from jitgen.runtime.session import current
+from jitgen.targets.legality import rules
+
+_DEVICES = ("cpu", "cuda")
+"""Those of which autocast can be asked; a model in the build of an image is on none."""
+
+
+def computed_in(weight: Tensor) -> torch.dtype:
+    """Return the type in which products with `weight` are computed: autocast's where it is on."""
+    kind = weight.device.type
+    is_cast = kind in _DEVICES and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if is_cast else weight.dtype
+
+
+def forward(
+    module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
+) -> Tensor:
+    """
+    Compute a module of experts.
+
+    Args:
+        module: The module.
+        hidden_states: (T, H), any float type.
+        top_k_index: (T, k): experts of each token; those that are not here are skipped.
+        top_k_weights: (T, k), any float type.
+
+    Returns:
+        (T, H) of the type of `hidden_states`, in autograd's graph where anything needs a gradient.
+
+    Raises:
+        InputError: The weights are of a type that has no kernels here.
+    """
+    first, second = _names(module)
+    weight = getattr(module, first)
+    groups, top_k = weight.shape[0], top_k_index.shape[-1]
+    dtype = computed_in(weight)
+    if not torch.compiler.is_compiling():  # where the product says it
+        _require_kernels(module, dtype, devices.find(weight.device, current.get(), "model").arch)
+    pairs = sort_pairs(
+        top_k_index.to(torch.int32).contiguous(),
+        experts=max(groups, top_k),
+        local_experts=groups,
+    )
+    # Rows of nobody are behind all others. What is between the products may have weights of its
+    # own, whose gradients would get what happens to be there.
+    rest = (pairs.permutation < 0)[:, None] if module._is_expert_parallel else None
+    rows = _applied(_Gathered, hidden_states.to(dtype), pairs.permutation, pairs.inverse)
+    h = _without(rest, _product(module, first, rows, pairs.offs))
+    active = module._apply_gate(h) if getattr(module, "has_gate", True) else module.act_fn(h)
+    y = _without(rest, _product(module, second, active.to(dtype), pairs.offs))
+    if getattr(module, "has_post_expert_norm", False):
+        y = module.post_expert_norm(y)
+    weights = top_k_weights.float()
+    found = _applied(_Weighted, y, weights, pairs.permutation, pairs.inverse)
+    return found.to(hidden_states.dtype)
+
+
+def sweeps(module: Any, top_k: int, max_tokens: int, arch: Arch) -> Iterator[Sweep]:
+    """
+    Yield what the forward of a module asks for on a target, with at most so many tokens.
+
+    Raises:
+        InputError: The weights are of a type that has no kernels there.
+    """
+    names = _names(module)
+    first = getattr(module, names[0])
+    groups = first.shape[0]
+    _require_kernels(module, computed_in(first), arch)
+    experts = max(groups, top_k)
+    route = RouteProblem(
+        m=1, experts=experts, top_k=top_k, scoring=Scoring.GIVEN, local_experts=groups
+    )
+    yield Sweep(problem=route, min_rows=1, max_rows=max_tokens)
+    most = max(1, -(-max_tokens * top_k // experts))
+    for name in names:
+        weight = getattr(module, name)
+        dtype = OF_TORCH[computed_in(weight)]
+        k, n = weight.shape[1:] if _is_transposed(module) else weight.shape[:0:-1]
+        yield Sweep(
+            problem=Problem(
+                layout=Layout.RAGGED,
+                groups=groups,
+                m=groups,
+                n=n,
+                k=k,
+                a_dtype=dtype,
+                out_dtype=dtype,
+                scale_granularity=ScaleGranularity.TENSOR,
+                b_layout=BLayout.N_MAJOR if _is_transposed(module) else BLayout.PLAIN,
+                bias=getattr(module, "has_bias", False),
+            ),
+            min_rows=1,
+            max_rows=most,
+        )
+
+
+def _names(module: Any) -> tuple[str, str]:
+    """Return what the weights of both products are called."""
+    return "gate_up_proj" if getattr(module, "has_gate", True) else "up_proj", "down_proj"
+
+
+def _is_transposed(module: Any) -> bool:
+    return bool(getattr(module, "is_transposed", False))
+
+
+def _require_kernels(module: Any, dtype: torch.dtype, arch: Arch) -> None:
+    """Require weights that the target multiplies in `dtype`, without scales."""
+    name, of_weights = type(module).__name__, getattr(module, _names(module)[0]).dtype
+    if of_weights.itemsize == 1:
+        have = {flag: getattr(module, flag, usual) for flag, usual in CHAINED.items()}
+        other = [f" with {flag} = {have[flag]}" for flag in have if have[flag] != CHAINED[flag]]
+        if of_weights is torch.float8_e4m3fn and not other:
+            raise InputError(
+                "experts_implementation",
+                f"float8_e4m3fn experts have no gradients ({name}): call the model under "
+                "torch.no_grad(), as generate() does, or train bfloat16 ones",
+            )
+        raise InputError(
+            "experts_implementation",
+            f"jitgen has no kernels for experts of {of_weights}{''.join(other)} ({name}): take "
+            "grouped_mm for this model",
+        )
+    if OF_TORCH.get(dtype) not in rules(arch, "grouped_gemm").space.of_a:  # type: ignore[attr-defined]
+        raise InputError(
+            "experts_implementation",
+            f"{arch} has no kernels for products of {dtype} ({name}): load the model in bfloat16, "
+            "use torch.autocast, or take grouped_mm for it",
+        )
+
+
+def _product(module: Any, name: str, rows: Tensor, offs: Tensor) -> Tensor:
+    """Return the rows of each expert times its matrix, with its bias."""
+    weight = getattr(module, name).to(rows.dtype)
+    matrices = weight.transpose(1, 2) if _is_transposed(module) else weight
+    if 1 not in matrices.stride()[1:]:  # computed ones, say
+        matrices = matrices.contiguous()
+    bias = getattr(module, f"{name}_bias") if getattr(module, "has_bias", False) else None
+    return grouped_gemm(
+        rows.contiguous(),
+        matrices,
+        offs=offs,
+        bias=None if bias is None else bias.float(),
+        out_dtype=rows.dtype,
+    )
+
+
+def _applied(node: Any, *given: Tensor) -> Tensor:
+    """Return what a node of autograd's graph computes."""
+    found: Tensor = node.apply(*given)
+    return found
+
+
+def _without(rest: Tensor | None, rows: Tensor) -> Tensor:
+    return rows if rest is None else rows.masked_fill(rest, 0.0)
+
+
+def _picked(rows: Tensor, inverse: Tensor) -> Tensor:
+    """Return the row of each pair, (T, k, H); zeros for pairs that have none."""
+    found = rows.index_select(0, inverse.clamp(min=0).flatten())
+    return found.view(*inverse.shape, rows.shape[1]).masked_fill((inverse < 0)[..., None], 0.0)
+
+
+class _Gathered(Function):
+    """The token of each row. A token's gradient is the sum over its rows, in float32, in order."""
+
+    @staticmethod
+    def forward(x: Tensor, permutation: Tensor, inverse: Tensor) -> Tensor:
+        """Return (T * k, H); rows of nobody have some token."""
+        return x.index_select(0, permutation.clamp(min=0) // inverse.shape[1])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG004
+        """Keep which rows are whose."""
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, *found: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of x."""
+        (drows,) = found
+        (inverse,) = ctx.saved_tensors
+        dx = _picked(drows, inverse).sum(1, dtype=torch.float32).to(drows.dtype)
+        return dx, None, None
+
+
+class _Weighted(Function):
+    """The weighted sum of each token's rows, in float32; every gradient is gathered, not added."""
+
+    @staticmethod
+    def forward(y: Tensor, weights: Tensor, _permutation: Tensor, inverse: Tensor) -> Tensor:
+        """Return (T, H) float32."""
+        return (_picked(y, inverse) * weights[..., None]).sum(1, dtype=torch.float32)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG004
+        """Keep what both gradients need."""
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *found: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of y, 0 in rows of nobody, and of the weights."""
+        (dout,) = found
+        y, weights, permutation, inverse = ctx.saved_tensors
+        dy = dweights = None
+        if ctx.needs_input_grad[0]:
+            pairs = permutation.clamp(min=0)
+            factors = weights.flatten()[pairs].masked_fill(permutation < 0, 0.0)
+            dy = (dout[pairs // inverse.shape[1]] * factors[:, None]).to(y.dtype)
+        if ctx.needs_input_grad[1]:
+            dweights = (_picked(y, inverse) * dout[:, None]).sum(-1, dtype=torch.float32)
+        return dy, dweights, None, None

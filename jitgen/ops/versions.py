@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Whether what was made of tensors, and kept, still stands for them.
+
+What is kept refers to their memory, or copies their values. The first goes wrong when a tensor gets
+other memory, sizes, strides or another type: `Places` sees that. The second goes wrong when anybody
+writes to it, too, which `Versions` sees as far as torch counts it. Whatever is kept beyond a call
+and was made of tensors has one of the two; what has neither is made anew at each call.
+
+What torch does not count: writes through ``.data`` or ``.detach()`` of an earlier time under
+inference mode, writes by kernels that got an address (some optimisers, the gathering of FSDP), and
+those of a CUDA graph that is replayed. So a copy is kept only where its user asked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from jitgen.ops.calling import is_traced
+
+
+class Places:
+    """
+    Where some tensors were, and what they looked like there.
+
+    Whoever keeps this keeps that memory, too (a ``detach()`` does), so that it is nobody else's
+    meanwhile and an address tells it from all other.
+
+    Args:
+        tensors: Those that something refers to; None stands for one that there is not.
+    """
+
+    __slots__ = ("_places",)
+
+    def __init__(self, tensors: Sequence[Tensor | None]) -> None:
+        self._places = tuple(map(_place, tensors))
+
+    def hold(self, tensors: Sequence[Tensor | None]) -> bool:
+        """Say whether `tensors` are there, as many and in the same order."""
+        return self._places == tuple(map(_place, tensors))
+
+
+class Versions:
+    """
+    Which tensors something was made of, where they were, and how often they had been written to.
+
+    It holds neither a tensor nor its memory, but weak references to both, with which
+    `torch.utils.swap_tensors` refuses a tensor.
+    """
+
+    __slots__ = ("_marks", "_places")
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        memory: Any = StorageWeakRef  # torch has no types for it
+        self._places = Places(tensors)
+        self._marks = tuple(
+            (ref(each), each._version, memory(each.untyped_storage())) for each in tensors
+        )
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> Versions | None:
+        """
+        Return that; None where nothing made of `tensors` may be kept: torch counts no writes to
+        tensors of inference mode, a tracer's have no values, and in the capture of a CUDA graph
+        nothing has its values before a replay.
+        """
+        if any(each.is_inference() for each in tensors) or is_traced(tensors):
+            return None
+        is_capturing = any(each.is_cuda for each in tensors) and (
+            torch.cuda.is_current_stream_capturing()
+        )
+        return None if is_capturing else cls(tensors)
+
+    def hold(self, tensors: Sequence[Tensor]) -> bool:
+        """Say whether `tensors` are the same objects with the same values, as far as is counted."""
+        if len(tensors) != len(self._marks) or not self._places.hold(tensors):
+            return False
+        return all(
+            # A dead reference matches nothing, so no other object with its number is taken for it;
+            # nor is other memory at its address, while what was there is not given back.
+            one() is each and each._version == version and not memory.expired()
+            for each, (one, version, memory) in zip(tensors, self._marks, strict=True)
+        )
+
+
+def _place(tensor: Tensor | None) -> tuple[Any, ...] | None:
+    if tensor is None:
+        return None
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Operands as kernels read them: what torch's functions take and no kernel reads is copied.
+
+Two things make a copy: strides, where another dimension is contiguous than the one that a kernel
+reads, or where strides and addresses are no multiples of what a target moves at once; and sizes
+that are no multiples of it, which are filled up with zeros. A warning says so once, with the
+argument, the bytes and what would save the copy. torch.compile makes both part of its graph, and
+nothing warns there.
+
+Quantised operands are never copied: torch, too, takes them in one order alone. What kernels cannot
+add up, groups along K of float8_e4m3fn, is widened.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling
+from torch.nn.functional import pad
+
+from jitgen.config import Arch
+from jitgen.events import warn_once
+from jitgen.ops.calling import is_traced
+from jitgen.runtime import devices
+from jitgen.runtime.session import current
+from jitgen.targets.legality import rules
+
+WIDE = (torch.bfloat16, torch.float16, torch.float32)
+"""Types without scales, of which operands are copied."""
+
+
+class Call(NamedTuple):
+    """
+    What a call of one of torch's functions is to kernels.
+
+    Attributes:
+        function: Its name, for warnings.
+        k_multiple: What K is a multiple of, in elements.
+        n_multiple: The same of the columns of a result.
+        alignment: Bytes that addresses and strides are multiples of.
+    """
+
+    function: str
+    k_multiple: int = 1
+    n_multiple: int = 1
+    alignment: int = 1
+
+    @classmethod
+    def of(cls, function: str, matrix: Tensor, out_dtype: torch.dtype) -> Call:
+        """
+        Return what holds for operands like `matrix`, without scales.
+
+        Raises:
+            InputError: There are no kernels for its device.
+        """
+        alignment = _alignment(matrix.device)
+        if alignment == 1:
+            return cls(function)
+        of_operands = max(1, alignment // matrix.element_size())
+        return cls(
+            function=function,
+            k_multiple=of_operands,
+            n_multiple=max(of_operands, alignment // out_dtype.itemsize),
+            alignment=alignment,
+        )
+
+    def rows(self, name: str, matrix: Tensor, side: str, *, is_turned: bool = False) -> Tensor:
+        """
+        Return an argument with its last dimension contiguous.
+
+        Args:
+            name: The argument.
+            matrix: Its value.
+            side: What that dimension is called.
+            is_turned: Whether the transpose is asked for, and it is the last of that.
+        """
+        turned = matrix.mT if is_turned else matrix
+        if _is_readable(turned, self.alignment):
+            return turned
+        self._tell_of_a_copy(name, matrix, side)
+        return turned.contiguous()
+
+    def weights(self, name: str, matrices: Tensor, sides: str) -> Tensor:
+        """Return the argument `name` with one of its last two dimensions contiguous."""
+        if any(_is_readable(each, self.alignment) for each in (matrices, matrices.mT)):
+            return matrices
+        self._tell_of_a_copy(name, matrices, sides)
+        return matrices.contiguous()
+
+    def filled(self, name: str, matrix: Tensor, **sides: int) -> Tensor:
+        """
+        Return the argument `name` with zeros behind its last two dimensions.
+
+        Args:
+            name: The argument.
+            matrix: Its value.
+            sides: What the last two dimensions are called, in their order, and what each is to be a
+                multiple of.
+        """
+        if self.alignment == 1:
+            return matrix
+        missing = [-size % by for size, by in zip(matrix.shape[-2:], sides.values(), strict=True)]
+        if not any(missing):
+            return matrix
+        found = pad(matrix, (0, missing[1], 0, missing[0]))
+        if not is_dynamo_compiling():
+            wanted = ", ".join(f"{side} a multiple of {by}" for side, by in sides.items() if by > 1)
+            warn_once(
+                f"{self.function} fills {name}",
+                "jitgen.torch.%s copies %s at each call, and %s bytes here, with zeros behind it: "
+                "kernels read whole %d bytes (got shape %s). %s would save that",
+                *(self.function, name, f"{found.numel() * found.element_size():,}"),
+                *(self.alignment, tuple(matrix.shape), wanted),
+            )
+        return found
+
+    def _tell_of_a_copy(self, name: str, matrix: Tensor, sides: str) -> None:
+        if is_dynamo_compiling():
+            return
+        aligned = f", at addresses and in strides of whole {self.alignment} bytes,"
+        warn_once(
+            f"{self.function} copies {name}",
+            "jitgen.torch.%s copies %s at each call, %s bytes here: no kernel reads strides %s. %s "
+            "contiguous%s would save that",
+            *(self.function, name, f"{matrix.numel() * matrix.element_size():,}"),
+            *(matrix.stride(), sides, aligned if self.alignment > 1 else ""),
+        )
+
+
+def widened(function: str, mat_a: Tensor, mat_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return operands of float8_e4m3fn in bfloat16, which holds every value of theirs."""
+    if not is_dynamo_compiling():
+        warn_once(
+            f"{function} widens",
+            "jitgen.torch.%s copies mat_a and mat_b at each call, %s bytes here: with groups along "
+            "K no kernel reads float8_e4m3fn, and bfloat16 holds all of its values",
+            *(function, f"{2 * (mat_a.numel() + mat_b.numel()):,}"),
+        )
+    order = torch.contiguous_format  # that in which the product reads them
+    wide_a = mat_a.t().to(torch.bfloat16, memory_format=order).t()
+    return wide_a, mat_b.to(torch.bfloat16, memory_format=order)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _alignment(device: torch.device) -> int:
+    """Return what addresses and strides are multiples of; torch.compile asks once."""
+    return _of_arch(devices.find(device, current.get(), "mat_a").arch)
+
+
+@cache
+def _of_arch(arch: Arch) -> int:
+    return int(rules(arch, "grouped_gemm").alignment)
+
+
+def _is_readable(matrix: Tensor, alignment: int) -> bool:
+    """Say whether kernels read a matrix, or several, whose last dimension they take at once."""
+    if matrix.shape[-1] > 1 and matrix.stride(-1) != 1:
+        return False
+    size = matrix.element_size()
+    if alignment <= size:  # torch sees to that
+        return True
+    strides = zip(matrix.shape[:-1], matrix.stride()[:-1], strict=True)
+    if any(length > 1 and stride * size % alignment for length, stride in strides):
+        return False
+    if is_dynamo_compiling() or is_traced((matrix,)):  # it has no address
+        return True
+    return matrix.data_ptr() % alignment == 0
