@@ -13,9 +13,10 @@ from jitgen import templates
 from jitgen.cache import Store
 from jitgen.compile import toolchain
 from jitgen.config import Arch, Layout
-from jitgen.errors import ToolchainError, UnsupportedConfig
+from jitgen.errors import ConfigError, ToolchainError, UnsupportedConfig
 from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem
 from jitgen.runtime.session import select
+from jitgen.settings import settings
 from jitgen.targets.legality import rules
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
@@ -32,6 +33,7 @@ from tests.unit.tuned_fakes import (
 )
 
 BIASED = replace(PROBLEM, bias=True)
+H200, H100 = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
 
 
 @pytest.fixture(autouse=True)
@@ -121,16 +123,27 @@ class TestOrder:
             assert select(PROBLEM, GPU).config.name(GPU) == NAMES[winner]
 
     def test_plans_ask_for_what_was_measured(self) -> None:
-        """So that prewarming compiles it."""
+        """
+        So that prewarming compiles it. And for what is chosen without: it used to be left out, and
+        a process with the same kernels below an empty root of its own missed it.
+        """
         from jitgen.plans import Plan, Sweep, configs
 
         sweep = Sweep(problem=PROBLEM, min_rows=512, max_rows=512)
         plan = Plan(name="", description="", sweeps=(sweep,))
-        before = configs(plan, GPU)
+        before = configs(plan, GPU, devices=[H200])
         tuned.record(Store.open(), GPU, record(2))
+        names = {config.name(GPU) for config in configs(plan, GPU, devices=[H200])}
 
         assert before == (BY_MODEL.config,)
-        assert [config.name(GPU) for config in configs(plan, GPU)] == [NAMES[2]]
+        assert names == {NAMES[2], BY_MODEL.config.name(GPU)}
+
+    def test_what_was_measured_counts_for_its_device(self) -> None:
+        """And for no other, wherever it lies."""
+        tuned.record(Store.open(), GPU, record(2), H100)
+
+        assert select(PROBLEM, GPU, device=H100).config.name(GPU) == NAMES[2]
+        assert select(PROBLEM, GPU, device=H200) == BY_MODEL
 
 
 class TestWithABias:
@@ -261,6 +274,39 @@ class TestDevices:
 
         assert select(PROBLEM, GPU).source == "model"
 
+    def test_a_gpu_at_hand_has_its_own_model(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """
+        Calls used to be chosen for as if the target's first device were at hand, by its model and
+        the other's table; who prewarmed for the device that there is missed kernels.
+        """
+        monkeypatch.setattr(device, "gpu_at_hand", lambda _: H100)
+        forget()
+
+        assert select(PROBLEM, GPU).candidates == select(PROBLEM, GPU, device=H100).candidates
+        assert select(PROBLEM, GPU).candidates != BY_MODEL.candidates
+
+    def test_a_gpu_that_nobody_knows_is_chosen_for_as_the_first(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(device, "gpu_at_hand", lambda _: "NVIDIA H800")
+        forget()
+
+        assert select(PROBLEM, GPU) == BY_MODEL
+        assert select(PROBLEM, GPU, device="NVIDIA H800") == BY_MODEL, "by its very name, too"
+        assert device.covered(GPU)[-1] == "NVIDIA H800"
+        with pytest.raises(ConfigError, match="'NVIDIA H900' of sm_90a is not known"):
+            select(PROBLEM, GPU, device="NVIDIA H900")
+
+    def test_a_device_of_another_target_changes_nothing(self) -> None:
+        """JITGEN_DEVICE for the GPU used to have what was measured on the CPU ignored."""
+        problem = bucket(Problem(layout=Layout.RAGGED, groups=2, m=16, n=64, k=64), Arch.CPU)
+        last = select(problem, Arch.CPU, use_measured=False).candidates[-1].config.name("cpu")
+        tuned.record(
+            Store.open(), Arch.CPU, record(problem=problem, winner=last, times_us={last: 1.0})
+        )
+        with settings.scope(device=H100):
+            assert select(problem, "cpu").config.name("cpu") == last
+
     def test_of_another_gpu(self, monkeypatch: pytest.MonkeyPatch, tables: Path) -> None:
         """It has no table of its own, so the reference GPU's serves it."""
         tuned.record(Store.open(), GPU, record(2))
@@ -285,11 +331,14 @@ class TestDevices:
     def test_the_gpu_is_only_asked_where_that_matters(
         self, monkeypatch: pytest.MonkeyPatch, tables: Path
     ) -> None:
-        """Its name costs importing torch."""
+        """Its name costs importing torch: not where one is named, nor where there is but one."""
         monkeypatch.setattr(device, "gpu_at_hand", lambda _: pytest.fail("it was asked"))
         ship(tables, record(1))
 
-        assert select(PROBLEM, GPU).source == "shipped"
+        assert select(PROBLEM, GPU, device=H200).source == "shipped"
+        assert select(PROBLEM, "sm_121a").source == "model"
+        with settings.scope(device=H200):
+            assert select(PROBLEM, GPU).source == "shipped"
 
     def test_a_cpu_is_a_device_too(self) -> None:
         problem = bucket(Problem(layout=Layout.RAGGED, groups=2, m=16, n=64, k=64), Arch.CPU)
