@@ -15,11 +15,13 @@ from jitgen.bench.hopper_fp4.tables import Table, errors, left_out, tables
 from jitgen.bench.hopper_fp4.tables import candidates as candidates_of
 from jitgen.bench.peers import mxfp4
 from jitgen.bench.protocol import Row
+from jitgen.bench.sides import of_every_device
 from jitgen.bench.suite import ROUNDS
 from jitgen.cli.bench import show_rows
 from jitgen.cli.options import SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output
 from jitgen.cli.paths import TO_READ, TO_WRITE
+from jitgen.config import Arch
 from jitgen.errors import ConfigError
 
 _HELP = f"""
@@ -100,7 +102,8 @@ def command(  # noqa: PLR0913  # each is an option
 
 def _list(output: Output, steps: list[cases.Step], *, all_of_them: bool) -> int:
     """Print the kernels that the steps need: what to prewarm for a machine without a compiler."""
-    names = sides.kernels([step.case for step in steps], all_of_them=all_of_them)
+    found = [step.case for step in steps]
+    names = of_every_device(Arch.SM_90A, lambda: sides.kernels(found, all_of_them=all_of_them))
 
     def human() -> None:
         for name in names:

@@ -14,10 +14,12 @@ from jitgen.bench.layer.ours import OURS, kernel_names
 from jitgen.bench.layer.report import LayerReport, Table, left_out, remarks, tables, targets
 from jitgen.bench.layer.run import SIDES, Method, run
 from jitgen.bench.protocol import Row
+from jitgen.bench.sides import of_every_device
 from jitgen.cli.bench import show_rows
 from jitgen.cli.options import SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output
 from jitgen.cli.paths import TO_READ, TO_WRITE
+from jitgen.config import Arch
 from jitgen.errors import ConfigError
 
 _QUICK_SIDES = tuple(side for side in SIDES if side != inductor.NAME)
@@ -112,7 +114,9 @@ def command(  # noqa: PLR0913  # each is an option
 
 def _list(output: Output, steps: list[cases.Case]) -> int:
     """Print the kernels of ours: what to prewarm for a machine without a compiler."""
-    names = sorted({name for case in steps for name in kernel_names(case)})
+    names = of_every_device(
+        Arch.SM_90A, lambda: (name for case in steps for name in kernel_names(case))
+    )
 
     def human() -> None:
         for name in names:

@@ -31,8 +31,11 @@ from jitgen.targets.legality import target
 from jitgen.tuning import device as tuning
 from jitgen.tuning import known as tuned
 from jitgen.tuning.choice import edges_of
+from tests.cli.conftest import Jitgen, jitgen
 from tests.unit.coverage_fakes import GPU, H20, H100, H200, at_hand, forget
 from tests.unit.tuned_fakes import PROBLEM, empty_tables, record
+
+__all__ = ["jitgen"]
 
 THIN = [("deepseek-v3", "sm_90a"), ("glue", "sm_90a")]
 """For every push."""
@@ -225,3 +228,26 @@ def test_a_layer_asks_for_what_every_device_chooses() -> None:
     assert set(layer.configs(GPU, 4096)) > alone[0]
     rows = layer.prewarm(GPU, 4096, dry_run=True).rows
     assert {row.config for row in rows} == set().union(*alone)
+
+
+@pytest.mark.parametrize(
+    "suite",
+    [
+        "hopper-fp4 --only N4096",
+        "layer --experts 32 --tokens 64,512",
+        pytest.param("transformers --model qwen3-moe", marks=pytest.mark.nightly),
+    ],
+)
+def test_suites_list_what_every_device_needs(suite: str, jitgen: Jitgen) -> None:
+    """They listed what the first device chooses, and a frozen suite missed kernels on an H100."""
+
+    def listed() -> set[str]:
+        return set(jitgen(f"bench {suite} --kernels --json").document["kernels"])
+
+    alone = []
+    for each in target(GPU).devices:
+        with settings.scope(device=each.name):
+            alone.append(listed())
+
+    assert listed() == set().union(*alone)
+    assert listed() > alone[0]
