@@ -16,13 +16,13 @@ from __future__ import annotations
 import hashlib
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from jitgen._version import __version__
-from jitgen.config import Arch
+from jitgen.config import Arch, BLayout
 from jitgen.config.config import canonical_json
 from jitgen.errors import CacheError
 from jitgen.events import warn_once
@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _KIND = "plans"
 _PLANS = Path(__file__).resolve().parents[1] / "plans"
-_SETTINGS = ("select", "min_latency", "numerics", "max_workspace")
-"""Those on which it depends what a plan's problems choose."""
-
+_SETTINGS = {
+    f"JITGEN_{name.upper()}": name
+    for name in ("select", "min_latency", "numerics", "max_workspace")
+}
 _MOST_TOLD = 3
 _LONGEST_NAME = 40
 _DIGITS = 12
@@ -60,7 +61,8 @@ class Coverage:
         problems: Digest of what it asks for: see `jitgen.plans.Plan.digest`.
         arch: The target.
         devices: Names of the devices that kernels were chosen for.
-        conditions: What else choices depend on: see `conditions_of`.
+        conditions: What else its choices depend on, as it was then: jitgen's version, the
+            generation of the target's kernels, and settings.
     """
 
     plan: str
@@ -77,7 +79,7 @@ class Coverage:
             problems=plan.digest,
             arch=arch,
             devices=tuple(names),
-            conditions=conditions_of(arch),
+            conditions=_now(arch, ["jitgen", "kernels", *_settings_of(plan)]),
         )
 
     @classmethod
@@ -126,13 +128,30 @@ class Coverage:
         return f"{name}-{digest[:_DIGITS]}"
 
 
-def conditions_of(arch: Arch) -> dict[str, str]:
-    """Return what choices for a target depend on besides problem, device and measurements."""
-    return {
-        "jitgen": __version__,
-        "kernels": canonical_json(tuning.generations(arch)),
-        **{f"JITGEN_{name.upper()}": _text(getattr(settings, name)) for name in _SETTINGS},
-    }
+def _settings_of(plan: Plan) -> Iterator[str]:
+    """Yield the variables on which it depends what the plan's problems choose."""
+    problems = [each.problem for each in plan.sweeps]
+    if any(each.op == "grouped_gemm" for each in problems):
+        yield "JITGEN_SELECT"
+    for name in ("min_latency", "numerics"):  # those that leave it open
+        if any(getattr(each, name, "it has none") is None for each in problems):
+            yield f"JITGEN_{name.upper()}"
+    layouts = {getattr(each, "b_layout", BLayout.PLAIN) for each in problems}
+    if any(layout.is_prepared for layout in layouts):
+        yield "JITGEN_MAX_WORKSPACE"
+
+
+def _now(arch: Arch, names: Iterable[str]) -> dict[str, str]:
+    """Return the conditions called `names` as they are here; others are left out."""
+    found = {}
+    for name in names:
+        if name == "jitgen":
+            found[name] = __version__
+        elif name == "kernels":
+            found[name] = canonical_json(tuning.generations(arch))
+        elif name in _SETTINGS:
+            found[name] = _text(getattr(settings, _SETTINGS[name]))
+    return found
 
 
 def _text(value: object) -> str:
@@ -229,17 +248,25 @@ def _by_plan(store: Store, arch: Arch) -> list[list[Coverage]]:
 
 def _lack(records: list[Coverage], arch: Arch, names: tuple[str, ...]) -> tuple[str, str] | None:
     """Return a plan's name and why its prewarms are not for this process; None: one of them is."""
-    plan, here = records[0].plan, conditions_of(arch)
+    plan = records[0].plan
     of_device = [each for each in records if set(names) & set(each.devices)]
-    if any(each.conditions == here for each in of_device):
+    differences = [_difference(each, arch) for each in of_device]
+    if "" in differences:
         return None
-    if of_device:
-        there = of_device[-1].conditions
-        other = {name: there.get(name, "unknown") for name in here if there.get(name) != here[name]}
-        text = ", ".join(f"{name} {was}, here {here[name]}" for name, was in other.items())
-        return plan, f"was prewarmed with {text}"
+    if differences:
+        return plan, f"was prewarmed with {differences[-1]}"
     covered = dict.fromkeys(name for each in records for name in each.devices)
     return plan, f"was prewarmed for {', '.join(covered)}"
+
+
+def _difference(record: Coverage, arch: Arch) -> str:
+    """Return under which conditions a plan was prewarmed that are others here; empty: none."""
+    here = _now(arch, record.conditions)
+    return ", ".join(
+        f"{name} {record.conditions[name]}, here {value}"
+        for name, value in here.items()
+        if record.conditions[name] != value
+    )
 
 
 def _argument(plan: str) -> str:

@@ -31,7 +31,7 @@ from jitgen.runtime.session import Session, current
 from jitgen.settings import settings
 from jitgen.targets.legality import target
 from tests.cli.conftest import Jitgen, jitgen
-from tests.unit.coverage_fakes import GPU, H20, H100, H200, at_hand, filled, small
+from tests.unit.coverage_fakes import GPU, H20, H100, H200, PLAN, at_hand, filled, small
 
 torch = pytest.importorskip("torch")
 
@@ -135,6 +135,34 @@ class TestFreeze:
         said = frozen_on(H200, caplog, numerics="invariant", min_latency=True)
 
         assert "small was prewarmed with JITGEN_MIN_LATENCY 0, here 1, JITGEN_NUMERICS fast" in said
+
+    def test_under_settings_that_change_nothing(
+        self, plan: Plan, store: Store, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """None that other plans alone depend on, and none that a problem has decided itself."""
+        prewarmed(plan, store)
+        assert frozen_on(H200, caplog, max_workspace=0, on_miss="error", jobs=3) == ""
+        decided = tuple(
+            replace(each, problem=replace(each.problem, numerics="fast", min_latency=False))
+            for each in plan.sweeps
+        )
+        store.clear()
+        prewarmed(replace(plan, sweeps=decided), store)
+
+        assert frozen_on(H200, caplog, numerics="invariant", min_latency=True) == ""
+        assert "JITGEN_SELECT dynamic, here passes" in frozen_on(H200, caplog, select="passes")
+
+    def test_under_other_room_for_unpacked_weights(
+        self, tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Which decides whether prepared ones are unpacked first."""
+        file = tmp_path / "prepared.toml"
+        more = 'dtype = "e4m3"\nb_dtype = "e2m1"\nscale_granularity = "mx32"\n'
+        more += 'a_scale_granularity = "row"\nb_layout = "exact1"\n'
+        file.write_text(PLAN + more, encoding="utf-8")
+        prewarmed(plans.load(file), store)
+
+        assert "JITGEN_MAX_WORKSPACE 2147483648, here 0" in frozen_on(H200, caplog, max_workspace=0)
 
     def test_of_another_release(
         self,

@@ -21,6 +21,8 @@ from jitgen.targets.legality import rules
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.choice import bucket
+from jitgen.tuning.record import Table
+from jitgen.tuning.search import import_table
 from tests.unit.tuned_fakes import (
     BY_MODEL,
     GPU,
@@ -273,6 +275,48 @@ class TestDevices:
         forget()
 
         assert select(PROBLEM, GPU).source == "model"
+
+    @pytest.mark.parametrize("name", [H200, H100, "NVIDIA H20"])
+    def test_a_table_of_any_device_is_taken_over_without_a_gpu(self, name: str) -> None:
+        """
+        Where an image is built; only those of the target's first device could be, so that what an
+        H100 had measured could not be prewarmed for it.
+        """
+        table = Table(device=name, arch=GPU, conditions={}, records=(record(2),))
+        found = import_table(Store.open(), table.to_json())
+
+        assert found.taken == (PROBLEM,)
+        for other in (H200, H100, "NVIDIA H20"):
+            source = select(PROBLEM, GPU, device=other).source
+            assert source == ("tuned" if other == name else "model")
+
+    @pytest.mark.parametrize(
+        ("at_hand", "name", "said"),
+        [
+            ("", "NVIDIA H800", "can be chosen here for NVIDIA H200, NVIDIA H100 80GB HBM3, "),
+            (H200, H100, "are chosen for NVIDIA H200 here; export one on such a device"),
+            ("NVIDIA H800", H200, "are chosen for NVIDIA H800 here"),
+        ],
+    )
+    def test_a_table_that_would_decide_nothing_here(
+        self, at_hand: str, name: str, said: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(device, "gpu_at_hand", lambda _: at_hand)
+        forget()
+        table = Table(device=name, arch=GPU, conditions={}, records=(record(2),))
+
+        with pytest.raises(ConfigError, match=said):
+            import_table(Store.open(), table.to_json())
+
+    def test_a_table_of_a_gpu_that_nobody_knows_at_home(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(device, "gpu_at_hand", lambda _: "NVIDIA H800")
+        forget()
+        table = Table(device="NVIDIA H800", arch=GPU, conditions={}, records=(record(2),))
+        import_table(Store.open(), table.to_json())
+
+        assert select(PROBLEM, GPU).source == "tuned"
 
     def test_a_gpu_at_hand_has_its_own_model(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """
