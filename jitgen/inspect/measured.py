@@ -139,7 +139,7 @@ def speed_of(
     named = plans.names() if plan_names is None else plan_names
     reasons: dict[Any, Reason] = {}
     for device in here.covered(arch):
-        choose = partial(chooser.select, device=device)
+        choose = partial(chooser.select, device=here.asking(arch, device))
         every = chain(
             _of_measured(found, config, arch, choose), _of_plans(config, arch, choose, named)
         )

@@ -22,7 +22,7 @@ from jitgen.targets import legality
 from jitgen.targets.early import early
 from jitgen.text import shown
 from jitgen.tuning.choice import Chooser, buckets
-from jitgen.tuning.device import covered
+from jitgen.tuning.device import asking, covered
 
 _SHIPPED = Path(__file__).resolve().parent
 _KEYS = {"description", "problems"}
@@ -220,9 +220,10 @@ def launches(
     for (problem, is_early), calls in plan.asked(arch).items():
         for each in who.with_and_without():
             for name in names:
-                choice = each.select(problem, arch, device=name)
+                device = asking(arch, name)
+                choice = each.select(problem, arch, device=device)
                 usual = early(choice.config, arch) if is_early else choice.config
-                beside = operation(problem.op).launched_beside(problem, arch, each.select, name)
+                beside = operation(problem.op).launched_beside(problem, arch, each.select, device)
                 for config in (usual, *beside):
                     yield Launch(problem, is_early, calls, name, config, str(choice.source))
 

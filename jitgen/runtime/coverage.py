@@ -201,7 +201,14 @@ def tell(store: Store) -> bool:
     if place is None:
         return False
     arch, names = place
-    lacks = [text for group in _by_plan(store, arch) if (text := _lack(group, arch, names))]
+    groups = _by_plan(store, arch)
+    found = [(group, _lack(group, arch, names)) for group in groups]
+    served = {group[0].plan for group, lack in found if lack is None}
+    lacks = [
+        lack
+        for group, lack in found
+        if lack is not None and not (group[0].plan in served and _is_earlier(group))
+    ]
     if lacks:
         device = names[0] if len(names) == 1 else f"{names[1]} (chosen for as {names[0]})"
         plans = dict.fromkeys(_argument(plan) for plan, _ in lacks)
@@ -226,17 +233,18 @@ def _here() -> tuple[Arch, tuple[str, ...]] | None:
     Return the target of this process's GPU and the name of the device that kernels are chosen for,
     and its own where that is another; None where there is none, or nobody has asked it yet.
     """
-    if settings.device:
-        arch = devices.arch_of(settings.device)
-        return arch, (devices.find(arch, settings.device).name,)
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    if torch is not None and torch.cuda.is_initialized():
+        found = Arch.of_capability(*torch.cuda.get_device_capability())
+        if found is None:
+            return None
+        chosen, asked = tuning.chosen_for(found)
+        own = asked or tuning.device_name(found)
+        return found, tuple(dict.fromkeys((chosen.name, own)))
+    if not settings.device:
         return None
-    found = Arch.of_capability(*torch.cuda.get_device_capability())
-    if found is None:
-        return None
-    chosen, _ = tuning.chosen_for(found)
-    return found, tuple(dict.fromkeys((chosen.name, tuning.device_name(found))))
+    arch = devices.arch_of(settings.device)
+    return arch, (devices.find(arch, settings.device).name,)
 
 
 def _by_plan(store: Store, arch: Arch) -> list[list[Coverage]]:
@@ -257,6 +265,11 @@ def _lack(records: list[Coverage], arch: Arch, names: tuple[str, ...]) -> tuple[
         return plan, f"was prewarmed with {differences[-1]}"
     covered = dict.fromkeys(name for each in records for name in each.devices)
     return plan, f"was prewarmed for {', '.join(covered)}"
+
+
+def _is_earlier(records: list[Coverage]) -> bool:
+    """Return whether other versions of jitgen prewarmed a plan, which may have been another one."""
+    return all(each.conditions.get("jitgen") != __version__ for each in records)
 
 
 def _difference(record: Coverage, arch: Arch) -> str:

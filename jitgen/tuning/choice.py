@@ -186,7 +186,8 @@ class Chooser:
             problem: The sizes.
             arch: The target; None for JITGEN_ARCH, else the GPU's, else ``cpu``.
             device: Name of the device to choose for; None for JITGEN_DEVICE, else the GPU at hand,
-                else the target's first: see `jitgen.tuning.device.chosen_for`.
+                else the target's first; an empty one for the GPU at hand, whatever JITGEN_DEVICE
+                says. See `jitgen.tuning.device.chosen_for`.
             num_sms: SMs to fill; None for all of the device. With another number only the model is
                 asked.
             use_measured: Whether measurements count; without them the model decides alone.

@@ -14,7 +14,6 @@ from typing import Any
 
 from jitgen.config import Arch
 from jitgen.config.config import canonical_json
-from jitgen.errors import ConfigError
 from jitgen.targets import devices as target
 from jitgen.targets import legality
 from jitgen.targets.protocol import Device
@@ -46,21 +45,15 @@ def chosen_for(arch: Arch, name: str | None = None) -> tuple[Device, str]:
 
     Args:
         arch: The target.
-        name: The device's: one that the target knows, as `jitgen.targets.devices.find` takes it, or
-            the very name of the one at hand. None: JITGEN_DEVICE's, if it is of `arch`, else the
-            one at hand. Where that is none that the target knows, it is chosen for as the first.
+        name: The device's, as `jitgen.targets.devices.find` takes it; an empty one: that of the
+            device at hand. None: JITGEN_DEVICE's, if it is of `arch`, else the one at hand. Where
+            that is none that the target knows, it is chosen for as the first.
 
     Raises:
         ConfigError: The device is not known.
     """
     known = legality.target(arch).devices
-    try:
-        found = target.asked(arch, name)
-    except ConfigError:
-        if name is None or name != device_name(arch):
-            raise
-        found = None
-    if found is not None:
+    if name != "" and (found := target.asked(arch, name)) is not None:
         return found, found.name
     if len(known) == 1:
         return known[0], ""  # whatever is at hand: it need not be asked
@@ -87,6 +80,14 @@ def covered(arch: Arch, names: Sequence[str] = ()) -> tuple[str, ...]:
         return device_name(arch), *others
     own = gpu_at_hand(arch)
     return tuple(dict.fromkeys([first, *others, *filter(None, [own])]))
+
+
+def asking(arch: Arch, name: str) -> str:
+    """
+    Return the name by which one of the `covered` devices is chosen for: an empty one where it is
+    none that the target knows, and so the one at hand.
+    """
+    return name if name in {device.name for device in legality.target(arch).devices} else ""
 
 
 def gpu_at_hand(arch: Arch) -> str:

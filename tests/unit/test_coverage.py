@@ -175,8 +175,9 @@ class TestFreeze:
         monkeypatch.setattr(coverage, "__version__", "99.0")
 
         assert "small was prewarmed with jitgen " in frozen_on(H200, caplog)
-        prewarmed(plan, store, H200)
-        assert frozen_on(H200, caplog) == ""
+        later = tuple(replace(each, max_rows=600) for each in plan.sweeps)
+        prewarmed(replace(plan, sweeps=later), store, H200)
+        assert frozen_on(H200, caplog) == "", "and the plan may be another by then"
 
     def test_of_a_base(
         self, plan: Plan, tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
@@ -278,6 +279,23 @@ class TestAtHand:
 
         assert caplog.text == ""
         freeze("off")
+
+    def test_one_that_is_to_be_chosen_for_as_another(
+        self,
+        plan: Plan,
+        store: Store,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """JITGEN_DEVICE says what calls choose; what was prewarmed for the GPU itself is no help."""
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+        prewarmed(plan, store, H100)
+        at_hand(monkeypatch, H100)
+
+        assert "calls on NVIDIA H20 may choose" in frozen_on(H20, caplog)
+        assert frozen_on(H100, caplog) == ""
+        assert frozen_on("b200", caplog) == "", "which is of another target, and so says nothing"
 
     def test_where_there_is_none(
         self, plan: Plan, store: Store, caplog: pytest.LogCaptureFixture
