@@ -287,7 +287,7 @@ class TestAtHand:
         caplog: pytest.LogCaptureFixture,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """JITGEN_DEVICE says what calls choose; what was prewarmed for the GPU itself is no help."""
+        """JITGEN_DEVICE says what calls choose; what was prewarmed for the GPU is of no use."""
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
         prewarmed(plan, store, H100)
