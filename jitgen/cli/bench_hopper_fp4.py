@@ -21,7 +21,6 @@ from jitgen.cli.bench import show_rows
 from jitgen.cli.options import SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output
 from jitgen.cli.paths import TO_READ, TO_WRITE
-from jitgen.config import Arch
 from jitgen.errors import ConfigError
 
 _HELP = f"""
@@ -103,7 +102,7 @@ def command(  # noqa: PLR0913  # each is an option
 def _list(output: Output, steps: list[cases.Step], *, all_of_them: bool) -> int:
     """Print the kernels that the steps need: what to prewarm for a machine without a compiler."""
     found = [step.case for step in steps]
-    names = of_every_device(Arch.SM_90A, lambda: sides.kernels(found, all_of_them=all_of_them))
+    names = of_every_device(sides.ARCH, lambda: sides.kernels(found, all_of_them=all_of_them))
 
     def human() -> None:
         for name in names:

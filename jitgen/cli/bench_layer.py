@@ -10,7 +10,7 @@ import click
 
 from jitgen.bench import OWN
 from jitgen.bench.layer import NAME, cases, inductor
-from jitgen.bench.layer.ours import OURS, kernel_names
+from jitgen.bench.layer.ours import ARCH, OURS, kernel_names
 from jitgen.bench.layer.report import LayerReport, Table, left_out, remarks, tables, targets
 from jitgen.bench.layer.run import SIDES, Method, run
 from jitgen.bench.protocol import Row
@@ -19,7 +19,6 @@ from jitgen.cli.bench import show_rows
 from jitgen.cli.options import SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output
 from jitgen.cli.paths import TO_READ, TO_WRITE
-from jitgen.config import Arch
 from jitgen.errors import ConfigError
 
 _QUICK_SIDES = tuple(side for side in SIDES if side != inductor.NAME)
@@ -114,9 +113,7 @@ def command(  # noqa: PLR0913  # each is an option
 
 def _list(output: Output, steps: list[cases.Case]) -> int:
     """Print the kernels of ours: what to prewarm for a machine without a compiler."""
-    names = of_every_device(
-        Arch.SM_90A, lambda: (name for case in steps for name in kernel_names(case))
-    )
+    names = of_every_device(ARCH, lambda: (name for case in steps for name in kernel_names(case)))
 
     def human() -> None:
         for name in names:

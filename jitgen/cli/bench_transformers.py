@@ -14,7 +14,6 @@ from jitgen.bench.transformers.report import OURS, SIDES, WORKS, Found, targets
 from jitgen.cli.bench import show_rows
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output
-from jitgen.config import Arch
 
 _HELP = f"""
 {OWN[NAME]}
@@ -43,13 +42,14 @@ def command(
     kernels: bool,
 ) -> int:
     """Measure, and show a table for each model."""
+    from jitgen.bench.layer.ours import ARCH
     from jitgen.bench.sides import of_every_device
     from jitgen.bench.transformers.run import kernel_names, run
 
     models = [MODELS[name] for name in dict.fromkeys(names or MODELS)]
     if kernels:
         wanted = of_every_device(
-            Arch.SM_90A,
+            ARCH,
             lambda: (name for model in models for name in kernel_names(model, WORKS)),
         )
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jitgen import events, plans
 from jitgen.cache import Store
 from jitgen.config import Arch, Config
 from jitgen.plans import Plan, load
-from jitgen.runtime.session import current
+from jitgen.runtime import coverage
+from jitgen.runtime.coverage import Coverage
+from jitgen.runtime.prewarm import prewarm
+from jitgen.runtime.session import Session, current
 from jitgen.runtime.spec import spec_of
+from jitgen.settings import settings
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
 from tests.unit.fleet_fakes import record
@@ -54,3 +60,32 @@ def forget() -> None:
     for cached in (device.device_name, device.folder, tuned.shipped_device):
         cached.cache_clear()
     current.get().reset()
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """A plan with a handful of kernels."""
+    return small(tmp_path)
+
+
+@pytest.fixture
+def store(cache_root: Path) -> Store:
+    """The store of this process."""
+    return Store.open(cache_root)
+
+
+def prewarmed(plan: Plan, store: Store, *names: str) -> Coverage:
+    """Prewarm a plan for devices, and return what the store says of it then."""
+    filled(store, plans.configs(plan, GPU, devices=names))
+    report = prewarm(plan, arch=GPU, store=store, devices=names)
+    assert report.ok
+    return next(each for each in coverage.kept(store, GPU) if each.devices == report.devices)
+
+
+def frozen_on(name: str, caplog: pytest.LogCaptureFixture, **inside: Any) -> str:
+    """Return what a process says that ends compiling, where kernels are chosen for `name`."""
+    events._warned.clear()
+    caplog.clear()
+    with settings.scope(device=name, **inside), Session() as session:
+        session.freeze()
+    return caplog.text

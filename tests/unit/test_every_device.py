@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ import pytest
 
 from jitgen import plans
 from jitgen.cache import Store
-from jitgen.config import Arch, Config
+from jitgen.config import Arch, Config, Layout
 from jitgen.errors import UnsupportedConfig
+from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradProblem
 from jitgen.ops.launch import chosen
+from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseProblem
 from jitgen.ops.protocol import operation
 from jitgen.plans import Plan, Sweep
 from jitgen.runtime.prewarm import prewarm
@@ -28,6 +32,7 @@ from jitgen.runtime.session import Session, current
 from jitgen.settings import settings
 from jitgen.targets.early import early
 from jitgen.targets.legality import target
+from jitgen.targets.protocol import Device
 from jitgen.tuning import device as tuning
 from jitgen.tuning import known as tuned
 from jitgen.tuning.choice import edges_of
@@ -251,3 +256,25 @@ def test_suites_list_what_every_device_needs(suite: str, jitgen: Jitgen) -> None
 
     assert listed() == set().union(*alone)
     assert listed() > alone[0]
+
+
+def even(device: Device, op: str) -> Iterator[Any]:
+    """Yield problems whose tiles fill the SMs of a device in whole waves."""
+    for rows, tile in product((1, 64, 384), (64, 128, 256)):
+        n = device.num_sms * tile
+        if op == "grouped_gemm":
+            yield Problem(layout=Layout.RAGGED, groups=8, m=8 * rows, n=n, k=1024)
+        elif op == "moe_fc2_dense":
+            yield MoeFc2DenseProblem(groups=256, m=rows, n=n, k=256)
+        elif op == "grouped_gemm_wgrad":
+            yield GroupedGemmWgradProblem(layout=Layout.RAGGED, groups=8, m=8 * rows, n=n, k=1024)
+
+
+@pytest.mark.parametrize("arch", [arch for arch in Arch if arch.is_gpu])
+def test_whole_waves_are_predicted_on_every_device(arch: Arch) -> None:
+    """That of `moe_fc2_dense` divided by a last wave that there was none of: on an H20, say."""
+    for device in target(arch).devices:
+        for op in target(arch).operations:
+            for problem in even(device, op):
+                choice = current.get().select(problem, arch, device=device.name)
+                assert all(candidate.cost > 0 for candidate in choice.candidates)
