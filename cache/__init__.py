@@ -19,6 +19,7 @@ The store on disk: compiled kernels that any process of their owner can load, ve
         size                           ledger of bytes, so that a publish need not scan
         journal                        uses that the index has not taken over yet
         tuned/                         what was measured, a JSON file for each problem
+        prewarmed/                     which plans were prewarmed, and for which devices
         breakers/                      places elsewhere that this host does not ask for a while
         trust.json                     the latest trust document that was seen here
         index/                         hits, sizes and failures; losing it costs statistics only

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jitgen.cache.inventory import Difference, EntryInfo, Stats, Verification
     from jitgen.cache.prune import Pruned
     from jitgen.cache.quarantine import Damage
+    from jitgen.cache.tuned import Prewarmed
 
 
 Stamp = tuple[int, int, int, int]
@@ -94,6 +95,15 @@ class Store(Serving):
                 if base is not None:
                     inventory.known_rows(base, self.index)
         return results
+
+    @property
+    def prewarmed(self) -> tuple[Prewarmed, ...]:
+        """What was prewarmed here, and then in each of the bases."""
+        from jitgen.cache.root import Root
+        from jitgen.cache.tuned import Prewarmed
+
+        bases = (Prewarmed(Root(path), is_writable=False) for path in self.bases)
+        return (Prewarmed(self._root, is_writable=self.mode == "rw"), *bases)
 
     def quarantined(self) -> list[Damage]:
         """Return what was set aside and is not swept yet, the last first; changes nothing."""
@@ -228,8 +238,8 @@ class Store(Serving):
 
     def clear(self) -> list[EntryInfo]:
         """
-        Remove every entry, pinned ones too, all remembered failures, all measurements and all
-        leftovers; returns the entries that are gone.
+        Remove every entry, pinned ones too, all remembered failures, all measurements, what is
+        known of prewarmed plans and all leftovers; returns the entries that are gone.
 
         What other processes are writing just now stays, and what lies in roots only read.
         """
@@ -244,6 +254,7 @@ class Store(Serving):
                     self.unpin(info.key)
                     removed.append(info)
         self.tuned.clear()
+        self.prewarmed[0].clear()
         for key in self.index.failures():
             self.index.forget_failure(key)
         with self._opened() as base:

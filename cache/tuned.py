@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What was measured, kept beside the index: one small JSON file for each fact.
+What was measured, and other facts, kept beside the index: one small JSON file for each.
 
 Choosing a kernel asks here before anything runs, so that no database is opened for it: a fact that
 is not there costs one look at the disk. A file of its own for each also means that a measurement
@@ -10,9 +10,11 @@ network file systems. Files appear by renaming, so that nobody reads half of one
 ::
 
     tuned/<device>/<kind>/<name>.json
+    prewarmed/<target>/plans/<name>.json
 
-`device` stands for the hardware and for all that generates kernels; what the documents say is for
-their reader to judge.
+`device` stands for the hardware and for all that generates kernels. The second is which plans were
+prewarmed, and for which devices: see `jitgen.runtime.coverage`. What the documents say is for their
+reader to judge.
 """
 
 from __future__ import annotations
@@ -32,11 +34,12 @@ from jitgen.events import warn_once
 MAX_BYTES = 2**20
 """No file of this kind is larger; a bigger one is not even read."""
 
-_TUNED = "tuned"
-
 
 class Tuned:
     """The measurements under one root; reading never raises for what the disk holds."""
+
+    top, what = "tuned", "measurements"
+    """The folder, and what messages call that which is in it."""
 
     def __init__(self, root: Root, *, is_writable: bool) -> None:
         self._root = root
@@ -63,9 +66,9 @@ class Tuned:
         except FileNotFoundError:
             return None
         except (OSError, CacheError, BadDocument) as error:
-            path = self._root.base / _TUNED / device / kind / f"{name}.json"
+            path = self._root.base / self.top / device / kind / f"{name}.json"
             reason = f"it {error.reason}" if isinstance(error, Untrusted) else error
-            warn_once(f"tuned {path}", "ignoring what %s holds: %s", path, reason)
+            warn_once(f"{self.top} {path}", "ignoring what %s holds: %s", path, reason)
             return None
         return document
 
@@ -78,19 +81,19 @@ class Tuned:
         """
         if not self._is_writable:
             raise CacheError(
-                f"measurements cannot be recorded in {self._root.path}: it is read-only"
+                f"{self.what} cannot be recorded in {self._root.path}: it is read-only"
             )
         text = json.dumps(document, indent=1, allow_nan=False)
         try:
             with (
                 self._root.create() as base,
                 base.service("tmp") as drafts,
-                base.below(_TUNED, device, kind, create=True) as folder,
+                base.below(self.top, device, kind, create=True) as folder,
             ):
                 folder.replace(f"{name}.json", text.encode("ascii"), drafts)
         except OSError as error:
             raise CacheError(
-                f"measurements cannot be recorded in {self._root.base / _TUNED}: {cause(error)}"
+                f"{self.what} cannot be recorded in {self._root.base / self.top}: {cause(error)}"
             ) from error
 
     def remove(self, device: str, kind: str, name: str) -> None:
@@ -119,12 +122,12 @@ class Tuned:
                 base = self._root.open()
                 if base is not None:
                     with base:
-                        base.discard(_TUNED)
+                        base.discard(self.top)
 
     @contextmanager
     def _folder(self, *names: str) -> Iterator[Folder]:
         """
-        Yield a folder below ``tuned``, opened.
+        Yield a folder below this one, opened.
 
         Raises:
             FileNotFoundError: There is none.
@@ -133,5 +136,11 @@ class Tuned:
         base = self._root.open()
         if base is None:
             raise FileNotFoundError(self._root.base)
-        with base, base.below(_TUNED, *names) as folder:
+        with base, base.below(self.top, *names) as folder:
             yield folder
+
+
+class Prewarmed(Tuned):
+    """What was prewarmed under one root; likewise."""
+
+    top, what = "prewarmed", "what was prewarmed"

@@ -183,9 +183,11 @@ TABLE: tuple[Setting, ...] = (
         default="",
         parse=str,
         kind="name",
-        shown_default="the target's first, such as `NVIDIA H200`",
-        help="Device that kernels are chosen for, where it is not the one at hand, such as "
-        "`NVIDIA H100 PCIe` in the build of an image; `--device` of `select` and `prewarm`.",
+        shown_default="the GPU at hand; of plans all that are known",
+        help="Device that kernels are chosen for, such as `NVIDIA H100 PCIe` in the build of an "
+        "image for those alone; `--device` of `select`, `prewarm` and others. Where none is named, "
+        "calls choose for the GPU at hand, as for the target's first where it is not known, and "
+        "plans stand for every device that their target knows.",
     ),
     Setting(
         name="select",
@@ -261,7 +263,8 @@ TABLE: tuple[Setting, ...] = (
         kind="count",
         shown_default="`0`: no limit",
         help="Distinct kernels that one process is to need: the first one beyond is a warning, "
-        "each is an event. Of `prewarm`, the default of `--budget`, beyond which it fails.",
+        "each is an event. Of `prewarm`, the default of `--budget`, beyond which it fails; that "
+        "counts the kernels of all devices.",
     ),
     Setting(
         name="lock_timeout",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -12,8 +12,10 @@ import jitgen
 from jitgen.bench.cases import Case
 from jitgen.bench.peers import Peer, Prepared
 from jitgen.bench.report import OURS, PADDING
-from jitgen.config import Layout
+from jitgen.config import Arch, Layout
 from jitgen.targets.devices import default_arch
+from jitgen.targets.legality import target
+from jitgen.tuning.device import covered
 from jitgen.tuning.measure.clock import Batch, Call
 from jitgen.tuning.measure.workload import Workload
 
@@ -58,6 +60,19 @@ def chosen(case: Case, operands: Workload) -> str:
         problem = replace(problem, m=case.rows_per_group * case.groups)
     arch = default_arch()
     return str(jitgen.select(problem, arch).config.name(arch))
+
+
+def of_every_device(arch: Arch, names: Callable[[], Iterable[str]]) -> list[str]:
+    """
+    Return the kernels that `names` returns as each device that `arch` knows chooses, or that of
+    JITGEN_DEVICE alone: what to prewarm for a machine whose GPU is not known yet.
+    """
+    found: dict[str, None] = {}
+    for each in target(arch).devices:
+        if each.name in covered(arch):
+            with jitgen.Session(device=each.name):
+                found |= dict.fromkeys(names())
+    return sorted(found)
 
 
 def device() -> str:

@@ -3,8 +3,9 @@
 Make a bundle of what a store holds: every kernel that plans can ask for, and no other.
 
 A plan's kernels depend on who chooses. The machine that takes the bundle in has its own device and
-has measured nothing; this one may have. So both are asked, for each device that is named, and the
-bundle holds what any of them chooses.
+has measured nothing; this one may have. So both are asked, for each device that a target knows or
+that is named, and the bundle holds what any of them chooses. It says which plans and devices these
+are, as a store does that was prewarmed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +27,12 @@ from jitgen.compile import toolchain
 from jitgen.config import Arch
 from jitgen.config.config import canonical_json
 from jitgen.plans import Plan
+from jitgen.runtime.coverage import Coverage
 from jitgen.runtime.spec import KernelSpec, spec_of
-from jitgen.settings import settings
 from jitgen.targets import devices as known
+from jitgen.targets.legality import target
 from jitgen.tuning.choice import Chooser
+from jitgen.tuning.device import covered
 
 if TYPE_CHECKING:
     from jitgen.signing.keys import PrivateKey
@@ -61,25 +64,22 @@ def wanted(
         asked: The plans.
         archs: Their targets.
         store: Whose measurements are asked as well.
-        devices: Names of devices; none: JITGEN_DEVICE, else the first of each target.
+        devices: Names of devices; for a target that has none of them JITGEN_DEVICE's, else all
+            that it knows.
 
     Raises:
         UnsupportedConfig: A target has no kernel for something in a plan.
         ConfigError: There is no such device, or it belongs to none of `archs`.
     """
-    targets = tuple(archs)
-    unmeasured = Store(store.root, "off")
+    targets, who = tuple(archs), Chooser(lambda: store)
+    for name in devices:
+        known.require(name, targets)
     found: dict[str, KernelSpec] = {}
-    for device in devices or (settings.device,):
-        if device:
-            known.require(device, targets)
-        with settings.scope(device=device):
-            for plan in asked:
-                for arch in targets:
-                    for chooser in (Chooser(lambda: store), Chooser(lambda: unmeasured)):
-                        for config in plans.configs(plan, arch, chooser):
-                            spec = spec_of(config, arch)
-                            found[spec.key] = spec
+    for plan in asked:
+        for arch in targets:
+            for config in plans.configs(plan, arch, who, devices=devices):
+                spec = spec_of(config, arch)
+                found[spec.key] = spec
     return tuple(sorted(found.values(), key=lambda spec: spec.name))
 
 
@@ -117,20 +117,35 @@ def export(
     missing = [spec.name for spec, entry in zip(specs, entries, strict=True) if entry is None]
     if missing:
         command = f"jitgen prewarm {' '.join(plan.name for plan in asked)} --arch {','.join(archs)}"
-        each = [f"{command} --device '{device}'" for device in devices] or [command]
-        raise MissingKernels(tuple(missing), " && ".join(each))
+        names = "".join(f" --device '{device}'" for device in devices)
+        raise MissingKernels(tuple(missing), command + names)
     signed = [_signed(entry, signer, builder) for entry in entries if entry is not None]
-    tar = layer.write(signed)
+    covering = {arch: covered(arch, devices) for arch in archs}
+    notes = [Coverage.of(plan, arch, names) for plan in asked for arch, names in covering.items()]
+    tar = layer.write(signed, [each for each in notes if each.arch.is_gpu])
     if len(tar) > image.MAX_BYTES:
         raise BundleError(
             f"the bundle would have {len(tar)} bytes unpacked, and {image.MAX_BYTES} are the most "
             "that are taken in; make one for each target"
         )
-    annotations = _annotations(asked, archs, devices, signed)
+    annotations = _annotations(asked, archs, _named(covering), signed)
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", asked[0].name)
     data = image.write(tar, annotations, toolchain.host(Arch.CPU), name)
     _replace(path, data)
     return image.load(path)
+
+
+def _named(covering: Mapping[Arch, Sequence[str]]) -> tuple[str, ...]:
+    """Return the names of devices that every machine knows, of GPUs."""
+    known_to = {arch: {each.name for each in target(arch).devices} for arch in covering}
+    return tuple(
+        dict.fromkeys(
+            name
+            for arch, names in covering.items()
+            for name in names
+            if arch.is_gpu and name in known_to[arch]
+        )
+    )
 
 
 def _signed(entry: Entry, signer: PrivateKey | None, builder: str) -> Entry:
@@ -149,14 +164,13 @@ def _annotations(
     asked: Sequence[Plan], archs: Sequence[Arch], devices: Sequence[str], entries: Sequence[Entry]
 ) -> dict[str, str]:
     names = ",".join(plan.name for plan in asked)
-    chosen = devices or tuple(filter(None, (settings.device,)))
     return {
         image.TITLE: f"jitgen kernels of {names}",
         image.CREATED: max(entry.meta.created for entry in entries),  # not now: same, same bytes
         image.VERSION: entries[0].meta.jitgen,
         image.PLANS: names,
         image.ARCHS: ",".join(archs),
-        image.DEVICES: ",".join(chosen),
+        image.DEVICES: ",".join(devices),
         image.KERNELS: str(len(entries)),
         image.KEYS: image.digest_of_keys([entry.key for entry in entries]),
         image.TOOLCHAIN: canonical_json(entries[0].meta.key_document.get("toolchain", {})),

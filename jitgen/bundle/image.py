@@ -27,6 +27,7 @@ from jitgen.errors import JitgenError
 from jitgen.frozen import frozen
 from jitgen.remote import wire
 from jitgen.remote.wire import Packed
+from jitgen.runtime.coverage import Coverage
 from jitgen.text import shown
 
 MAX_BYTES = 2**28
@@ -62,12 +63,14 @@ class Bundle:
             is known to be true.
         entries: Its kernels, by key.
         layer_bytes: Size of its compressed layer.
+        notes: Which plans it says that these are, and for which devices.
     """
 
     digest: str
     annotations: dict[str, str]
     entries: tuple[Packed, ...]
     layer_bytes: int
+    notes: tuple[Coverage, ...] = ()
 
 
 def digest_of_keys(keys: list[str]) -> str:
@@ -188,10 +191,16 @@ def _loaded(read: _Read) -> Bundle:
         isinstance(text, str) for text in annotations.values()
     ):
         raise Damaged("its manifest has no annotations")
-    entries = layer.read(tar)
+    entries, notes = layer.read(tar)
     if annotations.get(KEYS) != digest_of_keys([entry.meta.key for entry in entries]):
         raise Damaged("its kernels are not those that its manifest names")
-    return Bundle(digest=digest, annotations=annotations, entries=entries, layer_bytes=len(packed))
+    return Bundle(
+        digest=digest,
+        annotations=annotations,
+        entries=entries,
+        layer_bytes=len(packed),
+        notes=notes,
+    )
 
 
 def _checked_blob(described: Any, kind: str, read: _Read) -> tuple[str, bytes]:

@@ -16,7 +16,7 @@ from jitgen.bundle.image import Bundle, BundleError
 from jitgen.cache import Store
 from jitgen.errors import CacheError
 from jitgen.frozen import frozen
-from jitgen.runtime import kernel
+from jitgen.runtime import coverage, kernel
 from jitgen.runtime.spec import KernelSpec
 from jitgen.settings import settings
 
@@ -73,7 +73,8 @@ def missing(bundle: Bundle, wanted: Iterable[KernelSpec]) -> tuple[str, ...]:
 
 def install(bundle: Bundle, store: Store) -> tuple[Installed, ...]:
     """
-    Publish every kernel of `bundle` to `store`; returns what became of each, by name.
+    Publish every kernel of `bundle` to `store`, and then note which plans they are of; returns what
+    became of each, by name.
 
     Raises:
         BundleError: One of them is not signed as JITGEN_VERIFY wants it: none was published. Or the
@@ -111,4 +112,6 @@ def install(bundle: Bundle, store: Store) -> tuple[Installed, ...]:
                 note=kernel.unsupported_isa(entry),
             )
         )
+    for note in bundle.notes:
+        coverage.keep(store, note)
     return tuple(sorted(found, key=lambda each: each.name))

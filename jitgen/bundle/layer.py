@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The layer of a bundle: entries as a store has them, below ``v1/entries``.
+The layer of a bundle: entries as a store has them, below ``v1/entries``, and beside them which
+plans they are of, as a store says it that was prewarmed.
 
 ::
 
-    v1/entries/ab/<key>/   meta.json  signatures.json  kernel.py  kernel.so
+    v1/entries/ab/<key>/                   meta.json  signatures.json  kernel.py  kernel.so
+    v1/prewarmed/<target>/plans/<name>.json
 """
 
 from __future__ import annotations
@@ -16,34 +18,64 @@ from jitgen.bundle import archive
 from jitgen.cache.entry import META, SIGNATURES, Entry
 from jitgen.cache.folder import Damaged
 from jitgen.cache.root import VERSION
+from jitgen.config.config import canonical_json
+from jitgen.documents import BadDocument, parse_json
 from jitgen.remote import wire
 from jitgen.remote.wire import Packed
+from jitgen.runtime.coverage import BadCoverage, Coverage
 from jitgen.text import shown
 
 _NAME = re.compile(rf"{VERSION}/entries/([0-9a-f]{{2}})/([0-9a-f]{{64}})/([a-z]+\.[a-z]+)")
+_NOTE = re.compile(rf"{VERSION}/prewarmed/([a-z0-9_]+)/plans/([a-z0-9-]+)\.json")
+_MAX_NOTE_BYTES = 2**16
 
 
-def write(entries: Iterable[Entry]) -> bytes:
-    """Return the tar of `entries`; equal entries give equal bytes, in whatever order they come."""
-    return archive.write(_files(sorted(entries, key=lambda entry: entry.key)))
-
-
-def read(data: bytes) -> tuple[Packed, ...]:
+def write(entries: Iterable[Entry], notes: Iterable[Coverage] = ()) -> bytes:
     """
-    Return the entries in the tar of a layer, of which every digest was checked, by key.
+    Return the tar of `entries`, and of `notes` of what they are; equal ones give equal bytes, in
+    whatever order they come.
+    """
+    files = [*_files(sorted(entries, key=lambda entry: entry.key))]
+    said = {
+        f"{VERSION}/prewarmed/{note.arch}/plans/{note.file}.json": canonical_json(note.to_json())
+        for note in notes
+    }
+    files += [(name, said[name].encode("ascii")) for name in sorted(said)]
+    return archive.write(files)
+
+
+def read(data: bytes) -> tuple[tuple[Packed, ...], tuple[Coverage, ...]]:
+    """
+    Return the entries in the tar of a layer, of which every digest was checked, by key, and what
+    the layer says of their plans, which nobody vouches for.
 
     Who signed them is not looked at.
 
     Raises:
-        Damaged: It is no tar of entries, or one of them is not what its record says.
+        Damaged: It is no tar of entries, or one of them is not what its record says, or what is
+            said of plans is no such thing.
     """
     parts: dict[str, dict[str, bytes]] = {}
+    notes: list[Coverage] = []
     for name, content in archive.read(data).items():
+        if (match := _NOTE.fullmatch(name)) is not None:
+            notes.append(_note(match[1], match[2], content))
+            continue
         match = _NAME.fullmatch(name)
         if match is None or not match[2].startswith(match[1]):
             raise Damaged(f"the layer holds what no store does: {shown(name)}")
         parts.setdefault(match[2], {})[match[3]] = content
-    return tuple(_checked(key, parts[key]) for key in sorted(parts))
+    return tuple(_checked(key, parts[key]) for key in sorted(parts)), tuple(notes)
+
+
+def _note(arch: str, name: str, content: bytes) -> Coverage:
+    try:
+        found = Coverage.from_json(parse_json(content, max_bytes=_MAX_NOTE_BYTES))
+    except (BadDocument, BadCoverage) as error:
+        raise Damaged(f"what the layer says of a plan: {error}") from None
+    if (str(found.arch), found.file) != (arch, name):
+        raise Damaged("what the layer says of a plan has the name of something else")
+    return found
 
 
 def _checked(key: str, files: dict[str, bytes]) -> Packed:

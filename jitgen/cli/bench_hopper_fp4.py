@@ -15,6 +15,7 @@ from jitgen.bench.hopper_fp4.tables import Table, errors, left_out, tables
 from jitgen.bench.hopper_fp4.tables import candidates as candidates_of
 from jitgen.bench.peers import mxfp4
 from jitgen.bench.protocol import Row
+from jitgen.bench.sides import of_every_device
 from jitgen.bench.suite import ROUNDS
 from jitgen.cli.bench import show_rows
 from jitgen.cli.options import SECONDS, with_output
@@ -100,7 +101,8 @@ def command(  # noqa: PLR0913  # each is an option
 
 def _list(output: Output, steps: list[cases.Step], *, all_of_them: bool) -> int:
     """Print the kernels that the steps need: what to prewarm for a machine without a compiler."""
-    names = sides.kernels([step.case for step in steps], all_of_them=all_of_them)
+    found = [step.case for step in steps]
+    names = of_every_device(sides.ARCH, lambda: sides.kernels(found, all_of_them=all_of_them))
 
     def human() -> None:
         for name in names:

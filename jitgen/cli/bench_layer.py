@@ -10,10 +10,11 @@ import click
 
 from jitgen.bench import OWN
 from jitgen.bench.layer import NAME, cases, inductor
-from jitgen.bench.layer.ours import OURS, kernel_names
+from jitgen.bench.layer.ours import ARCH, OURS, kernel_names
 from jitgen.bench.layer.report import LayerReport, Table, left_out, remarks, tables, targets
 from jitgen.bench.layer.run import SIDES, Method, run
 from jitgen.bench.protocol import Row
+from jitgen.bench.sides import of_every_device
 from jitgen.cli.bench import show_rows
 from jitgen.cli.options import SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output
@@ -112,7 +113,7 @@ def command(  # noqa: PLR0913  # each is an option
 
 def _list(output: Output, steps: list[cases.Case]) -> int:
     """Print the kernels of ours: what to prewarm for a machine without a compiler."""
-    names = sorted({name for case in steps for name in kernel_names(case)})
+    names = of_every_device(ARCH, lambda: (name for case in steps for name in kernel_names(case)))
 
     def human() -> None:
         for name in names:

@@ -42,11 +42,16 @@ def command(
     kernels: bool,
 ) -> int:
     """Measure, and show a table for each model."""
+    from jitgen.bench.layer.ours import ARCH
+    from jitgen.bench.sides import of_every_device
     from jitgen.bench.transformers.run import kernel_names, run
 
     models = [MODELS[name] for name in dict.fromkeys(names or MODELS)]
     if kernels:
-        wanted = sorted({name for model in models for name in kernel_names(model, WORKS)})
+        wanted = of_every_device(
+            ARCH,
+            lambda: (name for model in models for name in kernel_names(model, WORKS)),
+        )
 
         def listed() -> None:
             for name in wanted:

@@ -12,7 +12,7 @@ import click
 
 from jitgen import plans
 from jitgen.cli.lazy import LazyGroup
-from jitgen.cli.options import ArchList, with_output
+from jitgen.cli.options import DEVICES, ArchList, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
 from jitgen.cli.paths import PRIVATE_KEY, TO_WRITE
 from jitgen.cli.signing import warn_of_key
@@ -42,9 +42,7 @@ def bundle() -> None:
 @click.command(epilog=f"Shipped plans: {', '.join(plans.names())}.")
 @click.argument("names", metavar="PLAN...", nargs=-1, required=True)
 @click.option("--arch", "archs", type=ArchList(), help="Targets of the plans: A,B.")
-@click.option(
-    "--device", "devices", metavar="NAME", multiple=True, help="Device to choose for; several may."
-)
+@DEVICES
 @click.option(
     "--output",
     "-o",

@@ -262,7 +262,15 @@ SCALES = click.Choice([*dict.fromkeys(map(str, (*ScaleGranularity, *Scales)))])
 DEVICE = click.option(
     "--device",
     metavar="NAME",
-    help="Device to choose for, such as 'NVIDIA H200'; JITGEN_DEVICE, else the target's first.",
+    help="Device to choose for, such as 'NVIDIA H200'; JITGEN_DEVICE, else the GPU at hand, else "
+    "the target's first.",
+)
+DEVICES = click.option(
+    "--device",
+    "devices",
+    metavar="NAME",
+    multiple=True,
+    help="Device to choose for; several may. JITGEN_DEVICE, else all that the target knows.",
 )
 SIZE = SizeType()
 SECONDS = NumberType("seconds", 1, MAX_WAIT_S)

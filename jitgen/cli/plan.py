@@ -5,23 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from jitgen import plans
-from jitgen.cli.options import ARCH, DEVICE, with_output
+from jitgen.cli.options import ARCH, DEVICES, with_output
 from jitgen.cli.output import Column, Output, counted
 from jitgen.cli.paths import TO_WRITE
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.errors import PlanError
 from jitgen.recording import files
 from jitgen.recording.files import Recording
-from jitgen.runtime.session import select
-from jitgen.targets import devices
-from jitgen.targets.devices import default_arch
-from jitgen.targets.early import early
+from jitgen.targets.devices import arch_of, default_arch, require
 from jitgen.text import printable
+from jitgen.tuning.device import covered
 
 _MOST_NAMED = 5  # kernels asked for by name that a note lists
 
@@ -54,60 +52,92 @@ def ls(output: Output) -> None:
 @plan.command("show")
 @click.argument("name", metavar="PLAN")
 @click.option("--arch", type=ARCH, help="Target; the GPU's, else cpu, if not given.")
-@DEVICE
+@DEVICES
 @with_output
-def show(output: Output, name: str, arch: Arch | None, device: str | None) -> None:
+def show(output: Output, name: str, arch: Arch | None, devices: tuple[str, ...]) -> None:
     """
     Show what a plan asks for on a target: each problem that stands for a bucket of the selector,
-    and the kernel that is chosen for it. Nothing is compiled.
+    and each kernel that calls of it may launch, with the devices that choose it. Nothing is
+    compiled.
     """
     loaded = plans.load(name)
     if arch is None:
-        arch = default_arch() if device is None else devices.arch_of(device)
-    calls = loaded.asked(arch)
-    found = [
-        (asked, choice, early(choice.config, arch) if asked[1] else choice.config)
-        for asked in sorted(calls, key=lambda each: -calls[each])
-        for choice in [select(asked[0], arch, device=device)]
-    ]
+        arch = arch_of(devices[0]) if devices else default_arch()
+    for each in devices:
+        require(each, [arch])
+    found: dict[_Row, dict[str, None]] = {}
+    for launch in plans.launches(loaded, arch, devices=devices):
+        row = _Row(launch.problem, launch.is_early, launch.calls, launch.config, launch.source)
+        found.setdefault(row, {})[launch.device] = None
+    every = covered(arch, devices)
+    rows = sorted(found, key=lambda row: -row.calls)
     document = {
         "plan": loaded.name,
         "description": loaded.description,
         "arch": str(arch),
+        "devices": list(every) if arch.is_gpu else [],
         "problems": [
             {
-                "op": asked[0].op,
-                "problem": asked[0].to_json(),
-                "calls": calls[asked],
-                "kernel": config.name(arch),
-                "source": str(choice.source),
+                "op": row.problem.op,
+                "problem": row.problem.to_json(),
+                "calls": row.calls,
+                "kernel": row.config.name(arch),
+                "source": row.source,
+                "devices": list(found[row]) if arch.is_gpu else [],
             }
-            for asked, choice, config in found
+            for row in rows
         ],
     }
-    total = sum(calls.values())
+    calls = loaded.asked(arch)
 
     def human() -> None:
-        columns = [
-            *([Column("CALLS", is_number=True), Column("SHARE", is_number=True)] if total else []),
-            Column("PROBLEM"),
-            Column("KERNEL"),
-            Column("CHOSEN BY"),
-        ]
-        rows = [
-            (
-                *([f"{calls[asked]:.0f}", f"{calls[asked] / total:.1%}"] if total else []),
-                f"{asked[0].op} {asked[0].slug}",
-                config.name(arch),
-                str(choice.source),
-            )
-            for asked, choice, config in found
-        ]
-        output.table(columns, rows)
-        kernels = len({config for _, _, config in found})
-        output.note(f"{counted(len(found), 'problem')}, {counted(kernels, 'kernel')} for {arch}")
+        _print(output, arch, found, rows, sum(calls.values()), len(every))
+        kernels = len({row.config for row in rows})
+        text = f"{counted(len(calls), 'problem')}, {counted(kernels, 'kernel')} for {arch}"
+        output.note(f"{text} on {', '.join(every)}" if arch.is_gpu else text)
 
     output.result("plan show", document, human)
+
+
+class _Row(NamedTuple):
+    """A problem, whether its kernel starts early, its calls, and a kernel with who decided."""
+
+    problem: Any
+    is_early: bool
+    calls: float
+    config: Config
+    source: str
+
+
+def _print(
+    output: Output,
+    arch: Arch,
+    found: dict[_Row, dict[str, None]],
+    rows: list[_Row],
+    total: float,
+    most: int,
+) -> None:
+    """Print the table; `total` are all calls, and `most` is how many devices there are."""
+    columns = [
+        *([Column("CALLS", is_number=True), Column("SHARE", is_number=True)] if total else []),
+        Column("PROBLEM"),
+        Column("KERNEL"),
+        Column("CHOSEN BY"),
+        *([Column("DEVICES")] if most > 1 else []),
+    ]
+    output.table(
+        columns,
+        [
+            (
+                *([f"{row.calls:.0f}", f"{row.calls / total:.1%}"] if total else []),
+                f"{row.problem.op} {row.problem.slug}",
+                row.config.name(arch),
+                row.source,
+                *(["all" if len(found[row]) == most else ", ".join(found[row])] * (most > 1)),
+            )
+            for row in rows
+        ],
+    )
 
 
 @plan.command("from-recording")

@@ -4,25 +4,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jitgen import plans
 from jitgen.cli.lookup import parse_configs
-from jitgen.cli.options import DEVICE, ArchList, ShardType, with_output
+from jitgen.cli.options import DEVICES, ArchList, ShardType, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
 from jitgen.config import Arch, Config
 from jitgen.errors import CacheError
 from jitgen.frozen import frozen
 from jitgen.runtime.shard import Shard
 from jitgen.settings import settings
-from jitgen.targets import devices
-from jitgen.targets.devices import default_arch
+from jitgen.targets.devices import arch_of, default_arch, require
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
-    from jitgen.runtime.prewarm import PrewarmReport, PrewarmRow
+    from jitgen.runtime.prewarm import PrewarmReport, PrewarmRow, Wanted
 
 
 @frozen
@@ -52,7 +52,7 @@ class _How:
 @click.argument("names", metavar="[PLAN]...", nargs=-1)
 @click.option("--config", "config_names", metavar="NAME", multiple=True, help="One kernel by name.")
 @click.option("--arch", "archs", type=ArchList(), help="Targets of the plans: A,B.")
-@DEVICE
+@DEVICES
 @click.option(
     "--jobs", "-j", type=click.IntRange(0), help="Compile processes; 0: by cores and memory."
 )
@@ -74,50 +74,78 @@ def prewarm(
     names: tuple[str, ...],
     config_names: tuple[str, ...],
     archs: tuple[Arch, ...] | None,
-    device: str | None,
+    devices: tuple[str, ...],
     **options: Any,
 ) -> int:
     """
     Compile every kernel that the selector can choose for plans, and no other.
 
-    No GPU is needed: kernels are compiled for the targets that --arch names. What the cache holds
-    is left alone. A kernel that fails costs itself only; then the exit code is 1.
+    No GPU is needed: kernels are compiled for the targets that --arch names, and for every device
+    that a target knows, whatever GPU is at hand, unless --device or JITGEN_DEVICE names some; the
+    last line says which. What the cache holds is left alone. A kernel that fails costs itself
+    only; then the exit code is 1.
 
     Machines that share the work take a --shard each: a kernel's key alone says which of n parts it
-    is in. A --budget counts the kernels of all of them.
+    is in. A --budget counts the kernels of all of them, and of all targets and devices.
     """
     if not names and not config_names:
         raise click.UsageError(f"name a plan ({', '.join(plans.names())}) or a --config")
     from jitgen.cache import Store
-    from jitgen.runtime.prewarm import in_shard
+    from jitgen.runtime.prewarm import in_shard, note
 
     how = _How(**options)
     if how.dask is not None and how.jobs is not None:
         raise click.UsageError(
             "--jobs is for this machine; of a cluster the workers' threads count"
         )
-    if device is not None:
-        archs = archs or (devices.arch_of(device),)
-        devices.require(device, archs)
-    with settings.scope(**({} if device is None else {"device": device})):
-        wanted = _wanted(names, config_names, archs)
+    archs = _archs(archs, devices)
     store = Store.open()
+    wanted = _wanted(names, config_names, archs, devices, store)
     if store.mode != "rw" and not how.is_dry:
         raise CacheError(
             f"prewarming writes the cache, which it may not now: JITGEN_CACHE={store.mode}"
         )
-    if excess := _beyond(wanted, store, how.most):
-        _tell_budget(output, wanted, excess, how.most)
+    every = {arch: list(dict.fromkeys(_configs(asked))) for arch, asked in wanted.items()}
+    if excess := _beyond(every, store, how.most):
+        _tell_budget(output, every, excess, how.most)
         return ExitCode.FAILED
-    wanted = {arch: list(in_shard(configs, arch, how.shard)) for arch, configs in wanted.items()}
+    every = {arch: list(in_shard(configs, arch, how.shard)) for arch, configs in every.items()}
     start = time.perf_counter()
-    reports = _run(output, store, wanted, how)
+    reports = _run(output, store, every, how)
     wall_s = time.perf_counter() - start
+    if not how.dry_run:
+        for report in reports:
+            for asked in wanted[report.arch]:
+                note(asked, report.arch, store, report.there)
+    return _tell(output, reports, _devices(wanted), wall_s, how)
+
+
+def _devices(wanted: dict[Arch, list[Wanted]]) -> dict[str, list[str]]:
+    """Return the devices that plans were chosen for, of each target that is a GPU's."""
+    found = {
+        arch: dict.fromkeys(n for each in asked for n in each.devices)
+        for arch, asked in wanted.items()
+    }
+    return {str(arch): list(names) for arch, names in found.items() if names and arch.is_gpu}
+
+
+def _tell(
+    output: Output,
+    reports: list[PrewarmReport],
+    devices: dict[str, list[str]],
+    wall_s: float,
+    how: _How,
+) -> int:
+    """Print what was done, and return the exit code."""
     rows = [row for report in reports for row in report.rows]
+    jobs = max((report.jobs for report in reports), default=0)
 
     def human() -> None:
         _print(output, rows, is_dry=how.is_dry)
-        output.note(_summary(rows, wall_s, max((report.jobs for report in reports), default=0)))
+        output.note(_summary(rows, wall_s, jobs))
+        if devices:
+            each = (f"{arch} on {', '.join(names)}" for arch, names in devices.items())
+            output.note(f"chosen for {'; '.join(each)}")
 
     counts = {state: sum(row.state == state for row in rows) for state in _STATES}
     is_missing = counts["would compile"] > 0
@@ -125,7 +153,8 @@ def prewarm(
         "dry_run": how.is_dry,
         "ok": not counts["failed"] and not (how.check and is_missing),
         "wall_s": wall_s,
-        "jobs": max((report.jobs for report in reports), default=0),
+        "jobs": jobs,
+        "devices": devices,
         "counts": {state.replace(" ", "_"): count for state, count in counts.items()},
         "kernels": [
             {
@@ -170,25 +199,45 @@ def _tell_budget(
         "BudgetExceeded",
         f"{counted(len(configs), 'kernel')} asked for, the budget is {most}: {len(excess)} beyond "
         f"it, listed above; nothing was compiled ({varied(configs)}); if they are wanted, raise "
-        "--budget or JITGEN_MAX_KERNELS",
+        "--budget or JITGEN_MAX_KERNELS; --device asks for those of some devices alone",
     )
 
 
 _STATES = ("cached", "fetched", "compiled", "failed", "would compile")
 
 
+def _archs(archs: tuple[Arch, ...] | None, devices: tuple[str, ...]) -> tuple[Arch, ...] | None:
+    """Return the targets of plans, those of `devices` if none is named; None: the usual one."""
+    if devices:
+        archs = archs or tuple(dict.fromkeys(map(arch_of, devices)))
+        for name in devices:
+            require(name, archs)
+    return archs
+
+
 def _wanted(
-    names: tuple[str, ...], config_names: tuple[str, ...], archs: tuple[Arch, ...] | None
-) -> dict[Arch, list[Config]]:
-    """Return the configs to compile for each target, each once."""
-    found: dict[Arch, dict[Config, None]] = {}
+    names: tuple[str, ...],
+    config_names: tuple[str, ...],
+    archs: tuple[Arch, ...] | None,
+    devices: tuple[str, ...],
+    store: Store,
+) -> dict[Arch, list[Wanted]]:
+    """Return the kernels of each plan, and those that were named, for each target."""
+    from jitgen.runtime.prewarm import Wanted, wanted
+
+    found: dict[Arch, list[Wanted]] = {}
     if names:
         loaded = [plans.load(name) for name in names]
         for arch in archs or (default_arch(),):
-            found[arch] = {config: None for plan in loaded for config in plans.configs(plan, arch)}
+            found[arch] = [wanted(plan, arch, store, devices) for plan in loaded]
     for config, arch in parse_configs(config_names):
-        found.setdefault(arch, {})[config] = None
-    return {arch: list(configs) for arch, configs in found.items()}
+        found.setdefault(arch, []).append(Wanted(configs=(config,)))
+    return found
+
+
+def _configs(asked: list[Wanted]) -> Iterator[Config]:
+    for each in asked:
+        yield from each.configs
 
 
 def _run(

@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from jitgen.fleet.rank import Place, Progress, Rank
 from jitgen.fleet.report import WarmUpReport, WarmUpRow, WarmUpState, lost, manifest
 from jitgen.plans import Plan
 from jitgen.runtime.overrides import refuse_to_share
-from jitgen.runtime.prewarm import PrewarmRow, PrewarmState, prewarm, wanted
+from jitgen.runtime.prewarm import PrewarmRow, PrewarmState, note, prewarm, wanted
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import spec_of
 from jitgen.settings import settings
@@ -51,6 +51,7 @@ def warm_up(
     jobs: int | None = None,
     patience_s: float = PATIENCE_S,
     on_progress: Progress | None = None,
+    devices: Sequence[str] = (),
 ) -> WarmUpReport:
     """
     Bring every kernel that `plan` can ask for into this rank's cache; every rank calls it.
@@ -70,6 +71,8 @@ def warm_up(
             what cores and memory allow.
         patience_s: A rank that says nothing for so many seconds counts as dead.
         on_progress: Called on this thread with every kernel that is here.
+        devices: Names of the devices that choose for a plan, alike on all ranks; none: as for
+            `jitgen.prewarm`, so that ranks with different GPUs share one list.
 
     Returns:
         One row for each kernel; one that cannot be had is a row, not an exception. What all ranks
@@ -79,6 +82,7 @@ def warm_up(
         PlanError: The plan cannot be found or read.
         UnsupportedConfig: `arch` cannot run one of the configs; nothing was compiled.
         CacheError: The cache may not be written.
+        ConfigError: A device is not known.
         SettingError: JITGEN_OVERRIDE has one of the kernels, and several ranks would share it.
     """
     start = time.perf_counter()
@@ -88,13 +92,16 @@ def warm_up(
         raise CacheError(
             f"a warm-up writes the cache, which it may not now: JITGEN_CACHE={store.mode}"
         )
-    configs = wanted(plan, target, store)
+    asked = wanted(plan, target, store, devices)
     place, shared = _place(group, jobs)
     if shared is None:
-        return _alone(configs, target, store, place, start=start, on_progress=on_progress)
-    refuse_to_share(configs, target)
-    board = Board(shared, place.rank, socket.gethostname(), patience_s)
-    return together(configs, target, store, place, board, start, on_progress)
+        report = _alone(asked.configs, target, store, place, start=start, on_progress=on_progress)
+    else:
+        refuse_to_share(asked.configs, target)
+        board = Board(shared, place.rank, socket.gethostname(), patience_s)
+        report = together(asked.configs, target, store, place, board, start, on_progress)
+    note(asked, target, store, {row.key for row in report.rows if not row.error})
+    return report
 
 
 def together(

@@ -7,8 +7,9 @@ shipped, and those that it is chosen for, with the selector's reason.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from jitgen.targets import devices
 from jitgen.targets.legality import rules, target
 from jitgen.tuning import device as here
 from jitgen.tuning import known
-from jitgen.tuning.choice import Chooser, buckets
+from jitgen.tuning.choice import Choice, Chooser, buckets
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -31,6 +32,9 @@ MOST = 200
 """Measurements on a page; the table of a device has some hundred."""
 
 _MOST_REASONS = 16
+
+Choose = Callable[..., Choice]
+"""What chooses for one device."""
 
 
 @frozen
@@ -88,12 +92,14 @@ class Reason:
         source: What decided: ``tuned``, ``shipped``, ``model``, ...
         why: The reason in one sentence.
         plan: The plan that holds the problem; empty where it was measured.
+        device: Name of the device that it is chosen for.
     """
 
     problem: Any
     source: str
     why: str
     plan: str = ""
+    device: str = ""
 
 
 @frozen
@@ -103,7 +109,8 @@ class Speed:
 
     Attributes:
         measurements: By problem; the first `MOST`.
-        reasons: For some of the problems that it is chosen for.
+        reasons: For some of the problems that it is chosen for, on the first of the target's
+            devices that chooses it for any.
         roofs: Of the devices that it was measured on.
         excluded: Why it must not be chosen here; empty where it may.
     """
@@ -130,13 +137,17 @@ def speed_of(
     found = sorted(_measured(config, arch, store), key=lambda each: each.problem.kind)
     chooser = Chooser(lambda: store)
     named = plans.names() if plan_names is None else plan_names
-    every = chain(
-        _of_measured(found, config, arch, chooser), _of_plans(config, arch, chooser, named)
-    )
     reasons: dict[Any, Reason] = {}
-    for reason in every:
-        reasons.setdefault(reason.problem, reason)
-        if len(reasons) == _MOST_REASONS:
+    for device in here.covered(arch):
+        choose = partial(chooser.select, device=here.asking(arch, device))
+        every = chain(
+            _of_measured(found, config, arch, choose), _of_plans(config, arch, choose, named)
+        )
+        for reason in every:
+            reasons.setdefault(reason.problem, replace(reason, device=device))
+            if len(reasons) == _MOST_REASONS:
+                break
+        if reasons:
             break
     names = dict.fromkeys(each.device for each in found)
     family, bits = target(arch).family, _bits(config)
@@ -216,28 +227,26 @@ def _may_serve(config: Config, problem: Any) -> bool:
 
 
 def _of_measured(
-    found: Iterable[Measurement], config: Config, arch: Arch, chooser: Chooser
+    found: Iterable[Measurement], config: Config, arch: Arch, choose: Choose
 ) -> Iterator[Reason]:
-    every = (_reason(each.problem, config, arch, chooser) for each in found)
+    every = (_reason(each.problem, config, arch, choose) for each in found)
     yield from (reason for reason in every if reason is not None)
 
 
-def _of_plans(
-    config: Config, arch: Arch, chooser: Chooser, names: Iterable[str]
-) -> Iterator[Reason]:
+def _of_plans(config: Config, arch: Arch, choose: Choose, names: Iterable[str]) -> Iterator[Reason]:
     for name in names:
         for sweep in plans.load(name).sweeps:
             if not _may_serve(config, sweep.problem):
                 continue
             for problem in buckets(sweep.problem, arch, (sweep.min_rows, sweep.max_rows)):
-                reason = _reason(problem, config, arch, chooser)
+                reason = _reason(problem, config, arch, choose)
                 if reason is not None:
                     yield replace(reason, plan=name)
 
 
-def _reason(problem: Any, config: Config, arch: Arch, chooser: Chooser) -> Reason | None:
+def _reason(problem: Any, config: Config, arch: Arch, choose: Choose) -> Reason | None:
     try:
-        choice = chooser.select(problem, arch)
+        choice = choose(problem, arch)
     except JitgenError:  # sizes of other targets
         return None
     if choice.config != config:

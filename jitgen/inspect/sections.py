@@ -160,12 +160,16 @@ def speed(found: Speed, name: str) -> Markup:
                 reason.source,
                 reason.why,
                 reason.plan,
+                reason.device,
             )
             for reason in found.reasons
         ]
-        parts.append(table(("problem", "decided by", "reason", "plan"), rows))
+        parts.append(table(("problem", "decided by", "reason", "plan", "device"), rows))
     else:
-        none = "For no problem that was measured, and for none of the plans that come with jitgen."
+        none = (
+            "For no problem that was measured, and for none of the plans that come with jitgen, on "
+            "any device that the target knows."
+        )
         parts.append(tag("p", none, class_="note"))
     return joined(parts)
 

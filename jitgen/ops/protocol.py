@@ -58,8 +58,9 @@ class Operation(NamedTuple):
             has others; further ones go by their numbers.
         results: Which of these the function writes and never reads: what they hold before means
             nothing.
-        beside: ``MODULE:FUNCTION`` of a problem, a target and what chooses: configs of kernels that
-            calls may launch besides the one that is chosen for the problem. Empty: none.
+        beside: ``MODULE:FUNCTION`` of a problem, a target, what chooses and the name of a device or
+            None: configs of kernels that calls may launch besides the one that is chosen for the
+            problem. Empty: none.
     """
 
     name: str
@@ -81,13 +82,13 @@ class Operation(NamedTuple):
         return loaded(self.problem)  # type: ignore[no-any-return]
 
     def launched_beside(
-        self, problem: Any, arch: Arch, choose: Callable[..., Any]
+        self, problem: Any, arch: Arch, choose: Callable[..., Any], device: str | None = None
     ) -> tuple[Config, ...]:
         """
-        Return what calls of `problem` may launch besides the kernel that `choose`, which takes a
-        problem and a target, chooses for it.
+        Return what calls of `problem` may launch on a device besides the kernel that `choose`,
+        which takes what `jitgen.select` does, chooses for it; `device` is as for that.
         """
-        return loaded(self.beside)(problem, arch, choose) if self.beside else ()
+        return loaded(self.beside)(problem, arch, choose, device) if self.beside else ()
 
 
 def loaded(place: str) -> Any:

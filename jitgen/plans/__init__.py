@@ -28,9 +28,9 @@ stands for each of its values with each of the others'::
 docs/plans.md says it all.
 """
 
-from jitgen.plans.plan import Plan, configs, load, names
+from jitgen.plans.plan import Plan, configs, launches, load, names
 from jitgen.plans.recorded import from_recording
 from jitgen.plans.sweep import Sweep
 from jitgen.plans.write import text
 
-__all__ = ["Plan", "Sweep", "configs", "from_recording", "load", "names", "text"]
+__all__ = ["Plan", "Sweep", "configs", "from_recording", "launches", "load", "names", "text"]

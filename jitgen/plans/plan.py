@@ -3,22 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jitgen.config import Arch, Config
+from jitgen.config.config import canonical_json
 from jitgen.documents import BadDocument, parse_toml, read_bounded
 from jitgen.errors import PlanError, UnsupportedConfig
 from jitgen.frozen import frozen
 from jitgen.ops.protocol import operation
 from jitgen.plans.read import read_sweeps
 from jitgen.plans.sweep import Sweep
-from jitgen.runtime.session import select
+from jitgen.runtime.session import current
 from jitgen.targets import legality
 from jitgen.targets.early import early
 from jitgen.text import shown
-from jitgen.tuning.choice import Choice, Chooser, buckets
+from jitgen.tuning.choice import Chooser, buckets
+from jitgen.tuning.device import asking, covered
 
 _SHIPPED = Path(__file__).resolve().parent
 _KEYS = {"description", "problems"}
@@ -40,6 +44,21 @@ class Plan:
     name: str
     description: str
     sweeps: tuple[Sweep, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what it asks for, whatever it is called and however often that is called."""
+        asked = [
+            {
+                "op": each.problem.op,
+                "problem": each.problem.to_json(),
+                "rows": [each.min_rows, each.max_rows],
+                "is_optional": each.is_optional,
+                "is_early": each.is_early,
+            }
+            for each in self.sweeps
+        ]
+        return hashlib.sha256(canonical_json(asked).encode("ascii")).hexdigest()
 
     def served(self, arch: Arch | str) -> tuple[Sweep, ...]:
         """Return the sweeps but for optional ones of types or sizes that `arch` does not take."""
@@ -78,16 +97,6 @@ class Plan:
             for place in places:
                 found[place] = found.get(place, 0.0) + sweep.calls / len(places)
         return found
-
-    def chosen(
-        self, target: Arch, choose: Callable[[Any, Arch], Choice]
-    ) -> Iterator[tuple[Config, float]]:
-        """Yield what calls of its problems may launch, with the number of their calls."""
-        for (problem, is_early), calls in self.asked(target).items():
-            config = choose(problem, target).config
-            yield early(config, target) if is_early else config, calls
-            for beside in operation(problem.op).launched_beside(problem, target, choose):
-                yield beside, calls
 
 
 def _has_kernels(arch: Arch, problem: Any) -> bool:
@@ -137,32 +146,87 @@ def load(name_or_path: str | Path) -> Plan:
     return Plan(name=path.stem, description=description, sweeps=sweeps)
 
 
-def configs(plan: Plan, arch: Arch | str, chooser: Chooser | None = None) -> tuple[Config, ...]:
+def configs(
+    plan: Plan,
+    arch: Arch | str,
+    chooser: Chooser | None = None,
+    *,
+    devices: Sequence[str] = (),
+) -> tuple[Config, ...]:
     """
-    Return exactly the configs that calls of the plan's problems may launch, those that `select`
-    chooses, and what its operation launches beside one of them: by the number of their calls, most
-    first, and by their names.
+    Return exactly the configs that calls of the plan's problems may launch on some of the devices,
+    those that `select` chooses, and what its operation launches beside one of them: by the number
+    of their calls, most first, and by their names.
 
     Complete, because the selector's answer is the same for a whole bucket, and every bucket is
-    asked; minimal, because each bucket holds a problem of the plan.
+    asked, for every device: with what was measured there, as far as the store knows, and without.
+    Minimal, because each bucket holds a problem of the plan.
 
     Args:
         plan: The plan.
         arch: The target.
         chooser: Who chooses; None for the session.
+        devices: Names of devices; those of other targets count for nothing. None is left: the one
+            of JITGEN_DEVICE, else all that the target knows, and the one at hand.
 
     Raises:
         UnsupportedConfig: `arch` has no kernel for one of the plan's types or sizes, or all of the
             plan is optional and it has none for any.
+        ConfigError: A device is not known.
     """
     target = Arch.parse(arch)
-    choose = select if chooser is None else chooser.select
     chosen: dict[Config, float] = {}
-    for config, calls in plan.chosen(target, choose):
-        chosen[config] = chosen.get(config, 0.0) + calls
+    for _, group in groupby(launches(plan, target, chooser, devices=devices), _of_problem):
+        found = list(group)
+        for config in dict.fromkeys(each.config for each in found):
+            chosen[config] = chosen.get(config, 0.0) + found[0].calls
     if not chosen:
         raise UnsupportedConfig(
             f"{target} has no kernel for anything in the plan {plan.name}: all of it is optional",
             code="E_PLAN",
         )
     return tuple(sorted(chosen, key=lambda config: (-chosen[config], config.name(target))))
+
+
+class Launch(NamedTuple):
+    """
+    A kernel that calls may launch.
+
+    Attributes:
+        problem: What stands for the bucket of their problem.
+        is_early: Whether it starts early, as `Plan.asked` says.
+        calls: How often calls ask for that; 0 where nobody counted.
+        device: Name of the device that it is chosen for.
+        config: The kernel's config.
+        source: What decided, as of a `Choice`.
+    """
+
+    problem: Any
+    is_early: bool
+    calls: float
+    device: str
+    config: Config
+    source: str
+
+
+def launches(
+    plan: Plan, arch: Arch, chooser: Chooser | None = None, *, devices: Sequence[str] = ()
+) -> Iterator[Launch]:
+    """
+    Yield what calls of a plan's problems may launch, problem by problem, device by device; the
+    arguments are as for `configs`, which has the kernels alone, and so is what it raises.
+    """
+    who, names = current.get().chooser if chooser is None else chooser, covered(arch, devices)
+    for (problem, is_early), calls in plan.asked(arch).items():
+        for each in who.with_and_without():
+            for name in names:
+                device = asking(arch, name)
+                choice = each.select(problem, arch, device=device)
+                usual = early(choice.config, arch) if is_early else choice.config
+                beside = operation(problem.op).launched_beside(problem, arch, each.select, device)
+                for config in (usual, *beside):
+                    yield Launch(problem, is_early, calls, name, config, str(choice.source))
+
+
+def _of_problem(launch: Launch) -> tuple[Any, bool]:
+    return launch.problem, launch.is_early

@@ -169,6 +169,8 @@ def _served(
     session: Session, config: Wanted, neighbours: Sequence[Config], arch: Arch
 ) -> tuple[Entry, Config]:
     wanted = plain(config)
+    if arch.is_gpu:
+        session.tell_coverage()
     if neighbours and settings.on_miss == "fallback":
         kernel = fallback.serve(session.registry, wanted, neighbours, arch)
     else:

@@ -9,7 +9,7 @@ that one that fails, hangs or crashes the compiler costs itself only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +21,8 @@ from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.plans import Plan
+from jitgen.runtime import coverage
+from jitgen.runtime.coverage import Coverage
 from jitgen.runtime.entries import fetch
 from jitgen.runtime.session import current
 from jitgen.runtime.shard import Shard
@@ -31,6 +33,7 @@ from jitgen.settings import settings
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import named, require
 from jitgen.tuning.choice import Chooser
+from jitgen.tuning.device import covered
 
 if TYPE_CHECKING:
     from jitgen.compile.workers import Outcome
@@ -86,17 +89,24 @@ class PrewarmReport:
         rows: One for each kernel, in the order in which they were asked for.
         wall_s: Seconds from beginning to end.
         jobs: Compile processes that worked at a time; 0 if none was needed.
+        devices: Names of the devices that a plan's kernels were chosen for; none for other kernels.
     """
 
     arch: Arch
     rows: tuple[PrewarmRow, ...]
     wall_s: float
     jobs: int
+    devices: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
         """Whether every kernel is in the store now."""
         return all(row.state in _THERE for row in self.rows)
+
+    @property
+    def there(self) -> frozenset[str]:
+        """The keys of the kernels that are in the store now."""
+        return frozenset(row.key for row in self.rows if row.state in _THERE)
 
     def count(self, state: PrewarmState | str) -> int:
         """Return how many kernels are in `state`."""
@@ -107,7 +117,7 @@ Progress = Callable[[PrewarmRow, int, int], None]
 """Called with a kernel that is done, how many are, and how many there are in all."""
 
 
-def prewarm(
+def prewarm(  # noqa: PLR0913  # each is one thing to say
     what: Plan | str | Path | Iterable[Config | str],
     *,
     arch: Arch | str | None = None,
@@ -117,9 +127,14 @@ def prewarm(
     timeout_s: float | None = None,
     store: Store | None = None,
     shard: Shard | str | None = None,
+    devices: Sequence[str] = (),
 ) -> PrewarmReport:
     """
     Bring every kernel that `what` can ask for into the store.
+
+    A plan stands for what all devices choose that the target knows, whatever GPU is at hand, unless
+    `devices` or JITGEN_DEVICE names some. Once all of it is in the store that is noted there: see
+    `jitgen.runtime.coverage`.
 
     Args:
         what: A plan, the name of a shipped one, the path of a plan file, or configs or names of
@@ -133,19 +148,22 @@ def prewarm(
         timeout_s: Seconds that one compile may take; None for JITGEN_COMPILE_TIMEOUT.
         store: Where to, and whose measurements choose for a plan; None for the session's.
         shard: Which part of it, ``i/n``, to share the work with other machines; None for all.
+        devices: Names of the devices that choose for a plan; those of other targets count for
+            nothing.
 
     Returns:
         One row for each kernel; a compile that failed is a row, not an exception.
 
     Raises:
         PlanError: The plan cannot be found or read.
-        ConfigError: `shard` is none.
+        ConfigError: `shard` is none, or a device is not known.
         UnsupportedConfig: `arch` cannot run one of the configs; nothing was compiled.
     """
     start = time.perf_counter()
     target = default_arch() if arch is None else Arch.parse(arch)
     where = current.get().store if store is None else store
-    configs = in_shard(wanted(what, target, where), target, shard)
+    asked = wanted(what, target, where, devices)
+    configs = in_shard(asked.configs, target, shard)
     waiting = examine(configs, target, where)
     rows: dict[str, PrewarmRow] = {}
     running = 0
@@ -170,12 +188,16 @@ def prewarm(
         limit = settings.compile_timeout if timeout_s is None else timeout_s
         for row in _compile(missing, target, where, running, limit):
             done(row)
-    return PrewarmReport(
+    report = PrewarmReport(
         arch=target,
         rows=tuple(rows[row.key] for row in waiting),
         wall_s=time.perf_counter() - start,
         jobs=running,
+        devices=asked.devices,
     )
+    if not dry_run:
+        note(asked, target, where, report.there)
+    return report
 
 
 def in_shard(
@@ -188,22 +210,58 @@ def in_shard(
     return tuple(config for config in configs if part.holds(key(config, arch)))
 
 
+@frozen
+class Wanted:
+    """
+    The kernels that somebody asks for.
+
+    Attributes:
+        configs: Their configs, each once.
+        plan: The plan that they are of; None where they were named.
+        devices: Names of the devices that chose them for the plan.
+    """
+
+    configs: tuple[Config, ...]
+    plan: Plan | None = None
+    devices: tuple[str, ...] = ()
+
+
 def wanted(
-    what: Plan | str | Path | Iterable[Config | str], arch: Arch, store: Store
-) -> tuple[Config, ...]:
-    """Return the configs of a plan, or the given ones without repeats, all of them legal."""
+    what: Plan | str | Path | Iterable[Config | str],
+    arch: Arch,
+    store: Store,
+    devices: Sequence[str] = (),
+) -> Wanted:
+    """
+    Return the kernels of a plan, as `devices` choose them, or the given ones, all of them legal.
+    """
     if isinstance(what, (str, Path)):
         what = plans.load(what)
     if isinstance(what, Plan):
-        return plans.configs(what, arch, Chooser(lambda: store))
-    found: dict[Config, None] = {}
+        names = covered(arch, devices)
+        found = plans.configs(what, arch, Chooser(lambda: store), devices=devices)
+        return Wanted(configs=found, plan=what, devices=names)
+    given: dict[Config, None] = {}
     for each in what:
         if not isinstance(each, (Config, str)):
             raise ConfigError(f"prewarm takes a plan or KernelConfigs (got {type(each).__name__})")
         config, _ = named(each, arch)
         require(config, arch)
-        found[config] = None
-    return tuple(found)
+        given[config] = None
+    return Wanted(configs=tuple(given))
+
+
+def note(asked: Wanted, arch: Arch, store: Store, there: Collection[str]) -> None:
+    """
+    Note in the store that a plan was prewarmed, if all of its kernels are there: those whose keys
+    are known to be `there`, and others, which another shard may have brought.
+    """
+    if asked.plan is None or store.mode != "rw":
+        return
+    tiers = Tiers(store)
+    specs = (serving(config, arch) for config in asked.configs)
+    if all(spec.key in there or readable(tiers, spec, tells_miss=False) for spec in specs):
+        coverage.keep(store, Coverage.of(asked.plan, arch, asked.devices))
 
 
 def examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[PrewarmRow]:

@@ -67,6 +67,7 @@ class Session:
         self._settings = settings.parsed(settings_inside)
         self._registry: Registry | None = None
         self._chooser = Chooser(lambda: self.store)
+        self._has_told_coverage = False
         self._guard = threading.Lock()
         _sessions.add(self)
 
@@ -91,6 +92,11 @@ class Session:
             return self._registry
 
     @property
+    def chooser(self) -> Chooser:
+        """Who chooses kernels."""
+        return self._chooser
+
+    @property
     def store(self) -> Store:
         """Where kernels are read from and published to."""
         return self.registry.store
@@ -106,8 +112,24 @@ class Session:
             return self.registry.get(config, arch)
 
     def freeze(self, mode: str = "error") -> None:
-        """End compiling (``error``) or allow it again (``off``); see `Registry.freeze`."""
+        """
+        End compiling (``error``) or allow it again (``off``); see `Registry.freeze`.
+
+        Where plans were prewarmed, and none of it for the GPU of this process, that is a warning,
+        now or, where the process has not touched its GPU yet, with its first call.
+        """
         self.registry.freeze(mode)
+        with self.active():
+            self.tell_coverage()
+
+    def tell_coverage(self) -> None:
+        """Warn, once, if nothing compiles and no plan was prewarmed for the device of calls."""
+        if self._has_told_coverage or not (self.registry.is_frozen or settings.on_miss == "error"):
+            return
+        from jitgen.runtime import coverage
+
+        with boundary("looking for what was prewarmed"):
+            self._has_told_coverage = coverage.tell(self.store)
 
     def forget(self) -> None:
         """Forget what was chosen and who serves it; the kernels that are loaded stay."""
@@ -124,6 +146,7 @@ class Session:
         """
         with self._guard:
             forgotten, self._registry = self._registry, None
+        self._has_told_coverage = False
         self.forget()
         if forgotten is not None:
             forgotten.close()

@@ -6,6 +6,7 @@ Which target to work for when none is named, and which of its devices kernels ar
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from jitgen.config import Arch
@@ -67,12 +68,23 @@ def find(arch: Arch, name: str | None = None) -> Device:
         ConfigError: The target has none of this name, or several; the message lists those that it
             has.
     """
+    return asked(arch, name) or target(arch).devices[0]
+
+
+def asked(arch: Arch, name: str | None = None) -> Device | None:
+    """
+    Return the device that is asked for: the one called `name`, as `find` takes it; None for the one
+    that JITGEN_DEVICE names. None where that names none, or one of another target.
+
+    Raises:
+        ConfigError: As `find`.
+    """
     known = target(arch).devices
     wanted = settings.device if name is None else name
     if found := _called(wanted, known):
         return found
     if name is None and (not wanted or _is_anywhere(wanted)):
-        return known[0]  # nothing was asked for, or a device of another target
+        return None
     raise ConfigError(
         f"device {shown(wanted)} of {arch} is not known; allowed: "
         f"{', '.join(device.name for device in known)}"
@@ -117,6 +129,7 @@ def _called(name: str, known: tuple[Device, ...]) -> Device | None:
     return found[0] if found else None
 
 
+@lru_cache(maxsize=256)  # a plan asks for the same few names thousands of times
 def _short(name: str) -> str:
     """Return the letters and digits of a name, without the words for who made it."""
     letters = "".join(letter for letter in name.lower() if letter.isalnum())

@@ -26,11 +26,11 @@ from jitgen.config import Arch, Config, Numerics
 from jitgen.errors import InputError, UnsafeCacheRoot, UnsupportedConfig
 from jitgen.events import warn_once
 from jitgen.settings import settings
-from jitgen.targets import devices
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import require_sizes, rules
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.tuning import known as tuned
+from jitgen.tuning.device import chosen_for
 from jitgen.tuning.known import Known, Source
 from jitgen.tuning.twins import with_twin
 
@@ -155,9 +155,12 @@ class Chooser:
     Choices of one session: what its store's measurements say, else what the model does.
 
     Safe to use from any thread.
+
+    Args:
+        store: Returns the store; None where there is none.
     """
 
-    def __init__(self, store: Callable[[], Store]) -> None:
+    def __init__(self, store: Callable[[], Store | None]) -> None:
         self._store = store
         self._chosen: dict[Any, Choice] = {}
 
@@ -182,9 +185,9 @@ class Chooser:
         Args:
             problem: The sizes.
             arch: The target; None for JITGEN_ARCH, else the GPU's, else ``cpu``.
-            device: Name of the device to choose for; None for JITGEN_DEVICE, else the target's
-                first. So what a call chooses does not depend on the machine that it was prewarmed
-                on.
+            device: Name of the device to choose for; None for JITGEN_DEVICE, else the GPU at hand,
+                else the target's first; an empty one for the GPU at hand, whatever JITGEN_DEVICE
+                says. See `jitgen.tuning.device.chosen_for`.
             num_sms: SMs to fill; None for all of the device. With another number only the model is
                 asked.
             use_measured: Whether measurements count; without them the model decides alone.
@@ -203,8 +206,8 @@ class Chooser:
         target = default_arch() if arch is None else Arch.parse(arch)
         require_sizes(problem, target)
         numerics = numerics_of(problem)
-        place, found = unasked(bucket(resolved(problem), target)), devices.find(target, device)
-        asked = found.name if settings.device or device else ""
+        place = unasked(bucket(resolved(problem), target))
+        found, asked = chosen_for(target, device)
         by = _mode(settings.select if mode is None else mode, problem)
         if not use_measured or num_sms not in (None, found.num_sms):
             return _choose(place, target, found, num_sms or found.num_sms, by, numerics)
@@ -217,6 +220,14 @@ class Chooser:
             choice = self._choose_known(place, target, found, asked, by, numerics)
             self._chosen[key] = choice
         return choice
+
+    def with_and_without(self) -> tuple[Chooser, ...]:
+        """
+        Return who chooses as this does, and who does where the store's measurements are not: the
+        same kernels may serve processes with another store. Where it has none, the latter alone.
+        """
+        store, without = self._opened(), Chooser(lambda: None)
+        return (without,) if store is None or store.tuned.is_empty else (self, without)
 
     def forget(self) -> None:
         """Forget every answer, so that the next one asks the store again."""
@@ -284,6 +295,7 @@ def _choose(
     )
 
 
+@lru_cache(maxsize=64)  # a plan asks for every device in turn
 def _configs(
     problem: Any, arch: Arch, numerics: Numerics
 ) -> tuple[tuple[Any, ...], dict[Config, str]]:

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device that a target's kernels run on: what measurements hold for, and nothing else."""
+"""
+The device that a target's kernels run on: which one they are chosen for, and what measurements hold
+for.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,7 @@ from jitgen.config import Arch
 from jitgen.config.config import canonical_json
 from jitgen.targets import devices as target
 from jitgen.targets import legality
+from jitgen.targets.protocol import Device
 
 _DIGITS = 12
 
@@ -31,6 +36,58 @@ def device_name(arch: Arch) -> str:
     if not arch.is_gpu:
         return cpu_name()
     return gpu_at_hand(arch) or legality.target(arch).devices[0].name
+
+
+def chosen_for(arch: Arch, name: str | None = None) -> tuple[Device, str]:
+    """
+    Return the device that kernels are chosen for, and the name by which its measurements go; an
+    empty one is that of the device at hand.
+
+    Args:
+        arch: The target.
+        name: The device's, as `jitgen.targets.devices.find` takes it; an empty one: that of the
+            device at hand. None: JITGEN_DEVICE's, if it is of `arch`, else the one at hand. Where
+            that is none that the target knows, it is chosen for as the first.
+
+    Raises:
+        ConfigError: The device is not known.
+    """
+    known = legality.target(arch).devices
+    if name != "" and (found := target.asked(arch, name)) is not None:
+        return found, found.name
+    if len(known) == 1:
+        return known[0], ""  # whatever is at hand: it need not be asked
+    own = device_name(arch)
+    return next((device for device in known if device.name == own), known[0]), ""
+
+
+def covered(arch: Arch, names: Sequence[str] = ()) -> tuple[str, ...]:
+    """
+    Return the names of the devices whose choices a plan stands for: those of `names` that are of
+    `arch`; where there is none, JITGEN_DEVICE's; else all that the target knows, and the one at
+    hand. What is at hand takes nothing away: the same command has the same kernels everywhere.
+
+    Raises:
+        ConfigError: A name is no target's, or JITGEN_DEVICE's is none.
+    """
+    asked = [target.find(arch, name) for name in names if target.arch_of(name) is arch]
+    if not asked and (found := target.asked(arch)) is not None:
+        asked = [found]
+    if asked:
+        return tuple(dict.fromkeys(device.name for device in asked))
+    first, *others = (device.name for device in legality.target(arch).devices)
+    if not arch.is_gpu:  # what stands for it is this machine's processor, measured or not
+        return device_name(arch), *others
+    own = gpu_at_hand(arch)
+    return tuple(dict.fromkeys([first, *others, *filter(None, [own])]))
+
+
+def asking(arch: Arch, name: str) -> str:
+    """
+    Return the name by which one of the `covered` devices is chosen for: an empty one where it is
+    none that the target knows, and so the one at hand.
+    """
+    return name if name in {device.name for device in legality.target(arch).devices} else ""
 
 
 def gpu_at_hand(arch: Arch) -> str:
@@ -66,10 +123,11 @@ def driver_version() -> str:
     return next((word for word in words if word[0].isdigit() and "." in word), "unknown")
 
 
-def fingerprint(arch: Arch) -> dict[str, Any]:
+def fingerprint(arch: Arch, name: str = "") -> dict[str, Any]:
     """
-    Return what a measurement depends on besides the problem: the device, the generation of the
-    kernels, and the compiler's release without its last number.
+    Return what a measurement depends on besides the problem: the device, the one at hand where it
+    has no `name`, the generation of the kernels, and the compiler's release without its last
+    number.
 
     Raises:
         ToolchainError: The compiler's distributions are not installed.
@@ -78,7 +136,7 @@ def fingerprint(arch: Arch) -> dict[str, Any]:
 
     release = toolchain.versions()["nvidia-cutlass-dsl"]
     return {
-        "device": device_name(arch),
+        "device": name or device_name(arch),
         "arch": str(arch),
         "kernels": generations(arch),
         "compiler": ".".join(release.split(".")[:2]),
@@ -92,12 +150,15 @@ def generations(arch: Arch) -> dict[str, int]:
 
 
 @cache
-def folder(arch: Arch) -> str:
-    """Return the name under which this device's measurements are kept; raises as `fingerprint`."""
+def folder(arch: Arch, name: str = "") -> str:
+    """
+    Return where the measurements of the device called `name` are kept, of the one at hand where it
+    has none; raises as `fingerprint`.
+    """
     import hashlib
 
-    digest = hashlib.sha256(canonical_json(fingerprint(arch)).encode("ascii")).hexdigest()
-    return f"{slug(device_name(arch))}-{digest[:_DIGITS]}"
+    digest = hashlib.sha256(canonical_json(fingerprint(arch, name)).encode("ascii")).hexdigest()
+    return f"{slug(name or device_name(arch))}-{digest[:_DIGITS]}"
 
 
 def slug(name: str) -> str:

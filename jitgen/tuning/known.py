@@ -152,10 +152,9 @@ def lookup(problem: Any, arch: Arch, store: Callable[[], Store | None], asked: s
         arch: The target.
         store: Returns where measurements made here are; it may refuse.
         asked: Name of the device that was asked for; empty for the one at hand. What was measured
-            here counts for that one only.
+            on another counts for nothing.
     """
-    is_here = not asked or asked.lower() == device.device_name(arch).lower()
-    here = _local(problem, arch, store) if is_here else Known()
+    here = _local(problem, arch, store, asked)
     name = shipped_device(arch, asked)
     record = shipped(arch, name).get(problem.slug)
     if record is None:
@@ -173,43 +172,47 @@ def lookup(problem: Any, arch: Arch, store: Callable[[], Store | None], asked: s
     )
 
 
-def _local(problem: Any, arch: Arch, opened: Callable[[], Store | None]) -> Known:
+def _local(problem: Any, arch: Arch, opened: Callable[[], Store | None], asked: str) -> Known:
     store = opened()
     if store is None or store.tuned.is_empty:
         return Known()
     try:
-        excluded = exclusions(store, arch)
-        record = recorded(store, problem, arch)
+        excluded = exclusions(store, arch, asked)
+        record = recorded(store, problem, arch, asked)
     except ToolchainError:
         return Known()  # without a compiler's version nothing is known to hold
     if record is None:
         return Known(excluded=excluded)
+    name = asked or device.device_name(arch)
     return Known(
-        measured=(Measured(source=Source.TUNED, device=device.device_name(arch), record=record),),
+        measured=(Measured(source=Source.TUNED, device=name, record=record),),
         excluded={**record.excluded, **excluded},
     )
 
 
-def recorded(store: Store, problem: Any, arch: Arch) -> TuningRecord | None:
+def recorded(store: Store, problem: Any, arch: Arch, name: str = "") -> TuningRecord | None:
     """
-    Return what was measured for `problem` on this device; None if nothing was.
+    Return what was measured for `problem` on the device called `name`, this one where it is empty;
+    None if nothing was.
 
     Raises:
         ToolchainError: The compiler's distributions are not installed.
     """
-    return _record(store, problem.slug, arch, problem)
+    return _record(store, problem.slug, device.folder(arch, name), problem)
 
 
 def all_recorded(store: Store, arch: Arch) -> list[TuningRecord]:
     """Return everything that was measured on this device, sorted; raises as `recorded`."""
-    names = store.tuned.names(device.folder(arch), _BUCKETS)
-    found = (_record(store, name, arch) for name in names)
+    folder = device.folder(arch)
+    found = (_record(store, name, folder) for name in store.tuned.names(folder, _BUCKETS))
     records = [record for record in found if record is not None]
     return sorted(records, key=lambda record: record.problem.kind)
 
 
-def _record(store: Store, name: str, arch: Arch, problem: Any | None = None) -> TuningRecord | None:
-    document = store.tuned.read(device.folder(arch), _BUCKETS, name)
+def _record(
+    store: Store, name: str, folder: str, problem: Any | None = None
+) -> TuningRecord | None:
+    document = store.tuned.read(folder, _BUCKETS, name)
     if document is None:
         return None
     from jitgen.tuning.record import BadRecord, TuningRecord
@@ -224,25 +227,29 @@ def _record(store: Store, name: str, arch: Arch, problem: Any | None = None) -> 
     return record
 
 
-def exclusions(store: Store, arch: Arch) -> dict[str, str]:
-    """Return why kernels must not be chosen on this device, by name; raises as `recorded`."""
-    folder = device.folder(arch)
+def exclusions(store: Store, arch: Arch, name: str = "") -> dict[str, str]:
+    """
+    Return why kernels must not be chosen, by their names, on the device called `name`, this one
+    where it is empty; raises as `recorded`.
+    """
+    folder = device.folder(arch, name)
     found = {}
-    for name in store.tuned.names(folder, _EXCLUDED):
-        reason = (store.tuned.read(folder, _EXCLUDED, name) or {}).get("reason")
-        found[name] = reason if isinstance(reason, str) else "it failed when it was measured"
+    for kernel in store.tuned.names(folder, _EXCLUDED):
+        reason = (store.tuned.read(folder, _EXCLUDED, kernel) or {}).get("reason")
+        found[kernel] = reason if isinstance(reason, str) else "it failed when it was measured"
     return found
 
 
-def record(store: Store, arch: Arch, found: TuningRecord) -> None:
+def record(store: Store, arch: Arch, found: TuningRecord, name: str = "") -> None:
     """
-    Keep `found` for this device; from the next choice on it decides.
+    Keep `found` for the device called `name`, this one where it is empty; from the next choice on
+    it decides.
 
     Raises:
         CacheError: The store cannot be written.
     """
     global _generation
-    store.tuned.write(device.folder(arch), _BUCKETS, found.problem.slug, found.to_json())
+    store.tuned.write(device.folder(arch, name), _BUCKETS, found.problem.slug, found.to_json())
     _generation += 1
 
 

@@ -19,6 +19,12 @@ from jitgen.documents import parse_json, read_bounded
 from jitgen.events import warn_once
 from jitgen.tuning.record import MAX_TABLE_BYTES, SCHEMA, BadRecord, Table, TuningRecord
 
+_SEARCHES = 32
+"""
+So often the text is searched for a record, before all places are looked up once: a warm start asks
+for a few, a plan for thousands.
+"""
+
 PACKED = 2
 """Version of the shipped form; that of the exported one is another."""
 
@@ -75,6 +81,8 @@ class Packed(Mapping[str, TuningRecord]):
         # Without its records it is a table as any other, and checked as that.
         self._shell = Table.from_json({**document, "schema": SCHEMA, "records": []})
         self._read: dict[str, TuningRecord] = {}
+        self._searches = 0
+        self._places: dict[bytes, int] | None = None
 
     @property
     def shell(self) -> Table:
@@ -103,12 +111,26 @@ class Packed(Mapping[str, TuningRecord]):
 
     def _line(self, slug: str) -> bytes:
         """Return the record of `slug` as it stands there; empty where there is none."""
-        start = self._records.find(f'\n"{slug}": '.encode("ascii")) + 1
+        start = self._place(f'"{slug}": '.encode("ascii"))
         if not start:
             return b""
         end = self._records.find(b"\n", start)
         line = self._records[start:end] if end >= 0 else self._records[start:]
         return line.partition(b": ")[2].rstrip(b",")
+
+    def _place(self, begin: bytes) -> int:
+        """Return where the line starts that begins so; 0 where there is none."""
+        self._searches += 1
+        if self._searches <= _SEARCHES:
+            return self._records.find(b"\n" + begin) + 1
+        if self._places is None:
+            places: dict[bytes, int] = {}
+            start = 1
+            for line in self._records[1:].split(b"\n"):
+                places.setdefault(line.partition(b": ")[0] + b": ", start)
+                start += len(line) + 1
+            self._places = places
+        return self._places.get(begin, 0)
 
     def _parsed(self, slug: str, line: bytes) -> TuningRecord:
         found = parse_json(line)

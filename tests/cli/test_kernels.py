@@ -17,7 +17,7 @@ from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.settings import settings
-from jitgen.targets.legality import check, rules
+from jitgen.targets.legality import check, rules, target
 from tests.cli.conftest import Jitgen
 
 CPU = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t16x64x128_c1x1_acc1_cpu"
@@ -112,7 +112,31 @@ class TestDevice:
             wanted = plans.configs(plans.load("deepseek-v3"), "sm_90a")
 
         assert found == [config.name("sm_90a") for config in wanted]
-        assert settings.device == ""  # as before
+
+    def test_prewarm_for_every_device(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """
+        Without a device a target's first one stood for all of them, and frozen calls on an H100
+        raised. The last line says whose kernels they are.
+        """
+        words = ("prewarm", "deepseek-v3", "--dry-run", "--json")
+        every = [device.name for device in target("sm_90a").devices]
+        found: dict[str, set[str]] = {}
+        for name in ("", *every):
+            of_one = ("--device", name) if name else ("--arch", "sm_90a")
+            assert run(*words, *of_one) == 0
+            document = json.loads(capsys.readouterr().out)
+            assert document["devices"] == {"sm_90a": [name] if name else every}
+            found[name] = {row["name"] for row in document["kernels"]}
+
+        assert found[""] == set().union(*(found[name] for name in every))
+        assert all(found[name] < found[""] for name in every)
+        several = [*words, "--device", every[0], "--device", "b200"]
+        assert run(*several) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["devices"] == {"sm_90a": [every[0]], "sm_100a": ["NVIDIA B200"]}
+        assert run("prewarm", "deepseek-v3", "--arch", "sm_90a", "--dry-run") == 0
+        *_, last = capsys.readouterr().err.splitlines()
+        assert last == f"chosen for sm_90a on {', '.join(every)}"
 
     @pytest.mark.parametrize(
         "words", [("select", *SIZES), ("prewarm", "deepseek-v3", "--dry-run")], ids=lambda w: w[0]
@@ -280,10 +304,12 @@ def test_prewarm_within_a_budget(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch
 
     assert done.code == 1
     assert done.document["ok"] is False
-    assert (done.document["budget"], done.document["wanted"]) == (16, 26)
-    assert len(done.document["beyond"]) == 10
-    assert "26 kernels asked for, the budget is 16" in done.err
-    assert jitgen("prewarm deepseek-v3 --arch sm_90a --dry-run --budget 26").code == 0
+    assert (done.document["budget"], done.document["wanted"]) == (16, 29)
+    assert len(done.document["beyond"]) == 13
+    assert "29 kernels asked for, the budget is 16" in done.err
+    assert "--device asks for those of some devices alone" in done.err
+    assert jitgen("prewarm deepseek-v3 --arch sm_90a --dry-run --budget 29").code == 0
+    assert jitgen("prewarm deepseek-v3 --device h200 --dry-run --budget 26").code == 0
 
 
 def test_targets_and_configs_are_put_together(jitgen: Jitgen) -> None:

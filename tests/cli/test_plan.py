@@ -11,6 +11,7 @@ from jitgen import plans
 from jitgen.config import Arch, Layout
 from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.recording.files import Calls, Recording
+from jitgen.targets.legality import target
 from tests.cli.conftest import Jitgen
 
 GEMM = Problem(layout=Layout.RAGGED, groups=8, m=8, n=4096, k=7168)
@@ -72,17 +73,45 @@ def test_mistakes(jitgen: Jitgen, calls: Path, words: str, code: int, message: s
 def test_what_a_plan_asks_for(jitgen: Jitgen, calls: Path, tmp_path: Path) -> None:
     to = tmp_path / "mine.toml"
     jitgen("plan from-recording", str(calls), "-o", str(to))
-    done = jitgen("plan show --arch sm_90a", str(to))
-    document = jitgen("plan show --arch sm_90a --json", str(to)).document
+    done = jitgen("plan show --device h200", str(to))
+    document = jitgen("plan show --device h200 --json", str(to)).document
     first, second = document["problems"]
 
     assert done.code == 0
     assert "85.1%" in done.out.splitlines()[1]
     assert (first["calls"], second["calls"]) == (200, 35)
+    assert document["devices"] == first["devices"] == ["NVIDIA H200"]
     assert [each["kernel"] for each in document["problems"]] == [
         each["name"]
-        for each in jitgen("prewarm --dry-run --json --arch sm_90a", str(to)).document["kernels"]
+        for each in jitgen("prewarm --dry-run --json --device h200", str(to)).document["kernels"]
     ], "and in the order of their calls"
+
+
+def test_a_plan_asks_for_what_every_device_chooses(jitgen: Jitgen) -> None:
+    """It used to show what the first device of a target chooses, as what the target does."""
+    document = jitgen("plan show deepseek-v3 --arch sm_90a --json").document
+    wanted = jitgen("prewarm deepseek-v3 --arch sm_90a --dry-run --json").document
+    done = jitgen("plan show deepseek-v3 --arch sm_90a")
+    every = [device.name for device in target(Arch.SM_90A).devices]
+    counts = {len(each["devices"]) for each in document["problems"]}
+
+    assert document["devices"] == wanted["devices"]["sm_90a"] == every
+    assert {each["kernel"] for each in document["problems"]} == {
+        each["name"] for each in wanted["kernels"]
+    }
+    assert {1, len(every)} <= counts
+    assert done.err.endswith(f"kernels for sm_90a on {', '.join(every)}\n")
+    assert "all" in {line.split("  ")[-1] for line in done.out.splitlines()}
+
+
+def test_a_plan_shows_what_is_launched_beside(jitgen: Jitgen) -> None:
+    """Kernels that unpack prepared weights, which prewarm compiled, were not in the list."""
+    document = jitgen("plan show gpt-oss-hopper --device h200 --json").document
+    wanted = jitgen("prewarm gpt-oss-hopper --device h200 --dry-run --json").document
+
+    assert {each["kernel"] for each in document["problems"]} == {
+        each["name"] for each in wanted["kernels"]
+    }
 
 
 def test_shipped_plans_are_listed(jitgen: Jitgen) -> None:

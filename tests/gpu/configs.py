@@ -16,6 +16,7 @@ import torch
 import jitgen
 from jitgen import plans
 from jitgen.bench.kernels import KINDS
+from jitgen.bench.sides import of_every_device
 from jitgen.bench.transformers.models import MODELS
 from jitgen.bench.transformers.report import WORKS
 from jitgen.bench.transformers.run import kernel_names
@@ -229,7 +230,12 @@ def of_many_rows(arch: Arch) -> list[Config]:
         for b_layout in LAYOUTS
         for bias in (False, True)
     ]
-    return [config for kind in kinds for config in prepared_ways.kernels(kind, arch, jitgen.select)]
+    return [
+        config
+        for kind in kinds
+        for device in target(arch).devices
+        for config in prepared_ways.kernels(kind, arch, jitgen.select, device.name)
+    ]
 
 
 ARCH = arch_of_gpu()
@@ -302,7 +308,9 @@ def models(arch: Arch) -> list[Config]:
     """Return the kernels of the models of `jitgen bench transformers`; nothing but on Hopper."""
     if arch != Arch.SM_90A:
         return []
-    names = (name for model in MODELS.values() for name in kernel_names(model, WORKS))
+    names = of_every_device(
+        arch, lambda: (name for model in MODELS.values() for name in kernel_names(model, WORKS))
+    )
     return [Config.parse(name)[0] for name in names]
 
 

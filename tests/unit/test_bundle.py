@@ -21,11 +21,12 @@ from jitgen.cache import Store
 from jitgen.cache.folder import Damaged
 from jitgen.config import Arch
 from jitgen.errors import CacheError, ConfigError
-from jitgen.plans import Plan
+from jitgen.plans import Plan, load
 from jitgen.remote import wire
 from jitgen.runtime.session import select
 from jitgen.runtime.spec import key
 from jitgen.settings import settings
+from jitgen.targets.legality import target
 from tests.unit.bundle_fakes import path, plan, store
 from tests.unit.fleet_fakes import CPU
 
@@ -123,9 +124,24 @@ class TestExport:
         alone = [{s.key for s in wanted([plan], [arch], store, [each])} for each in devices]
 
         assert len(caught.value.names) == len(alone[0] | alone[1])
-        assert str(caught.value).endswith("--arch sm_90a --device 'NVIDIA H100 PCIe'")
+        told = "--arch sm_90a --device 'NVIDIA H200' --device 'NVIDIA H100 PCIe'"
+        assert str(caught.value).endswith(told)
         with pytest.raises(ConfigError, match="device 'NVIDIA X'"):
             export([plan], [arch], tmp_path / "x.tar", store, devices=["NVIDIA X"])
+
+    def test_all_devices_count_where_none_is_named(self, store: Store) -> None:
+        """It used to hold what the target's first device chooses, and others missed kernels."""
+        plan, arch = load("deepseek-v3"), Arch.parse("sm_90a")
+        alone = [
+            {s.key for s in wanted([plan], [arch], store, [each.name])}
+            for each in target(arch).devices
+        ]
+        every = {spec.key for spec in wanted([plan], [arch], store)}
+
+        assert every == set().union(*alone)
+        assert every > alone[0]
+        with settings.scope(device=target(arch).devices[0].name):
+            assert {spec.key for spec in wanted([plan], [arch], store)} == alone[0]
 
     def test_it_cannot_be_written(self, plan: Plan, store: Store, tmp_path: Path) -> None:
         with pytest.raises(BundleError, match="cannot be written: No such file"):

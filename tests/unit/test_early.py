@@ -150,7 +150,8 @@ class TestAPlan:
         sweep = Sweep(problem=problem, min_rows=1, max_rows=2, is_early=True)
         late = replace(sweep, is_early=False)
         plan = Plan(name="mine", description="", sweeps=(sweep, late))
-        names = [each.name("sm_90a") for each in configs(plan, "sm_90a")]
+        found = configs(plan, "sm_90a", devices=["NVIDIA H200"])
+        names = [each.name("sm_90a") for each in found]
         path = tmp_path / "mine.toml"
         path.write_text(text(plan), encoding="utf-8")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+from jitgen import plans
 from jitgen.cli.main import cli
 from jitgen.metrics import _OUTCOMES
 
@@ -45,3 +46,31 @@ def test_the_outcomes_are_documented() -> None:
     assert set(_OUTCOMES) - {"error", "compile", "fetch", "reject", "quarantine", "evict"} <= (
         named | {"budget"}
     )
+
+
+NUMBERS = {
+    "docs/bundles.md": r"v3 for sm_90a is (\d+) kernels and .* an H200 alone needs (\d+)",
+    "docs/plans.md": r"\(deepseek-v3 (\d+) for (\d+),",
+    "docs/fleet.md": r"the (\d+) kernels of deepseek-v3 for sm_90a in four shards",
+}
+
+
+def test_a_plan_has_as_many_kernels_as_the_pages_say() -> None:
+    """They went on naming the kernels of an H200 alone."""
+    plan = plans.load("deepseek-v3")
+    counts = [
+        len(plans.configs(plan, "sm_90a", devices=devices)) for devices in ((), ("NVIDIA H200",))
+    ]
+    for name, pattern in NUMBERS.items():
+        found = re.search(pattern, (ROOT / name).read_text("utf-8"))
+        assert found is not None, name
+        assert [int(text) for text in found.groups()] == counts[: found.re.groups], name
+
+
+def test_a_bundle_has_the_same_size_on_every_page() -> None:
+    """It is measured once, and stands on three pages."""
+    pages = ("README.md", "docs/bundles.md", "docs/costs.md")
+    sizes = [re.search(r"(\d{3},\d{3}) bytes", (ROOT / name).read_text("utf-8")) for name in pages]
+
+    assert all(sizes)
+    assert len({found[1] for found in sizes if found is not None}) == 1

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from jitgen.config import Arch, Layout
 from jitgen.errors import PlanError, UnsupportedConfig
 from jitgen.ops.protocol import operation
 from jitgen.runtime.session import select
-from jitgen.targets.legality import rules
+from jitgen.targets.legality import rules, target
 from tests.targets import EACH
 
 GOOD = """
@@ -56,23 +57,40 @@ LACKING = {
 }
 
 
+def some_devices(arch: Arch) -> tuple[str, ...]:
+    """Return the first and the last device of a target, which differ most, for every push."""
+    devices = target(arch).devices
+    return tuple(dict.fromkeys((devices[0].name, devices[-1].name)))
+
+
+def every_device(arch: Arch) -> tuple[str, ...]:
+    return tuple(device.name for device in target(arch).devices)
+
+
+@pytest.mark.parametrize(
+    "devices_of", [some_devices, pytest.param(every_device, marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("name", plans.names())
 @pytest.mark.parametrize("arch", EACH)
-def test_shipped_plans_ask_for_candidates_alone(name: str, arch: Arch) -> None:
+def test_shipped_plans_ask_for_candidates_alone(
+    name: str, arch: Arch, devices_of: Callable[[Arch], tuple[str, ...]]
+) -> None:
     """Every target has kernels for a shipped plan, and prewarms nothing but candidates."""
-    plan = plans.load(name)
+    plan, devices = plans.load(name), devices_of(arch)
     if (name, str(arch)) in LACKING:
         with pytest.raises(UnsupportedConfig, match=f"{arch} has no kernel for"):
-            plans.configs(plan, arch)
+            plans.configs(plan, arch, devices=devices)
         return
-    wanted = plans.configs(plan, arch)
+    wanted = plans.configs(plan, arch, devices=devices)
     known = {
         config
         for sweep in plan.served(arch)
         for config in rules(arch, sweep.problem.op).candidates(sweep.problem)
     }
     for problem in plan.problems(arch):
-        known |= {*operation(problem.op).launched_beside(problem, arch, select)}
+        of = operation(problem.op)
+        for device in devices if of.beside else ():
+            known |= {*of.launched_beside(problem, arch, select, device)}
 
     assert wanted
     assert set(wanted) <= known
@@ -137,9 +155,9 @@ def test_what_is_optional_is_left_out_where_its_sizes_are_refused() -> None:
 @pytest.mark.parametrize("arch", EACH)
 def test_configs_are_complete(arch: Arch, draws: int) -> None:
     """No problem inside the plan's ranges chooses a config that the plan leaves out."""
-    plan = plans.load("deepseek-v3")
-    chosen, served = set(plans.configs(plan, arch)), plan.served(arch)
-    chance = random.Random(1)
+    plan, devices = plans.load("deepseek-v3"), some_devices(arch)
+    chosen = set(plans.configs(plan, arch, devices=devices))
+    served, chance = plan.served(arch), random.Random(1)
     for _ in range(draws):
         sweep = chance.choice(served)
         groups = sweep.problem.groups
@@ -147,30 +165,33 @@ def test_configs_are_complete(arch: Arch, draws: int) -> None:
         mean = sweep.min_rows * (sweep.max_rows / sweep.min_rows) ** chance.random()
         m = min(max(round(mean * groups), sweep.min_rows * groups), sweep.max_rows * groups)
 
-        assert select(replace(sweep.problem, m=m), arch).config in chosen
+        device = chance.choice(devices)
+        assert select(replace(sweep.problem, m=m), arch, device=device).config in chosen
 
 
 @pytest.mark.parametrize("arch", EACH)
 def test_configs_are_minimal(arch: Arch) -> None:
-    """Each config is chosen for a problem of the plan."""
-    plan = plans.load("deepseek-v3")
-    wanted = set(plans.configs(plan, arch))
+    """Each config is chosen for a problem of the plan, on one of the devices."""
+    plan, devices = plans.load("deepseek-v3"), some_devices(arch)
+    wanted = set(plans.configs(plan, arch, devices=devices))
     for sweep in plan.served(arch):
         for rows in {1, 8, 9, 16, 17, 32, *range(33, 8193, 31)}:
             problem = replace(sweep.problem, m=rows * sweep.problem.groups)
-            wanted.discard(select(problem, arch).config)
+            wanted -= {select(problem, arch, device=device).config for device in devices}
 
     assert not wanted
 
 
 def test_configs_of_a_narrow_range(tmp_path: Path) -> None:
-    """A plan for one row count asks for one config."""
+    """A plan for one row count asks for one config of a device."""
     text = GOOD.replace("{ min = 4, max = 300 }", "40").replace('["ragged", "masked"]', '"ragged"')
     text = text.replace(", { n = 7168, k = 2048 }", "")
     plan = plans.load(written(tmp_path, text))
     (problem,) = plan.problems("sm_90a")
 
-    assert plans.configs(plan, "sm_90a") == (select(problem, "sm_90a").config,)
+    for device in every_device(Arch.SM_90A):
+        (config,) = plans.configs(plan, "sm_90a", devices=[device])
+        assert config == select(problem, "sm_90a", device=device).config
 
 
 def test_configs_are_in_the_order_of_their_names() -> None:

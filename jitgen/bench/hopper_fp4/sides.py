@@ -280,19 +280,22 @@ def ours(case: Case) -> tuple[Own, ...]:
     return (*OURS, *(UNPACKED if case.rows_per_group >= UNPACKED_ROWS else ()))
 
 
+ARCH = Arch.SM_90A
+"""The target whose kernels the suite lists."""
+
+
 def kernels(found: Sequence[Case], *, all_of_them: bool = False) -> list[str]:
     """Return the names of the kernels for our sides of some cases: chosen ones, or candidates."""
-    arch = Arch.SM_90A
     configs = (
         config
         for case in found
         for side in ours(case)
         for config in (
-            *side.kernels(case, arch)[: None if all_of_them and side.name != FP8 else 1],
-            *side.beside(case, arch),
+            *side.kernels(case, ARCH)[: None if all_of_them and side.name != FP8 else 1],
+            *side.beside(case, ARCH),
         )
     )
-    return list(dict.fromkeys(str(config.name(arch)) for config in configs))
+    return list(dict.fromkeys(str(config.name(ARCH)) for config in configs))
 
 
 def _ready(tokens: Tokens, parts: Parts, config: KernelConfig) -> Ready:

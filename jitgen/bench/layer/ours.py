@@ -59,7 +59,11 @@ def prepare_late(operands: Operands) -> Ready:
     return _ready(operands, replace(chain(operands), starts_early=False))
 
 
-def kernel_names(case: Case, arch: Arch = Arch.SM_90A) -> Iterator[str]:
+ARCH = Arch.SM_90A
+"""The target whose kernels the suite lists."""
+
+
+def kernel_names(case: Case, arch: Arch = ARCH) -> Iterator[str]:
     """Yield the kernels that our sides of a case ask for: those of its number of tokens."""
     weights = without_memory(case.experts, case.intermediate, case.hidden)
     usual = Chain(config=config_of(case), weights=weights, joins=not case.of)
@@ -76,7 +80,7 @@ def kernel_names(case: Case, arch: Arch = Arch.SM_90A) -> Iterator[str]:
         yield from names_of_router(case, arch)
 
 
-def names_of(usual: Chain, tokens: int, arch: Arch = Arch.SM_90A) -> Iterator[str]:
+def names_of(usual: Chain, tokens: int, arch: Arch = ARCH) -> Iterator[str]:
     """Yield the kernels that a chain asks for with so many tokens, and no others."""
     is_early = usual.starts_early and tokens <= EARLY_TOKENS
     joined = joined_names(usual, tokens, arch)

@@ -301,6 +301,7 @@ DOCUMENTS: dict[str, tuple[Schema, ...]] = {
                 "ok": OK,
                 "wall_s": SECONDS,
                 "jobs": COUNT,
+                "devices": named(items(TEXT), "arch"),
                 "counts": named(COUNT, "state"),
                 "kernels": items(
                     record(
@@ -329,6 +330,7 @@ DOCUMENTS: dict[str, tuple[Schema, ...]] = {
                 "plan": TEXT,
                 "description": TEXT,
                 "arch": ARCH,
+                "devices": items(TEXT),
                 "problems": items(
                     record(
                         {
@@ -337,6 +339,7 @@ DOCUMENTS: dict[str, tuple[Schema, ...]] = {
                             "calls": NUMBER,
                             "kernel": NAME,
                             "source": TEXT,
+                            "devices": items(TEXT),
                         }
                     )
                 ),

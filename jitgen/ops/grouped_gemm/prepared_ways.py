@@ -28,10 +28,10 @@ from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.unpack_weights.config import UnpackWeightsProblem
 from jitgen.runtime.session import select
 from jitgen.settings import settings
-from jitgen.targets import devices
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import rules, target
 from jitgen.tuning.choice import Choice, numerics_of
+from jitgen.tuning.device import chosen_for
 
 _OP = UnpackWeightsProblem.op
 _LAYOUTS = (BLayout.EXACT1, BLayout.FOLDED1)
@@ -130,7 +130,8 @@ def ways(
     Args:
         problem: The sizes, with prepared weights.
         arch: The target; None for JITGEN_ARCH, else the GPU's, else ``cpu``.
-        device: Name of the device; None for JITGEN_DEVICE, else the target's first.
+        device: Name of the device; None for JITGEN_DEVICE, else the GPU at hand, else the target's
+            first.
         choose: Who chooses kernels.
 
     Raises:
@@ -150,7 +151,7 @@ def ways(
         gemm = choose(unpacked_problem(problem), found, device=device)
     except UnsupportedConfig:  # each of its kernels failed when it was measured here
         return None
-    at = devices.find(found, device)
+    at, _ = chosen_for(found, device)
     predicted = rules(found, _OP).predict(weights, unpack.config, at, at.num_sms)
     return Ways(
         prepared=choose(problem, found, device=device),
@@ -173,11 +174,16 @@ def unpacked_problem(problem: Problem) -> Problem:
     )
 
 
-def kernels(problem: Any, arch: Arch, choose: Choose) -> tuple[Config, ...]:
-    """Return what calls of `problem` may launch besides the kernel that is chosen for it."""
+def kernels(
+    problem: Any, arch: Arch, choose: Choose, device: str | None = None
+) -> tuple[Config, ...]:
+    """
+    Return what calls of `problem` may launch besides the kernel that is chosen for it; `device` is
+    as for `ways`.
+    """
     if not problem.b_layout.is_prepared:
         return ()
-    found = ways(problem, arch, choose=choose)
+    found = ways(problem, arch, device=device, choose=choose)
     return found.kernels if found is not None and found.is_unpacked else ()
 
 

@@ -11,7 +11,7 @@ from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseProblem
 from jitgen.runtime.session import select
-from jitgen.targets import devices
+from jitgen.tuning.device import chosen_for
 
 _COMBINE_US = 9.0
 _COMBINE_SHARE = 0.16
@@ -62,7 +62,8 @@ def ways(
     Args:
         problem: The sizes.
         arch: The target; None for JITGEN_ARCH, else the GPU's, else ``cpu``.
-        device: Name of the device; None for JITGEN_DEVICE, else the target's first.
+        device: Name of the device; None for JITGEN_DEVICE, else the GPU at hand, else the target's
+            first.
 
     Raises:
         UnsupportedConfig: The target has no kernel for one of them.
@@ -80,7 +81,8 @@ def ways(
         scale_granularity=problem.scale_granularity,
     )
     other = select(grouped, dense.arch, device=device)
-    rate = devices.find(dense.arch, device).dram_gbps * 1e3  # bytes per microsecond
+    at, _ = chosen_for(dense.arch, device)
+    rate = at.dram_gbps * 1e3  # bytes per microsecond
     moved = (rows + problem.m) * problem.n * problem.out_dtype.bits / 8
     return Ways(
         dense_us=dense.candidates[0].cost,

@@ -9,6 +9,7 @@ H200's times, at their own number of SMs, clock and rate of memory.
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import lru_cache
 
 from jitgen.frozen import frozen
 from jitgen.targets.protocol import Device
@@ -314,8 +315,13 @@ def fit_of(device: Device, op: str = "grouped_gemm") -> Fit:
     if device.constants is not None:
         own: Fit = device.constants.get(op, device.constants["grouped_gemm"])
         return own
-    fit: Fit = H200.constants[op]
-    return _elsewhere(fit, device)
+    return _derived(device, op)
+
+
+@lru_cache(maxsize=64)  # asked for every candidate of every problem
+def _derived(device: Device, op: str) -> Fit:
+    """Return an H200's constants of an operation, as they are on a device that has none."""
+    return _elsewhere(H200.constants[op], device)
 
 
 def _elsewhere(fit: Fit, device: Device) -> Fit:
@@ -338,6 +344,12 @@ def silu_fit_of(device: Device) -> SiluFit:
     own = (device.constants or {}).get("silu_mul_quantize")
     if own is not None:
         return own  # type: ignore[no-any-return]
+    return _derived_silu(device)
+
+
+@lru_cache(maxsize=64)  # likewise
+def _derived_silu(device: Device) -> SiluFit:
+    """Return an H200's, as they are on a device that has none."""
     fit: SiluFit = H200.constants["silu_mul_quantize"]
     part = device.dram_gbps / H200.dram_gbps
     return replace(

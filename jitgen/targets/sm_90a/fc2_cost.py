@@ -39,9 +39,10 @@ def predict(
     fill_us = k_blocks * rows * tile.k * cluster.size * split_k / FILL_BYTES_PER_US
     full, rest = divmod(tiles, slots)
     cost = fit.call_us
-    for count, at_once in ((full, slots), (1 if rest else 0, rest)):
-        loads_us = _overlapped(fit.overlap, at_once * stream_us, at_once * fill_us)
-        cost += count * _overlapped(fit.overlap, tile_us, loads_us)
+    for count, at_once in ((full, slots), (1, rest)):
+        if count and at_once:  # whole waves leave no rest
+            loads_us = _overlapped(fit.overlap, at_once * stream_us, at_once * fill_us)
+            cost += count * _overlapped(fit.overlap, tile_us, loads_us)
     needed = tokens * min(problem.top_k, problem.groups)
     loads_us = max(stream_us, fill_us)
     return Candidate(

@@ -25,11 +25,11 @@ from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.runtime.session import select
 from jitgen.runtime.spec import serving
 from jitgen.settings import settings
-from jitgen.targets import devices
 from jitgen.targets.legality import check, rules
 from jitgen.text import shown
 from jitgen.tuning import device
 from jitgen.tuning import known as tuned
+from jitgen.tuning.device import chosen_for
 from jitgen.tuning.numerics import regardless
 from jitgen.tuning.record import problem_json
 
@@ -196,7 +196,7 @@ def plan(
     if not legal:
         verdict = check(next(iter(found), choice.config), arch)
         raise ConfigError(f"no config of this part is legal on {arch}: {verdict.reason}")
-    by_device = devices.find(arch)
+    by_device, _ = chosen_for(arch)
     said = rules(arch, problem.op)
     costs = {
         config: said.predict(problem, config, by_device, by_device.num_sms).cost

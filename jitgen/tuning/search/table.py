@@ -74,6 +74,8 @@ def export_table(store: Store, arch: Arch, problems: Iterable[Problem] | None = 
 def import_table(store: Store, document: Any) -> Imported:
     """
     Take over a table that `export_table` made: it decides here as if it had been measured here.
+    Where no such GPU is at hand it decides for the device that it was measured on, if the target
+    knows that: so what is prewarmed here is what that device chooses.
 
     Records are kept for the compiler and templates of this installation, whatever the table was
     measured with; `Imported.differences` says what that was.
@@ -83,19 +85,14 @@ def import_table(store: Store, document: Any) -> Imported:
         CacheError: The store cannot be written.
     """
     table = Table.from_json(document)
-    here = device.device_name(table.arch)
-    if table.device != here:
-        raise ConfigError(
-            f"the table was measured on {table.device}, and kernels for {table.arch} are chosen "
-            f"for {here} here; export one on such a device"
-        )
+    _require_device(table)
     taken, skipped = [], {}
     for record in table.records:
         reason = _obstacle(record, table.arch)
         if reason:
             skipped[record.problem.slug] = reason
             continue
-        tuned.record(store, table.arch, record)
+        tuned.record(store, table.arch, record, table.device)
         taken.append(record.problem)
     current.get().forget()
     own = _conditions(table.arch)
@@ -105,6 +102,23 @@ def import_table(store: Store, document: Any) -> Imported:
         if name in table.conditions and table.conditions[name] != value
     }
     return Imported(table=table, taken=tuple(taken), skipped=skipped, differences=differences)
+
+
+def _require_device(table: Table) -> None:
+    """Require that kernels may be chosen here for the device of a table; raises ConfigError."""
+    arch, here = table.arch, device.device_name(table.arch)
+    known = [each.name for each in legality.target(arch).devices]
+    if arch.is_gpu and not device.gpu_at_hand(arch):
+        if table.device not in known:
+            raise ConfigError(
+                f"the table was measured on {table.device}, and kernels for {arch} can be chosen "
+                f"here for {', '.join(known)}; export one on such a device"
+            )
+    elif table.device != here:
+        raise ConfigError(
+            f"the table was measured on {table.device}, and kernels for {arch} are chosen "
+            f"for {here} here; export one on such a device"
+        )
 
 
 def _obstacle(record: TuningRecord, arch: Arch) -> str:

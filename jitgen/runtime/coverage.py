@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which plans were prewarmed, and for which devices: what a process knows that may not compile.
+
+A plan's kernels depend on the devices that they are chosen for, on settings, and on the release of
+jitgen. Once all kernels of a plan are in a store, a small record of these is left beside them. A
+process that ends compiling reads the records, its bases' too, and warns where no prewarm was for
+its own device: so it is told when it begins, and not by the call that first misses a kernel.
+
+A record says what was there once, and protects from nothing: entries may have been removed since.
+Where there is none, as where kernels came from a remote cache, nothing is known, and nothing said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from jitgen._version import __version__
+from jitgen.config import Arch, BLayout
+from jitgen.config.config import canonical_json
+from jitgen.errors import CacheError
+from jitgen.events import warn_once
+from jitgen.frozen import frozen
+from jitgen.settings import settings
+from jitgen.targets import devices
+from jitgen.tuning import device as tuning
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+    from jitgen.plans import Plan
+
+SCHEMA = 1
+_KIND = "plans"
+_PLANS = Path(__file__).resolve().parents[1] / "plans"
+_SETTINGS = {
+    f"JITGEN_{name.upper()}": name
+    for name in ("select", "min_latency", "numerics", "max_workspace")
+}
+_MOST_TOLD = 3
+_LONGEST_NAME = 40
+_DIGITS = 12
+
+
+class BadCoverage(ValueError):
+    """A document is no record of what was prewarmed."""
+
+
+@frozen
+class Coverage:
+    """
+    A plan all of whose kernels were in a store, for a target and some of its devices.
+
+    Attributes:
+        plan: Name of the plan.
+        problems: Digest of what it asks for: see `jitgen.plans.Plan.digest`.
+        arch: The target.
+        devices: Names of the devices that kernels were chosen for.
+        conditions: What else its choices depend on, as it was then: jitgen's version, the
+            generation of the target's kernels, and settings.
+    """
+
+    plan: str
+    problems: str
+    arch: Arch
+    devices: tuple[str, ...]
+    conditions: Mapping[str, str] = field(hash=False)
+
+    @classmethod
+    def of(cls, plan: Plan, arch: Arch, names: Iterable[str]) -> Self:
+        """Return the record of a plan that was prewarmed now, for the devices called `names`."""
+        return cls(
+            plan=plan.name,
+            problems=plan.digest,
+            arch=arch,
+            devices=tuple(names),
+            conditions=_now(arch, ["jitgen", "kernels", *_settings_of(plan)]),
+        )
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """
+        Return the record that `to_json` wrote.
+
+        Raises:
+            BadCoverage: `document` is none.
+        """
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise BadCoverage(f"it is no record of schema {SCHEMA}")
+        named = [document.get(name) for name in ("plan", "problems", "arch")]
+        names, conditions = document.get("devices"), document.get("conditions")
+        if not isinstance(names, list) or not isinstance(conditions, dict):
+            raise BadCoverage("it has no devices or no conditions")
+        if not all(isinstance(text, str) for text in (*named, *names, *conditions.values())):
+            raise BadCoverage("it holds something else than text")
+        plan, problems, arch = named
+        if arch not in set(map(str, Arch)):
+            raise BadCoverage("its target is not known")
+        return cls(
+            plan=str(plan),
+            problems=str(problems),
+            arch=Arch.parse(str(arch)),
+            devices=tuple(names),
+            conditions=conditions,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON values."""
+        return {
+            "schema": SCHEMA,
+            "plan": self.plan,
+            "problems": self.problems,
+            "arch": str(self.arch),
+            "devices": list(self.devices),
+            "conditions": dict(self.conditions),
+        }
+
+    @property
+    def file(self) -> str:
+        """The name under which it is kept: equal records have equal names."""
+        digest = hashlib.sha256(canonical_json(self.to_json()).encode("ascii")).hexdigest()
+        name = tuning.slug(self.plan)[:_LONGEST_NAME] or "plan"
+        return f"{name}-{digest[:_DIGITS]}"
+
+
+def _settings_of(plan: Plan) -> Iterator[str]:
+    """Yield the variables on which it depends what the plan's problems choose."""
+    problems = [each.problem for each in plan.sweeps]
+    if any(each.op == "grouped_gemm" for each in problems):
+        yield "JITGEN_SELECT"
+    for name in ("min_latency", "numerics"):  # those that leave it open
+        if any(getattr(each, name, "it has none") is None for each in problems):
+            yield f"JITGEN_{name.upper()}"
+    layouts = {getattr(each, "b_layout", BLayout.PLAIN) for each in problems}
+    if any(layout.is_prepared for layout in layouts):
+        yield "JITGEN_MAX_WORKSPACE"
+
+
+def _now(arch: Arch, names: Iterable[str]) -> dict[str, str]:
+    """Return the conditions called `names` as they are here; others are left out."""
+    found = {}
+    for name in names:
+        if name == "jitgen":
+            found[name] = __version__
+        elif name == "kernels":
+            found[name] = canonical_json(tuning.generations(arch))
+        elif name in _SETTINGS:
+            found[name] = _text(getattr(settings, _SETTINGS[name]))
+    return found
+
+
+def _text(value: object) -> str:
+    """Return a setting as its variable says it."""
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def keep(store: Store, found: Coverage) -> None:
+    """
+    Leave a record in a store, if it may be written; of a host's own processor there is none.
+
+    That it cannot be written is a warning: the kernels are there nevertheless.
+    """
+    own, *_ = store.prewarmed
+    if store.mode != "rw" or not found.arch.is_gpu:
+        return
+    try:
+        if own.read(str(found.arch), _KIND, found.file) != found.to_json():
+            own.write(str(found.arch), _KIND, found.file, found.to_json())
+    except CacheError as error:
+        warn_once("coverage", "what was prewarmed is not noted: %s", error)
+
+
+def kept(store: Store, arch: Arch) -> list[Coverage]:
+    """Return the records of a target in a store and its bases; one that is damaged is none."""
+    found = []
+    for place in store.prewarmed:
+        for name in place.names(str(arch), _KIND):
+            document = place.read(str(arch), _KIND, name)
+            try:
+                found.append(Coverage.from_json(document))
+            except BadCoverage:  # of another version of jitgen, say
+                continue
+    return [each for each in found if each.arch is arch]
+
+
+def tell(store: Store) -> bool:
+    """
+    Warn, once, if plans were prewarmed and none of it for the device of this process.
+
+    Touches no GPU that nobody has touched before, for then the process may still fork.
+
+    Returns:
+        Whether the device is known, and so all is told that there is to tell.
+    """
+    place = _here()
+    if place is None:
+        return False
+    arch, names = place
+    groups = _by_plan(store, arch)
+    found = [(group, _lack(group, arch, names)) for group in groups]
+    served = {group[0].plan for group, lack in found if lack is None}
+    lacks = [
+        lack
+        for group, lack in found
+        if lack is not None and not (group[0].plan in served and _is_earlier(group))
+    ]
+    if lacks:
+        device = names[0] if len(names) == 1 else f"{names[1]} (chosen for as {names[0]})"
+        plans = dict.fromkeys(_argument(plan) for plan, _ in lacks)
+        told = "; ".join(f"{plan} {why}" for plan, why in lacks[:_MOST_TOLD])
+        more = len(lacks) - _MOST_TOLD
+        warn_once(
+            f"coverage {device}",
+            "compiling is off, and calls on %s may choose kernels that were not prewarmed: %s%s; "
+            "run: jitgen prewarm %s --arch %s --device '%s'",
+            device,
+            told,
+            f"; and {more} more" if more > 0 else "",
+            " ".join(plans),
+            arch,
+            names[0],
+        )
+    return True
+
+
+def _here() -> tuple[Arch, tuple[str, ...]] | None:
+    """
+    Return the target of this process's GPU and the name of the device that kernels are chosen for,
+    and its own where that is another; None where there is none, or nobody has asked it yet.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        found = Arch.of_capability(*torch.cuda.get_device_capability())
+        if found is None:
+            return None
+        chosen, asked = tuning.chosen_for(found)
+        own = asked or tuning.device_name(found)
+        return found, tuple(dict.fromkeys((chosen.name, own)))
+    if not settings.device:
+        return None
+    arch = devices.arch_of(settings.device)
+    return arch, (devices.find(arch, settings.device).name,)
+
+
+def _by_plan(store: Store, arch: Arch) -> list[list[Coverage]]:
+    found: dict[tuple[str, str], list[Coverage]] = {}
+    for each in kept(store, arch):
+        found.setdefault((each.plan, each.problems), []).append(each)
+    return list(found.values())
+
+
+def _lack(records: list[Coverage], arch: Arch, names: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return a plan's name and why its prewarms are not for this process; None: one of them is."""
+    plan = records[0].plan
+    of_device = [each for each in records if set(names) & set(each.devices)]
+    differences = [_difference(each, arch) for each in of_device]
+    if "" in differences:
+        return None
+    if differences:
+        return plan, f"was prewarmed with {differences[-1]}"
+    covered = dict.fromkeys(name for each in records for name in each.devices)
+    return plan, f"was prewarmed for {', '.join(covered)}"
+
+
+def _is_earlier(records: list[Coverage]) -> bool:
+    """Return whether other versions of jitgen prewarmed a plan, which may have been another one."""
+    return all(each.conditions.get("jitgen") != __version__ for each in records)
+
+
+def _difference(record: Coverage, arch: Arch) -> str:
+    """Return under which conditions a plan was prewarmed that are others here; empty: none."""
+    here = _now(arch, record.conditions)
+    return ", ".join(
+        f"{name} {record.conditions[name]}, here {value}"
+        for name, value in here.items()
+        if record.conditions[name] != value
+    )
+
+
+def _argument(plan: str) -> str:
+    """Return what names a plan on a command line: a shipped one's name, else that of its file."""
+    is_shipped = plan in {path.stem for path in _PLANS.glob("*.toml")}
+    return plan if is_shipped else shlex.quote(f"{plan}.toml")
