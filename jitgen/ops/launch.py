@@ -167,9 +167,10 @@ def prepared(
     family = family.recorded(bare.config)
     launch = family.counted(bare, rows)
     # While a graph is captured nobody looks for what is awaited, and memory may be the graph's own:
-    # the next call prepares again.
+    # the next call prepares again. So it does where what is awaited comes only if it is asked for.
     is_capturing = like.is_cuda and torch.cuda.is_current_stream_capturing()
     is_waiting = is_capturing and (launch.awaited is not None or launch.is_of_capture)
+    is_waiting = is_waiting or (launch.awaited is not None and session.registry.is_stalled)
     # Nor is one remembered that a dispatch mode was told not to see: the next it is to see. Nor any
     # while values are looked at, which warm calls do not.
     if not (is_waiting or torch._C._len_torch_dispatch_stack() or settings.check):

@@ -36,6 +36,7 @@ from jitgen.errors import (
     SettingError,
 )
 from jitgen.events import Event, EventKind, events, warn_once
+from jitgen.failing import Backoff
 from jitgen.runtime import kernel
 from jitgen.runtime.entries import build, fetch
 from jitgen.runtime.kernel import Kernel
@@ -50,39 +51,6 @@ if TYPE_CHECKING:
     from jitgen.cache import Entry, Store
     from jitgen.runtime.background import Background
     from jitgen.runtime.spec import Wanted
-
-
-RETRY_FIRST_S = 1.0
-RETRY_MOST_S = 60.0
-
-
-class Backoff:
-    """The failures of one process, by key. Safe to use from any thread."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._tries: dict[str, int] = {}
-        self._until: dict[str, tuple[float, str]] = {}
-
-    def failed(self, key: str, reason: str) -> float:
-        """Note that `key` failed for `reason`; returns in how many seconds to try again."""
-        with self._guard:
-            tries = self._tries[key] = self._tries.get(key, 0) + 1
-            seconds = min(RETRY_MOST_S, RETRY_FIRST_S * float(1 << min(tries - 1, 10)))
-            self._until[key] = (time.monotonic() + seconds, reason)
-            return seconds
-
-    def succeeded(self, key: str) -> None:
-        """Forget that `key` ever failed."""
-        with self._guard:
-            self._tries.pop(key, None)
-            self._until.pop(key, None)
-
-    def waits(self, key: str) -> str:
-        """Return why `key` failed if it is too early to try again; else an empty reason."""
-        with self._guard:
-            until, reason = self._until.get(key, (0.0, ""))
-        return reason if time.monotonic() < until else ""
 
 
 _registries: WeakSet[Registry] = WeakSet()
@@ -139,6 +107,11 @@ class Registry:
                 if self._is_closed:
                     self._background.close()
             return self._background
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether what is wanted of the background comes only if it is wanted again."""
+        return self._background is not None and self._background.is_stalled
 
     def close(self) -> None:
         """End what is compiled in the background, now and later; the rest goes on."""
@@ -294,7 +267,8 @@ class Registry:
         if reason := self._backoff.waits(name):
             raise ResourceError(f"{reason} (tried again in some seconds, when asked again)")
         try:
-            kernel = self._built(config, arch)
+            with boundary(f"serving {plain(config).name(arch)}"):
+                kernel = self._built(config, arch)
         except JitgenError as error:
             if isinstance(error, ResourceError):
                 self._backoff.failed(name, str(error))

@@ -25,6 +25,7 @@ LAYERS = [
             "events",
             "forks",
             "boundary",
+            "failing",
         ),
         "_version",
     },
