@@ -36,7 +36,6 @@ _SCARCE = frozenset(
 _OF_THIS_PROCESS = frozenset(
     {
         *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOBUFS),
-        errno.EADDRNOTAVAIL,  # no port of this host's is left to connect from
     }
 )
 """Those that are no fault of the disk or network that was asked."""
