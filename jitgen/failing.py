@@ -91,8 +91,16 @@ def _is_short(error: BaseException, numbers: frozenset[int]) -> bool:
         return error.errno in numbers
     if not isinstance(error, (ImportError, OSError, RuntimeError, SystemError)):
         return False
-    said = str(error)  # the loader's words and a compiler's, which hold those of the system
-    return any(words in said for words in (*map(os.strerror, sorted(numbers)), *_WORDS))
+    return _says(str(error), numbers)
+
+
+def says_passing(text: str) -> bool:
+    """Return whether `text`, of a loader, a compiler or a process that ended, says the same."""
+    return _says(text, _SCARCE)
+
+
+def _says(text: str, numbers: frozenset[int]) -> bool:
+    return any(words in text for words in (*map(os.strerror, sorted(numbers)), *_WORDS))
 
 
 class Backoff:

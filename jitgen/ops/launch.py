@@ -162,7 +162,7 @@ def prepared(
         prepare: Returns the launch, the family that it belongs to, and its rows; 0 where there is
             nothing to launch.
     """
-    epoch = session.epoch
+    epoch, doubts = session.epoch, session.doubts
     bare, family, rows = prepare()
     family = family.recorded(bare.config)
     launch = family.counted(bare, rows)
@@ -171,6 +171,8 @@ def prepared(
     is_capturing = like.is_cuda and torch.cuda.is_current_stream_capturing()
     is_waiting = is_capturing and (launch.awaited is not None or launch.is_of_capture)
     is_waiting = is_waiting or (launch.awaited is not None and session.registry.is_stalled)
+    # Nor is one remembered that was chosen while something could not be read: it may be another's.
+    is_waiting = is_waiting or doubts != session.doubts
     # Nor is one remembered that a dispatch mode was told not to see: the next it is to see. Nor any
     # while values are looked at, which warm calls do not.
     if not (is_waiting or torch._C._len_torch_dispatch_stack() or settings.check):

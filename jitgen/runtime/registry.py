@@ -82,7 +82,7 @@ class Registry:
         self._asked: set[tuple[Config, Arch]] = set()
         self._background: Background | None = None
         self._is_closed = False
-        self._backoff = Backoff()
+        self._backoff: Backoff | None = None  # made by the first failure that may pass
         self._guard = threading.Lock()
         self._flights: dict[str, threading.Lock] = {}
         self._frozen = False
@@ -91,7 +91,7 @@ class Registry:
     def after_fork(self) -> None:
         """Start with free locks: in a forked child their holders do not exist any more."""
         self._guard = threading.Lock()
-        self._backoff = Backoff()
+        self._backoff = None
         self._flights = {}
         if self._background is not None:
             self._background.after_fork()
@@ -264,18 +264,22 @@ class Registry:
         if self._frozen or settings.on_miss == "error":
             return self._fetched(config, arch)
         name = serving(config, arch).key
-        if reason := self._backoff.waits(name):
+        backoff = self._backoff
+        if backoff is not None and (reason := backoff.waits(name)):
             raise ResourceError(f"{reason} (tried again in some seconds, when asked again)")
         try:
             with boundary(f"serving {plain(config).name(arch)}"):
                 kernel = self._built(config, arch)
         except JitgenError as error:
             if isinstance(error, ResourceError):
-                self._backoff.failed(name, str(error))
+                with self._guard:
+                    backoff = self._backoff = self._backoff or Backoff()
+                backoff.failed(name, str(error))
             if not isinstance(error, RememberedFailure):
                 _tell_error(config, arch, error)
             raise
-        self._backoff.succeeded(name)
+        if backoff is not None:
+            backoff.succeeded(name)
         return kernel
 
     def _built(self, config: Wanted, arch: Arch) -> Kernel:

@@ -25,6 +25,7 @@ from jitgen.tuning.choice import Choice, Chooser
 if TYPE_CHECKING:
     from jitgen.cache import Store
     from jitgen.config import Arch, Config
+    from jitgen.errors import KernelMiss
     from jitgen.runtime.devices import Emulated
     from jitgen.runtime.kernel import Kernel
     from jitgen.runtime.override import Override
@@ -68,6 +69,7 @@ class Session:
         self._settings = settings.parsed(settings_inside)
         self._registry: Registry | None = None
         self._chooser = Chooser(lambda: self.store)
+        self._misses = 0
         self._guard = threading.Lock()
         _sessions.add(self)
 
@@ -95,6 +97,18 @@ class Session:
     def store(self) -> Store:
         """Where kernels are read from and published to."""
         return self.registry.store
+
+    @property
+    def doubts(self) -> int:
+        """
+        How often something could not be read that decides which kernel serves: who made a launch
+        meanwhile must not remember it.
+        """
+        return self._chooser.doubts + self._misses
+
+    def note_miss(self, miss: KernelMiss) -> None:
+        """Note that another kernel serves for want of one; see `doubts`."""
+        self._misses += miss.is_passing
 
     def select(self, problem: Any, arch: Arch | str | None = None, **options: Any) -> Choice:
         """Return the config to compute `problem` with; see `jitgen.select`."""
