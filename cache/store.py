@@ -17,6 +17,7 @@ from jitgen.settings import settings
 
 if TYPE_CHECKING:
     from jitgen.cache.inventory import Difference, EntryInfo, Stats, Verification
+    from jitgen.cache.lacking import Lack
     from jitgen.cache.prune import Pruned
     from jitgen.cache.quarantine import Damage
 
@@ -110,6 +111,25 @@ class Store(Serving):
             found = None if base is None else quarantine.damage_in_place(base, key)
         set_aside = [damage for damage in self.quarantined() if damage.key == key]
         return [*([] if found is None else [found]), *set_aside, *self.layers.damages(key)]
+
+    def lacks(self, key: str) -> list[Lack]:
+        """
+        Return what each root says of entry `key`, which none of them served: the own one, then
+        those only read. Changes nothing.
+        """
+        from jitgen.cache.lacking import Lack, lack
+
+        check_key(key)
+        place = f"JITGEN_CACHE_DIR {self.root}"
+        if self.mode == "off":
+            return [Lack(place=place, reason="not used, JITGEN_CACHE=off")]
+        found = [lack(self._root, key, place), *self.layers.lacks(key)]
+        return [
+            replace(each, reason=self._unsigned(each.entry))
+            if each.entry is not None and not each.reason
+            else each
+            for each in found
+        ]
 
     def empty_quarantine(self) -> int:
         """Remove what was set aside; returns how much of it is gone."""

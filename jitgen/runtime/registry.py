@@ -30,7 +30,6 @@ from jitgen.errors import (
     CaptureMiss,
     CompileError,
     JitgenError,
-    KernelMiss,
     RememberedFailure,
     ResourceError,
     SettingError,
@@ -156,7 +155,7 @@ class Registry:
             InputError: `config` is none.
             ConfigError: A name is no kernel's.
             UnsupportedConfig: The target cannot run `config`.
-            KernelMiss: It is nowhere compiled, and compiling is off.
+            KernelMiss: It is nowhere compiled, and compiling is off; it names the places.
             SettingError: Kernels may be fetched and must be signed, and JITGEN_TRUST is not set.
             CaptureMiss: It is not loaded, and a CUDA graph is being captured.
             CompileError: The compiler refused it, now or (RememberedFailure) not long ago.
@@ -294,23 +293,16 @@ class Registry:
 
     def _fetched(self, config: Wanted, arch: Arch) -> Kernel:
         """Return a kernel that somebody else has compiled; raises KernelMiss."""
-        from jitgen.runtime.overrides import called
-
         start, spec = time.perf_counter(), serving(config, arch)
         found = fetch(self.tiers, spec)
         kernel = None if isinstance(found, str) else self._loaded(spec.config, arch, found, start)
         if kernel is not None:
             return kernel
+        from jitgen.runtime.missing import miss
+
+        elsewhere = found if isinstance(found, str) else ""
         why = "the registry is frozen" if self._frozen else "JITGEN_ON_MISS=error"
-        elsewhere = f", nor elsewhere ({found})" if found and isinstance(found, str) else ""
-        remedy = f"prewarm it with: jitgen prewarm --config {spec.name}"
-        if isinstance(config, Override):
-            remedy = f"compile it with: jitgen run {config.path}"
-        raise KernelMiss(
-            spec.name,
-            f"no compiled kernel {called(config, arch)} in {self.store.root}{elsewhere}, and "
-            f"compiling is off ({why}); {remedy}",
-        )
+        raise miss(config, arch, spec, self.tiers, elsewhere, why)
 
 
 def _kernel(config: Config, arch: Arch, entry: Entry, tier: str) -> Kernel:

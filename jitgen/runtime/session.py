@@ -20,6 +20,7 @@ from weakref import WeakSet
 from jitgen.boundary import boundary
 from jitgen.runtime.registry import Registry
 from jitgen.settings import settings
+from jitgen.targets.devices import require_arch
 from jitgen.tuning.choice import Choice, Chooser
 
 if TYPE_CHECKING:
@@ -84,13 +85,22 @@ class Session:
 
     @property
     def registry(self) -> Registry:
-        """The loaded kernels, over the store that the settings named when it was first needed."""
+        """
+        The loaded kernels, over the store that the settings named when it was first needed.
+
+        Raises:
+            SettingError: A setting, be it one that nobody has read yet, is wrong.
+        """
         with self._guard:
             if self._registry is None:
                 from jitgen.cache import Store
 
                 with boundary("opening the kernel cache"), self.active():
-                    self._registry = Registry(Store.open(), self._arrived)
+                    _check_settings()
+                    store = Store.open()
+                    if store.bases:
+                        store.layers.look()
+                    self._registry = Registry(store, self._arrived)
             return self._registry
 
     @property
@@ -195,6 +205,20 @@ class _Entered:
 
     def leave(self) -> None:
         self._context.__exit__(None, None, None)
+
+
+def _check_settings() -> None:
+    """
+    Look at all settings before the first kernel is asked for, so that a mistake is not told by the
+    first miss in production.
+    """
+    settings.check_environment()
+    require_arch()
+    names = ("plugins", "device", "override", "remote", "service")
+    if settings.verify == "always" or any(getattr(settings, name) for name in names):
+        from jitgen.runtime.configured import check
+
+        check()
 
 
 DEFAULT = Session()
