@@ -39,6 +39,9 @@ def refusals(name: str, file: str) -> Iterator[None]:
         if is_passing(error):  # it says so in the system's words: no thread, no memory, no disk
             raise ResourceError(f"compiling {name}: {_shortened(error)}") from error
         raise CompileError(name, _shortened(error) + _where(error, file)) from error
+    except SystemExit as error:  # which would end the program, as if it had asked for it
+        words = f"it ends its process: SystemExit: {error}"
+        raise CompileError(name, words + _where(error, file)) from error
 
 
 def file_of(function: Any) -> str:

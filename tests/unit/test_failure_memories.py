@@ -100,6 +100,7 @@ PLACES = {
     "compile/provenance.py _compiler_files": (CERTAIN, "a module that has no place"),
     "compile/provenance.py _linker_files": (CERTAIN, "a driver that does not say its linker"),
     "config/rooms.py _load": (NONE, "raises"),
+    "runtime/syntax.py mistake": (CERTAIN, "a text that is no Python; ResourceError is not cached"),
     "runtime/kernel.py load_runtime_library": (NONE, "raises"),
     "targets/legality.py _check": (CERTAIN, "a rule of the target: pure arithmetic"),
     "tuning/known.py _packed": (CERTAIN, "a shipped table that is none; OSError is not cached"),
