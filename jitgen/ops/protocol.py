@@ -60,6 +60,9 @@ class Operation(NamedTuple):
             nothing.
         beside: ``MODULE:FUNCTION`` of a problem, a target and what chooses: configs of kernels that
             calls may launch besides the one that is chosen for the problem. Empty: none.
+        direct: ``MODULE:FUNCTION`` of a config, a target and a tuple, the arguments of the compiled
+            function: raises `InputError` for what that cannot be trusted with. Empty: kernels are
+            not called directly, see `jitgen.runtime.Kernel`.
     """
 
     name: str
@@ -69,6 +72,7 @@ class Operation(NamedTuple):
     arguments: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     beside: str = ""
+    direct: str = ""
 
     @property
     def config_type(self) -> type[Config]:

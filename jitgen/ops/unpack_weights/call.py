@@ -65,7 +65,7 @@ def unpack_mxfp4(
     captured, is named in a warning, once, and torch's operations serve.
     """
     in_torch.check(weights)
-    result = _new(weights) if out is None else _checked(out, weights)
+    result = _new(weights) if out is None else require_out(out, weights)
     if not common.is_traced((weights.values, weights.factor, *result)):
         with common.calling(_OP):
             session = current.get()
@@ -86,7 +86,7 @@ def _new(weights: PreparedWeights) -> Result:
     return b, weights.factor.new_empty(shape[:2])
 
 
-def _checked(out: Any, weights: PreparedWeights) -> Result:
+def require_out(out: Any, weights: PreparedWeights) -> Result:
     """Require tensors that a result fits into."""
     if not isinstance(out, tuple) or len(out) != 2:
         raise InputError("out", f"must be two tensors, b and b_scale (got {type(out).__name__})")
