@@ -139,9 +139,16 @@ def unsupported_levels(levels: Iterable[str]) -> list[str]:
     return [level for level in levels if not toolchain.runs_level(level)]
 
 
+_loaded: dict[tuple[str, str, bytes], Callable[..., Any]] = {}
+"""Functions by what was loaded: nothing is ever unloaded, so whoever comes later has the same."""
+
+
 def load(entry: Entry) -> Callable[..., Any]:
     """
     Return the function of a verified entry: this runs its code, the very bytes that were checked.
+
+    It is loaded once in a process, whatever sessions and caches have it: a library takes three
+    mappings, of which a process has 65,530. Threads that load it at the same time may each do.
 
     Raises:
         ArtifactError: They are no library, or do not export their symbol.
@@ -150,6 +157,13 @@ def load(entry: Entry) -> Callable[..., Any]:
         ToolchainError: The runtime library, or for an unlinked object the compiler, is not
             installed.
     """
+    meta = entry.meta
+    what = (meta.library, meta.symbol, entry.library)
+    function = _loaded.get(what)
+    return _loaded.setdefault(what, _load(entry)) if function is None else function
+
+
+def _load(entry: Entry) -> Callable[..., Any]:
     load_runtime_library()
     try:
         if entry.meta.library.endswith(".o"):
