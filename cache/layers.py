@@ -100,22 +100,25 @@ class Layers:
                 found = replace(found, reason=_HIDDEN)
             yield found
 
-    def each(self) -> Iterator[tuple[str, Folder, Root]]:
-        """Yield key, folder (open until the next one) and root of every entry in sight."""
+    def each(self, prefix: str = "") -> Iterator[tuple[str, Folder, Root]]:
+        """
+        Yield key, folder (open until the next one) and root of every entry in sight whose key
+        begins with `prefix`.
+        """
         from jitgen.cache.inventory import keys_in
 
         seen: set[str] = set()
         for root, entries in self._opened():
             with entries, suppress(OSError):
-                for key in keys_in(entries):
+                for key in keys_in(entries, prefix):
                     with suppress(OSError, Damaged), entries.below(key[:2], key) as folder:
                         if key not in seen and _mark(root, folder) not in self._hidden(key):
                             seen.add(key)
                             yield key, folder, root
 
-    def metas(self) -> Iterator[Meta]:
-        """Yield the record of every entry in sight that has a good one."""
-        for key, folder, _ in self.each():
+    def metas(self, prefix: str = "") -> Iterator[Meta]:
+        """Yield the record of every entry in sight that has a good one; `prefix` as of `each`."""
+        for key, folder, _ in self.each(prefix):
             with suppress(OSError, Damaged):
                 yield read_meta(folder, key)
 
