@@ -19,12 +19,11 @@ from types import MappingProxyType
 from typing import Any
 
 from jitgen.errors import SettingError
-from jitgen.events import warn_once
 from jitgen.text import shown
 from jitgen.variables import OTHERS, TABLE, Setting
 
 _BY_NAME = {setting.name: setting for setting in TABLE}
-_KNOWN = frozenset((*(setting.variable for setting in TABLE), *OTHERS))
+_BY_VARIABLE = {setting.variable: setting for setting in TABLE}
 
 
 class Settings:
@@ -103,15 +102,17 @@ class Settings:
             SettingError: Values are not allowed; the message names all of them.
         """
         mistakes = []
-        for setting in TABLE:
-            if text := os.environ.get(setting.variable):
+        present = {name for name in os.environ if name.startswith("JITGEN_")}
+        for name in [name for name in _BY_VARIABLE if name in present]:
+            if text := os.environ[name]:
                 try:
-                    _parsed(setting, text, setting.variable)
+                    _parsed(_BY_VARIABLE[name], text, name)
                 except SettingError as error:
                     mistakes.append(str(error))
-        for name in os.environ:
-            if name.startswith("JITGEN_") and name not in _KNOWN:
-                warn_once(f"variable {name}", "%s is not known and ignored%s", name, nearest(name))
+        for name in sorted(present - {*_BY_VARIABLE, *OTHERS}):
+            from jitgen.events import warn_once  # which imports what every program waits for
+
+            warn_once(f"variable {name}", "%s is not known and ignored%s", name, nearest(name))
         if mistakes:
             raise SettingError("; ".join(mistakes))
 

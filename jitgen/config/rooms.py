@@ -101,9 +101,9 @@ def lacking(found: Any, protocol: type) -> tuple[str, ...]:
 @cache
 def _built_in(room: Room) -> tuple[str, ...]:
     """Return the names of the folders that hold the object; others hold what several share."""
-    folder = _PACKAGE / room.package
     # Not by a pattern: for some versions of Python nothing is in a folder that cannot be read now.
-    files = (folder / name / "__init__.py" for name in os.listdir(folder))  # noqa: PTH208
+    with os.scandir(_PACKAGE / room.package) as entries:
+        files = [Path(entry.path, "__init__.py") for entry in entries if entry.is_dir()]
     bound = re.compile(rf"^{room.attribute}\b", re.MULTILINE)
     found = (p for p in files if p.is_file() and bound.search(p.read_text(encoding="utf-8")))
     return tuple(sorted(path.parent.name for path in found))

@@ -167,6 +167,15 @@ def test_importing_jitgen_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_importing_jitgen_imports_nothing_of_its_rooms() -> None:
+    """Every program waits for it, also one that only asks for the version: some 5 ms."""
+    code = "import sys, jitgen; print(*(name for name in sys.modules if 'jitgen.' in name))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = {*("errors", "settings", "variables", "values", "text"), "_version"}
+
+    assert {name.removeprefix("jitgen.") for name in done.stdout.split()} == names
+
+
 def test_public_names_resolve() -> None:
     """Every name in __all__ is there, and an unknown one raises AttributeError."""
     for name in jitgen.__all__:
