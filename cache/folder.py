@@ -96,8 +96,9 @@ def is_shared(path: Path, shared: tuple[Path, ...]) -> bool:
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-# The content is wrong, in contrast to "cannot be read now" (no descriptors left, stale NFS handle).
-_WRONG = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EIO, errno.ENXIO, errno.EISDIR})
+# The content is wrong, in contrast to "cannot be read now" (no descriptors left, a stale handle, an
+# input/output error, which a network file system gives for a server that does not answer).
+_WRONG = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR})
 
 
 ASIDE = ".aside-"
@@ -221,7 +222,7 @@ class Folder:
         Raises:
             FileNotFoundError: There is none.
             Untrusted: Somebody else could have written to it.
-            Damaged: It is no regular file, has another size, or the disk cannot read it.
+            Damaged: It is no regular file, or has another size.
         """
         try:
             descriptor = os.open(name, _READ, dir_fd=self.descriptor)

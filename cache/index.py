@@ -30,6 +30,7 @@ from jitgen.cache.journal import Journal
 from jitgen.cache.root import Root
 from jitgen.errors import CacheError
 from jitgen.events import Event, EventKind, events, warn_once
+from jitgen.failing import is_passing
 
 if TYPE_CHECKING:
     from jitgen.cache.failures import Failure
@@ -339,4 +340,4 @@ def _is_passing(error: Exception) -> bool:
         return False
     # diskcache's Timeout is told by its name, for diskcache itself may be what is missing.
     is_busy = type(error).__name__ == "Timeout"
-    return is_busy or isinstance(error, (OSError, CacheError, ImportError, MemoryError))
+    return is_busy or isinstance(error, (OSError, CacheError, ImportError)) or is_passing(error)

@@ -8,6 +8,7 @@ there is told to the index. Which entries exist is always read from the disk.
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -117,19 +118,24 @@ class Verification:
     base: str = ""
 
 
-def keys_in(entries: Folder) -> list[str]:
-    """Return the keys of all entries, sorted; anything that is not named by a key is left out."""
-    found = []
-    for name in entries.names():
+def keys_in(entries: Folder, prefix: str = "") -> Iterator[str]:
+    """
+    Yield the keys of all entries that begin with `prefix`, sorted; anything that is not named by a
+    key is left out.
+    """
+    for name in sorted(entries.names()):
+        if not name.startswith(prefix[:2]):
+            continue
+        found: list[str] = []
         with suppress(OSError, Damaged), entries.folder(name) as shard:
-            found += [key for key in shard.names() if key[:2] == name and is_key(key)]
-    return sorted(found)
+            found = [key for key in shard.names() if key[:2] == name and is_key(key)]
+        yield from sorted(key for key in found if key.startswith(prefix))
 
 
-def keys(base: Folder) -> list[str]:
-    """Return the keys of all entries below `base`, sorted."""
+def keys(base: Folder, prefix: str = "") -> list[str]:
+    """Return the keys of all entries below `base` that begin with `prefix`, sorted."""
     with suppress(OSError, Damaged), base.folder("entries") as entries:
-        return keys_in(entries)
+        return list(keys_in(entries, prefix))
     return []
 
 
@@ -185,13 +191,31 @@ def entries_below(layers: Layers, hidden: set[str]) -> Iterator[EntryInfo]:
             yield _info(key, row, last_use, is_pinned=False, base=str(root.path))
 
 
-def entry_info(base: Folder, key: str, row: IndexRow | None = None) -> EntryInfo | None:
-    """Return the line of entry `key`, None where there is none; `row` is what is known of it."""
+def entry_info(base: Folder, key: str) -> EntryInfo | None:
+    """Return the line of entry `key`, None where there is none."""
     with suppress(OSError, Damaged), base.below("entries", key[:2]) as shard:
+        return line_in(shard, key, None, is_pinned=key in pinned(base))
+    return None
+
+
+def line_in(shard: Folder, key: str, row: IndexRow | None, *, is_pinned: bool) -> EntryInfo | None:
+    """
+    Return the line of entry `key` in the open folder that it lies in, None where there is none.
+
+    Args:
+        shard: That folder.
+        key: The entry's key.
+        row: What the index knows of it, if it knows something.
+        is_pinned: Whether pruning spares it.
+    """
+    with suppress(OSError, Damaged):
         found = shard.stat(key)
         if found is not None:
-            row = row if row is not None and row.name else _row(base, key)
-            return _info(key, row, found.st_mtime, is_pinned=key in pinned(base))
+            if row is None or not row.name:
+                row = IndexRow()
+                with suppress(OSError, Damaged), shard.folder(key) as folder:
+                    row = _row_of(folder, key)
+            return _info(key, row, found.st_mtime, is_pinned=is_pinned)
     return None
 
 
@@ -274,20 +298,31 @@ def nearest(
     """
     wanted = _flat(document)
     same = {field: value for field, value in wanted.items() if field.startswith(("config", "arch"))}
-    ranked = []
-    for meta in found:
+
+    def distance(meta: Meta) -> tuple[bool, int, str]:
         fields = _flat(meta.key_document)
-        differences = tuple(
-            Difference(
-                field=field, wanted=wanted.get(field, ABSENT), found=fields.get(field, ABSENT)
-            )
-            for field in sorted(wanted.keys() | fields.keys())
-            if wanted.get(field, ABSENT) != fields.get(field, ABSENT)
-        )
         is_other = any(fields.get(field, ABSENT) != value for field, value in same.items())
-        ranked.append(((is_other, len(differences), meta.key), (meta, differences)))
-    ranked.sort(key=lambda item: item[0])
-    return [result for _, result in ranked[:limit]]
+        return is_other, len(_differing(wanted, fields)), meta.key
+
+    # Only so many are held at a time, of however many there are.
+    nearest = heapq.nsmallest(limit, found, key=distance)
+    return [(meta, _differences(wanted, _flat(meta.key_document))) for meta in nearest]
+
+
+def _differing(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """Return in which fields two flat documents differ."""
+    return [
+        field
+        for field in wanted.keys() | found.keys()
+        if wanted.get(field, ABSENT) != found.get(field, ABSENT)
+    ]
+
+
+def _differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[Difference, ...]:
+    return tuple(
+        Difference(field=field, wanted=wanted.get(field, ABSENT), found=found.get(field, ABSENT))
+        for field in sorted(_differing(wanted, found))
+    )
 
 
 def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

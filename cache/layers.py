@@ -31,6 +31,7 @@ from jitgen.events import Event, EventKind, events, warn_once
 
 if TYPE_CHECKING:
     from jitgen.cache.inventory import Verification
+    from jitgen.cache.lacking import Lack
     from jitgen.cache.quarantine import Damage
 
 WHITEOUTS = "whiteouts"
@@ -59,6 +60,12 @@ class Layers:
         self._roots = tuple(root for root in roots if root.base != upper.base)
         self._is_writable = is_writable
 
+    def look(self) -> None:
+        """Open each root once, so that one that cannot serve is told at the start."""
+        for _, entries in self._opened():
+            with entries:
+                pass
+
     def read(self, key: str) -> Entry | None:
         """
         Return entry `key`, verified, from the first root that has a good one that is not hidden
@@ -82,22 +89,36 @@ class Layers:
                     _tell_trouble(root, error)
         return None
 
-    def each(self) -> Iterator[tuple[str, Folder, Root]]:
-        """Yield key, folder (open until the next one) and root of every entry in sight."""
+    def lacks(self, key: str) -> Iterator[Lack]:
+        """Yield why each root does not serve entry `key`."""
+        from jitgen.cache.lacking import lack
+
+        for root in self._roots:
+            found = lack(root, key, f"JITGEN_BASE {root.path}")
+            entry = found.entry
+            if entry is not None and _mark_of(root, entry) in self._hidden(key):
+                found = replace(found, reason=_HIDDEN)
+            yield found
+
+    def each(self, prefix: str = "") -> Iterator[tuple[str, Folder, Root]]:
+        """
+        Yield key, folder (open until the next one) and root of every entry in sight whose key
+        begins with `prefix`.
+        """
         from jitgen.cache.inventory import keys_in
 
         seen: set[str] = set()
         for root, entries in self._opened():
             with entries, suppress(OSError):
-                for key in keys_in(entries):
+                for key in keys_in(entries, prefix):
                     with suppress(OSError, Damaged), entries.below(key[:2], key) as folder:
                         if key not in seen and _mark(root, folder) not in self._hidden(key):
                             seen.add(key)
                             yield key, folder, root
 
-    def metas(self) -> Iterator[Meta]:
-        """Yield the record of every entry in sight that has a good one."""
-        for key, folder, _ in self.each():
+    def metas(self, prefix: str = "") -> Iterator[Meta]:
+        """Yield the record of every entry in sight that has a good one; `prefix` as of `each`."""
+        for key, folder, _ in self.each(prefix):
             with suppress(OSError, Damaged):
                 yield read_meta(folder, key)
 
@@ -173,6 +194,7 @@ class Layers:
             try:
                 base = root.open()
                 if base is None:
+                    _tell_missing(root)
                     continue
                 with base:
                     entries = root.entries(base)
@@ -203,7 +225,26 @@ def _mark(root: Root, folder: Folder) -> str:
         record = folder.read(META, LIMITS[META])
     except (Damaged, FileNotFoundError):
         record = b""
+    return _digest(root, record)
+
+
+def _mark_of(root: Root, entry: Entry) -> str:
+    """Return the same of an entry that was read."""
+    return _digest(root, entry.meta.encode())
+
+
+def _digest(root: Root, record: bytes) -> str:
     return hashlib.sha256(os.fsencode(root.path) + b"\0" + record).hexdigest()
+
+
+def _tell_missing(root: Root) -> None:
+    """Warn of a root that is not there; one without an entry may be filled later."""
+    if not root.path.is_dir():
+        warn_once(
+            f"cache base {root.path}",
+            "not reading JITGEN_BASE %s: there is no such folder",
+            root.path,
+        )
 
 
 def _tell_trouble(root: Root, error: Exception) -> None:

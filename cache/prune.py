@@ -13,7 +13,8 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Self
 
 from jitgen.cache import inventory, publishing
 from jitgen.cache.entry import disk_bytes, is_key
@@ -22,6 +23,9 @@ from jitgen.cache.index import NullIndex
 from jitgen.cache.publishing import age, is_held, sweep, sweep_beside
 from jitgen.events import Event, EventKind, events
 from jitgen.frozen import frozen
+
+if TYPE_CHECKING:
+    from jitgen.cache.rows import IndexRow
 
 LOW_WATER = 0.8
 """A publish that finds the store over its limit prunes it to this part of the limit."""
@@ -45,6 +49,7 @@ LEDGER = "size"
 _LEDGER = re.compile(r"=\d{1,18}\n(\+\d{1,18}\n)*")
 _RESCAN = 512  # publishes after which the ledger is compared with the disk
 _MAX_LEDGER = 2**16  # bytes of it
+_TOGETHER = 64  # entries that are gone, of which the index is told at once
 
 
 @frozen
@@ -97,15 +102,15 @@ def prune(
     if 0 < limit_bytes < total:
         spared = inventory.pinned(base)
         rows = index.rows()
-        for unused_s, key, size in sorted(found, key=lambda item: (-item[0], item[1])):
-            if kept <= target_bytes or unused_s < GRACE_S:
-                break  # all that follow were used later
-            if key in spared or _is_locked(base, key):
-                continue
-            info = inventory.entry_info(base, key, rows.get(key))
-            if info is not None and (dry_run or remove(base, index, key)):
-                removed.append(info)
-                kept -= size
+        with Removing(base, index, is_dry_run=dry_run) as removing:
+            for unused_s, key, size in sorted(found, key=lambda item: (-item[0], item[1])):
+                if kept <= target_bytes or unused_s < GRACE_S:
+                    break  # all that follow were used later
+                if key in spared or removing.is_locked(key):
+                    continue
+                if info := removing.remove(key, rows.get(key)):
+                    removed.append(info)
+                    kept -= size
     if not dry_run:
         write_ledger(base, kept)
         for info in removed:
@@ -121,28 +126,82 @@ def prune(
     )
 
 
-def _is_locked(base: Folder, key: str) -> bool:
-    """Return whether somebody works with `key` just now."""
-    with suppress(OSError, Damaged), base.folder("locks") as locks:
-        return is_held(locks, f"{key}.lock")
-    return False
+class Removing:
+    """
+    Remove entries, one after the other, with what that takes open: a context manager.
+
+    A reader that has read an entry keeps what it read.
+    """
+
+    def __init__(self, base: Folder, index: NullIndex, *, is_dry_run: bool = False) -> None:
+        self._base, self._index, self._is_dry_run = base, index, is_dry_run
+        self._opened, self._for_drafts = ExitStack(), ExitStack()
+        self._locks: Folder | None = None
+        self._drafts: Folder | None = None
+        self._gone: list[str] = []
+
+    def __enter__(self) -> Self:
+        """Open what is there."""
+        with suppress(OSError, Damaged):
+            self._locks = self._opened.enter_context(self._base.folder("locks"))
+        if not self._is_dry_run:
+            self._open_drafts()
+        return self
+
+    def _open_drafts(self) -> None:
+        self._drafts = None
+        self._for_drafts.close()
+        with suppress(OSError, Damaged):
+            self._drafts = self._for_drafts.enter_context(self._base.service("tmp"))
+
+    def __exit__(self, *_: object) -> None:
+        """Tell the index what is gone."""
+        self._for_drafts.close()
+        self._opened.close()
+        self._forget()
+
+    def is_locked(self, key: str) -> bool:
+        """Return whether somebody works with `key` just now."""
+        return self._locks is not None and is_held(self._locks, f"{key}.lock")
+
+    def remove(self, key: str, row: IndexRow | None = None) -> inventory.EntryInfo | None:
+        """
+        Remove entry `key`, of which the index knows `row`; returns what is gone, or would be, and
+        None where nothing is.
+        """
+        with suppress(OSError, Damaged), self._base.below("entries", key[:2]) as shard:
+            info = inventory.line_in(shard, key, row, is_pinned=False)
+            if info is not None and (self._is_dry_run or self._is_gone(shard, key)):
+                return info
+        return None
+
+    def is_removed(self, key: str) -> bool:
+        """Remove entry `key`; returns whether it was there and is gone."""
+        with suppress(OSError, Damaged), self._base.below("entries", key[:2]) as shard:
+            return self._is_gone(shard, key)
+        return False
+
+    def _is_gone(self, shard: Folder, key: str) -> bool:
+        if self._drafts is None or not publishing.remove(shard, key, self._drafts):
+            if shard.stat(key) is None:
+                return False  # somebody else was first
+            self._open_drafts()  # somebody may have put another folder there
+            if self._drafts is None or not publishing.remove(shard, key, self._drafts):
+                return False
+        self._gone.append(key)
+        if len(self._gone) >= _TOGETHER:
+            self._forget()
+        return True
+
+    def _forget(self) -> None:
+        gone, self._gone = self._gone, []
+        self._index.forget(gone)
 
 
 def remove(base: Folder, index: NullIndex, key: str) -> bool:
-    """
-    Remove entry `key`; returns whether it was there and is gone.
-
-    A reader that has read it keeps what it read.
-    """
-    with (
-        suppress(OSError, Damaged),
-        base.below("entries", key[:2]) as shard,
-        base.service("tmp") as drafts,
-    ):
-        if publishing.remove(shard, key, drafts):
-            index.forget([key])
-            return True
-    return False
+    """Remove entry `key`; returns whether it was there and is gone."""
+    with Removing(base, index) as removing:
+        return removing.is_removed(key)
 
 
 def sweep_leftovers(

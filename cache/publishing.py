@@ -170,9 +170,18 @@ def clear_way(base: Folder, parent: Folder, name: str) -> str:
 
 
 def is_good(shard: Folder, key: str, accepts: Callable[[Entry], bool]) -> bool:
-    """Return whether there is an entry `key` whose every byte is right, and which is accepted."""
+    """
+    Return whether there is an entry `key` whose every byte is right, and which is accepted.
+
+    One that the disk cannot read may be right. But whoever asks has the same entry at hand, and a
+    disk that never reads it would have every process compile it.
+    """
     try:
         with shard.folder(key) as folder:
             return accepts(read_entry(folder, key))
     except (Damaged, FileNotFoundError):
         return False
+    except OSError as error:
+        if error.errno == errno.EIO:
+            return False
+        raise

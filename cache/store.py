@@ -17,6 +17,7 @@ from jitgen.settings import settings
 
 if TYPE_CHECKING:
     from jitgen.cache.inventory import Difference, EntryInfo, Stats, Verification
+    from jitgen.cache.lacking import Lack
     from jitgen.cache.prune import Pruned
     from jitgen.cache.quarantine import Damage
     from jitgen.cache.tuned import Prewarmed
@@ -62,13 +63,47 @@ class Store(Serving):
 
         return inventory.nearest(self.metas(), document, limit)
 
-    def metas(self) -> list[Meta]:
-        """Return the record of every entry that has a good one, of roots only read, too."""
+    def differences(
+        self, key: str, document: Mapping[str, Any]
+    ) -> list[tuple[Meta, tuple[Difference, ...]]]:
+        """Return the same of entry `key` alone, nothing where it has no good record."""
+        from jitgen.cache import inventory
+
+        meta = self.meta(key)
+        return [] if meta is None else inventory.nearest([meta], document, 1)
+
+    def metas(self) -> Iterator[Meta]:
+        """Yield the record of every entry that has a good one, of roots only read, too."""
         from jitgen.cache import inventory
 
         with self._opened() as base:
-            metas = [] if base is None else list(inventory.metas(base))
-        return [*metas, *self.layers.metas()]
+            if base is not None:
+                yield from inventory.metas(base)
+        yield from self.layers.metas()
+
+    def meta(self, key: str) -> Meta | None:
+        """Return the record of entry `key`, None where there is no good one; verifies no more."""
+        from jitgen.cache.entry import read_meta
+
+        check_key(key)
+        with self._opened() as base:
+            if base is not None:
+                with suppress(OSError, Damaged), base.below("entries", key[:2], key) as folder:
+                    return read_meta(folder, key)
+        return next(self.layers.metas(key), None)
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """
+        Yield the key of every entry whose key begins with `prefix`, then of those in roots only
+        read, which may be the same.
+        """
+        from jitgen.cache import inventory
+
+        with self._opened() as base:
+            found = [] if base is None else inventory.keys(base, prefix)
+        yield from found
+        if self.bases:
+            yield from (key for key, _, _ in self.layers.each(prefix))
 
     def verify(self, *, rebuild: bool = False, dry_run: bool = False) -> list[Verification]:
         """
@@ -124,6 +159,25 @@ class Store(Serving):
             found = None if base is None else quarantine.damage_in_place(base, key)
         set_aside = [damage for damage in self.quarantined() if damage.key == key]
         return [*([] if found is None else [found]), *set_aside, *self.layers.damages(key)]
+
+    def lacks(self, key: str) -> list[Lack]:
+        """
+        Return what each root says of entry `key`, which none of them served: the own one, then
+        those only read. Changes nothing.
+        """
+        from jitgen.cache.lacking import Lack, lack
+
+        check_key(key)
+        place = f"JITGEN_CACHE_DIR {self.root}"
+        if self.mode == "off":
+            return [Lack(place=place, reason="not used, JITGEN_CACHE=off")]
+        found = [lack(self._root, key, place), *self.layers.lacks(key)]
+        return [
+            replace(each, reason=self._unsigned(each.entry))
+            if each.entry is not None and not each.reason
+            else each
+            for each in found
+        ]
 
     def empty_quarantine(self) -> int:
         """Remove what was set aside; returns how much of it is gone."""
@@ -247,12 +301,12 @@ class Store(Serving):
 
         if self.mode != "rw":
             return []
-        removed = []
-        for info in [info for info in self.entries() if not info.base]:
-            with suppress(OSError, CacheError), self._opened() as base:
-                if base is not None and prune.remove(base, self.index, info.key):
-                    self.unpin(info.key)
-                    removed.append(info)
+        removed: list[EntryInfo] = []
+        present = [info for info in self.entries() if not info.base]
+        with suppress(OSError, CacheError), self._opened() as base:
+            if base is not None:
+                with prune.Removing(base, self.index) as removing:
+                    removed += (info for info in present if removing.is_removed(info.key))
         self.tuned.clear()
         self.prewarmed[0].clear()
         for key in self.index.failures():

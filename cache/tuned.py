@@ -30,9 +30,27 @@ from jitgen.cache.root import Root
 from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import CacheError
 from jitgen.events import warn_once
+from jitgen.failing import is_passing
 
 MAX_BYTES = 2**20
 """No file of this kind is larger; a bigger one is not even read."""
+
+
+_troubles = 0
+
+
+def troubles() -> int:
+    """
+    Return how often measurements could not be read in this process although they may be there:
+    what was chosen meanwhile is not to be remembered.
+    """
+    return _troubles
+
+
+def note_trouble(error: Exception) -> None:
+    """Note that some could not be read for `error`, if that may pass."""
+    global _troubles
+    _troubles += is_passing(error)
 
 
 class Tuned:
@@ -51,7 +69,10 @@ class Tuned:
         try:
             with self._folder():
                 return False
-        except (OSError, CacheError):
+        except FileNotFoundError:
+            return True
+        except (OSError, CacheError) as error:
+            note_trouble(error)
             return True
 
     def read(self, device: str, kind: str, name: str) -> dict[str, Any] | None:
@@ -68,6 +89,7 @@ class Tuned:
         except (OSError, CacheError, BadDocument) as error:
             path = self._root.base / self.top / device / kind / f"{name}.json"
             reason = f"it {error.reason}" if isinstance(error, Untrusted) else error
+            note_trouble(error)
             warn_once(f"{self.top} {path}", "ignoring what %s holds: %s", path, reason)
             return None
         return document
@@ -104,10 +126,15 @@ class Tuned:
 
     def names(self, device: str, kind: str) -> list[str]:
         """Return the names of the documents of one kind, sorted."""
-        with suppress(OSError, CacheError), self._folder(device, kind) as folder:
-            names = folder.names()
-            return sorted(n.removesuffix(".json") for n in names if n.endswith(".json"))
-        return []
+        try:
+            with self._folder(device, kind) as folder:
+                names = folder.names()
+                return sorted(n.removesuffix(".json") for n in names if n.endswith(".json"))
+        except FileNotFoundError:
+            return []
+        except (OSError, CacheError) as error:
+            note_trouble(error)
+            return []
 
     def count(self, kind: str) -> int:
         """Return how many documents of one kind there are, over all devices."""

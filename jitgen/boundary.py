@@ -8,7 +8,6 @@ that catches `JitgenError` must have caught everything but its own interrupts.
 
 from __future__ import annotations
 
-import errno
 import signal
 import sys
 import threading
@@ -17,16 +16,11 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from jitgen.errors import InternalError, JitgenError, ResourceError
+from jitgen.failing import is_passing
 from jitgen.text import printable
 
 T = TypeVar("T")
 
-_SCARCE = frozenset(
-    {
-        *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT),
-        *(errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR),
-    }
-)
 _FRAMES = 500
 """Frames that compiling may take: the compiler walks sources recursively."""
 
@@ -54,11 +48,7 @@ def boundary(what: str) -> Iterator[None]:
 
 def _translated(what: str, error: Exception) -> JitgenError:
     """Return the error of ours that stands for `error`."""
-    is_scarce = isinstance(error, (MemoryError, RecursionError)) or (
-        isinstance(error, OSError) and error.errno in _SCARCE
-    )
-    # torch's has its own name for it, and is imported elsewhere
-    if is_scarce or type(error).__name__ == "OutOfMemoryError":
+    if is_passing(error):
         return ResourceError(f"{what}: {words(error)}")
     place = "" if isinstance(error, OSError) else f" ({_place(error)})"  # it names a file itself
     return InternalError(f"{what}: {words(error)}{place}")

@@ -191,11 +191,13 @@ class KernelMiss(JitgenError, LookupError):
 
     Attributes:
         kernel: Name of the kernel that is missing.
+        is_passing: Whether a place could not be read just now that may have it.
     """
 
-    def __init__(self, kernel: str, message: str) -> None:
+    def __init__(self, kernel: str, message: str, *, is_passing: bool = False) -> None:
         super().__init__(message)
         self.kernel = kernel
+        self.is_passing = is_passing
 
 
 class CaptureMiss(KernelMiss):

@@ -5,7 +5,8 @@ What happens to kernels, told to whoever listens, and counted.
 The warm path emits nothing: a kernel that is in memory is served without an event, and the registry
 counts those itself. Listeners run on the thread that caused the event, when it has let go of every
 lock of jitgen's, so that they may ask for kernels themselves. One that raises is dropped with a
-warning, for a broken monitor must not stop a server.
+warning, for a broken monitor must not stop a server; unless it ran out of memory or the like, which
+may pass.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
+from jitgen.failing import is_passing
 from jitgen.frozen import frozen
 from jitgen.text import printable
 
@@ -70,6 +72,9 @@ class Event:
 
 Listener = Callable[[Event], None]
 
+_MOST_MISSES = 3
+"""Events in a row that a listener may miss for want of something, before it is dropped."""
+
 
 class _Held(threading.local):
     """What one thread has emitted and not delivered yet, and how many with blocks keep it."""
@@ -86,6 +91,7 @@ class EventBus:
         self._listeners: tuple[Listener, ...] = ()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
+        self._misses: Counter[int] = Counter()  # by the identity of a listener
         self._held = _Held()
 
     def renew_lock(self) -> None:
@@ -139,9 +145,15 @@ class EventBus:
                 listener(event)
             except KeyboardInterrupt:
                 raise
-            except BaseException:  # a listener is foreign code: any failure is its own
+            except BaseException as error:  # a listener is foreign code: any failure is its own
+                self._misses[id(listener)] += 1
+                if is_passing(error) and self._misses[id(listener)] < _MOST_MISSES:
+                    _log.warning("an event listener failed and missed an event", exc_info=True)
+                    continue  # no memory, say: the next event may find some
                 _log.warning("an event listener failed and was dropped", exc_info=True)
                 self._drop(listener)
+            if self._misses:
+                self._misses.pop(id(listener), None)
 
     def counts(self) -> dict[str, int]:
         """

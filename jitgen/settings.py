@@ -5,7 +5,8 @@ What the JITGEN_* variables say, of which `jitgen.variables` has the table.
 Values are read when they are asked for, never at import, and never on the warm path of a call. A
 program sets one with ``jitgen.settings.on_miss = "error"``, which wins over the environment; a bad
 value raises where it is read, naming the variable and what is allowed.
-`Settings.check_environment` reads all of them: the command line does so before anything else.
+`Settings.check_environment` reads all of them: the first session does so, and the command line
+before anything else.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import Any
 
 from jitgen.errors import SettingError
 from jitgen.text import shown
-from jitgen.variables import TABLE, Setting
+from jitgen.variables import OTHERS, TABLE, Setting
 
 _BY_NAME = {setting.name: setting for setting in TABLE}
+_BY_VARIABLE = {setting.variable: setting for setting in TABLE}
 
 
 class Settings:
@@ -94,14 +96,25 @@ class Settings:
     def check_environment(self) -> None:
         """
         Look at every variable that is set, whoever may read it, so that a mistake in one is told
-        when a program starts and not hours later.
+        when a program starts and not hours later. One whose name no setting has is warned of, once.
 
         Raises:
-            SettingError: A value is not allowed.
+            SettingError: Values are not allowed; the message names all of them.
         """
-        for setting in TABLE:
-            if text := os.environ.get(setting.variable):
-                _parsed(setting, text, setting.variable)
+        mistakes = []
+        present = {name for name in os.environ if name.startswith("JITGEN_")}
+        for name in [name for name in _BY_VARIABLE if name in present]:
+            if text := os.environ[name]:
+                try:
+                    _parsed(_BY_VARIABLE[name], text, name)
+                except SettingError as error:
+                    mistakes.append(str(error))
+        for name in sorted(present - {*_BY_VARIABLE, *OTHERS}):
+            from jitgen.events import warn_once  # which imports what every program waits for
+
+            warn_once(f"variable {name}", "%s is not known and ignored%s", name, nearest(name))
+        if mistakes:
+            raise SettingError("; ".join(mistakes))
 
     @contextmanager
     def scope(self, **values: Any) -> Iterator[None]:
@@ -114,6 +127,15 @@ class Settings:
         finally:
             object.__setattr__(self, "_set", before)
             self._tell(set(values))
+
+
+def nearest(name: str) -> str:
+    """Return which variable a name that none has may have been meant for; empty where none is."""
+    import difflib
+
+    meant = name.removeprefix("JITGEN_").lower()
+    found = difflib.get_close_matches(meant, _BY_NAME, 1)
+    return f"; did you mean {_BY_NAME[found[0]].variable}?" if found else ""
 
 
 def _read(name: str, value: Any) -> Any:

@@ -81,6 +81,14 @@ def absolute(text: str) -> Path:
     return path
 
 
+def file(text: str) -> Path:
+    """Return the absolute path of a file that `text` is: the root folder is none."""
+    path = absolute(text)
+    if path.name in ("", ".."):
+        raise ValueError("an absolute path of a file")
+    return path
+
+
 def folders(text: str) -> tuple[Path, ...]:
     """Return several of them."""
     try:

@@ -121,7 +121,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="trust",
         default=None,
-        parse=values.absolute,
+        parse=values.file,
         kind="path",
         shown_default="none",
         help="The trust document, which says whose signatures count; see `jitgen trust`.",
@@ -129,7 +129,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="token_file",
         default=None,
-        parse=values.absolute,
+        parse=values.file,
         kind="path",
         shown_default="none",
         help="File with the token for the compile service; sent over TLS and to this host only.",
@@ -285,7 +285,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         name="record",
         default=None,
-        parse=values.absolute,
+        parse=values.file,
         kind="path",
         shown_default="none",
         help="File that counts what is called, one beside it for each process; see docs/plans.md.",
@@ -308,3 +308,6 @@ TABLE: tuple[Setting, ...] = (
         help="How long a failed compile is remembered; 0 forgets at once.",
     ),
 )
+
+OTHERS = ("JITGEN_GPU_CACHE", "JITGEN_CHAOS_MARK")
+"""Variables of the tests, which no setting reads."""

@@ -51,8 +51,7 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
     state, reason = _state(store, named, wanted)
     nearest: Nearest = []
     if named.is_key and named.key != wanted:
-        every = store.nearest(document, store.stats().entries)
-        nearest = [(meta, fields) for meta, fields in every if meta.key == named.key]
+        nearest = store.differences(named.key, document)
     elif state == "miss":
         nearest = store.nearest(document, limit)
     damages = [] if state == "hit" and named.key == wanted else store.damages(named.key)
@@ -147,7 +146,7 @@ def _state(store: Store, named: Named, wanted: str) -> tuple[str, str]:
         how = "cannot serve" if damages[0].set_aside is None else "was set aside"
         return "miss", f"the entry of this key {how}: {damages[0].reason}"
     reason = "no entry has this key"
-    return "miss", f"{reason}; the nearest are below" if any(store.entries()) else reason
+    return "miss", f"{reason}; the nearest are below" if any(store.keys()) else reason
 
 
 def _tell_damage(output: Output, key: str, damages: tuple[Damage, ...]) -> None:

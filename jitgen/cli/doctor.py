@@ -24,9 +24,9 @@ from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output, counted
 from jitgen.config import Arch
 from jitgen.errors import JitgenError
-from jitgen.settings import settings
+from jitgen.settings import nearest, settings
 from jitgen.targets.legality import target
-from jitgen.variables import TABLE
+from jitgen.variables import OTHERS, TABLE
 
 
 class _Ear(logging.Handler):
@@ -180,7 +180,7 @@ def _settings() -> Iterator[Finding]:
             continue
         shown = row.shown_default.replace("`", "") if origin == "default" else _text(value)
         yield Finding(section="settings", name=row.variable, value=f"{shown} ({origin})")
-    known = {row.variable for row in TABLE}
+    known = {*(row.variable for row in TABLE), *OTHERS}
     for name in sorted(name for name in os.environ if name.startswith("JITGEN_")):
         if name not in known:
             yield Finding(
@@ -188,7 +188,7 @@ def _settings() -> Iterator[Finding]:
                 name=name,
                 value=os.environ[name],
                 health=Health.WARN,
-                advice="no setting has this name; it is ignored",
+                advice=f"no setting has this name; it is ignored{nearest(name)}",
             )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.cli.lookup import Named
 from jitgen.cli.output import Output
-from jitgen.errors import ConfigError, KernelMiss
+from jitgen.errors import ConfigError
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
@@ -43,15 +43,17 @@ def entry_of(store: Store, named: Named, output: Output) -> Entry:
             f"entry {named.key[:12]} cannot be read, and nothing here would compile to its key; "
             f"see: jitgen cache explain {named.key[:12]}"
         )
-    if settings.on_miss == "error":
-        raise KernelMiss(
-            named.name, f"{named.name} is not compiled, and compiling is off (JITGEN_ON_MISS=error)"
-        )
-    from jitgen.runtime.entries import build
     from jitgen.runtime.tiers import Tiers
 
+    spec = named.spec
+    if settings.on_miss == "error":
+        from jitgen.runtime.missing import miss
+
+        raise miss(spec.config, spec.arch, spec, Tiers(store), "", "JITGEN_ON_MISS=error")
+    from jitgen.runtime.entries import build
+
     output.note(f"compiling {named.title}")
-    return build(Tiers(store), named.spec)[0]
+    return build(Tiers(store), spec)[0]
 
 
 def document_of(store: Store, named: Named) -> dict[str, Any]:

@@ -107,7 +107,8 @@ def find(text: str, store: Store, *, with_files: bool = False) -> Named:
         key = keys.key(config, arch)
         return Named(config=config, arch=arch, key=key, is_key=False, title=text)
     found = find_key(text, store)
-    name = next((info.name for info in store.entries() if info.key == found), "")
+    meta = store.meta(found)
+    name = "" if meta is None else meta.name
     if not name and (damages := store.damages(found)):
         name = next((damage.name for damage in damages if damage.name), "")
         if not name:
@@ -134,8 +135,8 @@ def find_key(text: str, store: Store) -> str:
         return keys.key(config, arch)
     if len(text) < MIN_PREFIX:
         raise ConfigError(f"key {shown(text)} is too short: give at least {MIN_PREFIX} digits")
-    known = {info.key for info in store.entries()} | set(store.index.failures())
-    found = sorted(key for key in known if key.startswith(text))
+    failed = {key for key in store.index.failures() if key.startswith(text)}
+    found = sorted({*store.keys(text), *failed})
     if not found:
         set_aside = {damage.key for damage in store.quarantined()}
         found = sorted(key for key in set_aside if key.startswith(text))

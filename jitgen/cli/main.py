@@ -126,22 +126,13 @@ def _is_free(words: Sequence[str]) -> bool:
 
 def _check_settings() -> None:
     """
-    Raise for a variable with a bad value, also one that this command does not read: SettingError,
-    or the ConfigError that says what is wrong with a distribution in JITGEN_PLUGINS.
+    Raise SettingError for a variable with a bad value, also one that this command does not read.
     """
     settings.check_environment()
-    if settings.plugins:
-        from jitgen.config.rooms import OPERATIONS, TARGETS
+    if settings.plugins or settings.arch:
+        from jitgen.runtime.configured import check_names
 
-        for room in (TARGETS, OPERATIONS):
-            room.names()  # raises where a distribution is not installed, or a name is taken
-    if settings.arch:
-        from jitgen.config import Arch
-
-        try:
-            Arch.parse(settings.arch)
-        except ConfigError as error:
-            raise SettingError(f"JITGEN_ARCH is not allowed: {error}") from None
+        check_names()
 
 
 def _open_streams() -> None:

@@ -23,7 +23,7 @@ from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.targets.devices import default_arch
 from jitgen.text import shown
-from jitgen.tuning.record import MAX_TABLE_BYTES
+from jitgen.tuning.record import MAX_TABLE_BYTES, BadRecord
 
 _LONG = 80  # characters of what a table says about itself
 _MOST_SKIPPED = 20  # records of an imported table that are named on a terminal
@@ -233,7 +233,10 @@ def _import(output: Output, path: Path, arch: Arch | None) -> int:
         raise ConfigError(f"{path} is no JSON table: {error}") from error
     if arch is not None and isinstance(document, dict) and document.get("arch") != str(arch):
         raise ConfigError(f"{path} is for {shown(document.get('arch'))}, not for {arch}")
-    found = import_table(Store.open(), document)
+    try:
+        found = import_table(Store.open(), document)
+    except BadRecord as error:
+        raise ConfigError(f"{path} is no table: {error}") from error
 
     def human() -> None:
         output.line(f"took over {counted(len(found.taken), 'record')} of {found.table.device}")

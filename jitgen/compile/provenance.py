@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from jitgen.compile.linker import driver
+from jitgen.failing import is_passing
 
 _CHUNK = 2**20
 _TIMEOUT_S = 10
@@ -61,9 +63,20 @@ def _compiler_files() -> tuple[Path, ...]:
         with suppress(ValueError):  # a module that somebody made by hand
             spec = importlib.util.find_spec(package)
             for folder in (spec.submodule_search_locations or ()) if spec else ():
-                code = (path for path in Path(folder, part).rglob("*") if _is_code(path))
+                code = (path for path in _files_below(Path(folder, part)) if _is_code(path))
                 found.update(path.resolve() for path in code)
     return tuple(sorted(found))
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield every file below `folder`; a folder that cannot be read just now raises OSError."""
+
+    def fail(error: OSError) -> None:
+        if is_passing(error):
+            raise error
+
+    for path, _, names in os.walk(folder, onerror=fail):
+        yield from (Path(path, name) for name in names)
 
 
 def _is_code(path: Path) -> bool:
@@ -73,7 +86,13 @@ def _is_code(path: Path) -> bool:
 
 @cache
 def _linker_files(compiler: str | None) -> tuple[Path, ...]:
-    """Return the driver and the linker that it runs."""
+    """
+    Return the driver and the linker that it runs.
+
+    Raises:
+        OSError: The driver cannot be run just now: what is guessed instead would be remembered as
+            the builder of these versions, by everybody.
+    """
     if compiler is None:
         return ()
     command = [compiler, "-print-prog-name=ld"]
@@ -82,8 +101,15 @@ def _linker_files(compiler: str | None) -> tuple[Path, ...]:
             command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
         )
         linker = Path(done.stdout.strip())
-    except (OSError, subprocess.SubprocessError, ValueError):
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"{compiler} does not say which linker it runs: {error}") from None
+    except (OSError, ValueError) as error:
+        if is_passing(error):
+            raise
         linker = Path()
+    else:
+        if done.returncode < 0:
+            raise ChildProcessError(f"{compiler} was killed by signal {-done.returncode}")
     if not linker.is_absolute():
         import shutil
 

@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from jitgen.boundary import is_from_handler
-from jitgen.errors import CompileError
+from jitgen.errors import CompileError, ResourceError
+from jitgen.failing import is_passing
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -23,7 +24,8 @@ def refusals(name: str, file: str) -> Iterator[None]:
     Have what the compiler raises about `name` come out as a CompileError, with the line of `file`
     that it was at.
 
-    Its advice about long unrolled loops is no error, whatever the process makes of warnings.
+    Its advice about long unrolled loops is no error, whatever the process makes of warnings. What
+    says that something has run out comes out as a ResourceError.
     """
     try:
         with warnings.catch_warnings():
@@ -34,7 +36,12 @@ def refusals(name: str, file: str) -> Iterator[None]:
     except Exception as error:  # the compiler raises RuntimeError and many types of its own
         if is_from_handler(error):
             raise
+        if is_passing(error):  # it says so in the system's words: no thread, no memory, no disk
+            raise ResourceError(f"compiling {name}: {_shortened(error)}") from error
         raise CompileError(name, _shortened(error) + _where(error, file)) from error
+    except SystemExit as error:  # which would end the program, as if it had asked for it
+        words = f"it ends its process: SystemExit: {error}"
+        raise CompileError(name, words + _where(error, file)) from error
 
 
 def file_of(function: Any) -> str:

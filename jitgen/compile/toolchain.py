@@ -25,12 +25,14 @@ never both.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 from functools import cache
 from pathlib import Path
 
 from jitgen.config.rooms import TARGETS, Arch
-from jitgen.errors import ToolchainError
+from jitgen.errors import ResourceError, ToolchainError
+from jitgen.failing import is_passing
 
 COMPILER = "nvidia-cutlass-dsl"
 CALLS = "apache-tvm-ffi"
@@ -62,12 +64,23 @@ def versions() -> dict[str, str]:
     return {name: text for name, text in found.items() if text is not None}
 
 
-@cache
 def flavour() -> int | None:
     """Return the major version of CUDA of the code generator in use; None where there is none."""
+    try:
+        return _flavour()
+    except LookupError:
+        return None
+
+
+@cache
+def _flavour() -> int:
+    """Return the same; that there is none is not remembered, but looked for the next time."""
     found = flavours()
+    if not found:
+        _forget_what_is_installed()
+        found = flavours()
     if len(found) < 2:
-        return found[0] if found else None
+        return found[0]
     supported = driver_cuda()
     usable = [cuda for cuda in found if supported is None or cuda <= supported]
     return (usable or found)[-1]
@@ -79,14 +92,21 @@ def flavours() -> list[int]:
 
 
 def driver_cuda() -> int | None:
-    """Return the major version of CUDA that the driver supports; None where there is no driver."""
+    """
+    Return the major version of CUDA that the driver supports; None where there is no driver.
+
+    Raises:
+        ResourceError: It cannot be loaded just now.
+    """
     import ctypes
 
     number = ctypes.c_int()
     try:  # as the compiler asks; this starts nothing on the GPU
         if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)):
             return None
-    except (OSError, AttributeError):
+    except (OSError, AttributeError) as error:
+        if is_passing(error):
+            raise ResourceError(f"the driver cannot be asked for its version: {error}") from error
         return None
     return number.value // 1000
 
@@ -128,16 +148,40 @@ def version(name: str) -> str | None:
 
     It stands in the head of a file that goes on with a whole manual: to parse that for each of the
     packages, as importlib.metadata does, takes a fifth of what a start takes without its imports.
+
+    Raises:
+        ResourceError: What is installed cannot be read just now.
     """
     try:
         found = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
+        _require_readable()
         return None
     head = (found.read_text("METADATA") or "").partition("\n\n")[0]
     lines = (line.partition(":") for line in head.splitlines())
     return next((value.strip() for title, _, value in lines if title == "Version"), "") or (
         found.version
     )
+
+
+def _require_readable() -> None:
+    """
+    Raise unless folders can be read: importlib finds nothing in one that it cannot read.
+
+    Raises:
+        ResourceError: There are no descriptors left, say.
+    """
+    try:
+        os.close(os.open("/", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        _forget_what_is_installed()
+        raise ResourceError(f"what is installed cannot be read: {error.strerror}") from error
+
+
+def _forget_what_is_installed() -> None:
+    """Have importlib look again: it keeps what it found, of what it could not read, too."""
+    # of an object, for in some versions of Python it is no method of the class
+    importlib.metadata.MetadataPathFinder().invalidate_caches()
 
 
 _V2 = ("cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3")
@@ -181,6 +225,7 @@ def cpu_level() -> str:
 
     Raises:
         ToolchainError: The family is unknown.
+        ResourceError: What it has cannot be read just now.
     """
     names = _levels()
     flags, best = _cpu_flags(), names[0]
@@ -239,7 +284,9 @@ def _head(path: Path) -> str:
     try:
         with path.open(encoding="ascii", errors="replace") as stream:
             return stream.read(2**14)
-    except OSError:
+    except OSError as error:
+        if is_passing(error):  # a level of the base would be remembered, and no entry loaded
+            raise ResourceError(f"{path} cannot be read: {error.strerror}") from error
         return ""
 
 

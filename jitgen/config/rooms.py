@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -100,9 +101,11 @@ def lacking(found: Any, protocol: type) -> tuple[str, ...]:
 @cache
 def _built_in(room: Room) -> tuple[str, ...]:
     """Return the names of the folders that hold the object; others hold what several share."""
-    files = (_PACKAGE / room.package).glob("*/__init__.py")
+    # Not by a pattern: for some versions of Python nothing is in a folder that cannot be read now.
+    with os.scandir(_PACKAGE / room.package) as entries:
+        files = [Path(entry.path, "__init__.py") for entry in entries if entry.is_dir()]
     bound = re.compile(rf"^{room.attribute}\b", re.MULTILINE)
-    found = (path for path in files if bound.search(path.read_text(encoding="utf-8")))
+    found = (p for p in files if p.is_file() and bound.search(p.read_text(encoding="utf-8")))
     return tuple(sorted(path.parent.name for path in found))
 
 

@@ -142,7 +142,8 @@ def compile_on_worker(config: dict[str, Any], arch: str, timeout_s: float) -> di
         compiler refused it, which no other worker would do otherwise.
 
     Raises:
-        ResourceError: The process died, or took too long: the scheduler may try again.
+        ResourceError: The process died or took too long, or this machine is short of something:
+            the scheduler may try again.
     """
     from jitgen.cache import Store
     from jitgen.compile import workers
@@ -152,12 +153,12 @@ def compile_on_worker(config: dict[str, Any], arch: str, timeout_s: float) -> di
     outcomes = list(workers.run(TASK, [task], jobs=1, timeout_s=timeout_s))
     outcome = outcomes[0]
     if outcome.error is not None:
-        if outcome.kind == "error":
-            return {"error": outcome.error}
         raise ResourceError(f"{outcome.error}\n{outcome.log}".strip())
     answer: dict[str, Any] = outcome.result
     if why := answer.get("error") or answer.get("why_private"):
-        return {"error": why}
+        if answer.get("is_certain"):
+            return {"error": why}
+        raise ResourceError(why)
     entry = own.read(answer["key"])
     if entry is None:
         raise ResourceError(f"it was compiled, but {own.root} does not hold it any more")

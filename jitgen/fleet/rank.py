@@ -39,6 +39,9 @@ _RANKS_A_BEAT = 500
 _MOST_TRIES = 2
 """Of a kernel over which processes die: it may have been the machine, but not time and again."""
 
+_REST_S = 2.0
+"""How long a rank leaves a kernel to others that it could not compile: four of their looks."""
+
 Progress = Callable[[WarmUpRow, int, int], None]
 """Called with a kernel that is here, how many are, and how many there are in all."""
 
@@ -94,6 +97,7 @@ class Rank:
         self._rows: dict[str, WarmUpRow] = {}
         self._known: dict[str, Note | None] = {}
         self._dead: set[str] = set()
+        self._rests: dict[str, float] = {}  # key -> until when it is left to others
         self._watched = 0.0
 
     def run(self) -> tuple[WarmUpRow, ...]:
@@ -180,7 +184,9 @@ class Rank:
     def _left(self) -> list[str]:
         """Return kernels that nobody works on, as many as are this rank's part of them."""
         self._watch()
-        left = [key for key in self._open() if self._is_left(self._known.get(key))]
+        now = time.monotonic()
+        open_ = [key for key in self._open() if self._rests.get(key, 0.0) <= now]
+        left = [key for key in open_ if self._is_left(self._known.get(key))]
         return left[: max(self._place.jobs, math.ceil(len(left) / self._place.world))]
 
     def _is_left(self, note: Note | None) -> bool:
@@ -238,7 +244,8 @@ class Rank:
         error = outcome.error or answer.get("error", "") or answer.get("why_private") or ""
         found = None if error else readable(self._tiers, self._specs[key], tells_miss=False)
         if found is None:
-            is_final = outcome.kind in ("ok", "error")  # else the process died over it
+            # Else the process died over it, or this machine was short of something.
+            is_final = bool(answer.get("is_certain"))
             why = error or f"it was compiled, but {self._store.root} does not keep it"
             self._fail(key, mine, why, is_final=is_final)
         else:
@@ -250,6 +257,7 @@ class Rank:
 
     def _fail(self, key: str, mine: Note, error: str, *, is_final: bool) -> None:
         is_final = is_final or mine.tries + 1 >= _MOST_TRIES
+        self._rests[key] = time.monotonic() + _REST_S
         self._board.failed(key, mine, error, is_final=is_final)
         if is_final:
             self._add(key, WarmUpState.FAILED, mine, error)

@@ -11,7 +11,6 @@ an earlier jitgen wrote lacks `row_spread`, which then is found when it is loade
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config.config import canonical_json
+from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import InputError, ToolchainError
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.text import shown
@@ -97,8 +97,8 @@ def _facts(path: str | Path, text: str | None) -> dict[str, dict[str, Any]]:
     if text is None:
         raise InputError("path", f"{path} has no weights that jitgen prepared")
     try:
-        facts = json.loads(text)
-    except ValueError:
+        facts = parse_json(text.encode("utf-8", "replace"))
+    except BadDocument:
         facts = None
     wanted = {"n", "k", "layout"}
     if not isinstance(facts, dict) or not all(

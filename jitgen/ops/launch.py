@@ -199,7 +199,7 @@ def prepared(
         InputError: torch's dispatcher would do with a tensor what kernels do not; or `prepare`
             finds an argument wrong.
     """
-    epoch = session.epoch
+    epoch, doubts = session.epoch, session.doubts
     require_plain(tensors)
     bare, family, rows = prepare()
     require_apart(tensors, written, in_place)
@@ -212,9 +212,12 @@ def prepared(
     family = replace(family.recorded(bare.config), fits=fits)
     launch = family.counted(bare, rows)
     # While a graph is captured nobody looks for what is awaited, and memory may be the graph's own:
-    # the next call prepares again.
+    # the next call prepares again. So it does where what is awaited comes only if it is asked for.
     is_capturing = like.is_cuda and torch.cuda.is_current_stream_capturing()
     is_waiting = is_capturing and (launch.awaited is not None or launch.is_of_capture)
+    is_waiting = is_waiting or (launch.awaited is not None and session.registry.is_stalled)
+    # Nor is one remembered that was chosen while something could not be read: it may be another's.
+    is_waiting = is_waiting or doubts != session.doubts
     # Nor is one remembered that a dispatch mode was told not to see: the next it is to see. Nor any
     # while values are looked at, which warm calls do not; nor one for a tensor that is given twice.
     is_seen = torch._C._len_torch_dispatch_stack() or settings.check or not fits(*given)

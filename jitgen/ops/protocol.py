@@ -61,6 +61,9 @@ class Operation(NamedTuple):
         beside: ``MODULE:FUNCTION`` of a problem, a target, what chooses and the name of a device or
             None: configs of kernels that calls may launch besides the one that is chosen for the
             problem. Empty: none.
+        direct: ``MODULE:FUNCTION`` of a config, a target and a tuple, the arguments of the compiled
+            function: raises `InputError` for what that cannot be trusted with. Empty: kernels are
+            not called directly, see `jitgen.runtime.Kernel`.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Operation(NamedTuple):
     arguments: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     beside: str = ""
+    direct: str = ""
 
     @property
     def config_type(self) -> type[Config]:

@@ -34,7 +34,7 @@ from jitgen.ops.protocol import operation
 from jitgen.text import shown
 
 SCHEMA = 1
-MAX_BYTES = 2**25
+MAX_BYTES = 2**23
 """Of a file: 65,536 different calls have under 2 MB."""
 
 _KEYS = {"recording", "jitgen", "began", "written", "calls", "kernels", "others"}

@@ -98,6 +98,7 @@ class Recorder:
         with self._lock:
             if place not in self._tallies:
                 self._tallies[place] = Tally(self, *place)
+                self._ensure_thread()
             return self._tallies[place]
 
     def recording(self) -> Recording:
@@ -149,8 +150,17 @@ class Recorder:
         self.path = part(self._asked)
         self._began = _now()
         self._end = threading.Event()
+        self._has_thread = False
+        self._ensure_thread()
+
+    def _ensure_thread(self) -> None:
+        """Start the thread that writes, unless it runs; what is new tries again."""
+        if self._has_thread:
+            return
+        thread = threading.Thread(target=self._run, name="jitgen-record", daemon=True)
         try:
-            threading.Thread(target=self._run, name="jitgen-record", daemon=True).start()
+            thread.start()
+            self._has_thread = True
         except RuntimeError:  # no more threads: what is written at the end has to do
             warn_once("record thread", "calls are recorded when the process ends, and not before")
 

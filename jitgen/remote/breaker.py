@@ -27,7 +27,7 @@ from jitgen.cache.folder import Damaged
 from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import CacheError
 from jitgen.frozen import frozen
-from jitgen.remote.outcomes import Unreachable
+from jitgen.remote.outcomes import Trouble, Unreachable, Unusable
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -90,7 +90,8 @@ class Breaker:
     @contextmanager
     def attempt(self) -> Iterator[None]:
         """
-        Let the with block ask the place, and keep what comes of it: `Unreachable` closes the way.
+        Let the with block ask the place, and keep what comes of it: `Unreachable` closes the way,
+        any other answer opens it, and what was in the way here changes nothing.
 
         Raises:
             Unreachable: It is closed.
@@ -108,7 +109,9 @@ class Breaker:
                 wait_s = FIRST_S if state is None else min(MOST_S, 2 * state.wait_s)
                 self._close(State(until=time.time() + wait_s, wait_s=wait_s, reason=str(error)))
                 raise
-            except BaseException:
+            except Unusable:  # which says nothing about the place
+                raise
+            except Trouble:  # it has answered
                 if state is not None:
                     self.open()
                 raise

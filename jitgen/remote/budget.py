@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any, TypeVar, cast
 
-from jitgen.remote.outcomes import Unreachable
+from jitgen.remote.outcomes import Unreachable, Unusable
 
 T = TypeVar("T")
 
@@ -70,7 +70,8 @@ def within(seconds: float, work: Callable[[], T], cancel: Callable[[], object]) 
         cancel: Called when the time is over, to end what `work` waits for.
 
     Raises:
-        Unreachable: The time is over, or no thread can be started.
+        Unreachable: The time is over.
+        Unusable: No thread can be started.
     """
     outcome: list[Any] = []
 
@@ -85,8 +86,8 @@ def within(seconds: float, work: Callable[[], T], cancel: Callable[[], object]) 
     )
     try:
         thread.start()
-    except RuntimeError as error:
-        raise Unreachable(f"no thread can be started: {error}") from None
+    except (RuntimeError, MemoryError) as error:
+        raise Unusable(f"no thread can be started: {error}") from None
     thread.join(seconds)
     if len(outcome) != 2:
         cancel()

@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from jitgen.remote.outcomes import Absent, Unreachable
+from jitgen.remote.outcomes import Absent, Unreachable, trouble_of
 
 
 class Files:
@@ -41,6 +41,7 @@ class Files:
         Raises:
             Absent: There is none, or it may not be read.
             Unreachable: It cannot be read, is no regular file, or is larger than `max_bytes`.
+            Unusable: This process has no descriptor or memory left.
         """
         try:
             descriptor = os.open(self._folder / path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -56,7 +57,7 @@ class Files:
         except PermissionError as error:
             raise Absent(f"not there, or not to be read: {error.strerror}") from None
         except OSError as error:
-            raise Unreachable(f"{path} cannot be read: {error.strerror}") from None
+            raise trouble_of(error, f"{path} cannot be read: {error.strerror}") from None
         if len(data) > max_bytes:
             raise Unreachable(f"{path} has more than the {max_bytes} bytes expected")
         return data

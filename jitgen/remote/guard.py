@@ -17,15 +17,18 @@ from jitgen.errors import SigningError
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.remote.breaker import Breaker
 from jitgen.remote.budget import FETCH_S, QUICK_S, allowance, within
-from jitgen.remote.negative import ABSENT_S, negatives
+from jitgen.remote.negative import ABSENT_S, DENIED_S, REFUSED_S, SPOILED_S, negatives
 from jitgen.remote.outcomes import (
     Absent,
     Busy,
     Declined,
+    Denied,
     Nothing,
     Refused,
+    Spoiled,
     Trouble,
     Unreachable,
+    Unusable,
 )
 from jitgen.settings import settings
 from jitgen.text import printable
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _UNREADABLE = "unreadable"
-"""In the place of a trust document's digest: what is refused for that reason is so until it can."""
+"""In the place of a trust document's digest: under none of that name is anything remembered."""
 
 
 class Wanted(Protocol):
@@ -70,10 +73,20 @@ class Guard:
         self._breaker = Breaker(store, url)
 
     def judge(self, record: bytes, signatures: bytes) -> str:
-        """Return why an entry is not accepted; see `jitgen.cache.trusted.Trusted.refusal`."""
+        """
+        Return why an entry is not accepted; see `jitgen.cache.trusted.Trusted.refusal`.
+
+        Raises:
+            Unusable: The trust document cannot be read: nothing is known against the entry.
+        """
         if settings.verify == "off":
             return ""
-        return self._store.trusted.refusal(record, signatures)
+        trusted = self._store.trusted
+        try:
+            trusted.current()
+        except SigningError as error:
+            raise Unusable(str(error)) from None
+        return trusted.refusal(record, signatures)
 
     def ask(
         self,
@@ -143,15 +156,20 @@ class Guard:
         name = (self._url, purpose, spec.key)
         if isinstance(error, Absent):
             negatives.remember(name, nothing, ABSENT_S)
-        elif isinstance(error, Refused):
-            negatives.remember(name, nothing, trust=trust)
+        elif isinstance(error, (Refused, Spoiled)):
+            if isinstance(error, Refused):
+                negatives.remember(name, nothing, REFUSED_S, trust)
+            else:
+                negatives.remember(name, nothing, SPOILED_S)
             warn_once(f"reject {name}", "%s is not taken from %s", spec.name, nothing.reason)
             self._emit(EventKind.REJECT, spec, nothing.reason)
         elif isinstance(error, Declined):
             negatives.remember(name, nothing, error.seconds)
         elif isinstance(error, Busy):
             negatives.remember(name[:2], nothing, error.seconds)
-        elif isinstance(error, Unreachable):
+        elif isinstance(error, (Denied, Unreachable)):
+            if isinstance(error, Denied):  # the host's other processes may have a good token
+                negatives.remember(name[:2], nothing, DENIED_S)
             warn_once(
                 f"remote {self._url}",
                 "%s; what that place may have is compiled here instead",

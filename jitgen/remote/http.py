@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from jitgen.frozen import frozen
 from jitgen.remote.budget import ANSWER_S, CONNECT_S
-from jitgen.remote.outcomes import Absent, Busy, Unreachable
+from jitgen.remote.outcomes import Absent, Busy, Trouble, Unreachable, Unusable, trouble_of
 
 _CHUNK = 2**16
 _LEAST_WAIT_S, _MOST_WAIT_S = 0.2, 600.0
@@ -149,12 +149,16 @@ class Line:
         Raises:
             Unreachable: The server cannot be reached, breaks off, is too slow, redirects, or
                 answers with an error of its own or more than `max_bytes`.
+            Unusable: This process has no descriptor or memory left to ask with.
             Busy: It asks to be left alone.
         """
         while True:
             if self.is_cancelled:
                 raise Unreachable("the time is over")
-            connection, is_used = self._server.take()
+            try:
+                connection, is_used = self._server.take()
+            except OSError as error:
+                raise _trouble(error) from None
             is_over = False
             try:
                 if not is_used:
@@ -179,7 +183,7 @@ class Line:
                     answer = _answer(response, max_bytes, self)
                 is_over = True
             except (HTTPException, OSError, ValueError) as error:
-                raise Unreachable(_words(error)) from None
+                raise _trouble(error) from None
             finally:
                 self._socket = None
                 if is_over and connection.sock is not None and not self.is_cancelled:
@@ -245,5 +249,21 @@ def _check(answer: Answer) -> None:
         raise Unreachable(f"HTTP {status}")
 
 
-def _words(error: Exception) -> str:
-    return str(error)[:300] or type(error).__name__
+def _trouble(error: Exception) -> Trouble:
+    """Return what it means that a request failed."""
+    words = str(error)[:300] or type(error).__name__
+    if isinstance(error, socket.gaierror) and (reason := _no_descriptor()):
+        return Unusable(f"this process cannot ask now: {words} ({reason})")
+    return trouble_of(error, words)
+
+
+def _no_descriptor() -> str:
+    """
+    Return why no file can be opened: then a name that is not found may well be there. What resolves
+    it reads files, and does not say that it could not.
+    """
+    try:
+        os.close(os.open("/", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return str(error)
+    return ""

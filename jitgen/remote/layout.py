@@ -22,7 +22,7 @@ from jitgen.cache.folder import Damaged
 from jitgen.config.config import canonical_json
 from jitgen.documents import BadDocument, parse_json
 from jitgen.remote import wire
-from jitgen.remote.outcomes import Absent, Refused
+from jitgen.remote.outcomes import Absent, Refused, Spoiled
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry
@@ -72,7 +72,8 @@ def fetch(place: Readable, key: str, judge: Judge) -> wire.Packed:
 
     Raises:
         Absent: It is not there.
-        Refused: It is not accepted, or is damaged.
+        Refused: It is not accepted.
+        Spoiled: It is damaged.
         Unreachable, Unusable: The place does not give it.
     """
     try:
@@ -85,7 +86,7 @@ def fetch(place: Readable, key: str, judge: Judge) -> wire.Packed:
         files = {name: _content(place, name, said) for name, said in meta.files.items()}
         return wire.checked(record, files, key, signatures)
     except Damaged as error:
-        raise Refused(str(error)) from None
+        raise Spoiled(str(error)) from None
 
 
 def _content(place: Readable, name: str, said: dict[str, Any]) -> bytes:

@@ -4,19 +4,25 @@ What this process need not ask for again, and until when.
 
 Each kind has its own end. Somebody may be compiling what is not there, so that is asked again after
 half a minute. What was refused for its signatures stays refused until the trust document changes,
-and a service that cannot compile a kernel will not be able to in the next minute either.
+or for an hour, in which somebody may have signed it. What came damaged may come whole a minute
+later, and a service that cannot compile a kernel will not be able to in the next minute either.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Hashable
 
 from jitgen.remote.outcomes import Nothing
 
 ABSENT_S = 30.0
+SPOILED_S = 60.0
+DENIED_S = 60.0
+TROUBLE_S = 60.0
+"""A service that was short of something, or has lost a job, may have what it takes by then."""
+
 DECLINED_S = 600.0
+REFUSED_S = 3600.0
 FAILED_S = 86400.0
 """A compiler's refusal holds for its toolchain, which the key contains."""
 
@@ -29,9 +35,7 @@ class Negatives:
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[float, str, Nothing]] = {}
 
-    def remember(
-        self, name: Hashable, nothing: Nothing, seconds: float = math.inf, trust: str = ""
-    ) -> None:
+    def remember(self, name: Hashable, nothing: Nothing, seconds: float, trust: str = "") -> None:
         """
         Remember that `name` cannot be had.
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from jitgen.cache.entry import is_key
 from jitgen.errors import ToolchainError
 from jitgen.remote.budget import ANSWER_S, CONNECT_S, PUSH_S
-from jitgen.remote.outcomes import Absent, Unreachable, Unusable
+from jitgen.remote.outcomes import Absent, Trouble, Unreachable, Unusable, trouble_of
 
 _first_user: list[int] = []
 """The process that first used obstore here; its forked children cannot."""
@@ -54,7 +54,7 @@ class Objects:
         Raises:
             Absent: There is none.
             Unreachable: The place does not give it, or it is larger than `max_bytes`.
-            Unusable: This process was forked.
+            Unusable: This process was forked, or has no descriptor or memory left.
         """
         obstore = self._obstore()
         try:
@@ -71,7 +71,7 @@ class Objects:
             # S3 says so of what is not there, too, to whoever may not list the bucket.
             raise Absent(_denied(error)) from None
         except (obstore.exceptions.BaseError, OSError) as error:
-            raise Unreachable(_first_line(error)) from None
+            raise _trouble(error) from None
 
     def create(self, path: str, data: bytes) -> bool:
         """
@@ -86,7 +86,7 @@ class Objects:
         except obstore.exceptions.AlreadyExistsError:
             return False
         except (obstore.exceptions.BaseError, OSError) as error:
-            raise Unreachable(_first_line(error)) from None
+            raise _trouble(error) from None
         return True
 
     def replace(self, path: str, data: bytes) -> bool:
@@ -95,7 +95,7 @@ class Objects:
         try:
             obstore.put(self._opened(), path, data, mode="overwrite")
         except (obstore.exceptions.BaseError, OSError) as error:
-            raise Unreachable(_first_line(error)) from None
+            raise _trouble(error) from None
         return True
 
     def remove(self, path: str) -> None:
@@ -106,7 +106,7 @@ class Objects:
         except FileNotFoundError:
             return
         except (obstore.exceptions.BaseError, OSError) as error:
-            raise Unreachable(_first_line(error)) from None
+            raise _trouble(error) from None
 
     def keys(self) -> Iterator[str]:
         """Yield the key of every entry that lies here; raises as `create`."""
@@ -118,7 +118,7 @@ class Objects:
                     if is_key(name):
                         yield name
         except (obstore.exceptions.BaseError, OSError) as error:
-            raise Unreachable(_first_line(error)) from None
+            raise _trouble(error) from None
 
     def _obstore(self) -> Any:
         try:
@@ -152,6 +152,12 @@ class Objects:
                     self.url, client_options=options, retry_config={"max_retries": 0}
                 )
         return self._store
+
+
+def _trouble(error: Exception) -> Trouble:
+    """Return what it means that obstore failed, whose errors hold the system's words."""
+    words = _first_line(error)
+    return trouble_of(RuntimeError(words), words)
 
 
 def _denied(error: Exception) -> str:

@@ -9,6 +9,7 @@ None of these leaves the room; a kernel that cannot be fetched is compiled.
 
 from __future__ import annotations
 
+from jitgen.failing import is_of_this_process
 from jitgen.frozen import frozen
 
 
@@ -52,7 +53,15 @@ class Absent(Trouble):
 
 
 class Refused(Trouble):
-    """What it gave is not to be loaded: damaged, unsigned, revoked."""
+    """What it gave is not to be loaded: nobody trusted vouches for it, or it is revoked."""
+
+
+class Spoiled(Trouble):
+    """What it gave is damaged: its bytes are wrong, and the next time they may be right."""
+
+
+class Denied(Trouble):
+    """It does not let this process ask: its token is missing or not accepted."""
 
 
 class Declined(Trouble):
@@ -69,4 +78,14 @@ class Declined(Trouble):
 
 
 class Unusable(Trouble):
-    """Something here is in the way, and other processes of this host may fare better."""
+    """
+    Something here is in the way, and other processes of this host may fare better. It says nothing
+    about the place, and nobody remembers it.
+    """
+
+
+def trouble_of(error: Exception, words: str) -> Trouble:
+    """Return what it means that a place could not be asked: for want of descriptors, `Unusable`."""
+    if is_of_this_process(error):
+        return Unusable(f"this process cannot ask now: {words}")
+    return Unreachable(words)

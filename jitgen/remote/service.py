@@ -23,8 +23,16 @@ from jitgen.events import warn_once
 from jitgen.remote import wire
 from jitgen.remote.budget import ANSWER_S
 from jitgen.remote.http import Answer, Line, Server
-from jitgen.remote.negative import DECLINED_S, FAILED_S
-from jitgen.remote.outcomes import Absent, Declined, Nothing, Refused, Unreachable
+from jitgen.remote.negative import DECLINED_S, FAILED_S, TROUBLE_S
+from jitgen.remote.outcomes import (
+    Absent,
+    Declined,
+    Denied,
+    Nothing,
+    Refused,
+    Spoiled,
+    Unreachable,
+)
 from jitgen.remote.refresh import refresh
 from jitgen.settings import settings
 from jitgen.signing.trust import MAX_BYTES
@@ -117,7 +125,7 @@ class Fetching:
             data = wire.decompress(answer.body) if coding == "zstd" else answer.body
             packed = wire.unpack(data, self._key)
         except Damaged as error:
-            raise Refused(str(error)) from None
+            raise Spoiled(str(error)) from None
         if reason := self._guard.judge(packed.record, packed.signatures):
             raise Refused(reason)
         return packed
@@ -129,7 +137,7 @@ class Fetching:
         if status >= 500:  # for whoever reads the service's log
             words = f"{words}, trace {self._trace}"
         if status in (401, 403):
-            raise Unreachable(words)
+            raise Denied(words)
         if status == 410:
             raise Refused(words)
         raise Declined(words, FAILED_S if status == 424 else DECLINED_S)
@@ -222,14 +230,22 @@ class Compiling(Fetching):
             answer = line.request(
                 "GET", path, _MAX_TEXT, headers=self._headers() | {"Accept": "application/json"}
             )
+            if answer.status in (401, 403):
+                self._raise_for(answer)
+            if answer.status != 200:  # it was started anew, say, and does not know the job
+                raise Declined(_reason(answer, f"HTTP {answer.status} of its job"), TROUBLE_S)
             document = _document(answer)
-            state = document.get("state")
-            if answer.status == 200 and state == "done":
+            if document.get("state") == "done":
                 return
-            if answer.status != 200 or state == "failed":
-                raise Declined(_reason(answer, "the compile failed"), FAILED_S)
+            if document.get("state") == "failed":
+                is_certain = document.get("code") in _CERTAIN
+                seconds = FAILED_S if is_certain else TROUBLE_S
+                raise Declined(_reason(answer, "the compile failed"), seconds)
         raise Unreachable("the service is still compiling it")
 
+
+_CERTAIN = ("E_COMPILE", "E_GATE")
+"""Codes of jobs that would fail again; others were short of something."""
 
 _MEANINGS = {
     400: "the service does not understand the request",

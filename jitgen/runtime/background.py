@@ -14,6 +14,7 @@ import atexit
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from functools import cache
 from typing import TYPE_CHECKING
@@ -21,11 +22,11 @@ from weakref import WeakSet
 
 from jitgen import forks
 from jitgen.config import Arch, Config
-from jitgen.errors import CompileError, JitgenError, ResourceError
+from jitgen.errors import CompileError, JitgenError, RememberedFailure
 from jitgen.events import Event, EventKind, events, warn_once
+from jitgen.failing import Backoff, is_certain, is_passing
 from jitgen.frozen import frozen
 from jitgen.runtime.entries import build
-from jitgen.runtime.registry import Backoff
 from jitgen.runtime.spec import KernelSpec, serving
 from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 Deliver = Callable[[Config, Arch, "Entry", str], None]
 """Called on the background's thread with a kernel's entry, and the tier that it is from."""
+
+_THREAD = "thread"
+"""What a thread that cannot be started is noted as, among the keys of what failed."""
 
 _JOIN_S = 2.0
 """How long the end of the program waits for the thread, which ends its worker within half of it."""
@@ -62,15 +66,15 @@ class Background:
     The kernels of one registry that are being compiled for later. Safe to use from any thread.
 
     A kernel is compiled once however often it is wanted, and by one process of all that share its
-    store. One that the compiler refuses is warned of once and left alone for JITGEN_FAILURE_TTL
-    seconds. One for which something was lacking, memory or processes, is tried again some seconds
-    later, and later yet if it still is.
+    store. One that the compiler refuses is warned of once and left alone for as long as the store
+    remembers the refusal. Every other failure may pass: no memory, processes or descriptors, a disk
+    that does not answer. It is tried again some seconds later, and later yet if it fails again.
     """
 
     def __init__(self, tiers: Tiers, deliver: Deliver) -> None:
         self._tiers = tiers
         self._deliver = deliver
-        self._failed: dict[str, float] = {}  # key -> when it may be tried again
+        self._refused: set[str] = set()  # keys whose refusal was told; the index says until when
         self._backoff = Backoff()
         self._is_closed = False
         self._stop: Stop | None = None
@@ -83,24 +87,33 @@ class Background:
         self._pending: set[str] = set()
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_stalled(self) -> bool:
+        """
+        Whether something is wanted and no thread could be started for it: then nothing comes unless
+        it is wanted again.
+        """
+        return bool(self._queue) and (self._thread is None or not self._thread.is_alive())
+
     def want(self, config: Config, arch: Arch) -> None:
-        """Have `config` compiled, unless it is on its way or failed not long ago; never waits."""
+        """Have `config` compiled, unless it is on its way or is known to fail; never waits."""
         spec = serving(config, arch)
-        name = spec.key
+        if spec.key in self._refused and self._tiers.store.index.failure(spec.key):
+            return
         with self._changed:
-            is_failed = time.monotonic() < self._failed.get(name, 0.0)
-            if self._is_closed or is_failed or name in self._pending:
+            if self._is_closed or (spec.key in self._pending and not self.is_stalled):
                 return
-            want = _Want(
-                spec=spec,
-                timeout_s=settings.compile_timeout,
-                failure_ttl_s=settings.failure_ttl,
-            )
-            self._queue.append((time.monotonic(), want))
-            self._pending.add(name)
-            trouble = self._ensure_thread()
+            if spec.key not in self._pending:
+                want = _Want(
+                    spec=spec,
+                    timeout_s=settings.compile_timeout,
+                    failure_ttl_s=settings.failure_ttl,
+                )
+                self._queue.append((time.monotonic(), want))
+                self._pending.add(spec.key)
+            trouble = "" if self._backoff.waits(_THREAD) else self._ensure_thread()
         if trouble:
-            self._tell_failure(want, trouble)
+            self._tell_failure(spec, trouble)
 
     def _ensure_thread(self) -> str:
         """Start the thread unless it runs; returns why there is none."""
@@ -114,10 +127,10 @@ class Background:
         )
         try:
             thread.start()
-        except RuntimeError as error:  # the process may have no more threads, or is ending
-            self._queue.clear()
-            self._pending.clear()
-            return str(error)
+        except (RuntimeError, MemoryError) as error:  # no more threads, or the process is ending
+            again_s = self._backoff.failed(_THREAD, str(error))
+            return f"{error}; trying again in {again_s:g} s, when it is wanted again"
+        self._backoff.succeeded(_THREAD)
         self._thread = thread
         return ""
 
@@ -125,6 +138,9 @@ class Background:
         """End what is under way, and compile nothing more; waits for that, but not for long."""
         with self._changed:
             self._is_closed = True
+            if self.is_stalled:
+                self._queue.clear()
+                self._pending.clear()
             thread, stop = self._thread, self._stop
             self._changed.notify_all()
         if stop is not None:
@@ -137,27 +153,39 @@ class Background:
         if self._stop is not None:
             self._stop.disown()
             self._stop = None
+        self._backoff = Backoff()
         self._begin()
 
     def _work(self) -> None:
         while (want := self._next()) is not None:
-            again_s = None
+            again_s: float | None = None
             try:
                 with events.held(), forks.busy():
                     self._compile(want)
-            except ResourceError as error:
-                again_s = self._backoff.failed(want.spec.key, str(error))
-                if not self._is_closed:
-                    self._tell_failure(want, f"{error}; trying again in {again_s:g} s")
             except Exception as error:  # whoever is told of a kernel may raise anything
-                if not self._is_closed:
-                    self._failed[want.spec.key] = time.monotonic() + want.failure_ttl_s
-                    self._tell_failure(want, _words(error))
+                again_s = self._again_s(want, error)
             with self._changed:
                 if again_s is None:
                     self._pending.discard(want.spec.key)
                 else:
                     self._queue.append((time.monotonic() + again_s, want))
+
+    def _again_s(self, want: _Want, error: Exception) -> float | None:
+        """
+        Return in how many seconds to try again what failed with `error`, and tell it; None: it was
+        refused for certain.
+        """
+        again_s: float | None = None
+        if is_certain(error):
+            self._refused.add(want.spec.key)
+        else:
+            reason, foreseen = str(error), is_passing(error)
+            again_s = self._backoff.failed(want.spec.key, reason, is_foreseen=foreseen)
+        if not self._is_closed:
+            then = "" if again_s is None else f"; trying again in {again_s:g} s"
+            with suppress(Exception):  # there may be no memory left to say it
+                self._tell_failure(want.spec, _words(error) + then)
+        return again_s
 
     def _next(self) -> _Want | None:
         """Return what is to be compiled next, when its time has come; None: nothing is wanted."""
@@ -181,11 +209,11 @@ class Background:
             JitgenError: It cannot be had.
         """
         if failure := self._tiers.store.index.failure(want.spec.key):
-            raise CompileError(want.spec.name, failure.reason)
+            raise RememberedFailure(want.spec.name, failure.reason)
         found = readable(self._tiers, want.spec, tells_miss=False)
         entry, tier = found or self._build(want)
-        self._backoff.succeeded(want.spec.key)
         self._deliver(want.spec.config, want.spec.arch, entry, tier)
+        self._backoff.succeeded(want.spec.key)
 
     def _build(self, want: _Want) -> tuple[Entry, str]:
         from jitgen.compile.compile import Where
@@ -209,22 +237,15 @@ class Background:
             with self._changed:
                 self._stop = None
 
-    def _tell_failure(self, want: _Want, reason: str) -> None:
+    def _tell_failure(self, spec: KernelSpec, reason: str) -> None:
         warn_once(
-            f"background {want.spec.key}",
+            f"background {spec.key}",
             "%s could not be compiled in the background: %s; calls that want it keep using "
             "another kernel",
-            want.spec.name,
+            spec.name,
             reason,
         )
-        events.emit(
-            Event(
-                kind=EventKind.ERROR,
-                kernel=want.spec.name,
-                key=want.spec.key,
-                detail=reason,
-            )
-        )
+        events.emit(Event(kind=EventKind.ERROR, kernel=spec.name, key=spec.key, detail=reason))
 
 
 def _words(error: Exception) -> str:

@@ -13,11 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jitgen.boundary import words
+from jitgen.boundary import boundary, words
 from jitgen.compile import toolchain
 from jitgen.config import Arch, Config
-from jitgen.errors import ArtifactError, ResourceError, ToolchainError
+from jitgen.errors import ArtifactError, InputError, ResourceError, ToolchainError
 from jitgen.frozen import frozen
+from jitgen.ops.protocol import loaded, operation
 from jitgen.runtime import native
 
 if TYPE_CHECKING:
@@ -30,9 +31,10 @@ class Kernel:
     """
     A compiled kernel in this process.
 
-    Calling it is one tvm-ffi call: ``kernel(a, b, a_scale, b_scale, groups, out)``, on GPU targets
-    with the number of CTAs behind. It launches on the current stream, allocates nothing and does
-    not wait.
+    Calling it, ``kernel(a, b, a_scale, b_scale, groups, out)``, on GPU targets with the number of
+    CTAs behind, launches on the current stream and does not wait. What a public call with the same
+    config refuses is refused here, too, as an `InputError`. That takes some 100 us; `function` is
+    the call alone, which public calls make after they have looked once.
 
     Attributes:
         config: What it was generated from.
@@ -40,7 +42,9 @@ class Kernel:
         key: Digest of its key document.
         tier: Where this process got it from: ``disk`` or ``compiled``.
         entry: Its source, native code and record, as they were checked.
-        function: The tvm-ffi function itself.
+        function: The tvm-ffi function itself: one call, which sees types, ranks, strides and sizes
+            that are to be equal, and trusts its caller with all others. Wrong ones crash the
+            process or overwrite its memory.
     """
 
     config: Config
@@ -52,9 +56,18 @@ class Kernel:
 
     def __call__(self, *arguments: Any) -> None:
         """
-        Launch the kernel; the entry checks dtypes, ranks, sizes, strides and devices by itself.
+        Launch the kernel.
+
+        Raises:
+            InputError: An argument is wrong; the message says which, what is required, and what
+                came. Or the operation is another package's that does not say what it takes.
         """
-        self.function(*arguments)
+        with boundary(self.config.op):
+            _check(self, arguments)
+            try:
+                self.function(*arguments)
+            except (TypeError, ValueError) as error:
+                raise InputError("arguments", f"do not fit {self.name}: {words(error)}") from error
 
     @property
     def name(self) -> str:
@@ -95,6 +108,19 @@ class Kernel:
         return inspect.resources(self.entry.library)
 
 
+def _check(kernel: Kernel, arguments: tuple[Any, ...]) -> None:
+    """Require what `kernel` can be trusted with."""
+    found = operation(kernel.config.op)
+    if not found.direct:
+        raise InputError(
+            "kernel",
+            f"{kernel.name} cannot be called directly, for {found.name} does not say what is to be "
+            "looked at before (Operation.direct): call what its package offers, or, knowing what "
+            "you do, kernel.function",
+        )
+    loaded(found.direct)(kernel.config, kernel.arch, arguments)
+
+
 RUNTIME_LIBRARY = "libcute_dsl_runtime.so"
 
 
@@ -113,9 +139,16 @@ def unsupported_levels(levels: Iterable[str]) -> list[str]:
     return [level for level in levels if not toolchain.runs_level(level)]
 
 
+_loaded: dict[tuple[str, str, bytes], Callable[..., Any]] = {}
+"""Functions by what was loaded: nothing is ever unloaded, so whoever comes later has the same."""
+
+
 def load(entry: Entry) -> Callable[..., Any]:
     """
     Return the function of a verified entry: this runs its code, the very bytes that were checked.
+
+    It is loaded once in a process, whatever sessions and caches have it: a library takes three
+    mappings, of which a process has 65,530. Threads that load it at the same time may each do.
 
     Raises:
         ArtifactError: They are no library, or do not export their symbol.
@@ -124,6 +157,13 @@ def load(entry: Entry) -> Callable[..., Any]:
         ToolchainError: The runtime library, or for an unlinked object the compiler, is not
             installed.
     """
+    meta = entry.meta
+    what = (meta.library, meta.symbol, entry.library)
+    function = _loaded.get(what)
+    return _loaded.setdefault(what, _load(entry)) if function is None else function
+
+
+def _load(entry: Entry) -> Callable[..., Any]:
     load_runtime_library()
     try:
         if entry.meta.library.endswith(".o"):

@@ -20,11 +20,14 @@ import os
 from typing import Any
 
 from jitgen.compile import elf
+from jitgen.errors import ToolchainError
 
 _ADD_SEALS, _SEALS = 1033, 0x1 | 0x2 | 0x4 | 0x8  # F_SEAL_SEAL, _SHRINK, _GROW, _WRITE
 _NOEXEC_SEAL = 0x8  # MFD_NOEXEC_SEAL: mapping is allowed, running it as a program is not
 _BITS = 32  # of the number that makes a path unlike all others
 _NAME = 200  # bytes of a name at most; the kernel allows 249
+
+_LOADER, _KEEPER = "ffi.Module.load_from_file.so", "ffi.ModuleGlobalsAdd"
 
 _numbers = itertools.count()
 
@@ -41,6 +44,7 @@ def load(content: bytes, name: str) -> Any:
         ValueError: It is no whole library.
         OSError, RuntimeError: The system's loader refused it.
         ResourceError: There is room for a copy nowhere.
+        ToolchainError: The tvm-ffi that is installed cannot load libraries.
     """
     import tvm_ffi
 
@@ -55,13 +59,27 @@ def load(content: bytes, name: str) -> Any:
         return _load_copy(content)  # which tells what is wrong, if it is not the way
     finally:
         os.close(descriptor)
-    tvm_ffi.get_global_func("ffi.ModuleGlobalsAdd")(module)  # nobody knows when it is last used
+    _function(tvm_ffi, _KEEPER)(module)  # nobody knows when it is last used
     return module
 
 
 def _load_file(tvm_ffi: Any, path: str) -> Any:
     """Load `path`, which does not end in .so: by that tvm-ffi would tell what it is."""
-    return tvm_ffi.get_global_func("ffi.Module.load_from_file.so")(path, "so")
+    return _function(tvm_ffi, _LOADER)(path, "so")
+
+
+def _function(tvm_ffi: Any, name: str) -> Any:
+    """
+    Return a function of tvm-ffi's. One that it lacks is a fault of what is installed: a ValueError
+    would be taken for one of the library, which would be thrown away.
+    """
+    try:
+        return tvm_ffi.get_global_func(name)
+    except ValueError as error:
+        raise ToolchainError(
+            f"the apache-tvm-ffi that is installed cannot load kernels ({error}); run: pip install "
+            "--force-reinstall 'apache-tvm-ffi>=0.1.15,<0.2'"
+        ) from None
 
 
 def _sealed(content: bytes, name: str) -> int:

@@ -30,12 +30,12 @@ from jitgen.errors import (
     CaptureMiss,
     CompileError,
     JitgenError,
-    KernelMiss,
     RememberedFailure,
     ResourceError,
     SettingError,
 )
 from jitgen.events import Event, EventKind, events, warn_once
+from jitgen.failing import Backoff
 from jitgen.runtime import kernel
 from jitgen.runtime.entries import build, fetch
 from jitgen.runtime.kernel import Kernel
@@ -50,39 +50,6 @@ if TYPE_CHECKING:
     from jitgen.cache import Entry, Store
     from jitgen.runtime.background import Background
     from jitgen.runtime.spec import Wanted
-
-
-RETRY_FIRST_S = 1.0
-RETRY_MOST_S = 60.0
-
-
-class Backoff:
-    """The failures of one process, by key. Safe to use from any thread."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._tries: dict[str, int] = {}
-        self._until: dict[str, tuple[float, str]] = {}
-
-    def failed(self, key: str, reason: str) -> float:
-        """Note that `key` failed for `reason`; returns in how many seconds to try again."""
-        with self._guard:
-            tries = self._tries[key] = self._tries.get(key, 0) + 1
-            seconds = min(RETRY_MOST_S, RETRY_FIRST_S * float(1 << min(tries - 1, 10)))
-            self._until[key] = (time.monotonic() + seconds, reason)
-            return seconds
-
-    def succeeded(self, key: str) -> None:
-        """Forget that `key` ever failed."""
-        with self._guard:
-            self._tries.pop(key, None)
-            self._until.pop(key, None)
-
-    def waits(self, key: str) -> str:
-        """Return why `key` failed if it is too early to try again; else an empty reason."""
-        with self._guard:
-            until, reason = self._until.get(key, (0.0, ""))
-        return reason if time.monotonic() < until else ""
 
 
 _registries: WeakSet[Registry] = WeakSet()
@@ -114,7 +81,7 @@ class Registry:
         self._asked: set[tuple[Config, Arch]] = set()
         self._background: Background | None = None
         self._is_closed = False
-        self._backoff = Backoff()
+        self._backoff: Backoff | None = None  # made by the first failure that may pass
         self._guard = threading.Lock()
         self._flights: dict[str, threading.Lock] = {}
         self._frozen = False
@@ -123,7 +90,7 @@ class Registry:
     def after_fork(self) -> None:
         """Start with free locks: in a forked child their holders do not exist any more."""
         self._guard = threading.Lock()
-        self._backoff = Backoff()
+        self._backoff = None
         self._flights = {}
         if self._background is not None:
             self._background.after_fork()
@@ -139,6 +106,11 @@ class Registry:
                 if self._is_closed:
                     self._background.close()
             return self._background
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether what is wanted of the background comes only if it is wanted again."""
+        return self._background is not None and self._background.is_stalled
 
     def close(self) -> None:
         """End what is compiled in the background, now and later; the rest goes on."""
@@ -183,7 +155,7 @@ class Registry:
             InputError: `config` is none.
             ConfigError: A name is no kernel's.
             UnsupportedConfig: The target cannot run `config`.
-            KernelMiss: It is nowhere compiled, and compiling is off.
+            KernelMiss: It is nowhere compiled, and compiling is off; it names the places.
             SettingError: Kernels may be fetched and must be signed, and JITGEN_TRUST is not set.
             CaptureMiss: It is not loaded, and a CUDA graph is being captured.
             CompileError: The compiler refused it, now or (RememberedFailure) not long ago.
@@ -291,17 +263,22 @@ class Registry:
         if self._frozen or settings.on_miss == "error":
             return self._fetched(config, arch)
         name = serving(config, arch).key
-        if reason := self._backoff.waits(name):
+        backoff = self._backoff
+        if backoff is not None and (reason := backoff.waits(name)):
             raise ResourceError(f"{reason} (tried again in some seconds, when asked again)")
         try:
-            kernel = self._built(config, arch)
+            with boundary(f"serving {plain(config).name(arch)}"):
+                kernel = self._built(config, arch)
         except JitgenError as error:
             if isinstance(error, ResourceError):
-                self._backoff.failed(name, str(error))
+                with self._guard:
+                    backoff = self._backoff = self._backoff or Backoff()
+                backoff.failed(name, str(error))
             if not isinstance(error, RememberedFailure):
                 _tell_error(config, arch, error)
             raise
-        self._backoff.succeeded(name)
+        if backoff is not None:
+            backoff.succeeded(name)
         return kernel
 
     def _built(self, config: Wanted, arch: Arch) -> Kernel:
@@ -316,23 +293,16 @@ class Registry:
 
     def _fetched(self, config: Wanted, arch: Arch) -> Kernel:
         """Return a kernel that somebody else has compiled; raises KernelMiss."""
-        from jitgen.runtime.overrides import called
-
         start, spec = time.perf_counter(), serving(config, arch)
         found = fetch(self.tiers, spec)
         kernel = None if isinstance(found, str) else self._loaded(spec.config, arch, found, start)
         if kernel is not None:
             return kernel
+        from jitgen.runtime.missing import miss
+
+        elsewhere = found if isinstance(found, str) else ""
         why = "the registry is frozen" if self._frozen else "JITGEN_ON_MISS=error"
-        elsewhere = f", nor elsewhere ({found})" if found and isinstance(found, str) else ""
-        remedy = f"prewarm it with: jitgen prewarm --config {spec.name}"
-        if isinstance(config, Override):
-            remedy = f"compile it with: jitgen run {config.path}"
-        raise KernelMiss(
-            spec.name,
-            f"no compiled kernel {called(config, arch)} in {self.store.root}{elsewhere}, and "
-            f"compiling is off ({why}); {remedy}",
-        )
+        raise miss(config, arch, spec, self.tiers, elsewhere, why)
 
 
 def _kernel(config: Config, arch: Arch, entry: Entry, tier: str) -> Kernel:

@@ -20,11 +20,13 @@ from weakref import WeakSet
 from jitgen.boundary import boundary
 from jitgen.runtime.registry import Registry
 from jitgen.settings import settings
+from jitgen.targets.devices import require_arch
 from jitgen.tuning.choice import Choice, Chooser
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
     from jitgen.config import Arch, Config
+    from jitgen.errors import KernelMiss
     from jitgen.runtime.devices import Emulated
     from jitgen.runtime.kernel import Kernel
     from jitgen.runtime.override import Override
@@ -68,6 +70,7 @@ class Session:
         self._registry: Registry | None = None
         self._chooser = Chooser(lambda: self.store)
         self._has_told_coverage = False
+        self._misses = 0
         self._guard = threading.Lock()
         _sessions.add(self)
 
@@ -82,13 +85,22 @@ class Session:
 
     @property
     def registry(self) -> Registry:
-        """The loaded kernels, over the store that the settings named when it was first needed."""
+        """
+        The loaded kernels, over the store that the settings named when it was first needed.
+
+        Raises:
+            SettingError: A setting, be it one that nobody has read yet, is wrong.
+        """
         with self._guard:
             if self._registry is None:
                 from jitgen.cache import Store
 
                 with boundary("opening the kernel cache"), self.active():
-                    self._registry = Registry(Store.open(), self._arrived)
+                    _check_settings()
+                    store = Store.open()
+                    if store.bases:
+                        store.layers.look()
+                    self._registry = Registry(store, self._arrived)
             return self._registry
 
     @property
@@ -100,6 +112,18 @@ class Session:
     def store(self) -> Store:
         """Where kernels are read from and published to."""
         return self.registry.store
+
+    @property
+    def doubts(self) -> int:
+        """
+        How often something could not be read that decides which kernel serves: who made a launch
+        meanwhile must not remember it.
+        """
+        return self._chooser.doubts + self._misses
+
+    def note_miss(self, miss: KernelMiss) -> None:
+        """Note that another kernel serves for want of one; see `doubts`."""
+        self._misses += miss.is_passing
 
     def select(self, problem: Any, arch: Arch | str | None = None, **options: Any) -> Choice:
         """Return the config to compute `problem` with; see `jitgen.select`."""
@@ -203,6 +227,20 @@ class _Entered:
 
     def leave(self) -> None:
         self._context.__exit__(None, None, None)
+
+
+def _check_settings() -> None:
+    """
+    Look at all settings before the first kernel is asked for, so that a mistake is not told by the
+    first miss in production.
+    """
+    settings.check_environment()
+    require_arch()
+    names = ("plugins", "device", "override", "remote", "service")
+    if settings.verify == "always" or any(getattr(settings, name) for name in names):
+        from jitgen.runtime.configured import check
+
+        check()
 
 
 DEFAULT = Session()

@@ -11,6 +11,7 @@ from jitgen.cache import Store
 from jitgen.compile.compile import Where
 from jitgen.config import Arch, Config
 from jitgen.errors import JitgenError
+from jitgen.failing import is_certain
 from jitgen.runtime.entries import build
 from jitgen.runtime.spec import spec_of
 from jitgen.runtime.tiers import Tiers
@@ -60,7 +61,8 @@ def build_task(task: dict[str, Any]) -> dict[str, Any]:
     Returns:
         ``{"key": ..., "tier": ..., "why_private": ...}``: where it is from, and why nobody else
         will find it, if so; or
-        ``{"error": ...}`` with the message of an error that jitgen raised on purpose.
+        ``{"error": ..., "is_certain": ...}`` with the message of an error that jitgen raised on
+        purpose, and whether another machine would meet it, too.
     """
     config, arch = Config.from_json(task["config"]), Arch.parse(task["arch"])
     with settings.scope(**task["settings"]):
@@ -70,7 +72,7 @@ def build_task(task: dict[str, Any]) -> dict[str, Any]:
             spec = spec_of(config, arch, task.get("text", ""))
             entry, tier = build(Tiers(store), spec, where=Where.PROCESS)
         except JitgenError as error:
-            return {"error": str(error)}
+            return {"error": str(error), "is_certain": is_certain(error)}
     return {"key": entry.key, "tier": tier, "why_private": entry.why_private}
 
 

@@ -9,6 +9,7 @@ statistics. What it returns is verified, and what runs is the bytes that were ch
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from jitgen.events import Event, EventKind, events
@@ -18,6 +19,7 @@ from jitgen.settings import settings
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Meta, Store
+    from jitgen.cache.lacking import Lack
 
 
 class Tier(Protocol):
@@ -115,6 +117,18 @@ class Tiers:
                     return entry, tier.name
                 obstacle = reason
         return obstacle
+
+    def told(self, spec: KernelSpec) -> list[Lack]:
+        """Return what each place on this machine says of a kernel that none of them gave."""
+        from jitgen.cache.lacking import Lack
+
+        found = [Lack(place="memory", reason="not loaded")]
+        for each in self.store.lacks(spec.key):
+            reason = each.reason
+            if each.entry is not None and not reason:
+                reason = kernel.unsupported_isa(each.entry) or "there since just now"
+            found.append(replace(each, reason=reason))
+        return found
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> Entry:
         """Keep a compiled kernel where the first tier keeps it, else in memory."""

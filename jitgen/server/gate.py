@@ -20,6 +20,8 @@ from pathlib import Path
 
 from jitgen.cache import Entry, Store
 from jitgen.compile import children
+from jitgen.errors import ResourceError
+from jitgen.failing import says_passing
 from jitgen.server.confine import Confinement, confined
 from jitgen.server.settings import Signing
 
@@ -41,7 +43,12 @@ class Gate:
         self._turn = asyncio.Semaphore(1)  # it takes a core and more by itself
 
     async def refusal(self, entry: Entry, python: Path | None = None) -> str:
-        """Return why `entry` is not to be signed; empty where it is."""
+        """
+        Return why `entry` is not to be signed, which is so the next time, too; empty where it is.
+
+        Raises:
+            ResourceError: It could not be verified, for want of something.
+        """
         if self._settings.gate == "off" or entry.meta.arch == "cpu":
             return ""
         async with self._turn:
@@ -52,7 +59,7 @@ class Gate:
             root = Path(folder, "cache")
             published = Store.open(root, mode="rw").publish(entry.meta, entry.files)
             if published.why_private:
-                return f"it cannot be verified: {published.why_private}"
+                raise ResourceError(f"it cannot be verified: {published.why_private}")
             return self._run(entry.key, root, python)
 
     def _run(self, key: str, root: Path, python: Path | None) -> str:
@@ -71,8 +78,13 @@ class Gate:
         except subprocess.TimeoutExpired:
             return f"verifying took more than {self._settings.gate_s:.0f} s"
         except OSError as error:
-            return f"it cannot be verified: {error}"
-        return "" if done.returncode == 0 else _reason(done.stdout, done.stderr)
+            raise ResourceError(f"it cannot be verified: {error}") from error
+        if done.returncode == 0:
+            return ""
+        reason = _reason(done.stdout, done.stderr)
+        if done.returncode < 0 or says_passing(reason):
+            raise ResourceError(f"it cannot be verified: {reason}")
+        return reason
 
 
 def _environment(root: Path, *, is_own: bool) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ from jitgen.cache import Damaged, Entry
 from jitgen.errors import SettingError
 from jitgen.remote import layout
 from jitgen.remote.objects import Objects
-from jitgen.remote.outcomes import Absent, Refused
+from jitgen.remote.outcomes import Absent, Refused, Spoiled
 from jitgen.server.leases import MAX_BYTES
 from jitgen.server.revocations import Revocations
 from jitgen.signing.policy import judge
@@ -72,7 +72,7 @@ class Shared:
         """Return the entry `key`, every digest checked; None where there is none that counts."""
         try:
             found = layout.fetch(self._objects, key, self._judge)
-        except (Absent, Refused):
+        except (Absent, Refused, Spoiled):
             return None
         return Entry(key=key, meta=found.meta, files=found.files, signatures=found.signatures)
 

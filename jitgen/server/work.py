@@ -89,7 +89,8 @@ class Worker:
             outcome = "E_REVOKED"
             raise JobFailed(outcome, f"it is revoked: {revoked}") from revoked
         except (ResourceError, SigningError, Damaged) as error:
-            raise JobFailed("E_RESOURCE", str(error)) from error
+            outcome = "E_RESOURCE"
+            raise JobFailed(outcome, str(error)) from error
         finally:
             self._metrics.compiles.labels(order.arch, order.pool, outcome).inc()
             self._log.event(

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from jitgen.config import Arch
-from jitgen.errors import ConfigError
+from jitgen.errors import ConfigError, SettingError
 from jitgen.events import warn_once
 from jitgen.settings import settings
 from jitgen.targets.legality import target
@@ -54,6 +54,20 @@ def default_arch() -> Arch:
         )
         return Arch.CPU
     return arch
+
+
+def require_arch() -> None:
+    """
+    Do nothing where JITGEN_ARCH is not set, or names a target.
+
+    Raises:
+        SettingError: It names none.
+    """
+    if settings.arch:
+        try:
+            Arch.parse(settings.arch)
+        except ConfigError as error:
+            raise SettingError(f"JITGEN_ARCH is not allowed: {error}") from None
 
 
 def find(arch: Arch, name: str | None = None) -> Device:

@@ -22,6 +22,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jitgen.cache.tuned import troubles
 from jitgen.config import Arch, Config, Numerics
 from jitgen.errors import InputError, UnsafeCacheRoot, UnsupportedConfig
 from jitgen.events import warn_once
@@ -121,6 +122,8 @@ def edges_of(problem: Any, arch: Arch) -> tuple[int, ...]:
 
 
 _MOST_CHOICES = 4096
+_MOST_DOUBTS = 1000
+"""A disk that never reads measurements must not make every call choose anew."""
 
 
 class Choice(NamedTuple):
@@ -158,9 +161,14 @@ class Chooser:
 
     Args:
         store: Returns the store; None where there is none.
+
+    Attributes:
+        doubts: How often measurements could not be read that may be there. A choice that was made
+            then is not remembered, here or by its caller.
     """
 
     def __init__(self, store: Callable[[], Store | None]) -> None:
+        self.doubts = 0
         self._store = store
         self._chosen: dict[Any, Choice] = {}
 
@@ -217,8 +225,12 @@ class Chooser:
         if choice is None:
             if len(self._chosen) >= _MOST_CHOICES:
                 self._chosen.clear()
+            before = troubles()
             choice = self._choose_known(place, target, found, asked, by, numerics)
-            self._chosen[key] = choice
+            if troubles() == before or self.doubts >= _MOST_DOUBTS:
+                self._chosen[key] = choice
+            else:  # no descriptors left, say: what was measured may decide otherwise
+                self.doubts += 1
         return choice
 
     def with_and_without(self) -> tuple[Chooser, ...]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jitgen.cache.tuned import note_trouble
 from jitgen.config import Arch
 from jitgen.config.config import canonical_json
 from jitgen.errors import ToolchainError
@@ -297,6 +298,7 @@ def file_of(arch: Arch, name: str) -> Path:
 
 @cache
 def _packed(arch: Arch, name: str) -> Packed | None:
+    """Return a shipped table; None where it is none. Raises OSError, which is not remembered."""
     path = file_of(arch, name)
     if not path.exists():
         return None
@@ -304,7 +306,7 @@ def _packed(arch: Arch, name: str) -> Packed | None:
 
     try:
         found = packed.read(path)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         warn_once(f"table {arch}", "ignoring the shipped measurements in %s: %s", path, error)
         return None
     if found.shell.arch is not arch:
@@ -321,5 +323,10 @@ def shipped(arch: Arch, name: str) -> Mapping[str, TuningRecord]:
     Return the records of the shipped table of device `name`, by the slugs of their problems; none
     where there is no table.
     """
-    found = _packed(arch, name)
+    try:
+        found = _packed(arch, name)
+    except OSError as error:
+        warn_once(f"table {arch}", "the shipped measurements of %s cannot be read: %s", name, error)
+        note_trouble(error)
+        return {}
     return {} if found is None else found  # whether it is empty would read all of it

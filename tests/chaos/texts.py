@@ -187,8 +187,10 @@ TEXTS = (
     # what users name
     Text("plan: nesting", _file(_plan(groups="[" * 200_000)), _PREWARM, "nests deeper", suffix=".toml"),
     Text("plan: dotted names", _file(b"a." * 100_000 + b"b = 1"), _PREWARM, "dots", suffix=".toml"),
-    Text("plan: an integer of 5,000 digits", _file(_plan(groups="9" * 5000)), _PREWARM, "no TOML", suffix=".toml"),
-    Text("plan: an integer of 4,000 digits", _file(_plan(groups="9" * 4000)), _PREWARM, "must be", suffix=".toml"),
+    Text("plan: an integer of 5,000 digits", _file(_plan(groups="9" * 5000)), _PREWARM, "more than 100 digits", suffix=".toml"),
+    Text("plan: an integer of 40 digits", _file(_plan(groups="9" * 40)), _PREWARM, "more than 20 digits", suffix=".toml"),
+    Text("plan: nesting behind a comment", _file(b"# " + b"]" * 2000 + b"\nproblems = " + b"[" * 2000), _PREWARM, "nests deeper", suffix=".toml"),
+    Text("plan: a quarter of a megabyte of tables", _file(b"[[problems]]\n" * 20_000), _PREWARM, "is required", suffix=".toml"),
     Text("plan: 9 million combinations", _file(_plan(layout="['ragged', 'masked', 'contiguous']", groups=_MANY, rows_per_group=_MANY, dtype="['e4m3', 'bf16', 'f32']")), _PREWARM, "combinations", suffix=".toml"),
     Text("plan: escapes", _file(_plan(layout=json.dumps(ESCAPES))), _PREWARM, "must be one of", suffix=".toml"),
     Text("plan: a gigabyte of nothing", lambda _, p: _sparse(p), _PREWARM, "bytes", suffix=".toml"),

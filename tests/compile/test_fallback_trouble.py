@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import jitgen
+from jitgen import failing
 from jitgen.cache import Store
 from jitgen.cache.folder import Folder
 from jitgen.compile import isolated
 from jitgen.events import Event, EventKind
-from jitgen.runtime import registry
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import key
 from tests.compile.fallback_calls import (
@@ -38,7 +38,7 @@ class TestTrouble:
     @pytest.fixture(autouse=True)
     def no_second_try(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What is tried again some seconds later is tried after these tests."""
-        monkeypatch.setattr(registry, "RETRY_FIRST_S", 60.0)
+        monkeypatch.setattr(failing, "RETRY_FIRST_S", 60.0)
 
     def check_stays(self, caplog: pytest.LogCaptureFixture, reason: str) -> None:
         """Assert that the neighbour keeps serving, and that the reason was told once."""
@@ -64,7 +64,7 @@ class TestTrouble:
         self, fallback_root: Path, patient: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A signal says nothing about the kernel: it used to mean a day with the neighbour."""
-        monkeypatch.setattr(registry, "RETRY_FIRST_S", 0.1)
+        monkeypatch.setattr(failing, "RETRY_FIRST_S", 0.1)
         call(MANY)
         os.kill(worker(patient), signal.SIGKILL)
         patient.touch()
@@ -235,7 +235,7 @@ class TestEnding:
         self, fallback_root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The neighbour was remembered before the fork; the child has a worker of its own."""
-        monkeypatch.setattr(registry, "RETRY_FIRST_S", 60.0)
+        monkeypatch.setattr(failing, "RETRY_FIRST_S", 60.0)
         with jitgen.settings.scope(compile_timeout=0):
             call(MANY)
             settle()
@@ -243,7 +243,7 @@ class TestEnding:
         if child == 0:
             code = 1
             try:
-                current.get().registry.background._backoff = registry.Backoff()
+                current.get().registry.background._backoff = failing.Backoff()
                 call(MANY)
                 settle()
                 call(MANY)

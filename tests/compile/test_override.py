@@ -18,6 +18,7 @@ from jitgen.config import Arch, Config
 from jitgen.errors import (
     CaptureMiss,
     CompileError,
+    CompileTimeout,
     InputError,
     KernelMiss,
     OverrideError,
@@ -98,6 +99,24 @@ class TestCalls:
 
         assert product(again) == (4.0, True)
         assert product(doubled) == (2.0, True)  # what was read stays as it was
+
+    def test_one_that_ends_its_process(self, tmp_path: Path) -> None:
+        """``sys.exit()`` in an edited source used to end the program that called it."""
+        ends = "import cutlass\nimport sys\nsys.exit(3)\n"
+        mine = edited(CONFIG, tmp_path / "my.py", "import cutlass\n", ends)
+        with pytest.raises(CompileError, match=r"ends its process: SystemExit: 3 .*kernel\.py:"):
+            product(mine)
+
+    def test_one_that_never_ends(self, tmp_path: Path) -> None:
+        """In a process of its own it costs the time that a compile may take."""
+        mine = edited(
+            CONFIG, tmp_path / "my.py", "import cutlass\n", "import cutlass\nwhile 1: 0\n"
+        )
+        with (
+            jitgen.settings.scope(compile="worker", compile_timeout=4.0),
+            pytest.raises(CompileTimeout, match="took too long"),
+        ):
+            product(mine)
 
     def test_it_is_kept_under_a_key_of_its_own(self, doubled: Override) -> None:
         original, mine = jitgen.get_kernel(CONFIG, "cpu"), jitgen.get_kernel(doubled)

@@ -14,6 +14,7 @@ import torch
 import jitgen as package
 from jitgen.config import Config
 from jitgen.config.rooms import OPERATIONS, TARGETS, Room
+from jitgen.errors import InputError
 from jitgen.settings import settings
 from tests.cli.conftest import Jitgen
 
@@ -47,6 +48,18 @@ def check_a_call() -> None:
 
     assert torch.equal(out[:5], x[:5] * s[torch.tensor([0, 0, 2, 2, 2])][:, None])
     assert torch.equal(out[5], torch.full((11,), 7.0))  # of no group
+
+
+def check_wrong_calls() -> None:
+    """What the operation says is wrong is told; one that says nothing has no direct calls."""
+    kernel = package.get_kernel(NAME)
+    with pytest.raises(InputError, match=f"arguments: must be 4 for {NAME}"):
+        kernel(torch.randn(6, 11))
+    silent = OPERATIONS.get("scale_rows")._replace(direct="")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jitgen.runtime.kernel.operation", lambda _: silent)
+        with pytest.raises(InputError, match=r"Operation\.direct"):
+            kernel(1, 2, 3, 4)
 
 
 @pytest.mark.usefixtures("acme")
@@ -125,6 +138,7 @@ class TestCommands:
         assert shown["entry"] is not None
         with settings.scope(on_miss="error"):
             check_a_call()
+            check_wrong_calls()
 
     def test_show(self, jitgen: Jitgen) -> None:
         source = jitgen("show", NAME, "--source").out

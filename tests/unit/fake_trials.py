@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jitgen.errors import InputError, JitgenError, KernelMiss
+from jitgen.errors import InputError, JitgenError, KernelMiss, ResourceError
 
 VARIABLE = "FAKE_TRIALS"
 """Names the folder of `script.json`, what to do, and `calls`, what was done."""
@@ -18,6 +20,18 @@ VARIABLE = "FAKE_TRIALS"
 
 class OutOfMemoryError(RuntimeError):
     """Named as torch's."""
+
+
+_RAISED: dict[str, Callable[[str], Exception]] = {
+    "wrong": lambda _: JitgenError("its result is wrong by 1 of the largest value"),
+    "raise": lambda _: ValueError("an odd\nvalue"),
+    "miss": lambda name: KernelMiss(name, f"no compiled kernel {name}"),
+    "full": lambda _: OutOfMemoryError("7 sets of operands"),
+    "refuse": lambda _: InputError("b", "must have at most 4 groups"),
+    "descriptors": lambda _: OSError(errno.EMFILE, "Too many open files"),
+    "driver": lambda _: RuntimeError("CUDA error: out of memory"),
+    "disk": lambda _: ResourceError("there is no room for a copy"),
+}
 
 
 class Trials:
@@ -43,23 +57,22 @@ class Trials:
     def _do(self, method: str, name: str) -> None:
         with (self._folder / "calls").open("a") as stream:
             stream.write(f"{os.getpid()} {method} {name}\n")
-        match self._script.get(f"{method} {name}", self._script.get(method)):
-            case "hang":
-                time.sleep(600)
-            case "die":
-                os.kill(os.getpid(), signal.SIGSEGV)
-            case "leave":
-                print("no more memory", flush=True)
-                os._exit(3)
-            case "wrong":
-                raise JitgenError("its result is wrong by 1 of the largest value")
-            case "raise":
-                raise ValueError("an odd\nvalue")
-            case "miss":
-                raise KernelMiss(name, f"no compiled kernel {name}")
-            case "full":
-                raise OutOfMemoryError("7 sets of operands")
-            case "refuse":
-                raise InputError("b", "must have at most 4 groups")
-            case None:
-                return
+        what = self._script.get(f"{method} {name}", self._script.get(method))
+        if what in _RAISED:
+            raise _RAISED[what](name)
+        if what in _ENDS:
+            _ENDS[what]()
+
+
+def _leave(words: str, status: int) -> None:
+    print(words, flush=True)
+    os._exit(status)
+
+
+_ENDS: dict[str, Callable[[], object]] = {
+    "hang": lambda: time.sleep(600),
+    "die": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "leave": lambda: _leave("its last words", 3),
+    "short": lambda: _leave("[Errno 12] Cannot allocate memory", 1),
+}

@@ -3,26 +3,30 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import jitgen
-from jitgen.cache import Store
+from jitgen import failing
+from jitgen.cache import Entry, Store
 from jitgen.compile import workers
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch, Layout
+from jitgen.errors import ArtifactError, CacheError, CompileError, ToolchainError
 from jitgen.events import Event, EventKind
 from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import background as module
-from jitgen.runtime import registry
 from jitgen.runtime.background import Background
 from jitgen.runtime.spec import key
 from jitgen.runtime.tiers import Tiers
+from tests.chaos.kernels import CONFIGS, fill, prebuilt
 
 CONFIG = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))
 OTHER = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=16, n=32, k=128))
@@ -143,7 +147,7 @@ def test_no_process_can_be_started(
     What is lacking now may be there in some seconds: it is tried again, after the others. EAGAIN
     used to mean a day without that kernel.
     """
-    monkeypatch.setattr(registry, "RETRY_FIRST_S", 0.2)
+    monkeypatch.setattr(failing, "RETRY_FIRST_S", 0.2)
     fake.answers = [BlockingIOError(11, "Resource temporarily unavailable"), NO, NO]
     fake.gate.clear()
     subject.want(CONFIG, Arch.CPU)
@@ -155,37 +159,135 @@ def test_no_process_can_be_started(
     assert asked(fake) == [8, 16, 8], "the next one is tried"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EMFILE, "Too many open files", "/some/file"),
+        OSError(errno.ENFILE, "Too many open files in system"),
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        ImportError("libMLIR.so: cannot open shared object file: Too many open files"),
+        ToolchainError("the compiler cannot be imported"),
+        CacheError("the disk does not answer"),
+        ArtifactError("it cannot be loaded"),
+        CompileError("name", "nobody can say for certain"),
+        ZeroDivisionError("by zero"),
+    ],
+    ids=lambda error: f"{type(error).__name__} {str(error)[:12]}",
+)
+def test_what_is_not_certain_is_tried_again(
+    fake: Fake,
+    subject: Background,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    """
+    Only the compiler's refusal lasts. Whatever else was raised, no descriptors or no memory among
+    it, used to leave the kernel alone for a day.
+    """
+    monkeypatch.setattr(failing, "RETRY_FIRST_S", 0.05)
+    fake.answers = [error, error, NO]
+    subject.want(CONFIG, Arch.CPU)
+    settle(subject)
+
+    assert asked(fake) == [8, 8, 8]
+    assert "trying again in 0.05 s" in caplog.text
+    assert not subject._pending
+
+
+def test_what_cannot_be_delivered_is_tried_again(
+    cache_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptors were left to load what had been compiled: it used to wait for a day, too."""
+    monkeypatch.setattr(failing, "RETRY_FIRST_S", 0.05)
+    prebuilt()
+    store = fill(cache_root, 1)
+    tries: list[str] = []
+
+    def deliver(_: object, __: object, entry: Entry, tier: str) -> None:
+        tries.append(tier)
+        if len(tries) < 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    subject = Background(Tiers(store), deliver)
+    subject.want(CONFIGS[0], Arch.CPU)
+    settle(subject)
+
+    assert tries == ["disk"] * 3
+
+
+def test_a_refusal_lasts_as_long_as_the_store_remembers_it(
+    fake: Fake, subject: Background, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`jitgen cache rm` used to have no effect on a process that had heard of the refusal."""
+    index = subject._tiers.store.index
+    index.remember_failure(key(CONFIG, Arch.CPU), "it", "the compiler said no", 60)
+    fake.answers = [NO]
+    for _ in range(2):
+        subject.want(CONFIG, Arch.CPU)
+        settle(subject)
+    assert asked(fake) == []
+    assert caplog.text.count("the compiler said no") == 1
+    index.forget_failure(key(CONFIG, Arch.CPU))
+    subject.want(CONFIG, Arch.CPU)
+    settle(subject)
+
+    assert asked(fake) == [8]
+
+
+class NoThread(threading.Thread):
+    def start(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+
 def test_no_thread_can_be_started(
     fake: Fake,
     subject: Background,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    class NoThread(threading.Thread):
-        def start(self) -> None:
-            raise RuntimeError("can't start new thread")
-
+    """
+    What is wanted stays wanted, and whoever wants it next tries again, some seconds later: it used
+    to be dropped, and launches that awaited it served with the neighbour for good.
+    """
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(failing, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(module.threading, "Thread", NoThread)
     subject.want(CONFIG, Arch.CPU)
+    assert subject.is_stalled
     monkeypatch.undo()
+    monkeypatch.setattr(failing, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(workers, "run", fake.run)
+    fake.answers = [NO, NO]
+    subject.want(CONFIG, Arch.CPU)
+    assert subject._thread is None, "it is too early"
+    clock.now += 2
+    subject.want(OTHER, Arch.CPU)
+    settle(subject)
 
     assert "can't start new thread" in caplog.text
+    assert asked(fake) == [8, 16]
+    assert not subject.is_stalled
     assert not subject._pending
-    assert asked(fake) == []
 
 
 def test_a_surprise_does_not_end_it(
-    fake: Fake, subject: Background, caplog: pytest.LogCaptureFixture
+    fake: Fake,
+    subject: Background,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An error that nobody thought of is told, and what is queued is compiled all the same."""
-    fake.answers = [ZeroDivisionError("by zero"), NO]
+    monkeypatch.setattr(failing, "RETRY_FIRST_S", 0.2)
+    fake.answers = [ZeroDivisionError("by zero"), NO, NO]
     fake.gate.clear()
     subject.want(CONFIG, Arch.CPU)
     subject.want(OTHER, Arch.CPU)
     fake.gate.set()
     settle(subject)
 
-    assert asked(fake) == [8, 16]
+    assert asked(fake) == [8, 16, 8]
     assert "ZeroDivisionError: by zero" in caplog.text
     assert not subject._pending
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 
+from jitgen import failing
 from jitgen.boundary import boundary, with_room
 from jitgen.errors import (
     CompileTimeout,
@@ -22,8 +23,8 @@ from jitgen.errors import (
     ResourceError,
     UnsafeCacheRoot,
 )
-from jitgen.runtime import registry
-from jitgen.runtime.registry import Backoff
+from jitgen.failing import Backoff
+from jitgen.runtime.registry import Registry
 from jitgen.runtime.session import current
 from jitgen.text import printable
 
@@ -196,7 +197,7 @@ class TestWithRoom:
         def serve(*_: object) -> str:
             return f"served after {needs(480)}"
 
-        monkeypatch.setattr(registry.Registry, "_served", serve)
+        monkeypatch.setattr(Registry, "_served", serve)
         config = KernelConfig(layout="ragged", tile=Tile(m=8, n=64, k=128))
         _ = current.get().registry
 
@@ -210,7 +211,7 @@ class TestBackoff:
     def clock(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         """A clock that stands."""
         clock = SimpleNamespace(now=1000.0)
-        monkeypatch.setattr(registry, "time", SimpleNamespace(monotonic=lambda: clock.now))
+        monkeypatch.setattr(failing, "time", SimpleNamespace(monotonic=lambda: clock.now))
         return clock
 
     def test_it_doubles_up_to_a_limit(self, clock: SimpleNamespace) -> None:

@@ -92,9 +92,25 @@ def test_each_kernel_comes_back(compiles: Compiles, tmp_path: Path) -> None:
 
 def test_a_refusal_is_no_reason_to_try_again(compiles: Compiles) -> None:
     config = configs(1)[0].to_json()
-    compiles.before = lambda _: OutcomeKind.ERROR
+    compiles.refused = lambda _: {"error": "no!", "is_certain": True}
 
-    assert compile_on_worker(config, "cpu", 1.0) == {"error": "error!"}
+    assert compile_on_worker(config, "cpu", 1.0) == {"error": "no!"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"error": "no memory", "is_certain": False},
+        {"key": "", "tier": "compiled", "why_private": "No space left on device (ENOSPC)"},
+    ],
+)
+def test_what_one_worker_is_short_of_another_may_have(
+    compiles: Compiles, answer: dict[str, Any]
+) -> None:
+    """A full disk of one worker used to count as the compiler's refusal."""
+    compiles.refused = lambda _: answer
+    with pytest.raises(ResourceError):
+        compile_on_worker(configs(1)[0].to_json(), "cpu", 1.0)
 
 
 def test_damage_on_the_way(

@@ -6,8 +6,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,7 @@ class TestJson:
             (b"\xff", "no JSON"),
             (b"", "no JSON"),
             (b" " * (2**20 + 1), "bytes, and 1048576 are the most"),
+            (b"[" + b"[]," * 340_000 + b"0]", "values, and 524,288 are the most"),
         ],
         ids=lambda value: repr(value[:8]) if isinstance(value, bytes) else "",
     )
@@ -94,7 +97,19 @@ class TestToml:
             (b"a." * 100_000 + b"b=1", "more than 64 dots"),
             (b'"="' + b".a" * 100_000 + b"=1", "more than 64 dots"),
             (b"[" + b"a." * 100_000 + b"b]", "more than 64 dots"),
-            (b"a=" + b"1" * 5000, "no TOML"),
+            (b"a=" + b"1" * 5000, "an integer of more than 100 digits"),
+            (b"a=" + b"1" * 40, "an integer of more than 20 digits"),
+            (b"a=0x" + b"f" * 5000, "an integer of more than 20 digits"),
+            (b"a=[" + b"1_" * 900 + b"1]", "an integer of more than 100 digits"),
+            (b"a=nan", "nan, which is no number"),
+            (b"a=-inf", "-inf, which is no number"),
+            (b"a=1e400", "too large: 1e400"),
+            (b"#" + b"]" * 500 + b"\na=" + b"[" * 500, "nests deeper"),
+            (b"b=']]]]" + b"]" * 500 + b"'\na=" + b"[" * 500, "nests deeper"),
+            (b'b="""\n]]]]' + b"]" * 500 + b'\n"""\na=' + b"[" * 500, "nests deeper"),
+            (b"[" + b"a." * 40 + b"b]", "nests deeper"),
+            (b"[[a]]\n" * 170_000, "values, and 65,536 are the most"),
+            (b"a=[" + b"{}," * 300_000 + b"]", "values, and 65,536 are the most"),
             (b"a=\xff", "no TOML"),
             (b"a=1979-99-99", "no TOML"),
             (b"#" * 2**20 + b"#", "are the most"),
@@ -102,13 +117,71 @@ class TestToml:
         ids=lambda value: repr(value[:8]) if isinstance(value, bytes) else "",
     )
     def test_refused_quickly_with_one_line(self, data: bytes, complaint: str) -> None:
-        """Dotted names used to take memory by the square of their length: gigabytes for 400 KB."""
+        """
+        Dotted names used to take memory by the square of their length: gigabytes for 400 KB. And
+        brackets in comments and strings counted, so that a comment hid a thousand levels.
+        """
         start = time.process_time()
         with pytest.raises(BadDocument, match=complaint) as caught:
             parse_toml(data)
 
         assert time.process_time() - start < 1
         assert "\n" not in str(caught.value)
+
+    def test_what_may_stand_in_a_document(self) -> None:
+        """Brackets, dots and digits in strings and comments do not count."""
+        text = """
+            # [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[ 1........................... "
+            a = "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[ \\" # ........................"
+            b = 'it is [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[ \\'
+            c = \"\"\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[ "" \\\"\"\" # \"\"\"\"\"
+            d = '''[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[ \\ ''''
+            e = [[[1, 2.5, 1979-05-27]]]
+        """
+
+        assert parse_toml(text.encode()) == tomllib.loads(text)
+
+    def test_nothing_hides_what_is_deep(self) -> None:
+        """Whatever stands before it, in strings and comments that end, or do not."""
+        draw = random.Random(7)
+        parts = [
+            '"',
+            "'",
+            '"""',
+            "'''",
+            "\\",
+            "#",
+            "\n",
+            "[",
+            "]",
+            "{",
+            "}",
+            "=",
+            "a",
+            ".",
+            ",",
+            " ",
+        ]
+        parts += ['a="b"\n', "c='d'#]\n", 'e="""\n"""\n', '"\\\\"', '\\"', "\r\n"]
+        deep = 0
+        for _ in range(3000):
+            head = "".join(draw.choices(parts, k=draw.randrange(12)))
+            with pytest.raises(BadDocument):  # and never RecursionError
+                parse_toml(f"{head}\nzz={'[' * 2000}".encode())
+            try:
+                tomllib.loads(f"{head}\nzz=1")
+            except ValueError:
+                continue
+            deep += 1
+        assert deep > 100, "many of them were good but for what is deep"
+
+    def test_the_callers_stack_does_not_count(self) -> None:
+        """A good document is good however deep the caller is."""
+
+        def at_depth(frames: int) -> object:
+            return at_depth(frames - 1) if frames else parse_toml(b"a = [[[[[[[[1]]]]]]]]")
+
+        assert at_depth(sys.getrecursionlimit() - 250) == {"a": [[[[[[[[1]]]]]]]]}
 
 
 class TestFiles:
@@ -153,6 +226,14 @@ class TestPlans:
 
         with pytest.raises(PlanError, match="problems must be a list"):
             load(str(path))
+
+    def test_the_file_is_named(self, tmp_path: Path) -> None:
+        """A plan that nests a thousand levels behind a comment was a RecursionError of no file."""
+        path = tmp_path / "plan.toml"
+        path.write_text(f"# {']' * 1000}\nproblems = {'[' * 1000}")
+
+        with pytest.raises(PlanError, match=f"^{path} is no TOML plan: it nests deeper than 32"):
+            load(path)
 
     def test_values_are_cut_in_messages(self, tmp_path: Path) -> None:
         """An integer of 4,000 digits used to be printed whole."""

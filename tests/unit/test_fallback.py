@@ -227,6 +227,17 @@ class TestMemo:
         """Between looking for the kernel and remembering its neighbour, the worker was done."""
         assert not self.run(monkeypatch, CHOSEN, arrives=CHOSEN)
 
+    def test_not_while_nothing_can_come(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """
+        Where no thread can be started, a call has to ask again. The neighbour used to be remembered
+        for good, although nobody compiled what it stood in for.
+        """
+        with monkeypatch.context() as patch:
+            patch.setattr(Registry, "is_stalled", True)
+            assert not self.run(monkeypatch, CHOSEN)
+            assert self.run(monkeypatch, None)
+        assert self.run(monkeypatch, CHOSEN)
+
     def test_others_are_not_concerned(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.run(monkeypatch, None, arrives=CHOSEN)
         current.get().after_fork()

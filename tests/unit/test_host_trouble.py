@@ -60,6 +60,7 @@ class TestLoading:
             raise problem
 
         with monkeypatch.context() as patch:
+            patch.setattr(kernel, "_loaded", {})  # another test may have loaded the same
             patch.setattr(native, "load", refuse)
             with pytest.raises(ResourceError, match="cannot be loaded here"):
                 Registry(filled).get(CONFIGS[0], Arch.CPU)

@@ -27,7 +27,7 @@ Host = Callable[..., None]
 
 
 def forget() -> None:
-    for function in (toolchain.versions, toolchain.flavour, spec.key):
+    for function in (toolchain.versions, toolchain._flavour, spec.key):
         function.cache_clear()
 
 

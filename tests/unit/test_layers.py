@@ -25,6 +25,7 @@ LAYERS = [
             "events",
             "forks",
             "boundary",
+            "failing",
         ),
         "_version",
     },
@@ -134,12 +135,45 @@ def test_nobody_pickles() -> None:
     assert not users
 
 
+OWN_PROCESSES = {
+    *("compile/workers.py", "compile/worker_server.py"),
+    *("server/check.py", "server/confine.py", "server/foreman.py", "server/gate.py"),
+    *("server/pools.py", "server/signatures.py"),
+    *("tuning/search/process.py", "tuning/search/worker.py", "tuning/search/space.py"),
+    *("bench/cache.py", "bench/emulator.py", "bench/pod.py", "bench/pod_places.py"),
+    *("bench/prepare.py", "bench/start.py"),
+}
+"""They read what a process says that they started themselves, and what they have just written."""
+
+
+def test_documents_are_parsed_in_one_place() -> None:
+    """What somebody else may have written is bounded before it is parsed: `jitgen.documents`."""
+    users = {
+        name
+        for name, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node) in {"json.loads", "json.load", "tomllib.loads", "tomllib.load"}
+    }
+
+    assert users - {"documents.py"} == OWN_PROCESSES
+
+
 def test_importing_jitgen_is_light() -> None:
     """`import jitgen` brings none of the heavy modules."""
     code = f"import sys, jitgen; print(sorted({HEAVY!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_importing_jitgen_imports_nothing_of_its_rooms() -> None:
+    """Every program waits for it, also one that only asks for the version: some 5 ms."""
+    code = "import sys, jitgen; print(*(name for name in sys.modules if 'jitgen.' in name))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = {*("errors", "settings", "variables", "values", "text"), "_version"}
+
+    assert {name.removeprefix("jitgen.") for name in done.stdout.split()} == names
 
 
 def test_public_names_resolve() -> None:

@@ -11,12 +11,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jitgen.runtime import native
+from jitgen.cache import Entry
+from jitgen.cache.entry import LIBRARY, Meta, key_of
+from jitgen.cache.entry import SOURCE as SOURCE_FILE
+from jitgen.errors import ResourceError
+from jitgen.runtime import kernel, native
 
 SOURCE = """
 #include <stdint.h>
@@ -309,3 +314,74 @@ def test_without_a_way_to_the_descriptor(
 
     assert result == 23
     assert descriptors() == before
+
+
+class TestOneLoadOfAProcess:
+    """`jitgen.runtime.kernel.load`: every session of a process has the same entry's function."""
+
+    def entry(self, content: bytes, name: str) -> Entry:
+        document = {"op": "answer", "of": name}
+        meta = Meta(
+            key=key_of(document),
+            key_document=document,
+            name=name,
+            arch="cpu",
+            config={},
+            symbol="answer",
+            library=LIBRARY,
+            files={},
+            created="2026-01-01T00:00:00Z",
+            compile_s=0.0,
+            link_s=0.0,
+            host_isa=(),
+            jitgen="0",
+        )
+        return Entry.of(meta, {SOURCE_FILE: b"", LIBRARY: content})
+
+    @pytest.fixture(autouse=True)
+    def no_runtime_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(kernel, "load_runtime_library", lambda: None)
+        monkeypatch.setattr(kernel, "_loaded", {}, raising=False)
+
+    def test_many_sessions(self, build: Build) -> None:
+        """Each load took three mappings, and nothing gave them back: 65,530 end a process."""
+        entries = [self.entry(build(20), "of many sessions") for _ in range(100)]
+        functions = [kernel.load(entry) for entry in entries]
+
+        assert {function() for function in functions} == {20}
+        assert maps_of("of many sessions") == 1
+
+    def test_threads(self, build: Build) -> None:
+        """Those that come at the same time may each load it; all have the same in the end."""
+        entry = self.entry(build(21), "of threads")
+        with ThreadPoolExecutor(8) as pool:
+            functions = list(pool.map(lambda _: kernel.load(entry), range(64)))
+
+        assert {function() for function in functions} == {21}
+        assert 1 <= maps_of("of threads") <= 8
+        assert kernel.load(entry) is functions[0]
+
+    def test_other_content(self, build: Build) -> None:
+        """An edited kernel under the same name is another one."""
+        first, second = (self.entry(build(number), "one name") for number in (22, 23))
+
+        assert (kernel.load(first)(), kernel.load(second)()) == (22, 23)
+        assert kernel.load(first)() == 22
+
+    def test_failures_are_not_remembered(
+        self, build: Build, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entry = self.entry(build(24), "refused for a moment")
+        with monkeypatch.context() as patch:
+            patch.setattr(native, "load", raise_error(OSError(errno.ENOMEM, "no memory")))
+            with pytest.raises(ResourceError):
+                kernel.load(entry)
+
+        assert kernel.load(entry)() == 24
+
+
+def raise_error(error: Exception) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    return fail

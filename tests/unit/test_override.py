@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +15,18 @@ from jitgen.cache.entry import EDITED, Entry
 from jitgen.cache.folder import Damaged
 from jitgen.codegen.render import render
 from jitgen.config import Arch, Config
-from jitgen.errors import InputError, OverrideError, SettingError, UnsupportedConfig
+from jitgen.errors import (
+    InputError,
+    OverrideError,
+    ResourceError,
+    SettingError,
+    UnsupportedConfig,
+)
 from jitgen.ops.forced import forced, graph_name, of_graph
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.remote import wire
+from jitgen.runtime import syntax
 from jitgen.runtime.overrides import of_folder, refuse_to_share
 from jitgen.runtime.spec import document, serving, spec_of
 from tests.cli.conftest import Jitgen
@@ -84,7 +94,85 @@ class TestFile:
         assert "\n" not in str(raised.value)
         assert raised.value.path == path
 
-    @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe\x00", b"x" * (2**22 + 1)])
+    @pytest.mark.parametrize(
+        "more",
+        [
+            "x = " + "(" * 90_000 + ")" * 90_000,
+            "x = " + "-" * 190_000 + "1",
+            "x = 1" + "+1" * 90_000,
+            "x = a" + ".b" * 90_000,
+            "x = 1" + "**1" * 60_000,
+            "x = " + "lambda: " * 20_000 + "1",
+            "if x: pass\n" + "elif x: pass\n" * 12_000,
+            "x = [1 " + "for a in b " * 17_000 + "]",
+            "x = " + "9" * 190_000,
+            "x = '\0'",
+            "x = \ud800",
+        ],
+        ids=lambda text: f"{text[:12]!r} {len(text)}",
+    )
+    def test_what_python_cannot_compile(self, tmp_path: Path, more: str) -> None:
+        """
+        It was a RecursionError, a MemoryError without a word or, for a long comprehension, the end
+        of the process.
+        """
+        path = tmp_path / "my.py"
+        path.write_bytes(f"{SOURCE}\n{more}\n".encode("utf-8", "surrogatepass"))
+        with pytest.raises(OverrideError, match=r"is no Python: |cannot be read: ") as raised:
+            jitgen.override(path)
+
+        assert str(raised.value).startswith(f"{path} ")
+        assert len(str(raised.value).splitlines()) == 1
+        assert len(str(raised.value)) < 300 + len(str(path))
+
+    def test_the_callers_stack_does_not_count(self, tmp_path: Path) -> None:
+        path = written(tmp_path)
+
+        def at_depth(frames: int) -> object:
+            return at_depth(frames - 1) if frames else jitgen.override(path)
+
+        assert at_depth(sys.getrecursionlimit() - 400) == jitgen.override(path)
+
+    def test_a_parser_that_crashes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What ends the process that looks is a mistake in the file, and ends nobody else's."""
+        syntax.mistake.cache_clear()
+        crash = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+        monkeypatch.setattr(syntax, "_SCRIPT", crash)
+        with pytest.raises(OverrideError, match="nests too deeply"):
+            jitgen.override(written(tmp_path))
+        syntax.mistake.cache_clear()
+
+    def test_no_process_to_look(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """That says nothing about the file, and is not remembered."""
+        syntax.mistake.cache_clear()
+        path = written(tmp_path)
+
+        def refuse(*_: object, **__: object) -> None:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("jitgen.runtime.syntax.subprocess.run", refuse)
+            with pytest.raises(ResourceError, match="no process can be started"):
+                jitgen.override(path)
+        assert jitgen.override(path).config == CONFIG
+
+    def test_a_program_without_a_python_beside_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        syntax.mistake.cache_clear()
+        monkeypatch.setattr(sys, "executable", "/no/such/python")
+        bad = written(tmp_path, f"{SOURCE}\nx = {'-' * 9000}1\n", "bad.py")
+
+        assert jitgen.override(written(tmp_path)).config == CONFIG
+        with pytest.raises(OverrideError, match="nests too deeply"):
+            jitgen.override(bad)
+
+    @pytest.mark.parametrize("path", [None, 3, CONFIG], ids=lambda path: type(path).__name__)
+    def test_what_is_no_path(self, path: Any) -> None:
+        with pytest.raises(InputError, match="path: must be the path of a file"):
+            jitgen.override(path)
+
+    @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe\x00", b"x" * (2**18 + 1)])
     def test_other_files(self, tmp_path: Path, content: bytes) -> None:
         path = tmp_path / "my.py"
         path.write_bytes(content)

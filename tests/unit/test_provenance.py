@@ -8,8 +8,10 @@ settings, used to publish other code under the same key.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -185,13 +187,34 @@ class TestLinker:
     @pytest.mark.parametrize(
         "text",
         [
-            *("exec sleep 60", "printf '\\377\\000\\n'", "yes | head -c 100000"),
-            *("echo /none/such/ld", "exit 1", "kill -9 $$"),
+            *("printf '\\377\\000\\n'", "yes | head -c 100000"),
+            *("echo /none/such/ld", "exit 1"),
         ],
     )
     def test_nonsense(self, found: Callable[[str], list[str]], text: str) -> None:
-        """A driver that hangs, dies, or answers with what is no path: it counts for itself."""
+        """A driver that answers with what is no path counts for itself."""
         assert found(text)[0] == "driver"
+
+    @pytest.mark.parametrize("text", ["exec sleep 60", "kill -9 $$"])
+    def test_one_that_cannot_be_asked_now(
+        self, found: Callable[[str], list[str]], text: str
+    ) -> None:
+        """
+        What was guessed instead used to become the builder of these versions, for everybody: no
+        other process could publish any more.
+        """
+        with pytest.raises(OSError, match="driver"):
+            found(text)
+
+    def test_no_process_to_ask_it(
+        self, found: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+        monkeypatch.setattr(subprocess, "run", refuse)
+        with pytest.raises(BlockingIOError):
+            found("echo ld")
 
     def test_none(self) -> None:
         """Without a driver there is nothing to take a digest of, and no error either."""

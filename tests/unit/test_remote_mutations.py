@@ -10,7 +10,7 @@ import pytest
 
 from jitgen.cache import Damaged, Entry
 from jitgen.remote import layout, wire
-from jitgen.remote.outcomes import Absent, Refused
+from jitgen.remote.outcomes import Absent, Refused, Spoiled
 from jitgen.signing.policy import judge
 from jitgen.signing.trust import opened
 
@@ -119,7 +119,7 @@ def _count_refused(num_tries: int) -> int:
         draw = random.Random(seed)
         try:
             found = draw.choice((_from_service, _from_bucket))(draw)
-        except (Damaged, Refused, Absent):
+        except (Damaged, Refused, Spoiled, Absent):
             refused += 1
             continue
         # What got through is the very entry: the change was in what says nothing.

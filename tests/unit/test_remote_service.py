@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,16 +126,60 @@ def test_job_is_looked_at_nowhere_else(stand: Stand, location: str) -> None:
     assert server.requests[2].path == JOB
 
 
-def test_failed_job_is_a_reason_for_a_day(stand: Stand) -> None:
-    poison = routes(
-        entries=MISSING, compile=accepted(), jobs=state("failed", reason="the compiler crashed")
-    )
-    with toxic.toxic(poison) as server:
+def remembered_s(server: toxic.Toxic, purpose: str, key: str = ENTRY.key) -> float:
+    """Seconds for which this process does not ask `server` again about a kernel."""
+    names = (server.url, purpose, key), (server.url, purpose)
+    (until,) = (negatives._known[name][0] for name in names if name in negatives._known)
+    return round(until - time.monotonic())
+
+
+@pytest.mark.parametrize("code", ["E_COMPILE", "E_GATE"])
+def test_a_job_that_the_compiler_refused_is_a_reason_for_a_day(stand: Stand, code: str) -> None:
+    failed = state("failed", code=code, reason="ptxas said no")
+    with toxic.toxic(routes(entries=MISSING, compile=accepted(), jobs=failed)) as server:
         for _ in range(2):
             found = stand.ask(server.url, ENTRY)
             assert isinstance(found, Nothing)
-            assert "the compiler crashed" in found.reason
+            assert "ptxas said no" in found.reason
         assert len(server.requests) == 3
+        assert remembered_s(server, "compile") == 86400
+
+
+@pytest.mark.parametrize("code", ["E_RESOURCE", "E_TIMEOUT", "E_TOOLCHAIN", "E_ENDED", ""])
+def test_a_job_for_which_something_was_lacking_is_one_for_a_minute(stand: Stand, code: str) -> None:
+    """Memory that had run out at the service used to be taken for the compiler's refusal."""
+    failed = state("failed", code=code, reason="no memory")
+    with toxic.toxic(routes(entries=MISSING, compile=accepted(), jobs=failed)) as server:
+        found = stand.ask(server.url, ENTRY)
+        assert isinstance(found, Nothing)
+        assert "no memory" in found.reason
+        assert remembered_s(server, "compile") == 60
+
+
+def test_a_job_that_is_not_known_any_more_is_no_refusal(stand: Stand) -> None:
+    """A service that was started anew forgot its jobs, and clients what they wanted for a day."""
+    poison = routes(entries=MISSING, compile=accepted(), jobs=MISSING)
+    with toxic.toxic(poison) as server:
+        assert isinstance(stand.ask(server.url, ENTRY), Nothing)
+        assert remembered_s(server, "compile") == 60
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_token_that_is_not_accepted_is_this_processs_alone(stand: Stand, status: int) -> None:
+    """
+    It is asked again a minute later, when the token may be another. It used to keep every process
+    of the host from asking, whatever token it had.
+    """
+    with toxic.toxic(toxic.answer(status)) as server:
+        for _ in range(2):
+            found = stand.ask(server.url, ENTRY)
+            assert isinstance(found, Nothing)
+            assert "JITGEN_TOKEN_FILE" in found.reason
+        assert len(server.requests) == 1
+        assert remembered_s(server, "fetch") == 60
+        server.poison = GOOD
+        forget()  # another process of this host
+        assert is_same(stand.ask(server.url, ENTRY), ENTRY)
 
 
 def test_service_that_never_finishes_is_left(stand: Stand) -> None:

@@ -67,7 +67,6 @@ _ERRORS: dict[str, tuple[toxic.Poison, str]] = {
     "flood": (toxic.flood, f"more than {wire.MAX_BYTES} bytes"),
     "redirect": (toxic.answer(302, location="http://127.0.0.1:1/"), "a redirect (HTTP 302)"),
     "web page": (toxic.answer(200, b"<html>", content_type="text/html"), "of type 'text/html'"),
-    "401": (toxic.answer(401), "JITGEN_TOKEN_FILE"),
 }
 
 

@@ -137,15 +137,20 @@ class TestReading:
     def test_missing(
         self, image: Path, cache_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """A volume that is not mounted yet is no trouble, nor is a root without a single entry."""
+        """
+        A root without a single entry is no trouble. One that is not there is told once: a misspelt
+        folder used to cost every kernel of an image without a word.
+        """
         (tmp_path / "empty").mkdir()
-        store = above(cache_root, tmp_path / "missing", tmp_path / "empty", image)
+        missing = tmp_path / "missing"
+        store = above(cache_root, missing, tmp_path / "empty", image)
 
         assert store.read(KEYS[1]) is not None
         assert len(list(store.entries())) == 2
         assert tree(tmp_path / "empty") == []
-        assert not (tmp_path / "missing").exists()
-        assert caplog.records == []
+        assert not missing.exists()
+        (told,) = caplog.records
+        assert told.getMessage() == f"not reading JITGEN_BASE {missing}: there is no such folder"
 
     def test_miss(self, image: Path, cache_root: Path, caplog: pytest.LogCaptureFixture) -> None:
         """That a base lacks an entry is no trouble: the next kernel of a model would warn."""

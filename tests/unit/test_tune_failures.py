@@ -29,7 +29,7 @@ class TestFailures:
         [
             ("hang", "it did not end within 1 s"),
             ("die", "its process was killed by SIGSEGV"),
-            ("leave", "its process exited with status 3: no more memory"),
+            ("leave", "its process exited with status 3: its last words"),
             ("wrong", "its result is wrong by 1 of the largest value"),
             ("raise", "ValueError: an odd value"),
         ],
@@ -134,12 +134,33 @@ class TestFailures:
         assert row.state is TuningState.MEASURED
         assert not row.missing
 
-    def test_no_memory_is_no_kernels_fault(self, stand: Stand) -> None:
-        stand.script(time_0="full")
+    @pytest.mark.parametrize(
+        ("action", "reason"),
+        [
+            ("full", "OutOfMemoryError: 7 sets of operands"),
+            ("driver", "RuntimeError: CUDA error: out of memory"),
+            ("descriptors", "OSError: [Errno 24] Too many open files"),
+            ("disk", "there is no room for a copy"),
+            ("killed", "its process was killed by SIGKILL"),
+            (
+                "short",
+                "its process exited with status 1: [Errno 12] Cannot allocate memory",
+            ),
+        ],
+    )
+    @pytest.mark.parametrize("method", ["verify", "time"])
+    def test_what_ran_out_is_no_kernels_fault(
+        self, stand: Stand, method: str, action: str, reason: str
+    ) -> None:
+        """
+        A process that the system killed for its memory, and one without descriptors, used to
+        exclude the kernel for good.
+        """
+        stand.script(**{f"{method}_0": action})
         (row,) = run().rows
 
         assert row.state is TuningState.MEASURED
-        assert row.missing == {NAMES[0]: "OutOfMemoryError: 7 sets of operands"}
+        assert row.missing == {NAMES[0]: reason}
         assert exclusions() == {}
 
     def test_nothing_can_be_tried(self, stand: Stand) -> None:

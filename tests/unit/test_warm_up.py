@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -160,19 +161,50 @@ def test_with_a_service_nobody_compiles(tmp_path: Path, compiles: Compiles) -> N
 def test_a_refusal_is_everybodys(tmp_path: Path, compiles: Compiles) -> None:
     job = Job(tmp_path, 2, 4, machines=2)
     bad = job.configs[1].name("cpu")
-    compiles.before = lambda name: OutcomeKind.ERROR if name == bad else None
+    refusal = {"error": "no!", "is_certain": True}
+    compiles.refused = lambda name: refusal if name == bad else None
     job.run(0, 1)
 
     assert compiles.counts[bad] == 1
     for report in job.reports.values():
         assert [row.name for row in report.rows if row.error] == [bad]
-        assert [line["error"] for line in report.manifest["kernels"] if line["error"]] == ["error!"]
+        assert [line["error"] for line in report.manifest["kernels"] if line["error"]] == ["no!"]
 
 
-def test_a_crash_is_tried_once_more(tmp_path: Path, compiles: Compiles) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"error": "no memory", "is_certain": False},
+        {"key": "", "tier": "compiled", "why_private": "No space left on device (ENOSPC)"},
+    ],
+)
+def test_what_one_machine_is_short_of_another_may_have(
+    tmp_path: Path, compiles: Compiles, answer: dict[str, Any]
+) -> None:
+    """A full disk of one machine used to take the kernel from every rank of the job."""
+    job = Job(tmp_path, 2, 4, machines=2)
+    bad, first = job.configs[1].name("cpu"), []
+
+    def short(name: str) -> dict[str, Any] | None:
+        if name != bad:
+            return None
+        first.append(threading.get_ident())
+        return answer if first[0] == threading.get_ident() else None
+
+    compiles.refused = short
+    job.run(0, 1)
+
+    assert len(set(first)) == 2, "the other machine tried it, and not the first one again"
+    assert all(report.ok for report in job.reports.values())
+
+
+@pytest.mark.parametrize("kind", [OutcomeKind.CRASH, OutcomeKind.ERROR, OutcomeKind.TIMEOUT])
+def test_a_process_that_dies_is_tried_once_more(
+    tmp_path: Path, compiles: Compiles, kind: OutcomeKind
+) -> None:
     job = Job(tmp_path, 2, 4, machines=2)
     bad = job.configs[1].name("cpu")
-    compiles.before = lambda name: OutcomeKind.CRASH if name == bad else None
+    compiles.before = lambda name: kind if name == bad else None
     job.run(0, 1)
 
     assert compiles.counts[bad] == 2

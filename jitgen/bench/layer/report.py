@@ -14,6 +14,7 @@ from jitgen.bench.layer.cases import Case
 from jitgen.bench.layer.inductor import NAME as TORCH
 from jitgen.bench.layer.ours import OURS, STEPS
 from jitgen.bench.protocol import Row
+from jitgen.documents import BadDocument, parse_json, read_bounded
 from jitgen.errors import ConfigError
 
 FEW_TOKENS = 512
@@ -110,7 +111,7 @@ class LayerReport:
             ConfigError: It is no such file.
         """
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = parse_json(read_bounded(path))
             cases = document["cases"]
             return cls(
                 found=[Found(**{**each, "case": Case(**each["case"])}) for each in cases],
@@ -120,9 +121,9 @@ class LayerReport:
             )
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             # what Python says of a value that is of another form helps nobody
-            why = f": it is no JSON: {error}" if isinstance(error, ValueError) else ""
+            why = f": {error}" if isinstance(error, BadDocument) else ""
             raise ConfigError(
                 f"{path} is no report of {NAME}{why}; `jitgen bench {NAME} --save FILE` writes one"
             ) from None

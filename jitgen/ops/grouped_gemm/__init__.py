@@ -11,4 +11,5 @@ OPERATION = Operation(
     arguments=("a", "b", "a_scale", "b_scale", "groups", "out"),
     results=("out",),
     beside="jitgen.ops.grouped_gemm.prepared_ways:kernels",
+    direct="jitgen.ops.grouped_gemm.direct:check",
 )

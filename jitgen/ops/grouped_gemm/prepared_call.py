@@ -273,6 +273,7 @@ def _unpacked(facts: Facts, found: Ways, session: Session) -> PreparedLaunch | U
         except CaptureMiss:
             raise
         except KernelMiss as miss:
+            session.note_miss(miss)  # one that passes must not be remembered for good
             warn_once(f"unpacked {miss.kernel}", "weights are not unpacked first: %s", miss)
             wanted, *others = prepared_configs
             function, served = device.entry(session, wanted, others)

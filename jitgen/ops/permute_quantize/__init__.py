@@ -11,4 +11,5 @@ OPERATION = Operation(
     samples="jitgen.ops.permute_quantize.samples",
     arguments=("x", "permutation", "groups", "q", "scale"),
     results=("q", "scale", *SORTED),
+    direct="jitgen.ops.permute_quantize.direct:check",
 )

@@ -101,7 +101,7 @@ def new_scale(given: Arguments, form: Format, num_groups: int) -> Tensor | None:
     Return scales of the results as the next GEMM reads them, not initialised; None where a kernel
     finds none.
     """
-    kind, groups = form_of(form), _counted(form, given.offs, num_groups)
+    kind, groups = form_of(form), counted(form, given.offs, num_groups)
     if kind is None:
         return None
     return kind.new_a(given.x, Rows(tuple(given.permutation.shape), groups), given.x.shape[-1])
@@ -123,7 +123,7 @@ def form_of(form: Format) -> ScaleFormat | None:
     return formats.find(form.scales) if form.has_own_scales else None
 
 
-def _counted(form: Format, offs: Tensor | None, num_groups: int) -> int:
+def counted(form: Format, offs: Tensor | None, num_groups: int) -> int:
     """Return the groups from whose starts atoms count ragged rows; 0 for others."""
     return num_groups if form.has_atoms and offs is not None else 0
 
@@ -165,7 +165,7 @@ def _prepare(
         launch.
     """
     facts = validate(given, session)
-    _check_values(given, facts)
+    check_taken(given, facts)
     family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:
@@ -187,7 +187,7 @@ def _prepare(
         per_element=form.q_dtype.values_per_element,
         q_dtype=stored_as(form),
         form=form_of(form),
-        num_groups=_counted(form, given.offs, facts.num_groups),
+        num_groups=counted(form, given.offs, facts.num_groups),
         is_scatter=served.walk is Walk.SCATTER,  # type: ignore[attr-defined]
         is_relayed=served.tiling.is_relayed,  # type: ignore[attr-defined]
     )
@@ -236,7 +236,7 @@ def require_fit(asked: object, given: Arguments, facts: Facts) -> PermuteQuantiz
     return config
 
 
-def _check_values(given: Arguments, facts: Facts) -> None:
+def check_taken(given: Arguments, facts: Facts) -> None:
     """Look at what kernels take on trust, where JITGEN_CHECK is on."""
     rows = given.permutation.shape[-1]
     check_values(facts.layout, given.groups, rows, start=1)

@@ -235,14 +235,14 @@ def _prepare(
             f"must be block128, row, tensor or none, whose scales lie where a row does (got "
             f"{given.scale_granularity})",
         )
-    problem = _problem(given, facts)
+    problem = problem_of(given, facts)
     family = Family(arch=facts.arch)
     neighbours: tuple[Config, ...] = ()
     if config is None:
         wanted, neighbours = chosen(session, problem, facts.arch, "x")
         family = Family.of(problem, facts, None)
     else:
-        wanted = _require_fit(config, problem, facts)
+        wanted = require_fit(config, problem, facts)
     function, served = nobody, wanted
     if facts.rows:
         function, served = facts.device.entry(session, config or wanted, neighbours)
@@ -259,7 +259,8 @@ def _prepare(
     return launch, family, facts.rows
 
 
-def _problem(given: Arguments, facts: Facts) -> PermuteQuantizeProblem:
+def problem_of(given: Arguments, facts: Facts) -> PermuteQuantizeProblem:
+    """Return what is chosen for."""
     return PermuteQuantizeProblem(
         layout=facts.layout,
         m=facts.rows,
@@ -271,7 +272,7 @@ def _problem(given: Arguments, facts: Facts) -> PermuteQuantizeProblem:
     )
 
 
-def _require_fit(
+def require_fit(
     asked: object, problem: PermuteQuantizeProblem, facts: Facts
 ) -> PermuteQuantizeConfig:
     """

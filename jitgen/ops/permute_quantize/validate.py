@@ -225,6 +225,7 @@ def _check_tensors(given: Arguments, facts: Facts, *, has_memory: bool) -> None:
         why = "one for each matrix" if is_each else "one for all"
         common.require_shape("scale", scale, (length,), why)
         common.require_device("scale", scale, ("x", x))
+        common.require_unit_stride("scale", scale, 0)
     alignment: int = rules(facts.arch, facts.op).alignment
     each: dict[str, tuple[Any, int]] = {"x": (x, alignment)}
     if out is not None:

@@ -10,4 +10,5 @@ OPERATION = Operation(
     samples="jitgen.ops.quantize.samples",
     arguments=("x", "groups", "q", "scale"),
     results=("q", "scale"),
+    direct="jitgen.ops.quantize.direct:check",
 )

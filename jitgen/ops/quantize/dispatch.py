@@ -232,7 +232,7 @@ def _prepare(
         wanted, neighbours = _chosen(session, problem, device)
         family = Family.of(problem, facts, None)
     else:
-        wanted = _require_fit(config, call, device)
+        wanted = require_fit(config, call, device)
     function, served = device.entry(session, config or wanted, neighbours)
     form = formats.find(call.format.scales)
     if not isinstance(form, Atoms):
@@ -260,7 +260,14 @@ def _chosen(
     return config, neighbours  # type: ignore[return-value]
 
 
-def _require_fit(asked: object, call: Call, device: Device) -> QuantizeConfig:
+def require_fit(asked: object, call: Call, device: Device) -> QuantizeConfig:
+    """
+    Return the config that a caller has `asked` for, which is legal and made for a call like this.
+
+    Raises:
+        InputError: It is no config, or one for another call.
+        UnsupportedConfig: The target cannot run it.
+    """
     config: QuantizeConfig = forced(asked, QuantizeConfig, device.arch)
     wanted = QuantizeConfig(
         layout=call.layout, format=call.format, rounding=call.rounding, tiling=config.tiling

@@ -10,4 +10,5 @@ OPERATION = Operation(
     samples="jitgen.ops.route.samples",
     arguments=("scores", "topk_weights", "topk_ids", "offs", "permutation", "inverse"),
     results=("topk_weights", "topk_ids", "offs", "permutation", "inverse", "workspace"),
+    direct="jitgen.ops.route.direct:check",
 )

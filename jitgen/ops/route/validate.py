@@ -22,6 +22,7 @@ from jitgen.runtime.session import Session
 from jitgen.targets.legality import size_refusal
 
 _SCORES = {torch.bfloat16: DType.BF16, torch.float32: DType.F32}
+_MOST = 2**31 - 1
 
 
 @frozen
@@ -146,7 +147,7 @@ def validate(given: Arguments, session: Session) -> Facts:
         scoring = _scoring(given.scoring)
         top_k = _number("top_k", given.top_k, 1)
         _check_choice(given, experts, top_k)
-    first = _number("first_expert", given.first_expert, 0)
+    first = first_expert(given.first_expert)
     local = experts if given.local_experts is None else given.local_experts
     local = _number("local_experts", local, 1)
     if first + local > experts:
@@ -233,7 +234,19 @@ def _check_out(given: Arguments, facts: Facts) -> None:
 def _number(name: str, value: object, least: int) -> int:
     if type(value) is not int or value < least:
         raise InputError(name, f"must be an integer of at least {least} (got {value!r})")
+    if value > _MOST:
+        raise InputError(name, f"must be at most {_MOST}, as ids are int32 (got {value})")
     return value
+
+
+def first_expert(value: object) -> int:
+    """
+    Return the number of an expert.
+
+    Raises:
+        InputError: `value` is none.
+    """
+    return _number("first_expert", value, 0)
 
 
 def _scoring(value: object) -> Scoring:

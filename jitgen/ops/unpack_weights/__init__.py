@@ -10,4 +10,5 @@ OPERATION = Operation(
     samples="jitgen.ops.unpack_weights.samples",
     arguments=("values", "factor", "b", "b_scale"),
     results=("b", "b_scale"),
+    direct="jitgen.ops.unpack_weights.direct:check",
 )

@@ -67,7 +67,7 @@ def unpack_mxfp4(
     """
     in_torch.check(weights)
     common.refuse_gradients({"weights.factor": weights.factor}, _OP)
-    result = _new(weights) if out is None else _checked(out, weights)
+    result = _new(weights) if out is None else require_out(out, weights)
     if not common.is_traced((weights.values, weights.factor, *result)):
         with common.calling(_OP):
             given = {"weights": weights.values, "weights.factor": weights.factor}
@@ -93,7 +93,7 @@ def _new(weights: PreparedWeights) -> Result:
     return b, weights.factor.new_empty(shape[:2])
 
 
-def _checked(out: Any, weights: PreparedWeights) -> Result:
+def require_out(out: Any, weights: PreparedWeights) -> Result:
     """Require tensors that a result fits into."""
     if not isinstance(out, tuple) or len(out) != 2:
         raise InputError("out", f"must be two tensors, b and b_scale (got {type(out).__name__})")

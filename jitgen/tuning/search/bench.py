@@ -20,8 +20,8 @@ TRIALS = "jitgen.tuning.search.trials:Trials"
 _START_S = 120.0
 """What a new process may take besides: importing torch, waking the GPU."""
 
-_UNTRIED = frozenset({"KernelMiss", "OutOfMemoryError"})
-"""Errors that say nothing about a kernel."""
+_UNTRIED = frozenset({"KernelMiss", "ToolchainError", "CacheError"})
+"""Errors that say nothing about a kernel, besides those that something ran out."""
 
 _UNFIT = frozenset({"InputError", "UnsupportedConfig"})
 """Errors of a kernel that is good, but not for this problem."""
@@ -40,7 +40,7 @@ class Measurements:
         times_us: Microseconds of each kernel that is right, by name.
         faulty: Why kernels must not be chosen, for any problem: they failed, hung, or were wrong.
         unfit: Why kernels must not be chosen for this problem: they refuse it.
-        missing: Why kernels could not be tried.
+        missing: Why kernels could not be tried: they are not compiled, or something ran out.
     """
 
     times_us: dict[str, float]
@@ -165,6 +165,6 @@ class Bench:
 def _reasons(found: Measurements, failure: Lost | Refused) -> dict[str, str]:
     """Return where the reason of `failure` belongs."""
     kind = failure.kind if isinstance(failure, Refused) else ""
-    if kind in _UNTRIED:
+    if kind in _UNTRIED or failure.is_passing:
         return found.missing
     return found.unfit if kind in _UNFIT else found.faulty

@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from jitgen.compile import children
 from jitgen.errors import JitgenError
+from jitgen.failing import says_passing
 
 _GOODBYE_S = 1.0
 """How long the process may take to end by itself, before it is killed."""
@@ -33,7 +34,16 @@ _LOG_BYTES = 4096
 
 
 class Lost(Exception):
-    """The process ended, or was killed because it did not answer; the message says which."""
+    """
+    The process ended, or was killed because it did not answer; the message says which.
+
+    Attributes:
+        is_passing: Whether it ended for want of something, memory most likely.
+    """
+
+    def __init__(self, message: str, *, is_passing: bool = False) -> None:
+        super().__init__(message)
+        self.is_passing = is_passing
 
 
 class Refused(Exception):
@@ -42,11 +52,13 @@ class Refused(Exception):
 
     Attributes:
         kind: Name of the exception's class.
+        is_passing: Whether it says that something ran out.
     """
 
-    def __init__(self, message: str, kind: str) -> None:
+    def __init__(self, message: str, kind: str, *, is_passing: bool = False) -> None:
         super().__init__(message)
         self.kind = kind
+        self.is_passing = is_passing
 
 
 class Stuck(JitgenError):
@@ -108,9 +120,9 @@ class Worker:
             self._kill()
             raise Lost(f"it did not end within {timeout_s:g} s") from None
         except (BrokenPipeError, ConnectionResetError, EOFError):
-            raise Lost(self._epitaph()) from None
+            raise self._epitaph() from None
         if "error" in answer:
-            raise Refused(answer["error"], answer["kind"])
+            raise Refused(answer["error"], answer["kind"], is_passing=answer["is_passing"])
         return answer["result"]
 
     def _line(self, deadline: float) -> bytes:
@@ -123,19 +135,22 @@ class Worker:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _epitaph(self) -> str:
+    def _epitaph(self) -> Lost:
         """Wait for the process to end, and return how it did."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GOODBYE_S)
         if self._process.poll() is None:
             self._kill()
-            return "its process closed the connection"
-        code = self._process.returncode
+            return Lost("its process closed the connection")
+        code, tail = self._process.returncode, self._tail()
+        is_passing = code == -signal.SIGKILL or says_passing(tail)  # the system's, out of memory
         if code < 0:
             known = {number.value: number.name for number in signal.Signals}
-            return f"its process was killed by {known.get(-code, f'signal {-code}')}"
-        last = (self._tail().splitlines() or [""])[-1].strip()
-        return f"its process exited with status {code}" + (f": {last}" if last else "")
+            name = known.get(-code, f"signal {-code}")
+            return Lost(f"its process was killed by {name}", is_passing=is_passing)
+        last = (tail.splitlines() or [""])[-1].strip()
+        text = f"its process exited with status {code}" + (f": {last}" if last else "")
+        return Lost(text, is_passing=is_passing)
 
     def _tail(self) -> str:
         size = self._log.seek(0, os.SEEK_END)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from jitgen.compile import capacity
 from jitgen.config import Arch, Config
 from jitgen.config.config import canonical_json
+from jitgen.documents import parse_json
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import Problem
@@ -291,7 +292,7 @@ def _path(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text.lower())
+        return parse_json(text.lower().encode("utf-8", "replace"))
     except ValueError:
         return text
 

@@ -19,6 +19,7 @@ import socket
 from typing import Any
 
 from jitgen.errors import JitgenError
+from jitgen.failing import is_passing
 
 _PR_SET_PDEATHSIG = 1
 
@@ -43,5 +44,6 @@ def _answer(served: Any, request: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # whatever a kernel does to its process: it is the answer
         kind = type(error).__name__
         text = str(error) if isinstance(error, JitgenError) else f"{kind}: {error}"
-        return {"error": " ".join(text.split()), "kind": kind}
+        said = " ".join(text.split())
+        return {"error": said, "kind": kind, "is_passing": is_passing(error)}
     return {"result": result}

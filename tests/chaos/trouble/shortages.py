@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from jitgen import failing
 from jitgen.cache import scratch
 from jitgen.compile import compiler
 from jitgen.errors import CompileTimeout, ResourceError
-from jitgen.runtime import registry
 from jitgen.settings import settings
 from tests.chaos.kernels import ARCH
 from tests.chaos.trouble.stand import CONFIG, Case, Place, environment, patched, refused, served
@@ -111,7 +111,7 @@ def _backs_off(place: Place) -> str:
             time.sleep(0.01)
         assert 2 <= len(tries) <= 3 and refusals > 50, (tries, refusals)
         assert "some seconds" in text, text
-    time.sleep(registry.RETRY_FIRST_S * 4)
+    time.sleep(failing.RETRY_FIRST_S * 4)
     assert place.is_right(subject.get(CONFIG, ARCH))
     return f"{len(tries)} tries for {refusals} calls in 2.5 s, then served right"
 

@@ -13,6 +13,7 @@ OPERATION = Operation(
     name="scale_rows",
     config="jitgen_acme.operation:RowsConfig",
     problem="jitgen_acme.operation:RowsProblem",
+    direct="jitgen_acme.direct:check",
 )
 
 

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a root does not serve an entry: one look, for messages."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import field
+
+from jitgen.cache.disk import cause
+from jitgen.cache.entry import Entry, read_entry
+from jitgen.cache.folder import Damaged, Folder
+from jitgen.cache.root import Root
+from jitgen.errors import UnsafeCacheRoot
+from jitgen.failing import is_passing
+from jitgen.frozen import frozen
+
+NOT_THERE = "not there"
+
+
+@frozen
+class Lack:
+    """
+    What one root says of an entry that did not serve.
+
+    Attributes:
+        place: What the root is to its user: ``JITGEN_BASE /opt/jitgen``.
+        reason: Why it does not serve; empty where a good entry lies there.
+        is_passing: Whether it may be there and could not be read just now.
+        entry: The entry, where it is good.
+    """
+
+    place: str
+    reason: str
+    is_passing: bool = False
+    entry: Entry | None = field(default=None, repr=False)
+
+
+def lack(root: Root, key: str, place: str) -> Lack:
+    """Return what `root`, which messages call `place`, says of entry `key`; changes nothing."""
+    try:
+        base = root.open()
+        if base is None:
+            is_folder = root.path.is_dir()
+            return Lack(place=place, reason=NOT_THERE if is_folder else "there is no such folder")
+        with base:
+            try:
+                with root.entries(base) as entries, entries.below(key[:2], key) as folder:
+                    return Lack(place=place, reason="", entry=read_entry(folder, key))
+            except FileNotFoundError:
+                return Lack(place=place, reason=_set_aside(base, key) or NOT_THERE)
+    except (Damaged, UnsafeCacheRoot) as error:
+        return Lack(place=place, reason=str(error))
+    except OSError as error:
+        return Lack(
+            place=place, reason=f"cannot be read now, {cause(error)}", is_passing=is_passing(error)
+        )
+
+
+def _set_aside(base: Folder, key: str) -> str:
+    """Return that entry `key` lies in quarantine; empty where it does not."""
+    with suppress(OSError, Damaged), base.folder("quarantine") as quarantine:
+        if any(name.startswith(f"{key}-") for name in quarantine.names()):
+            return "set aside as damaged, see: jitgen cache quarantine"
+    return ""

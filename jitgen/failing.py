@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a failure says, and so who may remember it, and for how long.
+
+There are three kinds, and every place of jitgen's that remembers a failure goes by them:
+
+* **certain**: the thing itself fails, and will fail again, here and elsewhere. The compiler refuses
+  a source in a process that did nothing else; an entry does not have its digest. Everybody may
+  remember it, for as long as a setting says.
+* **passing**: this process or machine is short of something just now: memory, stack, threads,
+  processes, descriptors, disk, time. It says nothing about the thing. It is never told to others,
+  and tried again after seconds that double. What nobody can say for certain counts as passing.
+* **said elsewhere**: a remote place does not answer, does not have it, or gives what is not
+  accepted. It is remembered of that place, until that may be otherwise, and never of the kernel.
+
+`tests/unit/test_failure_memories.py` has the list of the places.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+
+from jitgen.errors import CompileError, RememberedFailure, ResourceError
+
+_SCARCE = frozenset(
+    {
+        *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT),
+        *(errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR),
+        *(errno.ENOBUFS, errno.EADDRNOTAVAIL),
+    }
+)
+
+_OF_THIS_PROCESS = frozenset(
+    {
+        *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOBUFS),
+    }
+)
+"""Those that are no fault of the disk or network that was asked."""
+
+_WORDS = ("can't start new thread", "out of memory", "bad_alloc", "Cannot allocate memory")
+"""What loaders, compilers and drivers, which know no errno, say besides the system's own words."""
+
+RETRY_FIRST_S = 1.0
+RETRY_MOST_S = 60.0
+RETRY_UNFORESEEN_MOST_S = 3600.0
+"""What nobody foresaw may well fail for ever, and trying it costs a compile."""
+
+
+def is_certain(error: BaseException) -> bool:
+    """Return whether `error` is the compiler's last word about a source."""
+    return isinstance(error, RememberedFailure) or (
+        isinstance(error, CompileError) and error.is_certain
+    )
+
+
+def is_passing(error: BaseException) -> bool:
+    """
+    Return whether `error`, or what it came of, says that this process or machine is short of
+    something, so that the same may work a moment later.
+    """
+    return any(_is_short(each, _SCARCE) for each in _chain(error))
+
+
+def is_of_this_process(error: BaseException) -> bool:
+    """
+    Return whether `error` says that this process or host could not even ask: that is no fault of
+    the disk or network that it was about to ask.
+    """
+    return any(_is_short(each, _OF_THIS_PROCESS) for each in _chain(error))
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """Return an error and its causes, the innermost last."""
+    found: list[BaseException] = []
+    each: BaseException | None = error
+    while each is not None and each not in found:
+        found.append(each)
+        each = each.__cause__ or each.__context__
+    return found
+
+
+def _is_short(error: BaseException, numbers: frozenset[int]) -> bool:
+    if isinstance(error, (ResourceError, MemoryError, RecursionError)):
+        return True
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, and torch is imported elsewhere
+        return True
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in numbers
+    if not isinstance(error, (ImportError, OSError, RuntimeError, SystemError)):
+        return False
+    return _says(str(error), numbers)
+
+
+def says_passing(text: str) -> bool:
+    """Return whether `text`, of a loader, a compiler or a process that ended, says the same."""
+    return _says(text, _SCARCE)
+
+
+def _says(text: str, numbers: frozenset[int]) -> bool:
+    return any(words in text for words in (*map(os.strerror, sorted(numbers)), *_WORDS))
+
+
+class Backoff:
+    """What failed in this process and may pass, by key. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._tries: dict[str, int] = {}
+        self._until: dict[str, tuple[float, str]] = {}
+
+    def failed(self, key: str, reason: str, *, is_foreseen: bool = True) -> float:
+        """Note that `key` failed for `reason`; returns in how many seconds to try again."""
+        most = RETRY_MOST_S if is_foreseen else RETRY_UNFORESEEN_MOST_S
+        with self._guard:
+            tries = self._tries[key] = self._tries.get(key, 0) + 1
+            seconds = min(most, RETRY_FIRST_S * float(1 << min(tries - 1, 20)))
+            self._until[key] = (time.monotonic() + seconds, reason)
+            return seconds
+
+    def succeeded(self, key: str) -> None:
+        """Forget that `key` ever failed."""
+        with self._guard:
+            self._tries.pop(key, None)
+            self._until.pop(key, None)
+
+    def waits(self, key: str) -> str:
+        """Return why `key` failed if it is too early to try again; else an empty reason."""
+        with self._guard:
+            until, reason = self._until.get(key, (0.0, ""))
+        return reason if time.monotonic() < until else ""

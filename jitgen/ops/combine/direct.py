@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels of `combine` are called with directly: see `jitgen.ops.direct`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jitgen.config import Arch
+from jitgen.ops import calling as common
+from jitgen.ops import direct
+from jitgen.ops.combine.config import CombineConfig
+from jitgen.ops.combine.dispatch import require_fit
+from jitgen.ops.combine.validate import Arguments, validate
+from jitgen.ops.values import check_places
+from jitgen.runtime.session import current
+
+
+def check(config: CombineConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+    """
+    Require y (M, N), inverse, topk_weights, shared where `config` has it, and out.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+    """
+    session = current.get()
+    shared = ("shared",) if config.has_shared else ()
+    names = ("y", "inverse", "topk_weights", *shared, "out")
+    found = direct.read(config, arch, session, arguments, names)
+    given = Arguments(**({"shared": None} | found))
+    facts = validate(given, session)
+    common.require_rank("y", given.y, 2, "(M, N)")
+    require_fit(config, given, facts)
+    direct.require_rows("inverse", facts.rows)
+    check_places("inverse", given.inverse, given.y.shape[0], "rows of y")

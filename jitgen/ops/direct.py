@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Kernels that are called directly, ``jitgen.get_kernel(config)(...)``: what a compiled entry takes on
+trust because the public calls have looked at it.
+
+An entry checks types, ranks, strides, and that sizes agree which are one size. It does not see what
+only its config says (at most 256 experts), what follows from other sizes (a scale for each 128
+columns), nor numbers. So each operation has a module ``direct`` whose `check` puts the arguments of
+an entry into those of its public call and lets that one's rules judge them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Arch, Config
+from jitgen.errors import InputError
+from jitgen.formats.protocol import ScaleFormat
+from jitgen.ops import calling as common
+from jitgen.runtime import devices
+from jitgen.runtime.session import Session
+
+_COUNT = "num_ctas"
+"""What the last argument of a GPU's entries is called: CTAs, at most one for each SM."""
+
+
+def read(
+    config: Config,
+    arch: Arch,
+    session: Session,
+    given: tuple[Any, ...],
+    tensors: Sequence[str],
+    numbers: Sequence[str] = (),
+) -> dict[str, Any]:
+    """
+    Return the arguments of an entry by their names, which are as many as it takes and of the right
+    kind, beside each other on a device that it is for.
+
+    Args:
+        config: What the kernel was generated from.
+        arch: Its target.
+        session: What serves tensors.
+        given: The arguments.
+        tensors: What its tensors are called; the first one's device is all others'.
+        numbers: What is called that stands behind them, without the number of CTAs.
+
+    Raises:
+        InputError: They are others.
+    """
+    names = (*tensors, *numbers, *([_COUNT] if arch.is_gpu else []))
+    if len(given) != len(names):
+        raise InputError(
+            "arguments",
+            f"must be {len(names)} for {config.name(arch)}: {', '.join(names)} (got {len(given)})",
+        )
+    found = dict(zip(names, given, strict=True))
+    first, *others = tensors
+    for name in tensors:
+        common.require_tensor(name, found[name])
+    if common.is_traced(found.values()):
+        raise InputError("arguments", "must not be a tracer's tensors: call the public function")
+    common.refuse_gradients(found, "a kernel")
+    for name in others:
+        common.require_device(name, found[name], (first, found[first]))
+    device = devices.find(found[first].device, session, first)
+    if device.arch is not arch:
+        raise InputError(
+            first, f"must be on {arch}, which {config.name(arch)} is for (got {device.arch})"
+        )
+    if found[first].is_cuda and found[first].get_device() != torch.cuda.current_device():
+        raise InputError(
+            first,
+            f"must be on the current GPU, cuda:{torch.cuda.current_device()} (got "
+            f"{found[first].device}): kernels run on its stream",
+        )
+    if arch.is_gpu:
+        most, count = device.tail[0], found.pop(_COUNT)
+        if type(count) is not int or not 1 <= count <= most:
+            raise InputError(_COUNT, f"must be from 1 to the {most} SMs (got {count!r})")
+    return found
+
+
+def require_rows(name: str, count: int) -> None:
+    """Require something to do: public calls launch nothing for no rows, and no kernel is for it."""
+    if not count:
+        raise InputError(name, "must have at least one row: nothing is launched for none")
+
+
+def require_scales(
+    name: str, scale: Tensor, form: ScaleFormat, shape: tuple[int, ...], *, of_result: bool = True
+) -> None:
+    """
+    Require scales of `form` as kernels read and write them; atoms may be in more blocks.
+
+    Args:
+        name: What they are called.
+        scale: They.
+        form: Their format.
+        shape: What they must have, or more blocks.
+        of_result: Whether a kernel writes them: then other orders are no more copied than read.
+    """
+    common.require_dtype(name, scale, [form.dtype], None)
+    if form.has_atoms and scale.dim() == len(shape) and scale.shape[-3] > shape[-3]:
+        shape = (*shape[:-3], scale.shape[-3], *shape[-2:])
+    common.require_shape(name, scale, shape, f"for {form.name} scales")
+    if of_result and not form.has_readable_orders and not scale.is_contiguous():
+        raise InputError(name, f"must be contiguous (got strides {scale.stride()})")
+    require_readable(name, scale, form)
+
+
+def require_readable(name: str, scale: Tensor, form: ScaleFormat) -> None:
+    """Require scales in an order that kernels read: public calls copy others, and this is none."""
+    if not form.is_readable(scale):
+        raise InputError(
+            name,
+            f"must lie as kernels read {form.name} scales, which jitgen.quantize returns (got "
+            f"strides {scale.stride()} at {scale.data_ptr():#x})",
+        )
+
+
+def require_bytes(name: str, tensor: Tensor) -> None:
+    """Require pairs of e2m1 to be bytes, as kernels take them."""
+    if tensor.dtype is torch.float4_e2m1fn_x2:
+        raise InputError(name, "must be uint8, as kernels take pairs of e2m1: .view(torch.uint8)")

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels of `grouped_gemm` are called with directly: see `jitgen.ops.direct`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jitgen import formats
+from jitgen.config import Arch, ScaleGranularity
+from jitgen.formats.prepared import PreparedWeights
+from jitgen.layouts import ARGUMENT
+from jitgen.ops import calling as common
+from jitgen.ops import direct
+from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.ops.grouped_gemm.dispatch import require_bias, require_fit
+from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments
+from jitgen.ops.grouped_gemm.prepared_validate import validate as validate_prepared
+from jitgen.ops.grouped_gemm.validate import Arguments, validate
+from jitgen.ops.values import check_values
+from jitgen.runtime.session import current
+
+_NONE: dict[str, Any] = dict.fromkeys(
+    (
+        *("a_scale", "b_scale", "offs", "m_indices", "masked_m", "alpha", "bias"),
+        *("out_dtype", "expected_m"),
+    )
+)
+
+
+def check(config: KernelConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+    """
+    Require a, b, scales as `config` has them, alpha, a bias, what says which rows belong to which
+    group, and out. Of prepared weights b and b_scale are the values and the factor.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+    """
+    session, types = current.get(), config.operands
+    found = direct.read(config, arch, session, arguments, names_of(config))
+    given = _prepared(config, found) if types.b_layout.is_prepared else Arguments(**(_NONE | found))
+    if isinstance(given, PreparedArguments):
+        facts = validate_prepared(given, session)
+    else:
+        facts = validate(given, session)
+    require_fit(config, facts, None)
+    require_bias(config, given.bias)
+    direct.require_rows("a", facts.rows)
+    if not types.b_layout.is_prepared:
+        direct.require_bytes("a", found["a"])
+        direct.require_bytes("b", found["b"])
+    if (scale := given.a_scale) is not None:
+        direct.require_readable("a_scale", scale, formats.find(_granularity_of_a(types)))
+    check_values(facts.layout, given.groups, facts.rows, groups=facts.groups)
+
+
+def names_of(config: KernelConfig) -> tuple[str, ...]:
+    """Return what the tensors of an entry are called."""
+    types = config.operands
+    has_alpha = types.scale_granularity is ScaleGranularity.NV16
+    return (
+        *("a", "b"),
+        *([] if types.a_scale_granularity is ScaleGranularity.NONE else ["a_scale"]),
+        "b_scale",
+        *(["alpha"] if has_alpha else []),
+        *(["bias"] if config.epilogue.bias else []),
+        *(ARGUMENT[config.layout], "out"),
+    )
+
+
+def _granularity_of_a(types: Operands) -> ScaleGranularity:
+    return types.a_scale_granularity or types.scale_granularity
+
+
+def _prepared(config: KernelConfig, found: dict[str, Any]) -> PreparedArguments:
+    """Return the public arguments: N and K of the weights are those of out and a."""
+    out, a = found["out"], found["a"]
+    for name, tensor in (("out", out), ("a", a)):
+        if tensor.dim() < 2:
+            common.require_rank(name, tensor, 2, "rows by columns")
+    weights = PreparedWeights(
+        values=found["b"],
+        factor=found["b_scale"],
+        n=out.shape[-1],
+        k=a.shape[-1],
+        layout=config.operands.b_layout,
+    )
+    return PreparedArguments(**(_NONE | found | {"b": weights, "b_scale": None}))

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels of `grouped_gemm_wgrad` are called with directly: see `jitgen.ops.direct`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jitgen.config import Arch
+from jitgen.layouts import ARGUMENT
+from jitgen.ops import direct
+from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
+from jitgen.ops.grouped_gemm_wgrad.dispatch import require_fit
+from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, validate
+from jitgen.ops.values import check_values
+from jitgen.runtime.session import current
+
+
+def check(config: GroupedGemmWgradConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+    """
+    Require dy, a, what says which rows belong to which group, and out.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+    """
+    session = current.get()
+    names = ("dy", "a", ARGUMENT[config.layout], "out")
+    found = direct.read(config, arch, session, arguments, names)
+    none: dict[str, Any] = dict.fromkeys(("offs", "masked_m", "out_dtype", "expected_m"))
+    given = Arguments(**(none | found))
+    facts = validate(given, session)
+    require_fit(config, facts)
+    direct.require_rows("dy", facts.rows)
+    check_values(facts.layout, given.groups, facts.rows)

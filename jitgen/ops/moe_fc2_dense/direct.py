@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels of `moe_fc2_dense` are called with directly: see `jitgen.ops.direct`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jitgen import formats
+from jitgen.config import Arch
+from jitgen.errors import InputError
+from jitgen.formats.block128 import is_kernel_layout
+from jitgen.ops import direct
+from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
+from jitgen.ops.moe_fc2_dense.dispatch import require_fit
+from jitgen.ops.moe_fc2_dense.validate import Arguments, validate
+from jitgen.runtime.session import current
+
+
+def check(config: MoeFc2DenseConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+    """
+    Require a, b, a_scale, b_scale, alpha and out.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+    """
+    session = current.get()
+    names = ("a", "b", "a_scale", "b_scale", "alpha", "out")
+    found = direct.read(config, arch, session, arguments, names)
+    given = Arguments(**found, out_dtype=None)
+    facts = validate(given, session)
+    require_fit(config, facts)
+    direct.require_rows("a", facts.rows)
+    direct.require_bytes("a", given.a)
+    direct.require_bytes("b", given.b)
+    direct.require_readable("a_scale", given.a_scale, formats.find(facts.scale_granularity))
+    if not is_kernel_layout(given.alpha):
+        raise InputError(
+            "alpha",
+            f"must have tokens contiguous and experts 16 bytes apart, or a multiple (got strides "
+            f"{given.alpha.stride()})",
+        )

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels of `permute_quantize` are called with directly: see `jitgen.ops.direct`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Arch, Layout
+from jitgen.errors import InputError
+from jitgen.formats.protocol import Rows
+from jitgen.layouts import ARGUMENT
+from jitgen.ops import calling as common
+from jitgen.ops import direct
+from jitgen.ops.permute_quantize import dispatch, sorting
+from jitgen.ops.permute_quantize.config import SORTED, Format, PermuteQuantizeConfig, Walk
+from jitgen.ops.permute_quantize.validate import Arguments, validate
+from jitgen.ops.route import validate as pairs
+from jitgen.ops.route.results import Sorting
+from jitgen.runtime.session import Session, current
+
+_FIRST = "first_expert"
+_NUMBERS = {Walk.GATHER: ("top_k",), Walk.SCATTER: (), Walk.SORT: (_FIRST,)}
+_VECTOR = 16
+"""Bytes that memory of torch's begins with multiples of."""
+
+_WORDS = {Format.MXFP8: "mx32", Format.MXFP4: "mx32", Format.NVFP4: "nv16"}
+
+
+def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+    """
+    Require x, what `config` walks over, q, the scales that are found and those that are given, and
+    what else it takes: see `PermuteQuantizeConfig.arguments`.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+    """
+    session, form = current.get(), config.format
+    names, numbers = config.arguments, _NUMBERS[config.walk]
+    found = direct.read(config, arch, session, arguments, names, numbers)
+    x, q = found["x"], found["q"]
+    common.require_rank("x", x, 2, "(T, K)")
+    where = _WALKS[config.walk](config, found, session)
+    given = Arguments(
+        **({"offs": None, "m_indices": None, "masked_m": None, "inverse": None} | where),
+        x=x,
+        scale_granularity=_WORDS.get(form, str(form)),
+        q_dtype=torch.uint8 if form is Format.MXFP4 else None,
+        scale=found.get("given"),
+        power_of_two=config.power_of_two,
+        rounding=str(config.rounding),
+        out=q,
+    )
+    if _is_new(q, given, form):
+        given = replace(given, out=None)
+    facts = validate(given, session)
+    if config.walk is Walk.SORT:
+        sorting.require_fit(config, sorting.problem_of(given, facts), facts)
+    else:
+        dispatch.require_fit(config, given, facts)
+    direct.require_rows("x", facts.rows)
+    direct.require_rows("q", q.shape[:-1].numel())
+    direct.require_bytes("q", q)
+    if (kind := dispatch.form_of(form)) is not None:
+        groups = dispatch.counted(form, given.offs, facts.num_groups)
+        shape = kind.a_shape(Rows(tuple(q.shape[:-1]), groups), facts.k)
+        direct.require_scales("scale", found["scale"], kind, shape)
+    if config.tiling.is_relayed:
+        _check_room(x, found["by_token"])
+    if config.walk is Walk.GATHER:
+        dispatch.check_taken(given, facts)
+
+
+def _gathered(
+    config: PermuteQuantizeConfig,
+    found: dict[str, Any],
+    _: Session,
+) -> dict[str, Any]:
+    where = {name: found[name] for name in ("permutation", "top_k")}
+    return where | {ARGUMENT[config.layout]: found["groups"]}
+
+
+def _scattered(_: PermuteQuantizeConfig, found: dict[str, Any], __: Session) -> dict[str, Any]:
+    """Return the same with tensors for those that such a kernel does not ask for."""
+    x, inverse = found["x"], found["inverse"]
+    common.require_rank("inverse", inverse, 2, "(T, k)")
+    permutation = found.get("permutation")
+    if permutation is None:
+        permutation = _new(x, inverse.numel())
+    where = {"permutation": permutation, "inverse": inverse, "top_k": inverse.shape[1]}
+    return where | {ARGUMENT[Layout.RAGGED]: _new(x, 1)}
+
+
+def _sorted(_: PermuteQuantizeConfig, found: dict[str, Any], session: Session) -> dict[str, Any]:
+    """Return the call where the pairs were sorted before, having judged that."""
+    ids, order = found["topk_ids"], Sorting(*(found[name] for name in SORTED))
+    common.require_rank("topk_ids", ids, 2, "(T, k)")
+    first, offs = found[_FIRST], order.offs
+    common.require_rank("sorted_offs", offs, 1, "(G,)")
+    pairs.first_expert(first)
+    local = offs.shape[0]
+    of_pairs = pairs.Arguments(
+        topk_ids=ids, experts=first + local, first_expert=first, local_experts=local, out=order
+    )
+    pairs.validate(of_pairs, session)
+    tokens = found["x"].shape[0], ids.shape[1]
+    common.require_shape("topk_ids", ids, tokens, "a row for each token")
+    where = {"permutation": order.permutation, "inverse": order.inverse, "top_k": ids.shape[1]}
+    return where | {ARGUMENT[Layout.RAGGED]: offs}
+
+
+_WALKS = {Walk.GATHER: _gathered, Walk.SCATTER: _scattered, Walk.SORT: _sorted}
+
+
+def _is_new(q: Tensor, given: Arguments, form: Format) -> bool:
+    """Say whether `q` is as a public call makes it: of bytes, rows need not begin with a vector."""
+    columns = given.x.shape[-1] // form.q_dtype.values_per_element
+    return (
+        isinstance(given.permutation, Tensor)
+        and tuple(q.shape) == (*given.permutation.shape, columns)
+        and q.dtype is dispatch.stored_as(form)
+        and q.is_contiguous()
+        and q.data_ptr() % _VECTOR == 0
+    )
+
+
+def _new(x: Tensor, size: int) -> Tensor:
+    return x.new_empty((size,), dtype=torch.int32)
+
+
+def _check_room(x: Tensor, by_token: Tensor) -> None:
+    """Require room for the scales of every token's blocks."""
+    wanted = dispatch.new_by_token(x)
+    common.require_dtype("by_token", by_token, [wanted.dtype], None)
+    common.require_shape("by_token", by_token, tuple(wanted.shape), "rows of 16 bytes")
+    if not by_token.is_contiguous() or by_token.data_ptr() % 16:
+        raise InputError("by_token", f"must be contiguous (got strides {by_token.stride()})")

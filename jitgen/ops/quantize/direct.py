@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels of `quantize` are called with directly: see `jitgen.ops.direct`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Arch, Layout
+from jitgen.errors import InputError
+from jitgen.ops import calling as common
+from jitgen.ops import direct
+from jitgen.ops.quantize import call as public
+from jitgen.ops.quantize.config import Format, QuantizeConfig
+from jitgen.ops.quantize.dispatch import Call, problem_of, require_fit, server
+from jitgen.ops.values import check_values
+from jitgen.runtime.session import current
+
+
+def check(config: QuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+    """
+    Require x, offs or masked_m where `config` has groups, q, scale, and for NVFP4 the global scale.
+    Where there are no groups, x, q and scale have a dimension in front, for matrices.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+    """
+    session, layout = current.get(), config.layout
+    of_groups = {Layout.RAGGED: ("offs",), Layout.MASKED: ("masked_m",)}.get(layout, ())
+    overall = ("global_scale",) if config.format is Format.NVFP4 else ()
+    names = ("x", *of_groups, "q", "scale", *overall)
+    found = direct.read(config, arch, session, arguments, names)
+    x, offs, masked_m = found["x"], found.get("offs"), found.get("masked_m")
+    rank, of = (2, "(M, K)") if layout is Layout.RAGGED else (3, "(G, M, K)")
+    common.require_rank("x", x, rank, of)
+    if offs is not None:
+        common.require_rank("offs", offs, 1, "(G,)")
+        common.check_groups("offs", offs, offs.shape[0], ("x", x))
+        direct.require_rows("offs", offs.shape[0])
+    public.check(config.format, x, offs, masked_m, str(config.rounding))
+    if overall:
+        _check_global(x, found["global_scale"])
+    direct.require_rows("x", x.shape[:-1].numel())
+    results = (found["q"], found["scale"])
+    public.check_out(results, config.format, x, offs)
+    call = Call(
+        x=x,
+        offs=offs,
+        masked_m=masked_m,
+        global_scale=found.get("global_scale"),
+        format=config.format,
+        rounding=config.rounding,
+        out=results,
+    )
+    device = server(call, session)
+    if device is None:
+        raise InputError(
+            "x",
+            f"must be bfloat16 in rows of 16 bytes, K a multiple of 16, that {arch} has a kernel "
+            f"for: {problem_of(call).types} (got {x.dtype} of {tuple(x.shape)}, strides "
+            f"{x.stride()})",
+        )
+    require_fit(config, call, device)
+    check_values(layout, call.groups, x.shape[-2])
+
+
+def _check_global(x: Tensor, scale: Tensor) -> None:
+    """Require a number for each matrix, or for all ragged rows."""
+    count = x.shape[0] if x.dim() == 3 else 1
+    common.require_dtype("global_scale", scale, [torch.float32], None)
+    common.require_shape("global_scale", scale, (count,), "one for each matrix of x")
+    common.require_unit_stride("global_scale", scale, -1)

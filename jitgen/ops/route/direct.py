@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels of `route` are called with directly: see `jitgen.ops.direct`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Arch
+from jitgen.errors import InputError
+from jitgen.ops import calling as common
+from jitgen.ops import direct
+from jitgen.ops.route.config import RouteConfig, Scoring
+from jitgen.ops.route.dispatch import require_fit
+from jitgen.ops.route.results import Routing, Sorting
+from jitgen.ops.route.validate import Arguments, first_expert, validate
+from jitgen.runtime.session import current
+
+_FIRST = "first_expert"
+_CHOICE = ("expert_groups", "top_groups", "renormalize", "scale")
+
+
+def check(config: RouteConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+    """
+    Require scores or ids and what else `config` takes, then its results, the workspace where a
+    second launch sorts, and numbers. `renormalize` is 0 or 1.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+    """
+    session, is_given = current.get(), config.scoring is Scoring.GIVEN
+    numbers = (_FIRST,) if is_given else (*_CHOICE, _FIRST)
+    found = direct.read(config, arch, session, arguments, config.arguments, numbers)
+    first, offs = found[_FIRST], found["offs"]
+    common.require_rank("offs", offs, 1, "(G,)")
+    local = offs.shape[0]
+    first_expert(first)
+    if is_given:
+        results = Sorting(*(found[name] for name in Sorting._fields))
+        given = Arguments(
+            topk_ids=found["ids"],
+            experts=first + local,  # nobody says how many there are elsewhere
+            first_expert=first,
+            local_experts=local,
+            out=results,
+        )
+    else:
+        given = _of_scores(config, found, local)
+    facts = validate(given, session)
+    require_fit(config, facts)
+    direct.require_rows(given.name, facts.tokens)
+    if config.tiling.is_spread:
+        _check_workspace(config, found["workspace"], arguments[-1], local)
+
+
+def _of_scores(config: RouteConfig, found: dict[str, Any], local: int) -> Arguments:
+    """Return what the public function would be given for these arguments of an entry."""
+    ids, renormalize = found["topk_ids"], found["renormalize"]
+    common.require_rank("topk_ids", ids, 2, "(T, k)")
+    if type(renormalize) not in (int, bool) or renormalize not in (0, 1):
+        raise InputError("renormalize", f"must be 0 or 1 (got {renormalize!r})")
+    return Arguments(
+        scores=found["scores"],
+        top_k=ids.shape[1],
+        scoring=str(config.scoring),
+        bias=found.get("bias"),
+        expert_groups=found["expert_groups"],
+        top_groups=found["top_groups"],
+        renormalize=bool(renormalize),
+        scale=found["scale"],
+        first_expert=found[_FIRST],
+        local_experts=local,
+        out=Routing(*(found[name] for name in Routing._fields)),
+    )
+
+
+def _check_workspace(config: RouteConfig, workspace: Tensor, num_ctas: int, local: int) -> None:
+    """Require a row for each cluster that counts."""
+    common.require_dtype("workspace", workspace, [torch.int32], None)
+    shape = (config.tiling.counts(num_ctas), local)
+    common.require_shape("workspace", workspace, shape, "a row for each cluster")
+    if not workspace.is_contiguous():
+        raise InputError("workspace", f"must be contiguous (got strides {workspace.stride()})")

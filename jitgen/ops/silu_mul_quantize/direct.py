@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels of `silu_mul_quantize` are called with directly: see `jitgen.ops.direct`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jitgen import formats
+from jitgen.config import Arch, ScaleGranularity
+from jitgen.formats.protocol import Rows
+from jitgen.layouts import ARGUMENT
+from jitgen.ops import direct
+from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeConfig
+from jitgen.ops.silu_mul_quantize.dispatch import require_fit
+from jitgen.ops.silu_mul_quantize.validate import Arguments, validate
+from jitgen.ops.values import check_values
+from jitgen.runtime.session import current
+
+_NONE: dict[str, Any] = dict.fromkeys(
+    ("offs", "m_indices", "masked_m", "scale", "limit", "alpha", "expected_m")
+)
+
+
+def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+    """
+    Require x, what says which rows belong to which group, q, the scales that are found or given if
+    any, and for swiglu_oai limit and alpha.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+    """
+    session, scales = current.get(), config.scale_granularity
+    has_scale = scales.is_found or scales is Scales.TENSOR
+    found = direct.read(
+        *(config, arch, session, arguments),
+        ("x", ARGUMENT[config.layout], "q", *(["scale"] if has_scale else [])),
+        ("limit", "alpha") if config.activation is Activation.SWIGLU_OAI else (),
+    )
+    written = found.pop("scale") if scales.is_found else None
+    named = _NONE | {"out": found.pop("q")} | found
+    given = Arguments(
+        **named,
+        scale_granularity=str(scales),
+        activation=str(config.activation),
+        interleaved=config.interleaved,
+        power_of_two=config.power_of_two,
+    )
+    facts = validate(given, session)
+    require_fit(config, given, facts)
+    direct.require_rows("x", facts.rows)
+    if written is not None:
+        form = formats.find(ScaleGranularity(str(scales)))
+        shape = form.a_shape(Rows(tuple(given.x.shape[:-1])), facts.n)
+        direct.require_scales("scale", written, form, shape)
+    check_values(facts.layout, given.groups, facts.rows, start=1)

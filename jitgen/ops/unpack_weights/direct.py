@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels of `unpack_weights` are called with directly: see `jitgen.ops.direct`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jitgen.config import Arch
+from jitgen.formats.prepared import PreparedWeights
+from jitgen.ops import calling as common
+from jitgen.ops import direct
+from jitgen.ops.unpack_weights.call import require_out
+from jitgen.ops.unpack_weights.config import UnpackWeightsConfig
+from jitgen.runtime.session import current
+from jitgen.targets.legality import rules
+
+
+def check(config: UnpackWeightsConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+    """
+    Require values, factor, b and b_scale: N and K of the weights are those of b.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+    """
+    session = current.get()
+    names = ("values", "factor", "b", "b_scale")
+    found = direct.read(config, arch, session, arguments, names)
+    values, b = found["values"], found["b"]
+    common.require_rank("b", b, 3, "(G, N, K)")
+    _, n, k = b.shape
+    weights = PreparedWeights(
+        values=values, factor=found["factor"], n=n, k=k, layout=config.b_layout
+    )
+    require_out((b, found["b_scale"]), weights)
+    alignment = rules(arch, config.op).alignment
+    for name, tensor in (("values", values), ("b", b)):
+        common.check_memory(name, tensor, ("values", values), alignment, has_memory=True)

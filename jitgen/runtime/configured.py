@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Settings that are allowed and cannot hold here: told when a session first opens its cache.
+
+Each would be told by what first needs it: a token by the first fetch, a trust document by the first
+kernel that is not on disk. In production that is hours after the start, or in the night.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from jitgen.config.rooms import OPERATIONS, TARGETS
+from jitgen.errors import ConfigError, SettingError
+from jitgen.events import warn_once
+from jitgen.settings import settings
+from jitgen.targets.devices import arch_of, require_arch
+
+
+def check() -> None:
+    """
+    Look whether what the settings name is there.
+
+    Raises:
+        SettingError: A target, a device or a distribution is not known; a folder of edited kernels
+            or the file of a token cannot be read; or what is signed alone may be loaded, and
+            nothing says whose signatures count.
+        OverrideError: A file of JITGEN_OVERRIDE is no edited kernel.
+    """
+    check_names()
+    if settings.device:
+        try:
+            arch_of(settings.device)
+        except ConfigError as error:
+            raise SettingError(f"JITGEN_DEVICE is not allowed: {error}") from None
+    if settings.override is not None:
+        from jitgen.runtime import overrides
+
+        overrides.of_folder(settings.override)
+    _check_trust()
+    if settings.service and settings.token_file is not None:
+        _require_file("JITGEN_TOKEN_FILE", settings.token_file)
+
+
+def check_names() -> None:
+    """
+    Look whether targets and distributions are known.
+
+    Raises:
+        SettingError: JITGEN_ARCH names no target, or JITGEN_PLUGINS what is not installed.
+    """
+    if settings.plugins:
+        try:
+            for room in (TARGETS, OPERATIONS):
+                room.names()  # raises where a distribution is not installed, or a name is taken
+        except ConfigError as error:
+            raise SettingError(f"JITGEN_PLUGINS is not allowed: {error}") from None
+    require_arch()
+
+
+def _check_trust() -> None:
+    fetches = settings.verify == "remote" and bool(settings.remote or settings.service)
+    if not fetches and settings.verify != "always":
+        return
+    if settings.trust is None:
+        what = "JITGEN_REMOTE" if settings.remote else "JITGEN_SERVICE"
+        what = (
+            f"{what} is set, and what is fetched must be signed"
+            if fetches
+            else ("JITGEN_VERIFY=always loads only what is signed")
+        )
+        raise SettingError(
+            f"{what}, but JITGEN_TRUST does not say whose signatures count; name a trust document "
+            "(jitgen trust init makes one), or set JITGEN_VERIFY=off to load what anybody put there"
+        )
+    try:
+        _require_file("JITGEN_TRUST", settings.trust)
+    except SettingError as error:  # it may come; until then kernels are compiled here
+        warn_once(f"trust {error}", "nothing that must be signed is accepted: %s", error)
+
+
+def _require_file(variable: str, path: Path) -> None:
+    """Raise SettingError unless `path` is a file that this process may read."""
+    try:
+        with path.open("rb") as stream:
+            is_file = stat.S_ISREG(path.stat().st_mode) and stream.readable()
+    except OSError as error:
+        raise SettingError(f"{variable}={path} cannot be read: {error.strerror or error}") from None
+    if not is_file:
+        raise SettingError(f"{variable}={path} is no regular file")

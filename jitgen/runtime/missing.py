@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Where a kernel was looked for and what each place said, for whoever is refused it.
+
+Looking for a kernel is quick and keeps no account. So that is taken here, once nothing was found
+and nothing may be compiled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jitgen.errors import KernelMiss
+from jitgen.runtime.override import Override
+from jitgen.runtime.overrides import called
+
+if TYPE_CHECKING:
+    from jitgen.config import Arch
+    from jitgen.runtime.spec import KernelSpec, Wanted
+    from jitgen.runtime.tiers import Tiers
+
+
+def miss(
+    config: Wanted, arch: Arch, spec: KernelSpec, tiers: Tiers, elsewhere: str, why: str
+) -> KernelMiss:
+    """
+    Return the error that says that a kernel is nowhere compiled.
+
+    Args:
+        config: What was asked for.
+        arch: The target.
+        spec: What serves it.
+        tiers: Where it was looked for.
+        elsewhere: What remote places said; empty where there is none.
+        why: Why it is not compiled.
+    """
+    said = tiers.told(spec)
+    places = [*(f"{each.place}: {each.reason}" for each in said), *filter(None, [elsewhere])]
+    remedy = f"prewarm it with: jitgen prewarm --config {spec.name}"
+    if isinstance(config, Override):
+        remedy = f"compile it with: jitgen run {config.path}"
+    return KernelMiss(
+        spec.name,
+        f"no compiled kernel {called(config, arch)} in any place ({'; '.join(places)}), and "
+        f"compiling is off ({why}); {remedy}",
+        is_passing=any(each.is_passing for each in said),
+    )

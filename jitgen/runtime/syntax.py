@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Whether a text is Python that can be compiled, found out where that can do no harm.
+
+Python's own compiler may end its process: a comprehension of 60,000 loops overflows the stack of
+CPython 3.11 and 3.12, and long chains of operators take recursion or memory that a caller needs. So
+a process of its own looks, in a thread with less stack than any program's, for some 15 ms.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from functools import lru_cache
+
+from jitgen.boundary import with_room
+from jitgen.compile import children
+from jitgen.errors import ResourceError
+from jitgen.failing import is_passing
+from jitgen.text import printable
+
+_TIMEOUT_S = 20.0
+_DEEP = "it nests too deeply for Python to compile"
+
+_SCRIPT = """\
+import resource, sys, threading
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+text = sys.stdin.buffer.read().decode("utf-8")
+
+def look():
+    try:
+        compile(text, "source", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        print(getattr(error, "lineno", None) or 0, getattr(error, "msg", error))
+    except (RecursionError, MemoryError, SystemError, OverflowError):
+        print(0, "")
+
+threading.stack_size(2**19)
+thread = threading.Thread(target=look)
+thread.start()
+thread.join()
+"""
+
+
+@lru_cache(maxsize=16)
+def mistake(text: str) -> str:
+    """
+    Return why `text` is no Python, in one line; empty where it is. None of it is run.
+
+    Raises:
+        ResourceError: No process can be started to look.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _SCRIPT],
+            input=text.encode("utf-8", "replace"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=children.FOLDER,
+            check=False,
+            timeout=_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"Python does not compile it within {_TIMEOUT_S:g} s"
+    except OSError as error:
+        if is_passing(error):
+            raise ResourceError(f"no process can be started to read it: {error}") from error
+        return with_room(lambda: _look(text))  # a program that has no Python beside it
+    if done.returncode == -signal.SIGKILL:
+        raise ResourceError("the process that reads it was killed: most likely memory ran out")
+    if done.returncode:
+        return _DEEP
+    said = done.stdout.decode("utf-8", "replace").strip()
+    line, _, words = said.partition(" ")
+    return _words(words, int(line)) if said else ""
+
+
+def _look(text: str) -> str:
+    """Return the same, found out in this process."""
+    try:
+        compile(text, "source", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:  # the latter: a NUL
+        return _words(str(getattr(error, "msg", error)), getattr(error, "lineno", None) or 0)
+    except (RecursionError, MemoryError, SystemError, OverflowError):
+        return _DEEP
+    return ""
+
+
+def _words(words: str, line: int) -> str:
+    where = f" (line {line})" if line else ""
+    return f"{printable(words)}{where}" if words else _DEEP
