@@ -16,17 +16,10 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from jitgen.cache.folder import (
-    Damaged,
-    Folder,
-    Untrusted,
-    distrust,
-    distrust_parent,
-    is_shared,
-    shared_folders,
-)
+from jitgen.cache.folder import Damaged, Folder, Untrusted
 from jitgen.errors import UnsafeCacheRoot
 from jitgen.settings import settings
+from jitgen.trusted_files import distrust, distrust_parent, is_shared, shared_folders
 
 _NETWORK = frozenset(
     [
@@ -131,9 +124,19 @@ class Root:
             OSError: It cannot be opened just now.
         """
         try:
-            return self._walk(create=False)
+            return self.enter()
         except (FileNotFoundError, NotADirectoryError):  # the latter: a parent would be a file
             return None
+
+    def enter(self) -> Folder:
+        """
+        Return ``<root>/v1``, opened, for whoever must know why it cannot be.
+
+        Raises:
+            FileNotFoundError: There is none.
+            UnsafeCacheRoot, OSError: See `open`.
+        """
+        return self._walk(create=False)
 
     def create(self) -> Folder:
         """

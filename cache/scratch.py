@@ -20,8 +20,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from jitgen.cache.folder import Folder, distrust_parent
+from jitgen.cache.folder import Folder
 from jitgen.errors import ResourceError
+from jitgen.trusted_files import distrust_parent
 
 PREFIX = "jitgen-scratch-"
 STALE_S = 3600.0

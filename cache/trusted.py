@@ -11,19 +11,20 @@ A document in the root counts only if a root key of the configured one signed it
 from __future__ import annotations
 
 import math
-import os
 import time
 from contextlib import suppress
 from pathlib import Path
 
 from jitgen.cache.disk import cause
-from jitgen.cache.folder import Damaged, distrust, is_shared, shared_folders
+from jitgen.cache.folder import Damaged
 from jitgen.cache.root import Root
-from jitgen.documents import BadDocument, read_stream
+from jitgen.documents import BadDocument
 from jitgen.errors import CacheError, SettingError, SigningError
 from jitgen.settings import settings
 from jitgen.signing.policy import judge
 from jitgen.signing.trust import MAX_BYTES, SealedTrust, opened
+from jitgen.trusted_files import Stamp
+from jitgen.trusted_files import opened as opened_file
 
 TRUST = "trust.json"
 _LOOKED = "trust.looked"  # its time is when
@@ -130,31 +131,20 @@ class Trusted:
                 if base.stat(TRUST) is None or base.read(TRUST, MAX_BYTES) != trust.data:
                     base.replace(TRUST, trust.data, drafts)
 
-    def _remember(self, path: Path, stamp: _Stamp, trust: SealedTrust) -> SealedTrust:
+    def _remember(self, path: Path, stamp: Stamp, trust: SealedTrust) -> SealedTrust:
         _seen[self._root.base, path] = (stamp, time.monotonic() + FRESH_S, trust)
         return trust
 
 
-_Stamp = tuple[int, int, int, int]
 _looked: dict[Path, float] = {}
-_seen: dict[tuple[Path, Path], tuple[_Stamp, float, SealedTrust]] = {}
+_seen: dict[tuple[Path, Path], tuple[Stamp, float, SealedTrust]] = {}
 
 
-def _read(path: Path) -> tuple[bytes, _Stamp]:
+def _read(path: Path) -> tuple[bytes, Stamp]:
     """Return the content of a trust file and what changes when it does."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as stream:
-            found = os.fstat(descriptor)
-            reason = distrust(found)
-            if reason and not is_shared(Path(os.path.realpath(path)), shared_folders()):
-                raise SigningError(f"the trust document {path} {reason}")
-            return read_stream(stream, MAX_BYTES), (
-                found.st_dev,
-                found.st_ino,
-                found.st_size,
-                found.st_mtime_ns,
-            )
+        with opened_file(path) as file:
+            return file.read(MAX_BYTES), file.stamp
     except BadDocument as error:
         raise SigningError(f"the trust document {path} cannot be read: {error}") from None
     except OSError as error:

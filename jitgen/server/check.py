@@ -13,14 +13,16 @@ from pathlib import Path
 
 from jitgen.cache import Store
 from jitgen.compile import children
-from jitgen.documents import BadDocument, read_bounded
+from jitgen.documents import BadDocument
 from jitgen.errors import JitgenError, SettingError
+from jitgen.server.certificates import certificate_files
 from jitgen.server.confine import asked, probe
 from jitgen.server.settings import ServiceSettings, Toolchain, read_settings
 from jitgen.server.shared import check_url
 from jitgen.server.tokens import read_tokens
 from jitgen.signing.keys import PrivateKey
 from jitgen.signing.trust import MAX_BYTES, opened
+from jitgen.trusted_files import read_trusted
 
 _PATIENCE_S = 60
 _DESCRIBE = "import json; from jitgen.server.foreman import describe; print(json.dumps(describe()))"
@@ -56,7 +58,7 @@ def _key(settings: ServiceSettings) -> Iterator[str]:
 def _trust(settings: ServiceSettings) -> Iterator[str]:
     if settings.signing.trust is not None:
         try:
-            opened(read_bounded(settings.signing.trust, MAX_BYTES))
+            opened(read_trusted(settings.signing.trust, MAX_BYTES))
         except (JitgenError, OSError, BadDocument) as error:
             yield f"signing.trust: {error}"
 
@@ -66,10 +68,11 @@ def _certificate(settings: ServiceSettings) -> Iterator[str]:
     if listen.certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            context.load_cert_chain(listen.certificate, listen.certificate_key)
-            if listen.client_ca is not None:
-                context.load_verify_locations(listen.client_ca)
-        except (OSError, ssl.SSLError) as error:
+            with certificate_files(listen) as files:
+                context.load_cert_chain(str(files.certificate), files.certificate_key)
+                if files.client_ca is not None:
+                    context.load_verify_locations(files.client_ca)
+        except (OSError, ssl.SSLError, BadDocument) as error:
             yield f"listen: the certificate, its key or client_ca cannot be used: {error}"
 
 

@@ -15,7 +15,9 @@ from typing import Any
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
+from jitgen.documents import BadDocument
 from jitgen.errors import JitgenError, ResourceError, SettingError
+from jitgen.server.certificates import certificate_files
 from jitgen.server.door import routes
 from jitgen.server.lines import Bounded, end_late
 from jitgen.server.service import Service
@@ -128,9 +130,6 @@ def server_of(settings: ServiceSettings, service: Service) -> tuple[Server, App]
         limit_concurrency=limits.connections,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=round(limits.grace_s) or 1,
-        ssl_certfile=listen.certificate,
-        ssl_keyfile=listen.certificate_key,
-        ssl_ca_certs=str(listen.client_ca) if listen.client_ca else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if listen.client_ca else ssl.CERT_NONE,
     )
     return Server(config, service), app
@@ -148,8 +147,8 @@ def run(settings: ServiceSettings) -> None:
     service = Service(settings)
     server, app = server_of(settings, service)
     try:
-        server.config.load()  # reads the certificate
-    except OSError as error:
+        _load(server.config, settings.listen)
+    except (OSError, BadDocument) as error:
         raise SettingError(
             f"listen: the certificate, its key or client_ca cannot be used: {error}"
         ) from error
@@ -163,6 +162,13 @@ def run(settings: ServiceSettings) -> None:
             raise
     if app.failure is not None:
         raise app.failure
+
+
+def _load(config: uvicorn.Config, listen: Listen) -> None:
+    """Let uvicorn read the certificate, its key and the authorities of clients."""
+    with certificate_files(listen) as files:
+        config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs = files
+        config.load()
 
 
 def _no_listener(listen: Listen, refusal: OSError) -> ResourceError:

@@ -25,6 +25,7 @@ LAYERS = [
             "events",
             "forks",
             "boundary",
+            "trusted_files",
         ),
         "_version",
     },

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Files that decide whom this program trusts or what it runs, read so that nobody else decides it.
+
+A trust document, a key, a token, the settings of a service, an edited kernel: whoever can write one
+of them, or put another one in its place, does what only this user may do. All of them are read
+here, by the rules that hold for the root of the cache:
+
+- the file belongs to this user or to the superuser, and nobody else may write to it;
+- so does the folder that it lies in, where others may write only if the sticky bit keeps them from
+  renaming, as in ``/tmp``;
+- every folder above is as `distrust_parent` wants it;
+- a link is followed only if it belongs to this user or to the superuser, and where it leads the
+  same rules hold.
+
+The way is walked from ``/`` by descriptors, one name at a time. What was checked is the descriptor
+that is read, so that nothing can be exchanged in between. What JITGEN_TRUST_SHARED names, and all
+below it, is not checked; a secret is even there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NamedTuple, NoReturn
+
+from jitgen.documents import BadDocument, read_stream
+from jitgen.settings import settings
+
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_SEARCH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_MOST_LINKS = 40  # as Linux
+
+
+class Unsafe(BadDocument):
+    """Somebody else could have written a file, or have put it there; says who, and what to do."""
+
+
+class Stamp(NamedTuple):
+    """What changes when a file does."""
+
+    device: int
+    inode: int
+    num_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+class TrustedFile:
+    """
+    A file that passed every check, open.
+
+    Attributes:
+        path: The path that it was asked for by.
+        stamp: What changes when it does.
+        is_open_to_readers: Whether it belongs to this user and others may read it.
+    """
+
+    def __init__(self, path: Path, stream: IO[bytes], found: os.stat_result) -> None:
+        self.path = path
+        self.stamp = Stamp(
+            found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        )
+        readers = found.st_mode & (stat.S_IRGRP | stat.S_IROTH)
+        self.is_open_to_readers = bool(readers) and found.st_uid == os.geteuid()
+        self._stream = stream
+
+    def read(self, max_bytes: int) -> bytes:
+        """Return its content; raises BadDocument where it has more than `max_bytes`."""
+        return read_stream(self._stream, max_bytes)
+
+
+def read_trusted(path: Path, max_bytes: int, *, is_secret: bool = False) -> bytes:
+    """
+    Return the content of the trusted file `path`.
+
+    Args:
+        path: The file; relative to the working folder unless it is absolute.
+        max_bytes: Its largest size; a larger one is not read.
+        is_secret: Whether nobody else may even read it.
+
+    Raises:
+        Unsafe: Somebody else could have written it, or have put it there.
+        BadDocument: It is no regular file, or too large.
+        OSError: It cannot be read. Only FileNotFoundError says that there is none.
+    """
+    with opened(path, is_secret=is_secret) as file:
+        return file.read(max_bytes)
+
+
+@contextmanager
+def opened(path: Path, *, is_secret: bool = False) -> Iterator[TrustedFile]:
+    """Yield the trusted file `path`, opened; takes and raises what `read_trusted` does."""
+    with _arrived(path) as (folder, name, where):
+        descriptor = _opened_in(folder, name, where, _READ)
+        with os.fdopen(descriptor, "rb") as stream:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise BadDocument("it is no regular file")
+            _check_file(found, where, is_secret=is_secret)
+            yield TrustedFile(path, stream, found)
+
+
+@contextmanager
+def in_memory(path: Path, max_bytes: int) -> Iterator[str]:
+    """
+    Yield a path at which a package that takes nothing but paths finds the content of the trusted
+    file `path`: that of a file in memory, so that it reads what was checked. Raises as
+    `read_trusted`.
+    """
+    data = read_trusted(path, max_bytes)
+    descriptor = os.memfd_create(path.name)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        yield f"/proc/self/fd/{descriptor}"
+
+
+def names_in(path: Path) -> list[str]:
+    """
+    Return the names in the folder `path`, which must be trusted as a file is; nobody else may put
+    files there, not even into a folder with the sticky bit.
+
+    Raises:
+        Unsafe: Somebody else could have put a file there.
+        OSError: It cannot be read.
+    """
+    with _arrived(path, is_file=False) as (folder, name, where):
+        descriptor = _opened_in(folder, name, where, _READ | os.O_DIRECTORY)
+        try:
+            if reason := "" if _is_free(where) else distrust(os.fstat(descriptor)):
+                _refuse(where, reason)
+            return os.listdir(descriptor)  # noqa: PTH208  # a descriptor is no path
+        finally:
+            os.close(descriptor)
+
+
+def distrust(found: os.stat_result) -> str:
+    """Return why a folder or file cannot be trusted; an empty reason if it can."""
+    user = os.geteuid()
+    if found.st_uid not in (user, 0):
+        return f"belongs to user {found.st_uid}, not to you (user {user})"
+    if found.st_mode & _OTHERS:
+        return f"can be written by other users (mode {stat.S_IMODE(found.st_mode):04o})"
+    return ""
+
+
+def distrust_parent(found: os.stat_result) -> str:
+    """
+    Return why a folder on the way to what is trusted cannot be; an empty reason if it can.
+
+    Its owner, and whoever may write to it, can put another folder in the place of the one below.
+    Everybody may write to one with the sticky bit, as ``/tmp`` has: only owners rename there. A
+    group may write: private groups and project folders look so, and what they could put in the
+    place of the cache would not belong to this user. Whoever owns ``/`` is trusted as the superuser
+    is, which is another number where this process lives in a user namespace.
+    """
+    if reason := _stranger(found):
+        return reason
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        return "can be written by everybody"
+    return ""
+
+
+def shared_folders() -> tuple[Path, ...]:
+    """Return the folders that the settings trust although others may write there, resolved."""
+    return tuple(Path(os.path.realpath(path)) for path in settings.trust_shared)
+
+
+def is_shared(path: Path, shared: tuple[Path, ...]) -> bool:
+    """Return whether the resolved `path` is one of `shared`, or lies below one."""
+    return any(path == folder or folder in path.parents for folder in shared)
+
+
+def _is_free(where: Path) -> bool:
+    return is_shared(where, shared_folders())
+
+
+def _stranger(found: os.stat_result) -> str:
+    user = os.geteuid()
+    if found.st_uid not in (user, 0) and found.st_uid != _owner_of_everything():
+        return f"belongs to user {found.st_uid}, not to you (user {user})"
+    return ""
+
+
+def _owner_of_everything() -> int:
+    try:
+        return Path("/").stat().st_uid
+    except OSError:
+        return 0
+
+
+@contextmanager
+def _arrived(path: Path, *, is_file: bool = True) -> Iterator[tuple[int, str, Path]]:
+    """
+    Yield the folder in which `path` lies, opened, its name there, and where that is: the path
+    without links. Each folder and link on the way is checked as it was opened; the last folder
+    as that of a file, if `path` `is_file`.
+    """
+    shared = shared_folders()
+    # Not normalised: behind a link, ``..`` is not what stands before it.
+    rest = [*reversed(os.fspath(Path.cwd() / path).split("/"))]
+    folder, where, links = os.open("/", _SEARCH), Path("/"), 0
+    try:
+        while True:
+            name = rest.pop()
+            if name in ("", ".") and rest:
+                continue
+            found, is_last = os.fstat(folder), not rest
+            if not is_shared(where, shared):
+                _check_folder(found, where, is_last=is_last and is_file)
+            below = _opened_in(folder, name, where / name, _SEARCH)
+            found = os.fstat(below)
+            if stat.S_ISLNK(found.st_mode):
+                try:
+                    target = os.readlink("", dir_fd=below)
+                finally:
+                    os.close(below)
+                if (reason := _stranger(found)) and not is_shared(where, shared):
+                    _refuse(where / name, f"is a link that {reason}")
+                if (links := links + 1) > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+                rest += reversed(target.split("/"))
+                if target.startswith("/"):
+                    os.close(folder)
+                    folder, where = os.open("/", _SEARCH), Path("/")
+            elif is_last:
+                os.close(below)
+                yield folder, name, where if name in ("", ".") else where / name
+                return
+            else:
+                os.close(folder)
+                folder = below
+                where = where.parent if name == ".." else where / name
+    finally:
+        os.close(folder)
+
+
+def _opened_in(folder: int, name: str, where: Path, flags: int) -> int:
+    """Return `name` in `folder`, opened; an error names the whole path."""
+    try:
+        return os.open(name or ".", flags, dir_fd=folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(where)) from None
+
+
+def _check_folder(found: os.stat_result, where: Path, *, is_last: bool) -> None:
+    if reason := distrust_parent(found):
+        _refuse(where, reason)
+    if is_last and found.st_mode & _OTHERS and not found.st_mode & stat.S_ISVTX:
+        mode = stat.S_IMODE(found.st_mode)
+        _refuse(where, f"can be written by other users (mode {mode:04o})")
+
+
+def _check_file(found: os.stat_result, where: Path, *, is_secret: bool) -> None:
+    mode = stat.S_IMODE(found.st_mode)
+    if is_secret and found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise Unsafe(
+            f"others can use {where}, which is a secret (mode {mode:04o}); if nobody has copied "
+            f"it, run: chmod 600 {where}"
+        )
+    if (reason := distrust(found)) and (is_secret or not _is_free(where)):
+        _refuse(where, reason, may_share=not is_secret)
+
+
+def _refuse(where: Path, reason: str, *, may_share: bool = True) -> NoReturn:
+    remedy = "use a copy of your own in a folder of your own"
+    if reason.startswith("can be"):
+        remedy = f"run: chmod {'o-w' if reason.endswith('everybody') else 'go-w'} {where}"
+    if may_share:
+        remedy += (
+            ", or, if they may decide what is trusted and run here, name the folder in "
+            "JITGEN_TRUST_SHARED"
+        )
+    raise Unsafe(f"{where} {reason}; {remedy}")
