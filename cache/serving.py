@@ -109,7 +109,7 @@ class Serving:
         """The trust document in use; needs ``jitgen[signing]``."""
         from jitgen.cache.trusted import Trusted
 
-        return Trusted(self._root, is_writable=self.mode == "rw")
+        return Trusted(self._root, self.mode)
 
     @property
     def layers(self) -> Layers:
