@@ -56,7 +56,7 @@ def _parts(documents: tuple[SealedTrust, ...]) -> list[SealedTrust]:
             envelope = one.envelope
             if payload in found:
                 envelope = _merged(found[payload].envelope, envelope)
-            found[payload] = replace(one, envelope=envelope, before=())
+            found[payload] = joined(one.trust, envelope, ())
     return list(found.values())
 
 
