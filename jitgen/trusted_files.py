@@ -98,12 +98,15 @@ def opened(path: Path, *, is_secret: bool = False) -> Iterator[TrustedFile]:
     """Yield the trusted file `path`, opened; takes and raises what `read_trusted` does."""
     with _arrived(path) as (folder, name, where):
         descriptor = _opened_in(folder, name, where, _READ)
-        with os.fdopen(descriptor, "rb") as stream:
+        try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise BadDocument("it is no regular file")
             _check_file(found, where, is_secret=is_secret)
-            yield TrustedFile(path, stream, found)
+            with os.fdopen(descriptor, "rb", closefd=False) as stream:
+                yield TrustedFile(path, stream, found)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager

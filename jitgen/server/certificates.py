@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
@@ -38,3 +39,18 @@ def certificate_files(listen: Listen) -> Iterator[Files]:
                 for path in paths
             )
         )
+
+
+def check_certificates(listen: Listen) -> None:
+    """
+    Do nothing where a service could listen with these files, or with none.
+
+    Raises:
+        OSError, ssl.SSLError, BadDocument: It could not.
+    """
+    with certificate_files(listen) as files:
+        if files.certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(files.certificate, files.certificate_key)
+            if files.client_ca is not None:
+                context.load_verify_locations(files.client_ca)

@@ -15,7 +15,7 @@ from jitgen.cache import Store
 from jitgen.compile import children
 from jitgen.documents import BadDocument
 from jitgen.errors import JitgenError, SettingError
-from jitgen.server.certificates import certificate_files
+from jitgen.server.certificates import check_certificates
 from jitgen.server.confine import asked, probe
 from jitgen.server.settings import ServiceSettings, Toolchain, read_settings
 from jitgen.server.shared import check_url
@@ -64,16 +64,10 @@ def _trust(settings: ServiceSettings) -> Iterator[str]:
 
 
 def _certificate(settings: ServiceSettings) -> Iterator[str]:
-    listen = settings.listen
-    if listen.certificate is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            with certificate_files(listen) as files:
-                context.load_cert_chain(str(files.certificate), files.certificate_key)
-                if files.client_ca is not None:
-                    context.load_verify_locations(files.client_ca)
-        except (OSError, ssl.SSLError, BadDocument) as error:
-            yield f"listen: the certificate, its key or client_ca cannot be used: {error}"
+    try:
+        check_certificates(settings.listen)
+    except (OSError, ssl.SSLError, BadDocument) as error:
+        yield f"listen: the certificate, its key or client_ca cannot be used: {error}"
 
 
 def _store(settings: ServiceSettings) -> Iterator[str]:
