@@ -46,6 +46,10 @@ class Untrusted(Damaged):
     """Somebody else could have put it there."""
 
 
+class Unreadable(Damaged):
+    """The disk does not give it; what it holds nobody can tell, and another time it may."""
+
+
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -197,9 +201,22 @@ class Folder:
             if error.errno == errno.EACCES:
                 self._explain(name, wants_folder=False)
             if error.errno in _WRONG:
-                raise Damaged(f"{name} cannot be read: {error.strerror}") from None
+                kind = Unreadable if error.errno == errno.EIO else Damaged
+                raise kind(f"{name} cannot be read: {error.strerror}") from None
             raise
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def read_if_there(self, name: str, limit: int) -> tuple[bytes, str]:
+        """
+        Return the content of the file `name`, empty where there is none; and why it cannot be read,
+        empty where it can. It raises for neither: whoever must not take the one for the other asks.
+        """
+        try:
+            return self.read(name, limit), ""
+        except FileNotFoundError:
+            return b"", ""
+        except (Damaged, OSError) as error:
+            return b"", str(error)
 
     def write(self, name: str, data: bytes, *, mode: int | None = None, sync: bool = True) -> None:
         """

@@ -20,7 +20,7 @@ from jitgen.cache.entry import disk_bytes, is_key
 from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.index import NullIndex
 from jitgen.cache.publishing import age, is_held, sweep, sweep_beside
-from jitgen.events import Event, EventKind, events
+from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.frozen import frozen
 
 LOW_WATER = 0.8
@@ -94,8 +94,8 @@ def prune(
     ]
     kept = total = sum(size for _, _, size in found)
     removed = []
-    if 0 < limit_bytes < total:
-        spared = inventory.pinned(base)
+    spared = _spared(base) if 0 < limit_bytes < total else None
+    if spared is not None:
         rows = index.rows()
         for unused_s, key, size in sorted(found, key=lambda item: (-item[0], item[1])):
             if kept <= target_bytes or unused_s < GRACE_S:
@@ -119,6 +119,18 @@ def prune(
         swept=tuple(swept),
         is_dry_run=dry_run,
     )
+
+
+def _spared(base: Folder) -> frozenset[str] | None:
+    """Return the keys that are pinned; None where that cannot be read, so that all are spared."""
+    try:
+        with base.folder("pins") as pins:
+            return frozenset(pins.names())
+    except FileNotFoundError:
+        return frozenset()
+    except (OSError, Damaged) as error:
+        warn_once("pins", "nothing is pruned: what is pinned cannot be read: %s", error)
+        return None
 
 
 def _is_locked(base: Folder, key: str) -> bool:

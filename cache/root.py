@@ -160,11 +160,14 @@ class Root:
                 pass
 
     def is_open(self) -> bool:
-        """Return whether others can write here, and JITGEN_TRUST_SHARED does not name the place."""
+        """
+        Return whether others can write here, and JITGEN_TRUST_SHARED does not name the place; they
+        may where that cannot be told.
+        """
         try:
             base = self.open()
         except OSError:
-            return False
+            return True
         if base is None:
             return False
         with base:

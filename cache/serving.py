@@ -136,6 +136,8 @@ class Serving:
     def _unsigned(self, entry: Entry) -> str:
         if settings.verify != "always":
             return ""
+        if entry.unread:
+            return f"who signed it cannot be read: {entry.unread}"
         return self.trusted.refusal(entry.meta.encode(), entry.signatures)
 
     def read(self, key: str) -> Entry | None:

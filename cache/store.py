@@ -152,9 +152,10 @@ class Store(Serving):
 
         Raises:
             SigningError: `signatures` is none, or there would be too many.
-            OSError, CacheError: The root cannot be written.
+            OSError, CacheError: The root cannot be written, or those that are there not be read:
+                they would be lost.
         """
-        from jitgen.cache.entry import SIGNATURES, read_meta, read_signatures
+        from jitgen.cache.entry import LIMITS, SIGNATURES, read_meta
         from jitgen.signing.dsse import merged
 
         check_key(key)
@@ -164,7 +165,10 @@ class Store(Serving):
             if base is not None:
                 with base.service("tmp") as drafts, base.below("entries", key[:2], key) as folder:
                     read_meta(folder, key)
-                    data = merged(read_signatures(folder), signatures)
+                    before, unread = folder.read_if_there(SIGNATURES, LIMITS[SIGNATURES])
+                    if unread:
+                        raise CacheError(f"who signed {folder.path} cannot be read: {unread}")
+                    data = merged(before, signatures)
                     folder.replace(SIGNATURES, data, drafts)
                     return True
         return False

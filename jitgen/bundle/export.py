@@ -109,7 +109,8 @@ def export(
 
     Raises:
         MissingKernels: Some are not in the store. Nothing was written.
-        BundleError: It would be too large, or `path` cannot be written.
+        BundleError: It would be too large, `path` cannot be written, or who signed a kernel cannot
+            be read.
         SigningError: It cannot be signed.
     """
     specs = wanted(asked, archs, store, devices)
@@ -119,6 +120,9 @@ def export(
         command = f"jitgen prewarm {' '.join(plan.name for plan in asked)} --arch {','.join(archs)}"
         each = [f"{command} --device '{device}'" for device in devices] or [command]
         raise MissingKernels(tuple(missing), " && ".join(each))
+    for entry in entries:
+        if entry is not None and entry.unread:
+            raise BundleError(f"who signed {entry.meta.name} cannot be read: {entry.unread}")
     signed = [_signed(entry, signer, builder) for entry in entries if entry is not None]
     tar = layer.write(signed)
     if len(tar) > image.MAX_BYTES:

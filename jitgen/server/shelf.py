@@ -93,7 +93,9 @@ class Shelf:
         if other is not None:  # maybe all that there is: the disk may be full
             return await self._recoded(key, other, encoding)
         entry = await asyncio.to_thread(self.store.read, key)
-        if entry is None or entry.meta.is_edited:  # what a person has edited is for this host alone
+        # What a person has edited is for this host alone; and what cannot be handed out with its
+        # signatures is not, for it would be kept in memory without them.
+        if entry is None or entry.meta.is_edited or entry.unread:
             self._known.pop(key, None)
             return None
         return await self.take(entry, encoding)
