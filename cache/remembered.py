@@ -80,22 +80,11 @@ class Remembered:
             SigningError: What is remembered cannot be read, or one of them does not lead to it.
         """
         kept = self.read()
-        known = [configured] if kept is None else [configured, kept]
+        known = [one for one in (configured, kept, seen) if one is not None]
         try:
             latest = newest(*known)
         except SigningError as error:
-            raise SigningError(
-                f"{self.path} remembers another trust document, and {error}; put one in place that "
-                "has those between them, or, if it is to begin anew, run: "
-                f"JITGEN_CACHE_DIR={self._root.path} jitgen trust adopt"
-            ) from None
-        try:
-            latest = latest if seen is None else newest(latest, seen)
-        except SigningError as error:
-            raise SigningError(
-                f"this process has gone by another trust document, and {error}; if it is to begin "
-                "anew, start this process again"
-            ) from None
+            raise self._unrelated(configured, kept, error) from None
         return latest if kept is not None and kept.data == latest.data else self.keep(latest)
 
     def keep(self, latest: SealedTrust) -> SealedTrust:
@@ -160,6 +149,23 @@ class Remembered:
             return None
         except (OSError, CacheError, SigningError) as error:
             raise self._unreadable(error) from error
+
+    def _unrelated(
+        self, configured: SealedTrust, kept: SealedTrust | None, error: SigningError
+    ) -> SigningError:
+        """Return the error of documents that do not belong together, which says whose they are."""
+        try:
+            newest(configured, configured if kept is None else kept)
+        except SigningError as other:
+            return SigningError(
+                f"{self.path} remembers another trust document, and {other}; put one in place that "
+                "has those between them, or, if it is to begin anew, run: "
+                f"JITGEN_CACHE_DIR={self._root.path} jitgen trust adopt"
+            )
+        return SigningError(
+            f"this process has gone by another trust document, and {error}; if it is to begin "
+            "anew, start this process again"
+        )
 
     def _unreadable(self, error: Exception) -> SigningError:
         return SigningError(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -147,7 +148,7 @@ def torn(path: Path) -> None:
 
 
 def flipped(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b'"sig":"', b'"sig":"AAAA'))
+    path.write_bytes(re.sub(rb'"sig": ?"', rb"\g<0>AAAA", path.read_bytes()))
 
 
 def too_large(path: Path) -> None:
