@@ -101,14 +101,17 @@ class Remembered:
             with self._root.create() as base, _alone(base):
                 before = self._read(base)
                 if before is not None:
-                    latest = newest(before, latest)
+                    try:
+                        latest = newest(before, latest)
+                    except SigningError as error:
+                        raise self._unrelated(latest, before, error) from None
                 if before is None or before.data != latest.data:
                     base.replace_durably(TRUST, latest.data)
         except (OSError, CacheError) as error:
             warn_once(
                 f"remember {self.path} {latest.digest}",
                 "trust document %d cannot be remembered in %s (%s): a process that starts goes by "
-                "what JITGEN_TRUST names",
+                "an older one",
                 latest.version,
                 self.path,
                 cause(error),

@@ -74,6 +74,11 @@ class Trusted:
         with _guard:
             return self._looked(path, data, stamp)
 
+    def configured(self) -> SealedTrust:
+        """Return the document in the file of JITGEN_TRUST; raises as `current`."""
+        path = _path()
+        return _opened(path, _read(path)[0])
+
     def accept(self, data: bytes) -> SealedTrust:
         """
         Go by the trust document in `data` from now on, in every process of this root.

@@ -58,16 +58,19 @@ class TrustedFile:
     Attributes:
         path: The path that it was asked for by.
         stamp: What changes when it does.
-        is_open_to_readers: Whether it belongs to this user and others may read it.
+        is_open_to_readers: Whether it belongs to this user, and others may read it and get there.
     """
 
-    def __init__(self, path: Path, stream: IO[bytes], found: os.stat_result) -> None:
+    def __init__(
+        self, path: Path, stream: IO[bytes], found: os.stat_result, *, is_closed: bool
+    ) -> None:
         self.path = path
         self.stamp = Stamp(
             found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
         )
         readers = found.st_mode & (stat.S_IRGRP | stat.S_IROTH)
-        self.is_open_to_readers = bool(readers) and found.st_uid == os.geteuid()
+        is_mine = found.st_uid == os.geteuid()
+        self.is_open_to_readers = bool(readers) and is_mine and not is_closed
         self._stream = stream
 
     def read(self, max_bytes: int) -> bytes:
@@ -96,15 +99,15 @@ def read_trusted(path: Path, max_bytes: int, *, is_secret: bool = False) -> byte
 @contextmanager
 def opened(path: Path, *, is_secret: bool = False) -> Iterator[TrustedFile]:
     """Yield the trusted file `path`, opened; takes and raises what `read_trusted` does."""
-    with _arrived(path) as (folder, name, where):
-        descriptor = _opened_in(folder, name, where, _READ)
+    with _arrived(path) as place:
+        descriptor = _opened_in(place.folder, place.name, place.where, _READ)
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise BadDocument("it is no regular file")
-            _check_file(found, where, is_secret=is_secret)
+            _check_file(found, place.where, is_secret=is_secret)
             with os.fdopen(descriptor, "rb", closefd=False) as stream:
-                yield TrustedFile(path, stream, found)
+                yield TrustedFile(path, stream, found, is_closed=place.is_closed)
         finally:
             os.close(descriptor)
 
@@ -133,11 +136,11 @@ def names_in(path: Path) -> list[str]:
         Unsafe: Somebody else could have put a file there.
         OSError: It cannot be read.
     """
-    with _arrived(path, is_file=False) as (folder, name, where):
-        descriptor = _opened_in(folder, name, where, _READ | os.O_DIRECTORY)
+    with _arrived(path, is_file=False) as place:
+        descriptor = _opened_in(place.folder, place.name, place.where, _READ | os.O_DIRECTORY)
         try:
-            if reason := "" if _is_free(where) else distrust(os.fstat(descriptor)):
-                _refuse(where, reason)
+            if reason := "" if _is_free(place.where) else distrust(os.fstat(descriptor)):
+                _refuse(place.where, reason)
             return os.listdir(descriptor)  # noqa: PTH208  # a descriptor is no path
         finally:
             os.close(descriptor)
@@ -198,50 +201,85 @@ def _owner_of_everything() -> int:
         return 0
 
 
-@contextmanager
-def _arrived(path: Path, *, is_file: bool = True) -> Iterator[tuple[int, str, Path]]:
+class _Place(NamedTuple):
     """
-    Yield the folder in which `path` lies, opened, its name there, and where that is: the path
-    without links. Each folder and link on the way is checked as it was opened; the last folder
-    as that of a file, if `path` `is_file`.
+    A way that was walked.
+
+    Attributes:
+        folder: The folder at its end, opened.
+        name: What is meant there.
+        where: The path of that, without links.
+        is_closed: Whether a folder on the way lets nobody else pass.
+    """
+
+    folder: int
+    name: str
+    where: Path
+    is_closed: bool
+
+
+@contextmanager
+def _arrived(path: Path, *, is_file: bool = True) -> Iterator[_Place]:
+    """
+    Yield where `path` is. Each folder and link on the way is checked as it was opened; the last
+    folder as that of a file, if `path` `is_file`.
     """
     shared = shared_folders()
     # Not normalised: behind a link, ``..`` is not what stands before it.
-    rest = [*reversed(os.fspath(Path.cwd() / path).split("/"))]
-    folder, where, links = os.open("/", _SEARCH), Path("/"), 0
+    whole = os.fspath(path if path.is_absolute() else Path.cwd() / path)
+    rest, links, is_closed = [*reversed(whole.split("/"))], 0, False
+    folder, where = os.open("/", _SEARCH), Path("/")
     try:
         while True:
             name = rest.pop()
             if name in ("", ".") and rest:
                 continue
-            found, is_last = os.fstat(folder), not rest
-            if not is_shared(where, shared):
-                _check_folder(found, where, is_last=is_last and is_file)
-            below = _opened_in(folder, name, where / name, _SEARCH)
-            found = os.fstat(below)
-            if stat.S_ISLNK(found.st_mode):
-                try:
-                    target = os.readlink("", dir_fd=below)
-                finally:
-                    os.close(below)
-                if (reason := _stranger(found)) and not is_shared(where, shared):
-                    _refuse(where / name, f"is a link that {reason}")
-                if (links := links + 1) > _MOST_LINKS:
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            found, is_free = os.fstat(folder), is_shared(where, shared)
+            is_closed |= not found.st_mode & (stat.S_IXGRP | stat.S_IXOTH)
+            if not is_free:
+                _check_folder(found, where, is_last=is_file and not rest)
+            below, target = _step(folder, name, where / name, is_free=is_free)
+            if target:
+                links += 1
                 rest += reversed(target.split("/"))
-                if target.startswith("/"):
-                    os.close(folder)
-                    folder, where = os.open("/", _SEARCH), Path("/")
-            elif is_last:
+                if links > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            if target and not target.startswith("/"):
                 os.close(below)
-                yield folder, name, where if name in ("", ".") else where / name
+            elif not rest:
+                os.close(below)
+                yield _Place(folder, name, where if name in ("", ".") else where / name, is_closed)
                 return
             else:
                 os.close(folder)
                 folder = below
-                where = where.parent if name == ".." else where / name
+                above = where.parent if name == ".." else where / name
+                where = Path("/") if target else above
     finally:
         os.close(folder)
+
+
+def _step(folder: int, name: str, where: Path, *, is_free: bool) -> tuple[int, str]:
+    """
+    Return `name` in `folder`, opened, and where it leads if it is a link. One that leads away from
+    ``/`` is followed as far as that.
+    """
+    below = _opened_in(folder, name, where, _SEARCH)
+    try:
+        found = os.fstat(below)
+        if not stat.S_ISLNK(found.st_mode):
+            return below, ""
+        if (reason := _stranger(found)) and not is_free:
+            _refuse(where, f"is a link that {reason}")
+        target = os.readlink("", dir_fd=below)
+        if not target.startswith("/"):
+            return below, target
+        root = os.open("/", _SEARCH)
+    except BaseException:
+        os.close(below)
+        raise
+    os.close(below)
+    return root, target
 
 
 def _opened_in(folder: int, name: str, where: Path, flags: int) -> int:

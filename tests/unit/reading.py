@@ -82,6 +82,7 @@ READS = {
     "templates/__init__.py:_contents": _OWN,
     "trusted_files.py:_arrived": "the way to read what is trusted",
     "trusted_files.py:_opened_in": "the way to read what is trusted",
+    "trusted_files.py:_step": "the way to read what is trusted",
     "tuning/device.py:_text": _SYSTEM,
     "tuning/packed.py:read": _CHOICE,
     "verify/files.py:_brought": "named by whoever runs jitgen verify FILE, which runs it",

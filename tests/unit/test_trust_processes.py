@@ -286,3 +286,17 @@ def test_roots_that_were_revoked_prove_nothing(tmp_path: Path) -> None:
         with pytest.raises(SigningError):
             process.accept(document(3, (R1,), (R1,), keys=(K1,)))
         assert host.process().current().version == 2
+
+
+def test_the_doctor_says_which_document_is_in_use(host: Host) -> None:
+    """Only the version was told, whichever file had it."""
+    from jitgen.cache import Store
+    from jitgen.cli.doctor_remote import _trust
+
+    with settings.scope(verify="always"):
+        (found,) = _trust(Store.open(host.folder / "root"))
+        assert found.value.startswith("version 3, until ")
+        assert found.value.endswith(", remembered; JITGEN_TRUST has version 1")
+        host.configure(V4)
+        (found,) = _trust(Store.open(host.folder / "root"))
+        assert "remembered" not in found.value

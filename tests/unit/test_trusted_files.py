@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -65,10 +66,19 @@ class TestFile:
         assert read_trusted(file, 100, is_secret=True) == b"mine"
 
     def test_that_others_can_read_is_told(self, file: Path) -> None:
-        for mode, expected in ((0o644, True), (0o640, True), (0o600, False)):
+        """Where they can get there: pytest's own folders let nobody pass."""
+        for mode in (0o644, 0o600):
             file.chmod(mode)
             with opened(file) as found:
-                assert found.is_open_to_readers is expected
+                assert not found.is_open_to_readers
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "file")
+            Path(folder).chmod(0o755)
+            path.write_bytes(b"")
+            for mode, expected in ((0o644, True), (0o640, True), (0o600, False)):
+                path.chmod(mode)
+                with opened(path) as found:
+                    assert found.is_open_to_readers is expected
 
     def test_that_is_none(self, file: Path) -> None:
         pipe, folder = file.with_name("pipe"), file.parent
