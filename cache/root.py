@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from jitgen.cache.folder import Damaged, Folder, Untrusted
+from jitgen.documents import distrust, distrust_parent, is_shared, shared_folders
 from jitgen.errors import UnsafeCacheRoot
 from jitgen.settings import settings
-from jitgen.trusted_files import distrust, distrust_parent, is_shared, shared_folders
 
 _NETWORK = frozenset(
     [

@@ -28,10 +28,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, NoReturn
 
-from jitgen.documents import BadDocument, read_stream
-from jitgen.settings import settings
+from jitgen.documents import (
+    OTHERS,
+    BadDocument,
+    distrust,
+    distrust_parent,
+    is_shared,
+    read_stream,
+    shared_folders,
+    stranger,
+)
 
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _SEARCH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MOST_LINKS = 40  # as Linux
@@ -146,59 +153,8 @@ def names_in(path: Path) -> list[str]:
             os.close(descriptor)
 
 
-def distrust(found: os.stat_result) -> str:
-    """Return why a folder or file cannot be trusted; an empty reason if it can."""
-    user = os.geteuid()
-    if found.st_uid not in (user, 0):
-        return f"belongs to user {found.st_uid}, not to you (user {user})"
-    if found.st_mode & _OTHERS:
-        return f"can be written by other users (mode {stat.S_IMODE(found.st_mode):04o})"
-    return ""
-
-
-def distrust_parent(found: os.stat_result) -> str:
-    """
-    Return why a folder on the way to what is trusted cannot be; an empty reason if it can.
-
-    Its owner, and whoever may write to it, can put another folder in the place of the one below.
-    Everybody may write to one with the sticky bit, as ``/tmp`` has: only owners rename there. A
-    group may write: private groups and project folders look so, and what they could put in the
-    place of the cache would not belong to this user. Whoever owns ``/`` is trusted as the superuser
-    is, which is another number where this process lives in a user namespace.
-    """
-    if reason := _stranger(found):
-        return reason
-    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-        return "can be written by everybody"
-    return ""
-
-
-def shared_folders() -> tuple[Path, ...]:
-    """Return the folders that the settings trust although others may write there, resolved."""
-    return tuple(Path(os.path.realpath(path)) for path in settings.trust_shared)
-
-
-def is_shared(path: Path, shared: tuple[Path, ...]) -> bool:
-    """Return whether the resolved `path` is one of `shared`, or lies below one."""
-    return any(path == folder or folder in path.parents for folder in shared)
-
-
 def _is_free(where: Path) -> bool:
     return is_shared(where, shared_folders())
-
-
-def _stranger(found: os.stat_result) -> str:
-    user = os.geteuid()
-    if found.st_uid not in (user, 0) and found.st_uid != _owner_of_everything():
-        return f"belongs to user {found.st_uid}, not to you (user {user})"
-    return ""
-
-
-def _owner_of_everything() -> int:
-    try:
-        return Path("/").stat().st_uid
-    except OSError:
-        return 0
 
 
 class _Place(NamedTuple):
@@ -269,7 +225,7 @@ def _step(folder: int, name: str, where: Path, *, is_free: bool) -> tuple[int, s
         found = os.fstat(below)
         if not stat.S_ISLNK(found.st_mode):
             return below, ""
-        if (reason := _stranger(found)) and not is_free:
+        if (reason := stranger(found)) and not is_free:
             _refuse(where, f"is a link that {reason}")
         target = os.readlink("", dir_fd=below)
         if not target.startswith("/"):
@@ -293,7 +249,7 @@ def _opened_in(folder: int, name: str, where: Path, flags: int) -> int:
 def _check_folder(found: os.stat_result, where: Path, *, is_last: bool) -> None:
     if reason := distrust_parent(found):
         _refuse(where, reason)
-    if is_last and found.st_mode & _OTHERS and not found.st_mode & stat.S_ISVTX:
+    if is_last and found.st_mode & OTHERS and not found.st_mode & stat.S_ISVTX:
         mode = stat.S_IMODE(found.st_mode)
         _refuse(where, f"can be written by other users (mode {mode:04o})")
 

@@ -93,6 +93,7 @@ PASSED_OVER = {
     "cache/quarantine.py:quarantined": _SHOWN,
     "cache/remembered.py:Remembered.adopt": "asked for: what is lost is replaced",
     "cache/remembered.py:Remembered.keep": "told; the process goes by it and writes it later",
+    "cache/remembered.py:Remembered._unrelated": _ANSWER,
     "cache/root.py:Root.is_open": "taken for open to others",
     "cache/root.py:_tag": "a word for backup programs",
     "cache/root.py:filesystem_type": "only whether there is an index",
@@ -187,7 +188,7 @@ PASSED_OVER = {
     "signing/policy.py:_statement": _REFUSED,
     "signing/policy.py:judge": _REFUSED,
     "signing/times.py:moment_of": _REFUSED,
-    "trusted_files.py:_owner_of_everything": "nobody but this user and the superuser is trusted",
+    "documents.py:_owner_of_everything": "nobody but this user and the superuser is trusted",
 }
 """Module and function of each place, and what follows there from such an error."""
 
