@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from jitgen.cache.entry import Meta, is_key
-from jitgen.cache.folder import Damaged, Folder, unique_name
+from jitgen.cache.folder import Damaged, Folder, Unreadable, unique_name
 from jitgen.cache.root import Root
 from jitgen.config.config import canonical_json
 from jitgen.documents import BadDocument, parse_json
@@ -138,6 +138,8 @@ def _write_first(folder: Folder, name: str, text: bytes, drafts: Folder) -> None
 def _record(folder: Folder, name: str) -> dict[str, str] | None:
     try:
         found = parse_json(_unsealed(folder.read(name, _MAX_BYTES)) or b"")
+    except Unreadable:
+        raise  # it may name another builder, whom this one must not take the place of
     except (FileNotFoundError, PermissionError, Damaged, BadDocument):
         return None
     is_record = isinstance(found, dict) and all(type(text) is str for text in found.values())

@@ -214,6 +214,8 @@ class Entry:
             moved or removed it. None if it is nowhere but here.
         why_private: Why it is nowhere but here; empty if it is in a store.
         signatures: The bytes of its ``signatures.json``, unchecked; empty where there is none.
+        unread: Why these could not be read: it may be signed, and is not passed on as if it were
+            not. Empty where they could be, or there are none.
     """
 
     key: str
@@ -222,6 +224,7 @@ class Entry:
     directory: Path | None = None
     why_private: str = field(default="", compare=False)
     signatures: bytes = field(default=b"", compare=False, repr=False)
+    unread: str = field(default="", compare=False, repr=False)
 
     @classmethod
     def of(cls, meta: Meta, files: Mapping[str, bytes], signatures: bytes = b"") -> Self:
@@ -298,25 +301,16 @@ def read_entry(folder: Folder, key: str, *, is_used: bool = False) -> Entry:
     if is_used and time.time() - os.fstat(folder.descriptor).st_mtime > TOUCH_S:
         with suppress(OSError):
             folder.touch()
+    # No code is loaded from it: whoever wants a signature and finds none refuses the entry.
+    signatures, unread = folder.read_if_there(SIGNATURES, LIMITS[SIGNATURES])
     return Entry(
         key=key,
         meta=meta,
         files=files,
         directory=folder.path,
-        signatures=read_signatures(folder),
+        signatures=signatures,
+        unread=unread,
     )
-
-
-def read_signatures(folder: Folder) -> bytes:
-    """
-    Return the ``signatures.json`` in `folder`; empty where there is none, or none to be read.
-
-    No code is loaded from it: whoever wants a signature and finds none refuses the entry.
-    """
-    try:
-        return folder.read(SIGNATURES, LIMITS[SIGNATURES])
-    except (Damaged, OSError):
-        return b""
 
 
 def read_meta(folder: Folder, key: str) -> Meta:

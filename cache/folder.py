@@ -4,8 +4,8 @@ Folders by descriptor, and who may have written what is read from them.
 
 Native code is loaded from a cache, so whoever can write there can run code as its reader. Trusted
 are this user and the superuser, who can do anything anyway; a folder or file of anybody else's, or
-one that others may write to, is not. What counts is what was opened, by its descriptor: a path may
-lead elsewhere a moment later.
+one that others may write to, is not: `jitgen.documents.distrust` says so. What counts is what was
+opened, by its descriptor: a path may lead elsewhere a moment later.
 
 Where others have to write (a volume that Kubernetes hands out, a folder that a group shares), the
 setting `trust_shared` names the folder: nothing at or below it is checked then.
@@ -25,10 +25,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
+from jitgen.documents import distrust
 from jitgen.errors import CacheError
-from jitgen.settings import settings
-
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Damaged(CacheError):
@@ -48,49 +46,8 @@ class Untrusted(Damaged):
     """Somebody else could have put it there."""
 
 
-def distrust(found: os.stat_result) -> str:
-    """Return why a folder or file cannot be trusted; an empty reason if it can."""
-    user = os.geteuid()
-    if found.st_uid not in (user, 0):
-        return f"belongs to user {found.st_uid}, not to you (user {user})"
-    if found.st_mode & _OTHERS:
-        return f"can be written by other users (mode {stat.S_IMODE(found.st_mode):04o})"
-    return ""
-
-
-def distrust_parent(found: os.stat_result) -> str:
-    """
-    Return why a folder on the way to the cache cannot be trusted; an empty reason if it can.
-
-    Its owner, and whoever may write to it, can put another folder in the place of the one below.
-    Everybody may write to one with the sticky bit, as ``/tmp`` has: only owners rename there. A
-    group may write: private groups and project folders look so, and what they could put in the
-    place of the cache would not belong to this user. Whoever owns ``/`` is trusted as the superuser
-    is, which is another number where this process lives in a user namespace.
-    """
-    user = os.geteuid()
-    if found.st_uid not in (user, 0) and found.st_uid != _owner_of_everything():
-        return f"belongs to user {found.st_uid}, not to you (user {user})"
-    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-        return "can be written by everybody"
-    return ""
-
-
-def _owner_of_everything() -> int:
-    try:
-        return Path("/").stat().st_uid
-    except OSError:
-        return 0
-
-
-def shared_folders() -> tuple[Path, ...]:
-    """Return the folders that the settings trust although others may write there, resolved."""
-    return tuple(Path(os.path.realpath(path)) for path in settings.trust_shared)
-
-
-def is_shared(path: Path, shared: tuple[Path, ...]) -> bool:
-    """Return whether the resolved `path` is one of `shared`, or lies below one."""
-    return any(path == folder or folder in path.parents for folder in shared)
+class Unreadable(Damaged):
+    """The disk does not give it; what it holds nobody can tell, and another time it may."""
 
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -245,9 +202,22 @@ class Folder:
             if error.errno == errno.EACCES:
                 self._explain(name, wants_folder=False)
             if error.errno in _WRONG:
-                raise Damaged(f"{name} cannot be read: {error.strerror}") from None
+                kind = Unreadable if error.errno == errno.EIO else Damaged
+                raise kind(f"{name} cannot be read: {error.strerror}") from None
             raise
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def read_if_there(self, name: str, limit: int) -> tuple[bytes, str]:
+        """
+        Return the content of the file `name`, empty where there is none; and why it cannot be read,
+        empty where it can. It raises for neither: whoever must not take the one for the other asks.
+        """
+        try:
+            return self.read(name, limit), ""
+        except FileNotFoundError:
+            return b"", ""
+        except (Damaged, OSError) as error:
+            return b"", str(error)
 
     def write(self, name: str, data: bytes, *, mode: int | None = None, sync: bool = True) -> None:
         """
@@ -284,6 +254,32 @@ class Folder:
         except OSError:
             drafts.discard(draft)
             raise
+
+    def replace_durably(self, name: str, data: bytes) -> None:
+        """
+        Write the file `name`, in place of an earlier one, in one step that a power failure does not
+        undo: afterwards it is there, in a root that was new a moment before, too.
+        """
+        for is_last in (False, True):
+            draft = f"{ASIDE}{unique_name()}"  # here: to sync one folder is enough
+            self.write(draft, data)
+            try:
+                self.move(draft, self, name)
+                break
+            except FileNotFoundError:  # a sweep took it for one that nobody works at
+                if is_last:
+                    raise
+            except OSError:
+                self.discard(draft)
+                raise
+        self.sync()
+        for above in ("..", "../.."):  # names of folders that may have been made just now
+            with suppress(OSError):
+                descriptor = os.open(above, _READ | os.O_DIRECTORY, dir_fd=self.descriptor)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
 
     def append(self, name: str, data: bytes, limit: int) -> None:
         """Append `data` to the file `name` at once, unless it has `limit` bytes already."""

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jitgen.cache.disk import cause
-from jitgen.cache.entry import LIMITS, META, Entry, Meta, read_entry, read_meta
-from jitgen.cache.folder import Damaged, Folder
+from jitgen.cache.entry import LIMITS, META, Entry, Meta, is_key, read_entry, read_meta
+from jitgen.cache.folder import Damaged, Folder, Unreadable, Untrusted
 from jitgen.cache.root import Root
 from jitgen.errors import CacheError, UnsafeCacheRoot
 from jitgen.events import Event, EventKind, events, warn_once
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 WHITEOUTS = "whiteouts"
 _HIDDEN = "it is hidden: by jitgen cache rm, or because a process could not load it"
 _MAX_BYTES = 2**14
+
+
+class _Illegible(Damaged):
+    """What is hidden was written down, and cannot be made out any more."""
 
 
 class Layers:
@@ -73,14 +77,20 @@ class Layers:
 
         A damaged one is hidden, so that the next process need not look at it.
         """
+        hidden: frozenset[str] | None = None
         for root, entries in self._opened():
             with entries:
                 try:
                     with entries.below(key[:2], key) as folder:
-                        if _mark(root, folder) not in self._hidden(key):
-                            entry = read_entry(folder, key)
-                            if self._accepts(entry):
-                                return entry
+                        if hidden is None and (hidden := self._known_hidden(key)) is None:
+                            return None
+                        if _mark(root, folder) in hidden:
+                            continue
+                        entry = read_entry(folder, key)
+                        # A record that could not be read a moment ago may be a hidden one.
+                        is_hidden = _mark_of(root, entry.meta.encode()) in hidden
+                        if not is_hidden and self._accepts(entry):
+                            return entry
                 except Damaged as damage:
                     self._tell_damage(root, key, str(damage))
                 except FileNotFoundError:
@@ -96,7 +106,7 @@ class Layers:
         for root in self._roots:
             found = lack(root, key, f"JITGEN_BASE {root.path}")
             entry = found.entry
-            if entry is not None and _mark_of(root, entry) in self._hidden(key):
+            if entry is not None and _mark_of(root, entry.meta.encode()) in self._hidden(key):
                 found = replace(found, reason=_HIDDEN)
             yield found
 
@@ -152,12 +162,15 @@ class Layers:
         Raises:
             OSError, CacheError: The upper root cannot be written.
         """
+        try:
+            hidden = self._hidden(key)
+        except _Illegible:
+            hidden, meets = frozenset(), None  # any of them may have been
         found = {}
         for root, entries in self._opened():
             with entries, suppress(OSError, Damaged), entries.below(key[:2], key) as folder:
                 if meets is None or meets(root, folder):
                     found[root.path] = _mark(root, folder)
-        hidden = self._hidden(key)
         new = {path: mark for path, mark in found.items() if mark not in hidden}
         if new:
             text = "".join(f"{mark}\n" for mark in sorted({*hidden, *new.values()}))
@@ -177,16 +190,50 @@ class Layers:
 
         self.hide(meta.key, is_same)
 
-    def _hidden(self, key: str) -> frozenset[str]:
-        """Return the marks of what is out of sight of `key`."""
+    def _known_hidden(self, key: str) -> frozenset[str] | None:
+        """
+        Return the marks of what is out of sight of `key`; None where that cannot be told. What was
+        damaged is written anew, and hides what there is.
+        """
         try:
-            base = self._upper.open()
-            if base is None:
-                return frozenset()
-            with base, base.folder(WHITEOUTS) as whiteouts:
-                return frozenset(whiteouts.read(key, _MAX_BYTES).decode("ascii").split())
-        except (OSError, Damaged, ValueError):
+            return self._hidden(key)
+        except (OSError, CacheError) as error:
+            if self._is_writable and isinstance(error, _Illegible):
+                with suppress(OSError, CacheError):
+                    self.hide(key)
+            warn_once(
+                f"whiteouts {key}",
+                "%s is not loaded from roots only read: what is hidden of it in %s cannot be read "
+                "(%s)",
+                key[:12],
+                self._upper.path,
+                cause(error),
+            )
+            return None
+
+    def _hidden(self, key: str) -> frozenset[str]:
+        """
+        Return the marks of what is out of sight of `key`.
+
+        Raises:
+            OSError, CacheError: It cannot be read. Then all of it is out of sight, for what was put
+                there may have been revoked.
+        """
+        base = self._upper.open()
+        if base is None:
             return frozenset()
+        try:
+            with base, base.folder(WHITEOUTS) as whiteouts:
+                marks = whiteouts.read(key, _MAX_BYTES).decode("ascii", "replace").split()
+        except FileNotFoundError:
+            return frozenset()
+        except (Unreadable, Untrusted):
+            raise
+        except Damaged as damage:
+            raise _Illegible(str(damage)) from None
+        if not marks or not all(map(is_key, marks)):
+            raise _Illegible(f"{WHITEOUTS}/{key} is no list of what is hidden")
+        return frozenset(marks)
 
     def _opened(self) -> Iterator[tuple[Root, Folder]]:
         """Yield each root, and its folder of entries, opened; whoever gets it closes it."""
@@ -225,15 +272,10 @@ def _mark(root: Root, folder: Folder) -> str:
         record = folder.read(META, LIMITS[META])
     except (Damaged, FileNotFoundError):
         record = b""
-    return _digest(root, record)
+    return _mark_of(root, record)
 
 
-def _mark_of(root: Root, entry: Entry) -> str:
-    """Return the same of an entry that was read."""
-    return _digest(root, entry.meta.encode())
-
-
-def _digest(root: Root, record: bytes) -> str:
+def _mark_of(root: Root, record: bytes) -> str:
     return hashlib.sha256(os.fsencode(root.path) + b"\0" + record).hexdigest()
 
 

@@ -21,7 +21,7 @@ from jitgen.cache.entry import disk_bytes, is_key
 from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.index import NullIndex
 from jitgen.cache.publishing import age, is_held, sweep, sweep_beside
-from jitgen.events import Event, EventKind, events
+from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.frozen import frozen
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def prune(
     ]
     kept = total = sum(size for _, _, size in found)
     removed = []
-    if 0 < limit_bytes < total:
-        spared = inventory.pinned(base)
+    spared = _spared(base) if 0 < limit_bytes < total else None
+    if spared is not None:
         rows = index.rows()
         with Removing(base, index, is_dry_run=dry_run) as removing:
             for unused_s, key, size in sorted(found, key=lambda item: (-item[0], item[1])):
@@ -124,6 +124,18 @@ def prune(
         swept=tuple(swept),
         is_dry_run=dry_run,
     )
+
+
+def _spared(base: Folder) -> frozenset[str] | None:
+    """Return the keys that are pinned; None where that cannot be read, so that all are spared."""
+    try:
+        with base.folder("pins") as pins:
+            return frozenset(pins.names())
+    except FileNotFoundError:
+        return frozenset()
+    except (OSError, Damaged) as error:
+        warn_once("pins", "nothing is pruned: what is pinned cannot be read: %s", error)
+        return None
 
 
 class Removing:

@@ -16,15 +16,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from jitgen.cache.folder import (
-    Damaged,
-    Folder,
-    Untrusted,
-    distrust,
-    distrust_parent,
-    is_shared,
-    shared_folders,
-)
+from jitgen.cache.folder import Damaged, Folder, Untrusted
+from jitgen.documents import distrust, distrust_parent, is_shared, shared_folders
 from jitgen.errors import UnsafeCacheRoot
 from jitgen.settings import settings
 
@@ -131,9 +124,19 @@ class Root:
             OSError: It cannot be opened just now.
         """
         try:
-            return self._walk(create=False)
+            return self.enter()
         except (FileNotFoundError, NotADirectoryError):  # the latter: a parent would be a file
             return None
+
+    def enter(self) -> Folder:
+        """
+        Return ``<root>/v1``, opened, for whoever must know why it cannot be.
+
+        Raises:
+            FileNotFoundError: There is none.
+            UnsafeCacheRoot, OSError: See `open`.
+        """
+        return self._walk(create=False)
 
     def create(self) -> Folder:
         """
@@ -157,11 +160,14 @@ class Root:
                 pass
 
     def is_open(self) -> bool:
-        """Return whether others can write here, and JITGEN_TRUST_SHARED does not name the place."""
+        """
+        Return whether others can write here, and JITGEN_TRUST_SHARED does not name the place; they
+        may where that cannot be told.
+        """
         try:
             base = self.open()
         except OSError:
-            return False
+            return True
         if base is None:
             return False
         with base:

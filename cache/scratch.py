@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from jitgen.cache.folder import Folder, distrust_parent
+from jitgen.cache.folder import Folder
+from jitgen.documents import distrust_parent
 from jitgen.errors import ResourceError
 
 PREFIX = "jitgen-scratch-"

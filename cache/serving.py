@@ -109,7 +109,7 @@ class Serving:
         """The trust document in use; needs ``jitgen[signing]``."""
         from jitgen.cache.trusted import Trusted
 
-        return Trusted(self._root, is_writable=self.mode == "rw")
+        return Trusted(self._root, self.mode)
 
     @property
     def layers(self) -> Layers:
@@ -136,6 +136,8 @@ class Serving:
     def _unsigned(self, entry: Entry) -> str:
         if settings.verify != "always":
             return ""
+        if entry.unread:
+            return f"who signed it cannot be read: {entry.unread}"
         return self.trusted.refusal(entry.meta.encode(), entry.signatures)
 
     def read(self, key: str) -> Entry | None:

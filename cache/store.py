@@ -222,9 +222,10 @@ class Store(Serving):
 
         Raises:
             SigningError: `signatures` is none, or there would be too many.
-            OSError, CacheError: The root cannot be written.
+            OSError, CacheError: The root cannot be written, or those that are there not be read:
+                they would be lost.
         """
-        from jitgen.cache.entry import read_meta, read_signatures
+        from jitgen.cache.entry import LIMITS, SIGNATURES, read_meta
         from jitgen.signing.dsse import merged, renewed
 
         check_key(key)
@@ -234,8 +235,11 @@ class Store(Serving):
             if base is not None:
                 with base.service("tmp") as drafts, base.below("entries", key[:2], key) as folder:
                     read_meta(folder, key)
+                    before, unread = folder.read_if_there(SIGNATURES, LIMITS[SIGNATURES])
+                    if unread:
+                        raise CacheError(f"who signed {folder.path} cannot be read: {unread}")
                     combine = renewed if renews else merged
-                    data = combine(read_signatures(folder), signatures)
+                    data = combine(before, signatures)
                     folder.replace(SIGNATURES, data, drafts)
                     return True
         return False

@@ -2,41 +2,60 @@
 """
 The trust document in use, and what it says of an entry.
 
-It is the later one of two: that in the file which JITGEN_TRUST names, and the latest that this root
-has seen, in ``<root>/v1/trust.json``. So a document that was taken back cannot come again by
-putting the old file in its place, and one that the service hands out holds for every process here.
-A document in the root counts only if a root key of the configured one signed it.
+It is the latest of three: that in the file which JITGEN_TRUST names, the latest that this root
+remembers, and the latest that this process has gone by. All of them must lead to it, in steps that
+roots of the document before signed. So a document that was taken back cannot come again by putting
+the old file in its place, one that a place hands out holds for every process here, and an old file
+serves on after any number of changes of the root key. Where one of them cannot be read, or does not
+belong to the others, nothing is in use: everything that must be signed is refused, with the reason.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from jitgen.cache.disk import cause
-from jitgen.cache.folder import Damaged, distrust, is_shared, shared_folders
+from jitgen.cache.remembered import Remembered
 from jitgen.cache.root import Root
-from jitgen.documents import BadDocument, read_stream
+from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import CacheError, SettingError, SigningError
 from jitgen.settings import settings
+from jitgen.signing.chain import newest
 from jitgen.signing.policy import judge
 from jitgen.signing.trust import MAX_BYTES, SealedTrust, opened
+from jitgen.trusted_files import Stamp
+from jitgen.trusted_files import opened as opened_file
 
-TRUST = "trust.json"
-_LOOKED = "trust.looked"  # its time is when
+_LOOKED = "trust.looked"  # which places were asked, and when
+_MAX_LOOKED = 2**14
+_EVERYWHERE = "*"
 FRESH_S = 60.0
 """How long a process goes by what it read before it looks whether another one saw a later one."""
+
+
+class _Seen(NamedTuple):
+    """What this process goes by, until when it need not look again, and what it was read from."""
+
+    latest: SealedTrust
+    until: float
+    stamp: Stamp | None
 
 
 class Trusted:
     """What the settings trust, over one root. Safe to use from any thread."""
 
-    def __init__(self, root: Root, *, is_writable: bool) -> None:
+    def __init__(self, root: Root, mode: str) -> None:
         self._root = root
-        self._is_writable = is_writable
+        self._mode = mode
+        self.remembered = Remembered(root, mode)
 
     def current(self) -> SealedTrust:
         """
@@ -44,59 +63,83 @@ class Trusted:
 
         Raises:
             SettingError: JITGEN_TRUST is not set.
-            SigningError: The file that it names is no trust document, or others can write to it.
+            SigningError: The file that it names is no trust document, or others can write to it; or
+                what this root remembers cannot be read, or does not belong to it.
         """
-        path = settings.trust
-        if path is None:
-            raise SettingError(
-                f"JITGEN_VERIFY={settings.verify} loads only what is signed, and JITGEN_TRUST does "
-                "not say whose signatures count; name a trust document (jitgen trust init makes "
-                "one), or set JITGEN_VERIFY=off to load what anybody put there"
-            )
+        path = _path()
         data, stamp = _read(path)
         seen = _seen.get((self._root.base, path))
-        if seen is not None and seen[0] == stamp and time.monotonic() < seen[1]:
-            return seen[2]
-        try:
-            configured = opened(data)
-        except SigningError as error:
-            raise SigningError(f"JITGEN_TRUST={path} is not used: {error}") from None
-        kept = self._kept(configured)
-        if kept is None:
-            self._keep(configured)
-        return self._remember(path, stamp, kept or configured)
+        if seen is not None and seen.stamp == stamp and time.monotonic() < seen.until:
+            return seen.latest
+        with _guard:
+            return self._looked(path, data, stamp)
+
+    def configured(self) -> SealedTrust:
+        """Return the document in the file of JITGEN_TRUST; raises as `current`."""
+        path = _path()
+        return _opened(path, _read(path)[0])
 
     def accept(self, data: bytes) -> SealedTrust:
         """
         Go by the trust document in `data` from now on, in every process of this root.
 
         Raises:
-            SigningError: It may not take the place of the one in use.
+            SigningError: It may not take the place of the one in use; see `current` for others.
             SettingError: JITGEN_TRUST is not set.
         """
-        later = opened(data, before=self.current())
-        self._keep(later)
-        return self._remember(settings.trust, _read(settings.trust)[1], later)
+        path = _path()
+        configured, stamp = _read(path)
+        with _guard:
+            before = self._looked(path, configured, stamp)
+            latest = newest(before, opened(data, before))
+            # This process goes by it, whatever becomes of the memory; until that is known, it
+            # looks again each time.
+            name = (self._root.base, path)
+            _seen[name] = _Seen(latest, -math.inf, stamp)
+            latest = self.remembered.keep(latest)
+            _seen[name] = _Seen(latest, time.monotonic() + FRESH_S, stamp)
+            return latest
 
-    def is_fresh(self, seconds: float) -> bool:
-        """Return whether a process here looked for a later document in the last `seconds`."""
-        if time.monotonic() - _looked.get(self._root.base, -math.inf) < seconds:
+    def adopt(self) -> tuple[SealedTrust, SealedTrust | None]:
+        """
+        Let this root go by the file of JITGEN_TRUST from now on, and forget what it remembers.
+
+        Returns that document, and the one that was remembered.
+
+        Raises:
+            SettingError, SigningError: It cannot be used; or it is just an older version.
+            OSError, CacheError: The root cannot be written.
+        """
+        path = _path()
+        chosen = _opened(path, _read(path)[0])
+        with _guard:
+            before = self.remembered.adopt(chosen)
+            _seen.pop((self._root.base, path), None)
+        return chosen, before
+
+    def is_fresh(self, seconds: float, url: str = _EVERYWHERE) -> bool:
+        """
+        Return whether a process here asked the place at `url` for a later document in the last
+        `seconds`.
+        """
+        places = (_place(url), _EVERYWHERE)
+        if any(
+            time.monotonic() - _looked.get((self._root.base, x), -math.inf) < seconds
+            for x in places
+        ):
             return True
-        with suppress(OSError, CacheError):
-            base = self._root.open()
-            if base is not None:
-                with base:
-                    found = base.stat(_LOOKED)
-                    return found is not None and 0 <= time.time() - found.st_mtime < seconds
-        return False
+        found = self._when()
+        return any(0 <= time.time() - found.get(x, -math.inf) < seconds for x in places)
 
-    def mark_fresh(self) -> None:
-        """Note that a process here has just looked."""
-        _looked[self._root.base] = time.monotonic()
-        if self._is_writable:
+    def mark_fresh(self, url: str = _EVERYWHERE) -> None:
+        """Note that a process here has just asked the place at `url`, or all of them."""
+        _looked[self._root.base, _place(url)] = time.monotonic()
+        if self._mode == "rw":
+            found = {**self._when(), _place(url): time.time()}
+            data = json.dumps(found).encode("ascii")
             with suppress(OSError, CacheError), self._root.create() as base:
                 base.discard(_LOOKED)
-                base.write(_LOOKED, b"", sync=False)
+                base.write(_LOOKED, data if len(data) <= _MAX_LOOKED else b"", sync=False)
 
     def refusal(self, record: bytes, signatures: bytes) -> str:
         """
@@ -111,51 +154,74 @@ class Trusted:
         except SigningError as error:
             return str(error)
 
-    def _kept(self, configured: SealedTrust) -> SealedTrust | None:
-        """Return the document that this root keeps, if it is later than `configured`."""
-        with suppress(OSError, CacheError, SigningError):
+    def _looked(self, path: Path, data: bytes, stamp: Stamp) -> SealedTrust:
+        """Return the latest document there is, and see to it that it is remembered."""
+        name = (self._root.base, path)
+        seen = _seen.get(name)
+        configured = _opened(path, data)
+        try:
+            latest = self.remembered.latest(configured, None if seen is None else seen.latest)
+        except SigningError as error:
+            raise SigningError(f"JITGEN_TRUST={path} is not used: {error}") from error
+        _seen[name] = _Seen(latest, time.monotonic() + FRESH_S, stamp)
+        return latest
+
+    def _when(self) -> dict[str, float]:
+        """Return when places were asked; what cannot be read was not asked."""
+        with suppress(OSError, CacheError, BadDocument):
             base = self._root.open()
             if base is not None:
                 with base:
-                    return opened(base.read(TRUST, MAX_BYTES), before=configured)
-        return None
-
-    def _keep(self, trust: SealedTrust) -> None:
-        if self._is_writable:
-            with (
-                suppress(OSError, Damaged, CacheError),
-                self._root.create() as base,
-                base.service("tmp") as drafts,
-            ):
-                if base.stat(TRUST) is None or base.read(TRUST, MAX_BYTES) != trust.data:
-                    base.replace(TRUST, trust.data, drafts)
-
-    def _remember(self, path: Path, stamp: _Stamp, trust: SealedTrust) -> SealedTrust:
-        _seen[self._root.base, path] = (stamp, time.monotonic() + FRESH_S, trust)
-        return trust
+                    found = parse_json(base.read(_LOOKED, _MAX_LOOKED))
+                    if isinstance(found, dict):
+                        return {x: at for x, at in found.items() if isinstance(at, (int, float))}
+        return {}
 
 
-_Stamp = tuple[int, int, int, int]
-_looked: dict[Path, float] = {}
-_seen: dict[tuple[Path, Path], tuple[_Stamp, float, SealedTrust]] = {}
+_looked: dict[tuple[Path, str], float] = {}
+_seen: dict[tuple[Path, Path], _Seen] = {}
+_guard = threading.Lock()
+"""Held while the latest is found, so that no thread puts back what another has just replaced."""
 
 
-def _read(path: Path) -> tuple[bytes, _Stamp]:
+def _after_fork() -> None:
+    """Give a child a lock that no thread of its parent's holds."""
+    global _guard
+    _guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _path() -> Path:
+    path = settings.trust
+    if path is None:
+        raise SettingError(
+            f"JITGEN_VERIFY={settings.verify} loads only what is signed, and JITGEN_TRUST does "
+            "not say whose signatures count; name a trust document (jitgen trust init makes one), "
+            "or set JITGEN_VERIFY=off to load what anybody put there"
+        )
+    return Path(path)
+
+
+def _place(url: str) -> str:
+    """Return what a place is called in the file that says when it was asked."""
+    return url if url == _EVERYWHERE else hashlib.sha256(url.encode()).hexdigest()[:32]
+
+
+def _opened(path: Path, data: bytes) -> SealedTrust:
+    try:
+        return opened(data)
+    except SigningError as error:
+        raise SigningError(f"JITGEN_TRUST={path} is not used: {error}") from None
+
+
+def _read(path: Path) -> tuple[bytes, Stamp]:
     """Return the content of a trust file and what changes when it does."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as stream:
-            found = os.fstat(descriptor)
-            reason = distrust(found)
-            if reason and not is_shared(Path(os.path.realpath(path)), shared_folders()):
-                raise SigningError(f"the trust document {path} {reason}")
-            return read_stream(stream, MAX_BYTES), (
-                found.st_dev,
-                found.st_ino,
-                found.st_size,
-                found.st_mtime_ns,
-            )
+        with opened_file(path) as file:
+            return file.read(MAX_BYTES), file.stamp
     except BadDocument as error:
-        raise SigningError(f"the trust document {path} cannot be read: {error}") from None
+        raise SigningError(f"JITGEN_TRUST={path} is not used: {error}") from None
     except OSError as error:
-        raise SigningError(f"the trust document cannot be read: {cause(error)}") from error
+        raise SigningError(f"JITGEN_TRUST={path} cannot be read: {cause(error)}") from error

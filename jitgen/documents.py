@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-JSON and TOML that somebody else may have written, read within bounds.
+JSON and TOML that somebody else may have written, read within bounds; and who that may have been.
 
 A parser does what its input says: a gigabyte is read whole, nesting becomes recursion, an integer
 of a million digits takes minutes, a list of ten million empty lists takes a gigabyte, and NaN turns
 up where a number was expected. Everything that jitgen parses comes through here and is bounded
 before it is parsed. What does not fit raises `BadDocument`, with one line that says what is wrong;
-whoever read the document says which file that was.
+the caller, who read the document, says which file that was.
+
+Where what is read is run, or decides what is, it matters who could have written it: `distrust` and
+`distrust_parent` say that of what was opened. `jitgen.trusted_files` and the cache go by them.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ import math
 import os
 import re
 import stat
+from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from jitgen.boundary import with_room
+from jitgen.settings import settings
 
 MAX_BYTES = 2**20
 """Default limit of a document's size."""
@@ -47,6 +52,8 @@ _TOML_TEXT = rb"""(?sx)
 """Strings and comments of TOML, in which brackets, dots and digits mean nothing."""
 
 _TOML_DIGITS = re.compile(rb"[0-9_]{100}")
+OTHERS = stat.S_IWGRP | stat.S_IWOTH
+"""Bits of a mode by which others than the owner may write."""
 
 
 class BadDocument(ValueError):
@@ -144,6 +151,58 @@ def read_stream(stream: IO[bytes], max_bytes: int = MAX_BYTES) -> bytes:
     if len(data) > max_bytes:
         raise BadDocument(f"it has more than the {max_bytes} bytes that are read at most")
     return data
+
+
+def distrust(found: os.stat_result) -> str:
+    """Return why a folder or file cannot be trusted; an empty reason if it can."""
+    user = os.geteuid()
+    if found.st_uid not in (user, 0):
+        return f"belongs to user {found.st_uid}, not to you (user {user})"
+    if found.st_mode & OTHERS:
+        return f"can be written by other users (mode {stat.S_IMODE(found.st_mode):04o})"
+    return ""
+
+
+def distrust_parent(found: os.stat_result) -> str:
+    """
+    Return why a folder on the way to what is trusted cannot be; an empty reason if it can.
+
+    Its owner, and whoever may write to it, can put another folder in the place of the one below.
+    Everybody may write to one with the sticky bit, as ``/tmp`` has: only owners rename there. A
+    group may write: private groups and project folders look so, and what they could put in the
+    place of the cache would not belong to this user. Whoever owns ``/`` is trusted as the superuser
+    is, which is another number where this process lives in a user namespace.
+    """
+    if reason := stranger(found):
+        return reason
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        return "can be written by everybody"
+    return ""
+
+
+def shared_folders() -> tuple[Path, ...]:
+    """Return the folders that the settings trust although others may write there, resolved."""
+    return tuple(Path(os.path.realpath(path)) for path in settings.trust_shared)
+
+
+def is_shared(path: Path, shared: tuple[Path, ...]) -> bool:
+    """Return whether the resolved `path` is one of `shared`, or lies below one."""
+    return any(path == folder or folder in path.parents for folder in shared)
+
+
+def stranger(found: os.stat_result) -> str:
+    """Return whose it is where that is neither this user nor the superuser; empty if it is."""
+    user = os.geteuid()
+    if found.st_uid not in (user, 0) and found.st_uid != _owner_of_everything():
+        return f"belongs to user {found.st_uid}, not to you (user {user})"
+    return ""
+
+
+def _owner_of_everything() -> int:
+    try:
+        return Path("/").stat().st_uid
+    except OSError:
+        return 0
 
 
 def _check_depth(data: bytes) -> None:

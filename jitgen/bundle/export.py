@@ -109,7 +109,8 @@ def export(
 
     Raises:
         MissingKernels: Some are not in the store. Nothing was written.
-        BundleError: It would be too large, or `path` cannot be written.
+        BundleError: It would be too large, `path` cannot be written, or who signed a kernel cannot
+            be read.
         SigningError: It cannot be signed.
     """
     specs = wanted(asked, archs, store, devices)
@@ -119,6 +120,9 @@ def export(
         command = f"jitgen prewarm {' '.join(plan.name for plan in asked)} --arch {','.join(archs)}"
         names = "".join(f" --device '{device}'" for device in devices)
         raise MissingKernels(tuple(missing), command + names)
+    for entry in entries:
+        if entry is not None and entry.unread:
+            raise BundleError(f"who signed {entry.meta.name} cannot be read: {entry.unread}")
     signed = [_signed(entry, signer, builder) for entry in entries if entry is not None]
     covering = {arch: covered(arch, devices) for arch in archs}
     notes = [Coverage.of(plan, arch, names) for plan in asked for arch, names in covering.items()]

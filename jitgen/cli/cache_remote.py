@@ -103,6 +103,9 @@ def push(
     unsigned: list[str] = []
     failed: dict[str, str] = {}
     for entry in entries:
+        if entry.unread:
+            failed[entry.key] = f"who signed it cannot be read: {entry.unread}"
+            continue
         try:
             is_new = layout.push(place, entry, replaces=replace)
         except (Trouble, CacheError) as error:
@@ -196,7 +199,9 @@ def verify_signatures(output: Output) -> int:
         if entry is None:
             continue
         found = judge(entry.meta.encode(), entry.signatures, trust)
-        if found:
+        if entry.unread:
+            refused[info.key] = f"who signed it cannot be read: {entry.unread}"
+        elif found:
             signers[info.key] = list(found.statements)
         else:
             refused[info.key] = found.reason

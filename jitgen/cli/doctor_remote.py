@@ -126,12 +126,16 @@ def _trust(store: Store) -> Iterator[Finding]:
     from jitgen.signing import times
 
     trust = store.trusted.current().trust
+    configured = store.trusted.configured().version
+    older = (
+        f", remembered; JITGEN_TRUST has version {configured}" if configured < trust.version else ""
+    )
     left = trust.expires - times.now()
     health = Health.OK if left > _SOON else Health.WARN if left > timedelta() else Health.FAIL
     yield Finding(
         section=_SECTION,
         name="trust",
-        value=f"version {trust.version}, until {times.text_of(trust.expires)}",
+        value=f"version {trust.version}, until {times.text_of(trust.expires)}{older}",
         health=health,
         advice="" if health is Health.OK else "renew it: jitgen trust add, rotate or revoke",
     )

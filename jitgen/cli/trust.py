@@ -2,14 +2,15 @@
 """
 ``jitgen trust``: keys, and the document that says whose signatures count.
 
-The root key makes documents and nothing else: keep it where nothing runs. Every command but `show`
-and `key` writes the next version of the document, signed by it.
+The root key makes documents and nothing else: keep it where nothing runs. `init`, `add`, `rotate`
+and `revoke` write the next version of the document, signed by it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,15 @@ import click
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted
 from jitgen.cli.paths import TO_WRITE, ToRead
-from jitgen.documents import BadDocument, read_bounded
+from jitgen.documents import BadDocument
 from jitgen.errors import CacheError, SigningError
 from jitgen.settings import settings
 from jitgen.signing import edit, times
+from jitgen.signing.chain import newest
 from jitgen.signing.keys import PrivateKey, PublicKey, is_digest
 from jitgen.signing.standing import SHOWN as _SHOWN
 from jitgen.signing.trust import MAX_BYTES, SealedTrust, Trust, TrustedKey, is_comment, opened
+from jitgen.trusted_files import read_trusted
 
 _MOST_DAYS = 36500
 
@@ -84,12 +87,12 @@ def key(output: Output, path: Path) -> None:
 def init(output: Output, path: Path | None, root_key: Path, valid: int) -> None:
     """Make a trust document, and its root key where there is none yet; nobody signs by it yet."""
     path = _path(path)
-    if path.exists():
+    if _is_there(path):
         raise SigningError(f"{path} exists; a new document would forget what is revoked in it")
-    if not root_key.exists():
+    if not _is_there(root_key):
         PrivateKey.generate().save(root_key)
     root = PrivateKey.load(root_key)
-    _write(output, "init", path, edit.begun(root.public, timedelta(days=valid)), root)
+    _write(output, "init", path, None, edit.begun(root.public, timedelta(days=valid)), root)
 
 
 @trust.command()
@@ -106,14 +109,15 @@ def add(
 ) -> None:
     """Let KEY, a private key's file or a public key, sign entries from now on."""
     path = _path(path)
+    before = _read(path)
     changed = edit.added(
-        _read(path).trust,
+        before.trust,
         _public(key),
         comment=_checked(comment),
         signs=timedelta(days=signs),
         valid=timedelta(days=valid),
     )
-    _write(output, "add", path, changed, PrivateKey.load(root_key))
+    _write(output, "add", path, before, changed, PrivateKey.load(root_key))
 
 
 @trust.command()
@@ -139,23 +143,24 @@ def rotate(
     both sign the document.
     """
     path, root = _path(path), PrivateKey.load(root_key)
-    before, lasts = _read(path).trust, timedelta(days=days["valid"])
+    before, lasts = _read(path), timedelta(days=days["valid"])
     if is_root:
         if replaces:
             raise click.UsageError("--replaces is about keys that sign entries, not about roots")
         new = PrivateKey.load(Path(key))
-        _write(output, "rotate", path, edit.with_root(before, new.public, lasts), root, new)
+        changed = edit.with_root(before.trust, new.public, lasts)
+        _write(output, "rotate", path, before, changed, root, new)
         return
     changed = edit.rotated(
-        before,
+        before.trust,
         _public(key),
         comment=_checked(comment),
-        replaces=tuple(_keyid(text, before) for text in replaces),
+        replaces=tuple(_keyid(text, before.trust) for text in replaces),
         overlap=timedelta(days=days["overlap"]),
         signs=timedelta(days=days["signs"]),
         valid=lasts,
     )
-    _write(output, "rotate", path, changed, root)
+    _write(output, "rotate", path, before, changed, root)
 
 
 @trust.command()
@@ -183,15 +188,43 @@ def revoke(
     path = _path(path)
     if not digests and before is None:
         raise click.UsageError("name a DIGEST, or a time with --before")
-    said = _read(path).trust
+    before_this = _read(path)
     changed = edit.revoked(
-        said,
-        tuple(_digest(text, said) for text in digests),
+        before_this.trust,
+        tuple(_digest(text, before_this.trust) for text in digests),
         reason=_checked(reason),
         before=None if before is None else _moment(before),
         valid=timedelta(days=valid),
     )
-    _write(output, "revoke", path, changed, PrivateKey.load(root_key))
+    _write(output, "revoke", path, before_this, changed, PrivateKey.load(root_key))
+
+
+@trust.command()
+@with_output
+def adopt(output: Output) -> None:
+    """
+    Let the cache go by the document of JITGEN_TRUST, and forget the one that it remembers.
+
+    That is for beginning anew, with other roots, and where what is remembered is lost. Processes
+    that run go by the other one and refuse what is fetched until they are started again.
+    """
+    from jitgen.cache import Store
+
+    store = Store.open()
+    try:
+        chosen, before = store.trusted.adopt()
+    except OSError as error:
+        raise CacheError(f"{store.root} cannot be written: {error.strerror or error}") from error
+    forgotten = None if before is None or before.digest == chosen.digest else before.version
+    document = {
+        "file": str(store.trusted.remembered.path),
+        "version": chosen.version,
+        "forgotten": forgotten,
+    }
+    text = f"{store.root} goes by version {chosen.version} from now on"
+    if forgotten is not None:
+        text += f"; version {forgotten} of another document is forgotten"
+    output.result("trust adopt", document, lambda: output.line(text))
 
 
 @trust.command()
@@ -262,9 +295,20 @@ def _path(path: Path | None) -> Path:
     return Path(found)
 
 
+def _is_there(path: Path) -> bool:
+    """Return whether there is anything at `path`; what cannot be looked at is no "no"."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise SigningError(f"{path} cannot be looked at: {error.strerror}") from error
+    return True
+
+
 def _read(path: Path) -> SealedTrust:
     try:
-        return opened(read_bounded(path, MAX_BYTES))
+        return opened(read_trusted(path, MAX_BYTES))
     except FileNotFoundError:
         raise SigningError(
             f"there is no trust document {path}; jitgen trust init makes one"
@@ -275,21 +319,38 @@ def _read(path: Path) -> SealedTrust:
         raise SigningError(f"{path} is no trust document that can be used: {error}") from None
 
 
-def _write(output: Output, command: str, path: Path, made: Trust, *roots: PrivateKey) -> None:
+def _write(
+    output: Output,
+    command: str,
+    path: Path,
+    before: SealedTrust | None,
+    made: Trust,
+    *roots: PrivateKey,
+) -> None:
     """
-    Sign `made` and put it in the place of the document at `path`, in one step; say which keys end
-    sooner or later by it.
+    Sign `made` and put it in the place of `before`, which lies at `path`, in one step; say which
+    keys end sooner or later by it.
     """
     data = made.sealed(*roots)
-    before = _read(path) if path.exists() else None
-    opened(data, before=before)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    if before is not None:
+        data = newest(before, opened(data, before)).data
+    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
-        draft.write_bytes(data)
-        draft.chmod(0o644)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(draft, flags, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fchmod(descriptor, 0o644)
+            os.fsync(descriptor)
+        if (_read(path) if _is_there(path) else None) != before:
+            raise SigningError(f"{path} was changed meanwhile; look at it, and do it again")
         draft.replace(path)
     except OSError as error:
         raise SigningError(f"the trust document cannot be written: {error}") from error
+    finally:
+        with suppress(OSError):
+            draft.unlink()
     keys = counted(len(made.keys.keys() - made.revoked_keys.keys()), "key")
     text = f"{path}: version {made.version}, {keys}, until {times.text_of(made.expires)}"
     ends = _ends(made, {} if before is None else before.trust.keys)

@@ -23,11 +23,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from jitgen.cache.folder import Damaged
 from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import CacheError
 from jitgen.frozen import frozen
 from jitgen.remote.outcomes import Trouble, Unreachable, Unusable
+from jitgen.text import printable
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -36,6 +36,7 @@ FIRST_S = 30.0
 MOST_S = 600.0
 _FOLDER = "breakers"
 _MAX_BYTES = 4096
+_MAX_TEXT = 400  # characters of URL and reason: what was cut off would be no JSON
 
 
 @frozen
@@ -78,14 +79,18 @@ class Breaker:
         self._name = hashlib.sha256(f"{os.uname().nodename}\0{url}".encode()).hexdigest()[:32]
 
     def state(self) -> State | None:
-        """Return why it is not asked now, or was not a while ago; None where nothing is wrong."""
+        """
+        Return why it is not asked now, or was not a while ago; None where nothing is wrong. What
+        cannot be read says nothing: then this process goes by what it knows itself.
+        """
         try:
             with self._store.notes(_FOLDER) as folder:
-                return _decoded(folder.read(self._name, _MAX_BYTES))
+                found = _decoded(folder.read(self._name, _MAX_BYTES))
         except FileNotFoundError:
             return None
         except (OSError, CacheError):
-            return _private.get(self._name)
+            found = None
+        return found or _private.get(self._name)
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -127,17 +132,17 @@ class Breaker:
     def _close(self, state: State) -> None:
         _private[self._name] = state
         document = {
-            "url": self._url,
+            "url": self._url[:_MAX_TEXT],
             "until": state.until,
             "wait_s": state.wait_s,
-            "reason": state.reason,
+            "reason": printable(state.reason)[:_MAX_TEXT],
         }
         with (
             suppress(OSError, CacheError),
             self._store.notes(_FOLDER) as folder,
             self._store.notes("tmp") as drafts,
         ):
-            data = json.dumps(document).encode("ascii")[:_MAX_BYTES]
+            data = json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
             folder.replace(self._name, data, drafts, sync=False)
 
     @contextmanager
@@ -171,6 +176,4 @@ def _decoded(data: bytes) -> State | None:
             until=until, wait_s=min(MOST_S, max(FIRST_S, wait_s)), reason=document["reason"]
         )
     except (BadDocument, LookupError, TypeError, ValueError):
-        return None
-    except Damaged:
         return None

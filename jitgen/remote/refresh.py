@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jitgen.cache import Store
 
 EVERY_S = 600.0
-"""How often a host looks, in seconds, while it fetches."""
+"""How often a host asks each place, in seconds, while it fetches."""
 
 
 def refresh(store: Store, url: str, read: Callable[[], bytes]) -> None:
@@ -36,7 +36,7 @@ def refresh(store: Store, url: str, read: Callable[[], bytes]) -> None:
     Raises:
         Unreachable, Unusable, Busy: It does not answer.
     """
-    if settings.verify == "off" or store.trusted.is_fresh(EVERY_S):
+    if settings.verify == "off" or store.trusted.is_fresh(EVERY_S, url):
         return
     try:
         in_use = store.trusted.current().trust.version
@@ -49,5 +49,5 @@ def refresh(store: Store, url: str, read: Callable[[], bytes]) -> None:
     except Absent:
         pass
     except SigningError as error:
-        warn_once(f"trust of {url}", "%s gives a trust document that is none: %s", url, error)
-    store.trusted.mark_fresh()
+        warn_once(f"trust of {url}", "%s gives a trust document that is not taken: %s", url, error)
+    store.trusted.mark_fresh(url)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from jitgen.cache.folder import Damaged
 from jitgen.config.config import canonical_json
-from jitgen.documents import BadDocument, parse_json, read_bounded
+from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import SettingError
 from jitgen.events import warn_once
 from jitgen.remote import wire
@@ -37,6 +37,7 @@ from jitgen.remote.refresh import refresh
 from jitgen.settings import settings
 from jitgen.signing.trust import MAX_BYTES
 from jitgen.text import shown
+from jitgen.trusted_files import opened
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -161,9 +162,19 @@ class Fetching:
             )
             return ""
         try:
-            token = read_bounded(path, _MAX_TOKEN).decode("ascii").strip()
+            with opened(path) as file:
+                token = file.read(_MAX_TOKEN).decode("ascii").strip()
+                is_told = file.is_open_to_readers
         except (BadDocument, OSError, ValueError) as error:
-            raise SettingError(f"JITGEN_TOKEN_FILE={path} cannot be read: {error}") from None
+            raise SettingError(f"JITGEN_TOKEN_FILE={path} is not used: {error}") from None
+        if is_told:
+            warn_once(
+                f"readers of {path}",
+                "others on this machine can read the token in %s; if nobody has copied it, run: "
+                "chmod 600 %s",
+                path,
+                path,
+            )
         if not token.isprintable() or " " in token:
             raise SettingError(f"JITGEN_TOKEN_FILE={path} holds more than one token")
         return token

@@ -15,7 +15,7 @@ from dataclasses import field
 from pathlib import Path
 
 from jitgen.config import Arch, Config
-from jitgen.documents import parse_json, read_bounded
+from jitgen.documents import BadDocument, parse_json, read_bounded
 from jitgen.errors import ConfigError, InputError, OverrideError
 from jitgen.frozen import frozen
 from jitgen.runtime.spec import KernelSpec, spec_of
@@ -101,7 +101,12 @@ def override(path: Path | str) -> Override:
     if not isinstance(path, (str, os.PathLike)):
         raise InputError("path", f"must be the path of a file (got {type(path).__name__})")
     path = Path(path)
-    return parse(_read(path), path)
+    try:
+        return parse(text_of(read_bounded(path, MAX_BYTES), path), path)
+    except OSError as error:
+        raise OverrideError(path, f"cannot be read: {error.strerror or error}") from None
+    except BadDocument as error:
+        raise OverrideError(path, f"cannot be read: {error}") from None
 
 
 def parse(text: str, path: Path) -> Override:
@@ -158,11 +163,10 @@ def _config(lines: list[str], path: Path) -> Config:
         ) from None
 
 
-def _read(path: Path) -> str:
+def text_of(data: bytes, path: Path) -> str:
+    """Return the text of a source that was read at `path`; raises OverrideError."""
     try:
-        data = read_bounded(path, MAX_BYTES)
         text = data.decode("utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise OverrideError(path, f"cannot be read: {reason}") from None
+    except ValueError as error:
+        raise OverrideError(path, f"cannot be read: {error}") from None
     return text.replace("\r\n", "\n")  # an editor's ends of lines are nobody's edit

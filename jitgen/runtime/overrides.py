@@ -9,22 +9,20 @@ not in memory: kernels that were loaded before a file was edited go on serving.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jitgen.config import Arch, Config
+from jitgen.documents import BadDocument
 from jitgen.errors import OverrideError, SettingError
-from jitgen.runtime.override import Override, override
+from jitgen.runtime.override import MAX_BYTES, Override, parse, text_of
 from jitgen.runtime.spec import plain, serving
 from jitgen.settings import settings
+from jitgen.trusted_files import Stamp, Unsafe, names_in, opened
 
 if TYPE_CHECKING:
     from jitgen.runtime.spec import Wanted
-
-_Files = tuple[tuple[Path, int, int], ...]
 
 
 def found(wanted: Wanted, arch: Arch) -> Override | None:
@@ -70,39 +68,48 @@ def of_folder(folder: Path) -> dict[tuple[Config, Arch], Override]:
         SettingError: It cannot be read, or others can write there.
         OverrideError: A file is none, or two stand for one config.
     """
-    return _parsed(_files(folder))
+    found: dict[tuple[Config, Arch], Override] = {}
+    for edited in _each(folder):
+        other = found.setdefault((edited.config, edited.arch), edited)
+        if other is not edited:
+            raise OverrideError(edited.path, f"stands for {edited.name}, and so does {other.path}")
+    return found
 
 
-def _files(folder: Path) -> _Files:
-    """Return the files, each with when it was changed and its size."""
-    from jitgen.cache.folder import distrust, is_shared, shared_folders
-
+def _each(folder: Path) -> Iterator[Override]:
+    """Yield the edited kernel in each file; what is run is what was checked."""
     try:
-        with os.scandir(folder) as entries:
-            names = sorted(x.path for x in entries if x.name.endswith(".py") and x.name[0] != ".")
-        found = [(Path(name), os.stat(name)) for name in names]  # noqa: PTH116  # of a str
-        reasons = [(folder, distrust(folder.stat())), *((p, distrust(stat)) for p, stat in found)]
+        for name in sorted(names_in(folder)):
+            if name.endswith(".py") and name[0] != ".":
+                yield _edited(folder / name)
+    except Unsafe as error:
+        raise SettingError(
+            f"JITGEN_OVERRIDE={folder} is not safe: what is there runs as you, and {error}"
+        ) from None
     except OSError as error:
         raise SettingError(
             f"JITGEN_OVERRIDE={folder} cannot be read: {error.strerror or error}; it must be a "
             "folder with edited kernels"
         ) from None
-    is_trusted = is_shared(Path(os.path.realpath(folder)), shared_folders())
-    for path, reason in reasons:
-        if reason and not is_trusted:
-            raise SettingError(
-                f"JITGEN_OVERRIDE={folder} is not safe: {path} {reason}, and what is there runs "
-                "as you; take the right to write from others, or name it in JITGEN_TRUST_SHARED"
-            )
-    return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in found)
 
 
-@lru_cache(maxsize=8)
-def _parsed(files: _Files) -> dict[tuple[Config, Arch], Override]:
-    found: dict[tuple[Config, Arch], Override] = {}
-    for path, _, _ in files:
-        edited = override(path)
-        other = found.setdefault((edited.config, edited.arch), edited)
-        if other is not edited:
-            raise OverrideError(path, f"stands for {edited.name}, and so does {other.path}")
-    return found
+def _edited(path: Path) -> Override:
+    """Return the edited kernel in a file, parsed again only if the file was changed."""
+    try:
+        with opened(path) as file:
+            stamp, edited = _parsed.get(path, (None, None))
+            if edited is not None and stamp == file.stamp:
+                return edited
+            edited = parse(text_of(file.read(MAX_BYTES), path), path)
+            if len(_parsed) >= _MOST_PARSED:
+                _parsed.clear()
+            _parsed[path] = (file.stamp, edited)
+            return edited
+    except Unsafe:
+        raise
+    except BadDocument as error:
+        raise OverrideError(path, f"cannot be read: {error}") from None
+
+
+_MOST_PARSED = 256
+_parsed: dict[Path, tuple[Stamp, Override]] = {}

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from jitgen.cache import Store
 from jitgen.compile import children
-from jitgen.documents import BadDocument, read_bounded
+from jitgen.documents import BadDocument
 from jitgen.errors import JitgenError, SettingError
+from jitgen.server.certificates import check_certificates
 from jitgen.server.confine import asked, probe
 from jitgen.server.descriptors import FEW_DESCRIPTORS, room
 from jitgen.server.settings import ServiceSettings, Toolchain, read_settings
@@ -25,6 +26,7 @@ from jitgen.server.tokens import read_tokens
 from jitgen.signing.keys import PrivateKey
 from jitgen.signing.standing import standing
 from jitgen.signing.trust import MAX_BYTES, Trust, opened
+from jitgen.trusted_files import read_trusted
 
 _PATIENCE_S = 60
 _DESCRIBE = "import json; from jitgen.server.foreman import describe; print(json.dumps(describe()))"
@@ -69,7 +71,7 @@ def _keyid(settings: ServiceSettings) -> str:
 def _trust_of(settings: ServiceSettings) -> Trust | None:
     """Return what the trust document says; raises JitgenError, OSError or BadDocument."""
     file = settings.signing.trust
-    return None if file is None else opened(read_bounded(file, MAX_BYTES)).trust
+    return None if file is None else opened(read_trusted(file, MAX_BYTES)).trust
 
 
 def _key(settings: ServiceSettings) -> Iterator[str]:
@@ -118,15 +120,10 @@ def _descriptors(settings: ServiceSettings) -> Iterator[str]:
 
 
 def _certificate(settings: ServiceSettings) -> Iterator[str]:
-    listen = settings.listen
-    if listen.certificate is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(listen.certificate, listen.certificate_key)
-            if listen.client_ca is not None:
-                context.load_verify_locations(listen.client_ca)
-        except (OSError, ssl.SSLError) as error:
-            yield f"listen: the certificate, its key or client_ca cannot be used: {error}"
+    try:
+        check_certificates(settings.listen)
+    except (OSError, ssl.SSLError, BadDocument) as error:
+        yield f"listen: the certificate, its key or client_ca cannot be used: {error}"
 
 
 def _store(settings: ServiceSettings) -> Iterator[str]:

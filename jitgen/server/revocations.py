@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from jitgen.cache.entry import Meta, is_key
-from jitgen.documents import BadDocument, parse_json, read_bounded
+from jitgen.cache.remembered import Remembered
+from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import SettingError, SigningError
 from jitgen.signing.trust import MAX_BYTES as MAX_TRUST_BYTES
 from jitgen.signing.trust import SealedTrust, is_comment, opened
+from jitgen.trusted_files import read_trusted
 
 _FILE = "revocations.json"
 _MAX_BYTES = 2**24  # of the file: some 100,000 digests with short reasons
@@ -50,14 +52,20 @@ class Revocations:
     Args:
         folder: Where the service's own is kept.
         trust: File of the trust document; None where there is none.
+        remembered: The latest that an earlier run went by, which a file that was put back does not
+            undo; None where nothing is remembered.
 
     Raises:
         SettingError: One of them cannot be read.
     """
 
-    def __init__(self, folder: Path, trust: Path | None) -> None:
+    def __init__(
+        self, folder: Path, trust: Path | None, remembered: Remembered | None = None
+    ) -> None:
         self._path = folder / _FILE
         self._trust_path = trust
+        self._remembered = remembered
+        self._configured = b""
         self.trust: SealedTrust | None = None
         self._own = self._read()
         self._signed: dict[str, Revocation] = {}
@@ -73,10 +81,14 @@ class Revocations:
         if self._trust_path is None:
             return
         try:
-            data = read_bounded(self._trust_path, MAX_TRUST_BYTES)
-            if self.trust is not None and data == self.trust.data:
+            data = read_trusted(self._trust_path, MAX_TRUST_BYTES)
+            if data == self._configured:
                 return
-            self.trust = opened(data, self.trust)
+            found = opened(data, self.trust)
+            if self._remembered is not None:
+                found = self._remembered.latest(found)
+            self.trust = found
+            self._configured = data
         except (OSError, BadDocument, SigningError) as error:
             raise SettingError(f"trust document {self._trust_path}: {error}") from error
         at = self.trust.trust.issued.timestamp()
@@ -125,7 +137,7 @@ class Revocations:
 
     def _read(self) -> dict[str, Revocation]:
         try:
-            found: Any = parse_json(read_bounded(self._path, _MAX_BYTES), max_bytes=_MAX_BYTES)
+            found: Any = parse_json(read_trusted(self._path, _MAX_BYTES), max_bytes=_MAX_BYTES)
             return {row["digest"]: Revocation(**row) for row in found["revoked"]}
         except FileNotFoundError:
             return {}
@@ -146,11 +158,18 @@ class Revocations:
                 "--before for all that is old)"
             )
         draft = self._path.with_suffix(".new")
-        with draft.open("wb") as stream:
+        draft.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(draft, flags, 0o600), "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         draft.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)  # else a power failure could bring back the list before
+        finally:
+            os.close(folder)
 
 
 def parse_revocations(document: Any) -> dict[str, str]:

@@ -15,14 +15,16 @@ from typing import Any
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
+from jitgen.documents import BadDocument
 from jitgen.errors import JitgenError, ResourceError, SettingError
 from jitgen.server.accept import Acceptor, bound
+from jitgen.server.certificates import certificate_files
 from jitgen.server.descriptors import raise_limit
 from jitgen.server.door import Entrance
 from jitgen.server.lines import Bounded, end_late
 from jitgen.server.places import Place
 from jitgen.server.service import Service
-from jitgen.server.settings import ServiceSettings
+from jitgen.server.settings import Listen, ServiceSettings
 
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
@@ -145,9 +147,6 @@ def server_of(settings: ServiceSettings, service: Service) -> tuple[Server, App]
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=round(limits.grace_s) or 1,
-        ssl_certfile=listen.certificate,
-        ssl_keyfile=listen.certificate_key,
-        ssl_ca_certs=str(listen.client_ca) if listen.client_ca else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if listen.client_ca else ssl.CERT_NONE,
     )
     return Server(config, service), app
@@ -166,8 +165,8 @@ def run(settings: ServiceSettings) -> None:
     service = Service(settings)
     server, app = server_of(settings, service)
     try:
-        server.config.load()  # reads the certificate
-    except OSError as error:
+        _load(server.config, settings.listen)
+    except (OSError, BadDocument) as error:
         raise SettingError(
             f"listen: the certificate, its key or client_ca cannot be used: {error}"
         ) from error
@@ -178,6 +177,13 @@ def run(settings: ServiceSettings) -> None:
             raise
     if app.failure is not None:
         raise app.failure
+
+
+def _load(config: uvicorn.Config, listen: Listen) -> None:
+    """Let uvicorn read the certificate, its key and the authorities of clients."""
+    with certificate_files(listen) as files:
+        config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs = files
+        config.load()
 
 
 def _no_listener(config: uvicorn.Config, refusal: OSError) -> ResourceError:

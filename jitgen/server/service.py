@@ -82,8 +82,9 @@ class Service:
         self.started = time.time()
         self.tokens: Tokens = read_tokens(settings.access.tokens, settings.access.anonymous)
         _private_folder(settings.state)
-        revocations = Revocations(settings.state, settings.signing.trust)
         store = Store(settings.store.root, "rw")
+        trust = settings.signing.trust
+        revocations = Revocations(settings.state, trust, store.trusted.remembered)
         self.signatures = Signatures(settings.signing, self.log)
         built = Built(settings.state, self.log)
         self.vouching = Vouching(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jitgen.documents import BadDocument, parse_toml, read_bounded
+from jitgen.documents import BadDocument, parse_toml
 from jitgen.errors import SettingError
 from jitgen.server.mistakes import (
     Mistakes,
@@ -29,6 +29,7 @@ from jitgen.server.mistakes import (
     text,
     whole,
 )
+from jitgen.trusted_files import read_trusted
 
 SCOPES = ("read", "compile", "write", "admin")
 """What a token may be good for; none of them includes another."""
@@ -198,10 +199,11 @@ def read_settings(file: Path) -> ServiceSettings:
     Return what `file` says.
 
     Raises:
-        SettingError: It cannot be read, or something in it is wrong: a line for each mistake.
+        SettingError: It cannot be read, others can write to it or put another one there, or
+            something in it is wrong: a line for each mistake.
     """
     try:
-        document = parse_toml(read_bounded(file, _MAX_BYTES), max_bytes=_MAX_BYTES)
+        document = parse_toml(read_trusted(file, _MAX_BYTES), max_bytes=_MAX_BYTES)
     except OSError as error:
         raise SettingError(f"{file} cannot be read: {error.strerror or error}") from error
     except BadDocument as error:

@@ -146,7 +146,9 @@ class Shelf:
         """Return what the root has of `key`, and what this service says of it; raises Revoked."""
         stamp = self.store.stamp(key)
         entry = self.store.read(key)
-        if entry is None or entry.meta.is_edited:  # that is for this host alone
+        # What a person has edited is for this host alone; and what cannot be handed out with its
+        # signatures is not, for it would be kept in memory without them.
+        if entry is None or entry.meta.is_edited or entry.unread:
             return None, Word.NONE
         self.check(entry.meta.encode(), entry.meta)
         word = Word.COUNTS if self.vouching is None else self.vouching.word(entry)

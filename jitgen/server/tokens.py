@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from jitgen.cache.entry import is_key
-from jitgen.documents import BadDocument, parse_toml, read_bounded
+from jitgen.documents import BadDocument, parse_toml
 from jitgen.errors import SettingError
 from jitgen.server.mistakes import Mistakes, choices, of, short
 from jitgen.server.settings import SCOPES
 from jitgen.text import shown
+from jitgen.trusted_files import read_trusted
 
 PREFIX = "jitgen_"
 """What every token begins with, so that scanners of secrets find a lost one."""
@@ -109,21 +110,19 @@ def read_tokens(file: Path | None, anonymous: tuple[str, ...] = ()) -> Tokens:
     Return the tokens of `file`.
 
     Raises:
-        SettingError: It cannot be read, others may write to it, or it is wrong: a line a mistake.
+        SettingError: It cannot be read, others can write to it or put another one there, or it is
+            wrong: a line a mistake.
     """
     stranger = Token(name="anonymous", scopes=anonymous) if anonymous else None
     if file is None:
         return Tokens({}, stranger)
     try:
-        mode = file.stat().st_mode
-        document = parse_toml(read_bounded(file, _MAX_BYTES), max_bytes=_MAX_BYTES)
+        document = parse_toml(read_trusted(file, _MAX_BYTES), max_bytes=_MAX_BYTES)
     except OSError as error:
         raise SettingError(f"{file} cannot be read: {error.strerror or error}") from error
     except BadDocument as error:
         raise SettingError(f"{file}: {error}") from error
     mistakes = Mistakes()
-    if mode & 0o022:
-        mistakes.add("mode", f"others may write to it; run: chmod go-w {file}")
     found = _parsed(document, mistakes)
     if mistakes.lines:
         raise SettingError("\n".join(f"{file}: {line}" for line in mistakes.lines))

@@ -3,8 +3,9 @@
 Ed25519 keys, and the files that they lie in.
 
 A private key is a PKCS #8 PEM file, as ``openssl genpkey -algorithm ed25519`` writes it. It is read
-only if nobody but its owner can: a key that others could have copied vouches for nothing. A key's
-name, its `keyid`, is the SHA-256 of its public half, so that nobody chooses it.
+only if nobody but its owner can, and nobody else can put another one in its place: a key that
+others could have copied vouches for nothing. A key's name, its `keyid`, is the SHA-256 of its
+public half, so that nobody chooses it.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import binascii
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from jitgen.documents import BadDocument, read_stream
+from jitgen.documents import BadDocument
 from jitgen.errors import SigningError, ToolchainError
 from jitgen.frozen import frozen
+from jitgen.trusted_files import Unsafe, read_trusted
 
 PUBLIC_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -123,8 +124,8 @@ class PrivateKey:
         Return the key in the file `path`.
 
         Raises:
-            SigningError: There is none, others than its owner can read or write the file, or it
-                holds no unencrypted Ed25519 key.
+            SigningError: There is none, others than its owner can read or write the file or put
+                another one there, or it holds no unencrypted Ed25519 key.
         """
         ed25519 = _ed25519()
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -175,20 +176,9 @@ Sign = Callable[[bytes], bytes]
 
 def _read_private(path: Path) -> bytes:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as stream:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise SigningError(f"{path} is no regular file")
-            if found.st_uid not in (os.geteuid(), 0):
-                raise SigningError(f"{path} belongs to user {found.st_uid}, not to you")
-            if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                mode = stat.S_IMODE(found.st_mode)
-                raise SigningError(
-                    f"others can use the private key {path} (mode {mode:04o}); if nobody has "
-                    f"copied it, run: chmod 600 {path}"
-                )
-            return read_stream(stream, _MAX_FILE_BYTES)
+        return read_trusted(path, _MAX_FILE_BYTES, is_secret=True)
+    except Unsafe as error:
+        raise SigningError(f"the private key {path} is not used: {error}") from None
     except BadDocument as error:
         raise SigningError(f"{path} is no key: {error}") from None
     except FileNotFoundError:

@@ -8,15 +8,17 @@ and can disown everything that was signed before a moment. The document has a ve
 old one is not taken for news, and an end, so that one that is withheld is noticed.
 
 The document names its own roots and must be signed by one of them; the first that a machine gets,
-it trusts because somebody put it there. A later one must also be signed by a root of the one
-before: a new root key arrives in a document that both sign.
+it trusts because somebody put it there. A later one must follow from it: a root of the one before
+signed it, too. A new root key arrives in a document that both sign, and whoever has not seen that
+one needs it. So beside the envelope, in the field ``before``, stand the earlier documents by which
+roots handed over; each is signed for itself, and each leads to the document by such steps.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from datetime import datetime
 from typing import Any, Self
 
@@ -30,9 +32,16 @@ from jitgen.text import shown
 
 TYPE = "jitgen.trust.v1"
 PAYLOAD_TYPE = "application/vnd.jitgen.trust.v1+json"
-MAX_BYTES = 2**20
-"""Largest trust document: some 8,000 revoked digests."""
+MAX_BYTES = 2**22
+"""Largest file of one, with those that led to it: every process that fetches reads it."""
 
+MAX_BEFORE = 32
+"""
+Most documents that led to one: a root handed over every year for a lifetime. The oldest go first;
+who has nothing later than these must be given a new document by hand.
+"""
+
+_MAX_DOCUMENT = 2**20  # one alone: some 8,000 revoked digests
 _MAX_ROOTS = 8
 _MAX_KEYS = 64
 _MAX_REASON = 200
@@ -167,9 +176,9 @@ class Trust:
         payload = canonical_json(self.to_json()).encode("ascii")
         envelope = dsse.seal(PAYLOAD_TYPE, payload, *roots)
         data = f"{canonical_json(envelope.to_json())}\n".encode("ascii")
-        if len(data) > MAX_BYTES:
+        if len(data) > _MAX_DOCUMENT:
             raise SigningError(
-                f"the trust document has {len(data)} bytes, more than the {MAX_BYTES} that are "
+                f"the trust document has {len(data)} bytes, more than the {_MAX_DOCUMENT} that are "
                 "read; disown old signatures with min_signed_at instead of one by one"
             )
         return data
@@ -182,50 +191,115 @@ class SealedTrust:
 
     Attributes:
         trust: What it says.
-        data: Its bytes, to be passed on.
+        envelope: That, and who signed it.
+        before: Earlier documents, each of which leads to it; without any of their own.
+        data: Its bytes, with those of `before`, to be passed on.
         digest: SHA-256 of `data`, by which two are told apart.
     """
 
     trust: Trust
+    envelope: dsse.Envelope = field(repr=False)
+    before: tuple[SealedTrust, ...] = field(repr=False)
     data: bytes = field(repr=False)
     digest: str
+    _signed: dict[PublicKey, bool] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def version(self) -> int:
+        """Its version."""
+        return self.trust.version
+
+    def is_signed_by(self, public: PublicKey) -> bool:
+        """Return whether `public` signed it; each signature is checked once, however many ask."""
+        if public not in self._signed:
+            self._signed[public] = self.envelope.is_signed_by(public)
+        return self._signed[public]
+
+    def follows(self, earlier: SealedTrust) -> bool:
+        """Return whether it may take the place of `earlier` in one step."""
+        return self.version > earlier.version and any(
+            map(self.is_signed_by, earlier.trust.standing_roots)
+        )
+
+    def comes_from(self, earlier: SealedTrust) -> bool:
+        """Return whether `earlier` leads to it: it is the same, or what `before` has is between."""
+        return any(
+            one.envelope.payload == earlier.envelope.payload or one.follows(earlier)
+            for one in (self, *self.before)
+        )
 
 
 def opened(data: bytes, before: SealedTrust | None = None) -> SealedTrust:
     """
     Return the trust document in `data`.
 
-    Whether it has expired is not looked at: that is for who judges by it.
+    Whether it has expired is not looked at: that is for who judges by it. Of the documents that led
+    to it neither, for they say nothing any more but which roots came next.
 
     Args:
         data: Its bytes.
         before: The document that it is to take the place of; None where it is the first.
 
     Raises:
-        SigningError: It is none, none of its own roots signed it, or it may not take the place of
-            `before`: no root of that one signed it, or its version is not later. A root that is
-            revoked counts for none.
+        SigningError: It is none, none of its own roots signed it, an earlier one in it does not
+            lead to it, or it may not take the place of `before`: its version is not later, or no
+            root of that one signed it or a document that led to it. A root that is revoked counts
+            for none.
     """
-    try:
-        document = parse_json(data, max_bytes=MAX_BYTES)
-    except BadDocument as error:
-        raise SigningError(f"the trust document cannot be read: {error}") from None
+    document = _parsed(data, MAX_BYTES)
+    earlier = document.pop("before", []) if isinstance(document, dict) else []
+    earlier = tuple(_alone(one) for one in _list(earlier, 0, MAX_BEFORE))
+    found = _alone(document)
+    found = replace(found, before=earlier, data=data, digest=hashlib.sha256(data).hexdigest())
+    _check_steps(found)
+    if before is not None and found.version <= before.version:
+        raise SigningError(
+            f"its version {found.version} is not later than {before.version}, which is in use"
+        )
+    if before is not None and not found.comes_from(before):
+        raise SigningError("no root of the trust document in use signed this one")
+    return found
+
+
+def _alone(document: Any) -> SealedTrust:
+    """Return one trust document, without those before it, whose own root signed it."""
     envelope = dsse.Envelope.from_json(document)
     if envelope.payload_type != PAYLOAD_TYPE:
         raise SigningError(f"it is no trust document but {shown(envelope.payload_type)}")
-    if before is not None and not any(map(envelope.is_signed_by, before.trust.standing_roots)):
-        raise SigningError("no root of the trust document in use signed this one")
-    try:
-        trust = Trust.from_json(parse_json(envelope.payload, max_bytes=MAX_BYTES))
-    except BadDocument as error:
-        raise SigningError(f"the trust document cannot be read: {error}") from None
+    trust = Trust.from_json(_parsed(envelope.payload, _MAX_DOCUMENT))
     if not any(map(envelope.is_signed_by, trust.standing_roots)):
         raise SigningError("no root that the trust document names signed it")
-    if before is not None and trust.version <= before.trust.version:
-        raise SigningError(
-            f"its version {trust.version} is not later than {before.trust.version}, which is in use"
-        )
-    return SealedTrust(trust=trust, data=data, digest=hashlib.sha256(data).hexdigest())
+    return joined(trust, envelope, ())
+
+
+def joined(trust: Trust, envelope: dsse.Envelope, before: tuple[SealedTrust, ...]) -> SealedTrust:
+    """Return the document of these parts, which were checked."""
+    document = envelope.to_json()
+    if before:
+        document["before"] = [one.envelope.to_json() for one in before]
+    data = f"{canonical_json(document)}\n".encode("ascii")
+    digest = hashlib.sha256(data).hexdigest()
+    return SealedTrust(trust=trust, envelope=envelope, before=before, data=data, digest=digest)
+
+
+def _check_steps(found: SealedTrust) -> None:
+    """Refuse a document with an earlier one that does not lead to it, step by step."""
+    proven = [found]
+    for one in sorted(found.before, key=lambda one: -one.version):
+        if not any(later.follows(one) for later in reversed(proven)):
+            raise SigningError(
+                f"it holds version {one.version} as one that led to it, and that does not"
+            )
+        proven.append(one)
+
+
+def _parsed(data: bytes, max_bytes: int) -> Any:
+    try:
+        return parse_json(data, max_bytes=max_bytes)
+    except BadDocument as error:
+        raise SigningError(f"the trust document cannot be read: {error}") from None
 
 
 def is_comment(value: object) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from jitgen.cache.scratch import scratch
 from jitgen.compile.linker import driver
 from jitgen.emulator.host.native import Host
 from jitgen.runtime import native
@@ -30,5 +31,5 @@ def kept(name: str, make: Callable[[], bytes]) -> bytes:
     return content
 
 
-HOST = Host(load=native.load, compiler=driver, kept=kept)
+HOST = Host(load=native.load, compiler=driver, kept=kept, folder=scratch)
 """jitgen's machine, as the emulator asks for it."""

@@ -127,7 +127,7 @@ def _recorded(place: Path, name: str, count: int, work: Callable[[Path], None]) 
     said = place / "said"
 
     def record() -> None:
-        with pretending(), _recording(root) as calls:
+        with pretending(), recording(root) as calls:
             work(root)
         said.write_text(json.dumps(calls))
 
@@ -140,7 +140,7 @@ def _recorded(place: Path, name: str, count: int, work: Callable[[Path], None]) 
 
 
 @contextmanager
-def _recording(root: Path) -> Iterator[list[Call]]:
+def recording(root: Path) -> Iterator[list[Call]]:
     """Note what the with block does to files below `root`, and what it syncs."""
     calls: list[Call] = []
     real = {name: getattr(os, name) for name in _RECORDED}

@@ -60,7 +60,7 @@ def test_every_promised_command_is_there() -> None:
         "sign",
     ]
     bundle = ["export", "import", "inspect", "verify"]
-    trust = ["init", "key", "add", "rotate", "revoke", "push", "show"]
+    trust = ["init", "key", "add", "rotate", "revoke", "adopt", "push", "show"]
     bench = [*SUITES, *REPORTS, *OWN, "all"]
     plan = ["ls", "show", "from-recording"]
 

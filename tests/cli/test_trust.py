@@ -283,3 +283,52 @@ def test_the_doctor_compares_a_services_key_with_the_trust_here(
 
 
 MISSING = toxic.answer(404, b"{}")
+
+
+def test_a_cache_adopts_another_document(jitgen: Jitgen, place: Path, cache_root: Path) -> None:
+    """A file with other roots was taken without a word; now it is refused until this is said."""
+    fabricate(cache_root, 1)
+    assert jitgen(f"cache sign --key {place}/ci.pem").code == 0
+    assert jitgen("cache verify --signatures").code == 0
+    (place / "trust.json").unlink()
+    assert jitgen(f"trust init --root-key {place}/root3.pem").code == 0
+    done = jitgen("cache verify --signatures")
+    assert (done.code, "jitgen trust adopt" in done.err) == (1, True)
+
+    done = jitgen("trust adopt --json")
+    assert done.document["version"] == 1
+    assert done.document["forgotten"] == 2
+    assert jitgen("trust adopt --json").document["forgotten"] is None
+    forget()
+    done = jitgen("cache verify --signatures --json")
+    assert "is not in trust document 1" in next(iter(done.document["refused"].values()))
+
+
+def test_a_document_holds_what_led_to_it(jitgen: Jitgen, place: Path) -> None:
+    """Whoever had not seen the version that both roots signed could not follow."""
+    from jitgen.signing.trust import opened
+
+    first = opened((place / "trust.json").read_bytes())
+    jitgen(f"trust key {place}/root2.pem")
+    jitgen(f"trust rotate {place}/root2.pem --root --root-key {place}/root.pem")
+    jitgen(f"trust revoke {'a' * 64} --root-key {place}/root2.pem")
+    latest = opened((place / "trust.json").read_bytes(), first)
+
+    assert [one.version for one in latest.before] == [3]
+    assert latest.version == 4
+
+
+def test_what_cannot_be_looked_at_is_not_overwritten(
+    jitgen: Jitgen, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`init` asked whether there is a document, and took an error for a no."""
+    before = (place / "trust.json").read_bytes()
+
+    def lstat(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "lstat", lstat)
+        done = jitgen(f"trust init --root-key {place}/root.pem")
+    assert (done.code, "cannot be looked at" in done.err) == (1, True)
+    assert (place / "trust.json").read_bytes() == before

@@ -26,6 +26,7 @@ LAYERS = [
             "forks",
             "boundary",
             "failing",
+            "trusted_files",
         ),
         "_version",
     },

@@ -200,10 +200,10 @@ class TestTroubleshooting:
     def test_every_warning_is_one_that_is_told(self) -> None:
         """Each quoted piece stands in the sources, whose texts may be split over lines."""
         joined = re.compile(r'"\s*f?"')
-        root = Path(jitgen.__file__).parent
+        home = Path(jitgen.__file__).parent
         sources = "\n".join(
             joined.sub("", path.read_text(encoding="utf-8"))
-            for path in (*root.rglob("*.py"), *(root / "cache").glob("*.py"))
+            for path in [*home.rglob("*.py"), *(home / "cache").glob("*.py")]  # which is a link
         )
         table = self.TEXT.partition("## Warnings")[2].partition("## Codes")[0]
         quoted = [text for row in table.splitlines() for text in re.findall(r'"([^"]+)"', row)]

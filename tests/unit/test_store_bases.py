@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jitgen.cache import Entry, Store
+from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.layers import WHITEOUTS
 from jitgen.settings import settings
 from tests.unit.store_fakes import document, fake_meta, folder_of, publish, tree
@@ -240,14 +243,54 @@ class TestRemoving:
 
     @pytest.mark.parametrize("text", [b"", b"\xff\xfe", b"x" * 100_000, b"../..\n"])
     def test_damaged_whiteout(self, image: Path, cache_root: Path, text: bytes) -> None:
-        """What says nothing hides nothing, and can be written anew."""
+        """What could not be made out hid nothing, though it may have been revoked."""
         store = above(cache_root, image)
         store.remove(KEYS[1])
-        (cache_root / "v1" / WHITEOUTS / KEYS[1]).write_bytes(text)
+        path = cache_root / "v1" / WHITEOUTS / KEYS[1]
+        path.write_bytes(text)
 
-        assert store.read(KEYS[1]) is not None
-        assert store.remove(KEYS[1]) is not None
         assert store.read(KEYS[1]) is None
+        assert path.read_bytes() != text  # it was written anew, and hides what there is now
+        assert store.read(KEYS[1]) is None
+        assert store.read(KEYS[2]) is not None
+
+    @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE])
+    def test_unreadable_whiteout(
+        self, image: Path, cache_root: Path, number: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A passing error brought back what was hidden, and the next rm forgot the rest."""
+        store, real = above(cache_root, image), Folder.read
+        store.remove(KEYS[1])
+
+        def read(folder: Folder, name: str, *arguments: Any, **options: Any) -> bytes:
+            if folder.path.name == WHITEOUTS:
+                raise OSError(number, os.strerror(number))
+            return real(folder, name, *arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Folder, "read", read)
+            assert store.read(KEYS[1]) is None
+            assert [info.key for info in store.entries()] == []
+        assert store.read(KEYS[1]) is None
+        assert store.read(KEYS[2]) is not None
+
+    def test_a_record_that_was_unreadable_for_a_moment_stays_hidden(
+        self, image: Path, cache_root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was looked up by what could not be read, and then loaded by what could."""
+        store, real = above(cache_root, image), Folder.read
+        store.remove(KEYS[1])
+        failed: list[str] = []
+
+        def read(folder: Folder, name: str, *arguments: Any, **options: Any) -> bytes:
+            if name == "meta.json" and not failed:
+                failed.append(name)
+                raise Damaged("meta.json cannot be read: Input/output error")
+            return real(folder, name, *arguments, **options)
+
+        monkeypatch.setattr(Folder, "read", read)
+        assert store.read(KEYS[1]) is None
+        assert failed
 
     def test_read_only_store_hides_nothing(self, image: Path, cache_root: Path) -> None:
         """Mode ``ro`` changes nothing on the disk, so it removes nothing either."""

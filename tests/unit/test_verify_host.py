@@ -78,3 +78,18 @@ def test_rules_of_jitgen_hold_for_the_emulator() -> None:
     """One rule of how native code is loaded, and of which compiler is taken."""
     assert host.HOST.load is native.load
     assert host.HOST.compiler is linker.driver
+
+
+def test_the_stub_is_not_made_where_others_could_exchange_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was compiled and loaded below any TMPDIR, where others may be able to rename."""
+    theirs = tmp_path / "tmp"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    monkeypatch.setattr("tempfile.tempdir", str(theirs))
+
+    with settings.scope(cache="off"), host.HOST.folder() as folder:
+        assert theirs not in folder.parents
+    assert runtime.compiled(host.HOST).startswith(b"\x7fELF")
+    assert list(theirs.iterdir()) == []

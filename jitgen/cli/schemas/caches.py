@@ -264,6 +264,7 @@ DOCUMENTS: dict[str, tuple[Schema, ...]] = {
     "trust add": (_TRUSTED,),
     "trust rotate": (_TRUSTED,),
     "trust revoke": (_TRUSTED,),
+    "trust adopt": (record({"file": FILE, "version": WHOLE, "forgotten": nullable(WHOLE)}),),
     "trust push": (record({"to": _URL, "version": WHOLE}),),
     "trust show": (
         record(

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,13 @@ def made(name: str, make: Callable[[], bytes]) -> bytes:  # noqa: ARG001  # kept
     return make()
 
 
+@contextmanager
+def temporary() -> Iterator[Path]:
+    """Yield a new folder where temporary files belong; it is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="emulator-") as folder:
+        yield Path(folder)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """
@@ -52,11 +60,14 @@ class Host:
         compiler: Returns the path of a C compiler, None if there is none.
         kept: Takes a file name without its ending and what makes a library; returns the library,
             from wherever it was kept, else made. The name changes whenever its bytes should.
+        folder: Yields a folder to compile the stub in, and to load it from: nobody else may be able
+            to exchange what is in it.
     """
 
     load: Callable[[bytes, str], Any] = load_copy
     compiler: Callable[[], str | None] = c_compiler
     kept: Callable[[str, Callable[[], bytes]], bytes] = made
+    folder: Callable[[], AbstractContextManager[Path]] = temporary
 
 
 STANDALONE = Host()

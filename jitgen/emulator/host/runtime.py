@@ -10,7 +10,6 @@ import ctypes
 import hashlib
 import platform
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -82,7 +81,7 @@ def stub(host: Host) -> Stub:
     """
     global _stub
     if _stub is None:
-        _stub = Stub(_load(library(host)))
+        _stub = Stub(_load(library(host), host))
     return _stub
 
 
@@ -97,15 +96,15 @@ def _version() -> str:
     return hashlib.sha256("\0".join(build).encode("utf-8")).hexdigest()[:32]
 
 
-def _load(content: bytes) -> ctypes.CDLL:
+def _load(content: bytes, host: Host) -> ctypes.CDLL:
     """
     Load the stub so that libraries that are loaded later find its functions.
 
     What is loaded is a private copy of the bytes that were checked, which may go at once.
     """
     bring_runtime()
-    with tempfile.TemporaryDirectory(prefix="emulator-") as folder:
-        path = Path(folder, "stub.so")
+    with host.folder() as folder:
+        path = folder / "stub.so"
         path.write_bytes(content)
         try:
             return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
@@ -126,8 +125,8 @@ def compiled(host: Host) -> bytes:
             "no C compiler (cc, gcc, clang) was found, and the emulator needs one to run the host "
             "part of kernels; install gcc, or set CC"
         )
-    with tempfile.TemporaryDirectory(prefix="emulator-") as folder:
-        path = Path(folder, "stub.so")
+    with host.folder() as folder:
+        path = folder / "stub.so"
         command = [compiler, *_OPTIONS, "-o", str(path), str(SOURCE)]
         try:
             done = subprocess.run(

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of TLS, for a library that takes nothing but paths: it reads what was checked."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+from jitgen.server.settings import Listen
+from jitgen.trusted_files import in_memory
+
+_MAX_BYTES = 2**22  # the authorities of a whole system have 250 KB
+
+
+class Files(NamedTuple):
+    """Where the certificate chain, its key, and the authorities of clients can be read."""
+
+    certificate: str | None
+    certificate_key: str | None
+    client_ca: str | None
+
+
+@contextmanager
+def certificate_files(listen: Listen) -> Iterator[Files]:
+    """
+    Yield where the files that `listen` names can be read, within the with block.
+
+    Raises:
+        BadDocument: Others can write to one or put another one there, or it is no regular file.
+        OSError: One cannot be read.
+    """
+    with ExitStack() as stack:
+        paths = (listen.certificate, listen.certificate_key, listen.client_ca)
+        yield Files(
+            *(
+                None if path is None else stack.enter_context(in_memory(path, _MAX_BYTES))
+                for path in paths
+            )
+        )
+
+
+def check_certificates(listen: Listen) -> None:
+    """
+    Do nothing where a service could listen with these files, or with none.
+
+    Raises:
+        OSError, ssl.SSLError, BadDocument: It could not.
+    """
+    with certificate_files(listen) as files:
+        if files.certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(files.certificate, files.certificate_key)
+            if files.client_ca is not None:
+                context.load_verify_locations(files.client_ca)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Trust documents of several sources, and the one that all of them lead to.
+
+A machine has the document that it was configured with, the latest that it remembers, and those that
+places hand out. They may be any versions, and roots may have changed between them. All of them lead
+to the latest one, or somebody has made two documents where there should be one, and none is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jitgen.errors import SigningError
+from jitgen.signing import dsse
+from jitgen.signing.keys import PublicKey
+from jitgen.signing.trust import MAX_BEFORE, MAX_BYTES, SealedTrust, joined
+
+
+def newest(*documents: SealedTrust) -> SealedTrust:
+    """
+    Return the latest of `documents`, with what leads to it from any that may still be in use
+    somewhere.
+
+    Raises:
+        SigningError: One of them does not lead to it.
+    """
+    parts = _parts(documents)
+    latest = max(parts, key=lambda one: one.version)
+    proven = [latest]
+    for one in sorted(parts, key=lambda one: -one.version):
+        if one is latest:
+            continue
+        if not any(later.follows(one) for later in reversed(proven)):
+            raise SigningError(
+                f"there are two documents of version {one.version}"
+                if one.version == latest.version
+                else f"version {one.version} does not lead to version {latest.version}"
+            )
+        proven.append(one)
+    made = _fitting(latest, _needed(proven))
+    # One that came in just this form keeps its bytes.
+    return next((one for one in documents if _is_same(one, made)), made)
+
+
+def _is_same(one: SealedTrust, other: SealedTrust) -> bool:
+    return [x.envelope for x in (one, *one.before)] == [x.envelope for x in (other, *other.before)]
+
+
+def _parts(documents: tuple[SealedTrust, ...]) -> list[SealedTrust]:
+    """Return every document, and every one that led to one, each once and alone."""
+    found: dict[bytes, SealedTrust] = {}
+    for document in documents:
+        for one in (document, *document.before):
+            payload = one.envelope.payload
+            envelope = one.envelope
+            if payload in found:
+                envelope = _merged(found[payload].envelope, envelope)
+            found[payload] = joined(one.trust, envelope, ())
+    return list(found.values())
+
+
+def _merged(first: dsse.Envelope, second: dsse.Envelope) -> dsse.Envelope:
+    """Return the envelope of the same payload with the signatures of both."""
+    signatures = tuple(dict.fromkeys((*first.signatures, *second.signatures)))
+    return first if len(signatures) > dsse.MAX_SIGNATURES else replace(first, signatures=signatures)
+
+
+def _needed(proven: list[SealedTrust]) -> list[SealedTrust]:
+    """
+    Return those of `proven`, latest first, that are needed beside the first one, latest first.
+
+    One is not where a later one has every signature that it has: whoever could step to it can step
+    to that one. A signature of a key that is not known here is taken for one that the later lacks.
+    """
+    known = {root.keyid: root for one in proven for root in one.trust.roots}
+    needed = proven[:1]
+    for one in proven[1:]:
+        if not any(_covers(later, one, known) for later in needed):
+            needed.append(one)
+    return needed[1:]
+
+
+def _covers(later: SealedTrust, one: SealedTrust, known: dict[str, PublicKey]) -> bool:
+    keyids = {signature.keyid for signature in one.envelope.signatures}
+    return all(keyid in known and later.is_signed_by(known[keyid]) for keyid in keyids)
+
+
+def _fitting(latest: SealedTrust, needed: list[SealedTrust]) -> SealedTrust:
+    """Return `latest` with as many of `needed`, latest first, as a file may hold."""
+    for count in range(min(len(needed), MAX_BEFORE), -1, -1):
+        made = joined(latest.trust, latest.envelope, tuple(reversed(needed[:count])))
+        if len(made.data) <= MAX_BYTES:
+            return made
+    return latest
