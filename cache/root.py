@@ -91,6 +91,9 @@ _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 # This folder is a cache of compiled kernels, written by jitgen. It is safe to delete all of it.
 # For information about cache directory tags see https://bford.info/cachedir/
 """
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+"""What a path says where nothing can be: not there, a parent is a file, no name is so long."""
+
 _SEARCH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -125,8 +128,10 @@ class Root:
         """
         try:
             return self.enter()
-        except (FileNotFoundError, NotADirectoryError):  # the latter: a parent would be a file
-            return None
+        except OSError as error:
+            if error.errno in _NOWHERE:
+                return None
+            raise
 
     def enter(self) -> Folder:
         """

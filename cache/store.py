@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jitgen.cache.disk import cause
-from jitgen.cache.entry import META, SIGNATURES, Meta, check_key, entry_path
+from jitgen.cache.entry import Meta, check_key, entry_path
 from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.serving import Serving
+from jitgen.cache.stamp import Stamp, stamp_of
 from jitgen.errors import CacheError
 from jitgen.settings import settings
 
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from jitgen.cache.prune import Pruned
     from jitgen.cache.quarantine import Damage
     from jitgen.cache.tuned import Prewarmed
-
-
-Stamp = tuple[int, int, int, int]
-"""Numbers and times of an entry's record and signatures on the disk."""
 
 
 class Store(Serving):
@@ -249,16 +246,7 @@ class Store(Serving):
         Return what changes when entry `key` of the own root does, be it only its signatures; None
         where there is none. It costs two looks at the disk, and says nothing of what is read.
         """
-        folder = entry_path(self._root.base, check_key(key))
-        try:
-            found = (folder / META).stat()
-        except OSError:
-            return None
-        try:
-            signed = (folder / SIGNATURES).stat()
-        except OSError:
-            return (found.st_ino, found.st_mtime_ns, 0, 0)
-        return (found.st_ino, found.st_mtime_ns, signed.st_ino, signed.st_mtime_ns)
+        return stamp_of(entry_path(self._root.base, check_key(key)))
 
     def remove(self, key: str) -> EntryInfo | None:
         """

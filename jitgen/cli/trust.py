@@ -8,9 +8,7 @@ and `revoke` write the next version of the document, signed by it.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,17 +16,14 @@ from typing import Any
 import click
 
 from jitgen.cli.options import with_output
-from jitgen.cli.output import Column, ExitCode, Output, counted
+from jitgen.cli.output import Column, ExitCode, Output
 from jitgen.cli.paths import TO_WRITE, ToRead
-from jitgen.documents import BadDocument
+from jitgen.cli.trust_document import document_path, is_there, read_document, write_document
 from jitgen.errors import CacheError, SigningError
-from jitgen.settings import settings
 from jitgen.signing import edit, times
-from jitgen.signing.chain import newest
 from jitgen.signing.keys import PrivateKey, PublicKey, is_digest
 from jitgen.signing.standing import SHOWN as _SHOWN
-from jitgen.signing.trust import MAX_BYTES, SealedTrust, Trust, TrustedKey, is_comment, opened
-from jitgen.trusted_files import read_trusted
+from jitgen.signing.trust import Trust, is_comment
 
 _MOST_DAYS = 36500
 
@@ -86,13 +81,13 @@ def key(output: Output, path: Path) -> None:
 @with_output
 def init(output: Output, path: Path | None, root_key: Path, valid: int) -> None:
     """Make a trust document, and its root key where there is none yet; nobody signs by it yet."""
-    path = _path(path)
-    if _is_there(path):
+    path = document_path(path)
+    if is_there(path):
         raise SigningError(f"{path} exists; a new document would forget what is revoked in it")
-    if not _is_there(root_key):
+    if not is_there(root_key):
         PrivateKey.generate().save(root_key)
     root = PrivateKey.load(root_key)
-    _write(output, "init", path, None, edit.begun(root.public, timedelta(days=valid)), root)
+    write_document(output, "init", path, None, edit.begun(root.public, timedelta(days=valid)), root)
 
 
 @trust.command()
@@ -108,8 +103,8 @@ def add(
     valid: int,
 ) -> None:
     """Let KEY, a private key's file or a public key, sign entries from now on."""
-    path = _path(path)
-    before = _read(path)
+    path = document_path(path)
+    before = read_document(path)
     changed = edit.added(
         before.trust,
         _public(key),
@@ -117,7 +112,7 @@ def add(
         signs=timedelta(days=signs),
         valid=timedelta(days=valid),
     )
-    _write(output, "add", path, before, changed, PrivateKey.load(root_key))
+    write_document(output, "add", path, before, changed, PrivateKey.load(root_key))
 
 
 @trust.command()
@@ -142,14 +137,14 @@ def rotate(
     which end when. What they signed in their time goes on counting. With --root: of the root key;
     both sign the document.
     """
-    path, root = _path(path), PrivateKey.load(root_key)
-    before, lasts = _read(path), timedelta(days=days["valid"])
+    path, root = document_path(path), PrivateKey.load(root_key)
+    before, lasts = read_document(path), timedelta(days=days["valid"])
     if is_root:
         if replaces:
             raise click.UsageError("--replaces is about keys that sign entries, not about roots")
         new = PrivateKey.load(Path(key))
         changed = edit.with_root(before.trust, new.public, lasts)
-        _write(output, "rotate", path, before, changed, root, new)
+        write_document(output, "rotate", path, before, changed, root, new)
         return
     changed = edit.rotated(
         before.trust,
@@ -160,7 +155,7 @@ def rotate(
         signs=timedelta(days=days["signs"]),
         valid=lasts,
     )
-    _write(output, "rotate", path, before, changed, root)
+    write_document(output, "rotate", path, before, changed, root)
 
 
 @trust.command()
@@ -185,10 +180,10 @@ def revoke(
     What a revoked key signed counts for nothing, whenever it did: its thief could have written any
     time.
     """
-    path = _path(path)
+    path = document_path(path)
     if not digests and before is None:
         raise click.UsageError("name a DIGEST, or a time with --before")
-    before_this = _read(path)
+    before_this = read_document(path)
     changed = edit.revoked(
         before_this.trust,
         tuple(_digest(text, before_this.trust) for text in digests),
@@ -196,7 +191,7 @@ def revoke(
         before=None if before is None else _moment(before),
         valid=timedelta(days=valid),
     )
-    _write(output, "revoke", path, before_this, changed, PrivateKey.load(root_key))
+    write_document(output, "revoke", path, before_this, changed, PrivateKey.load(root_key))
 
 
 @trust.command()
@@ -237,7 +232,7 @@ def push(output: Output, path: Path | None, url: str | None) -> None:
     from jitgen.remote.layout import TRUST_PATH
     from jitgen.remote.outcomes import Trouble
 
-    found, place = _read(_path(path)), place_of(url)
+    found, place = read_document(document_path(path)), place_of(url)
     try:
         place.replace(TRUST_PATH, found.data)
     except Trouble as error:
@@ -252,7 +247,7 @@ def push(output: Output, path: Path | None, url: str | None) -> None:
 @with_output
 def show(output: Output, path: Path | None) -> int:
     """Print a trust document; exit 1 where it has expired."""
-    found = _read(_path(path))
+    found = read_document(document_path(path))
     said, is_over = found.trust, times.now() >= found.trust.expires
 
     def human() -> None:
@@ -286,101 +281,6 @@ def show(output: Output, path: Path | None) -> int:
 
     output.result("trust show", said.to_json() | {"digest": found.digest}, human)
     return ExitCode.FAILED if is_over else ExitCode.OK
-
-
-def _path(path: Path | None) -> Path:
-    found = settings.trust if path is None else path
-    if found is None:
-        raise click.UsageError("name the trust document: --file FILE, or JITGEN_TRUST")
-    return Path(found)
-
-
-def _is_there(path: Path) -> bool:
-    """Return whether there is anything at `path`; what cannot be looked at is no "no"."""
-    try:
-        path.lstat()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise SigningError(f"{path} cannot be looked at: {error.strerror}") from error
-    return True
-
-
-def _read(path: Path) -> SealedTrust:
-    try:
-        return opened(read_trusted(path, MAX_BYTES))
-    except FileNotFoundError:
-        raise SigningError(
-            f"there is no trust document {path}; jitgen trust init makes one"
-        ) from None
-    except OSError as error:
-        raise SigningError(f"the trust document {path} cannot be read: {error.strerror}") from error
-    except (BadDocument, SigningError) as error:
-        raise SigningError(f"{path} is no trust document that can be used: {error}") from None
-
-
-def _write(
-    output: Output,
-    command: str,
-    path: Path,
-    before: SealedTrust | None,
-    made: Trust,
-    *roots: PrivateKey,
-) -> None:
-    """
-    Sign `made` and put it in the place of `before`, which lies at `path`, in one step; say which
-    keys end sooner or later by it.
-    """
-    data = made.sealed(*roots)
-    if before is not None:
-        data = newest(before, opened(data, before)).data
-    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(draft, flags, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fchmod(descriptor, 0o644)
-            os.fsync(descriptor)
-        if (_read(path) if _is_there(path) else None) != before:
-            raise SigningError(f"{path} was changed meanwhile; look at it, and do it again")
-        draft.replace(path)
-    except OSError as error:
-        raise SigningError(f"the trust document cannot be written: {error}") from error
-    finally:
-        with suppress(OSError):
-            draft.unlink()
-    keys = counted(len(made.keys.keys() - made.revoked_keys.keys()), "key")
-    text = f"{path}: version {made.version}, {keys}, until {times.text_of(made.expires)}"
-    ends = _ends(made, {} if before is None else before.trust.keys)
-
-    def human() -> None:
-        output.line(text)
-        for keyid, end in ends.items():
-            key, gone = made.keys[keyid], made.keys[keyid].not_after < times.now()
-            name = f"key {keyid[:_SHOWN]}" + (f" ({key.comment})" if key.comment else "")
-            output.line(f"{name} {'signed' if gone else 'signs'} until {end}")
-        for root in () if before is None else before.trust.roots:
-            if root not in made.roots:
-                output.line(f"root key {root.keyid[:_SHOWN]} signs no document after this one")
-
-    document = {
-        "file": str(path),
-        "version": made.version,
-        "keys": list(made.keys),
-        "ends": ends,
-    }
-    output.result(f"trust {command}", document, human)
-
-
-def _ends(made: Trust, before: Mapping[str, TrustedKey]) -> dict[str, str]:
-    """Return until when each key signs of which that has changed."""
-    return {
-        keyid: times.text_of(key.not_after)
-        for keyid, key in made.keys.items()
-        if keyid not in before or before[keyid].not_after != key.not_after
-    }
 
 
 def _public(text: str) -> PublicKey:

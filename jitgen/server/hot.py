@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from jitgen.cache.store import Stamp
+from jitgen.cache.stamp import Stamp
 
 
 @dataclass(frozen=True, slots=True)

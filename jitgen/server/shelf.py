@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from jitgen.cache import Entry, Meta, Store
-from jitgen.cache.store import Stamp
+from jitgen.cache.stamp import Stamp
 from jitgen.remote import wire
 from jitgen.server.hot import Body, Hot
 from jitgen.server.revocations import Revocation, Revocations

@@ -33,6 +33,7 @@ from jitgen.targets.protocol import Candidate, Device
 from jitgen.tuning import known as tuned
 from jitgen.tuning.device import chosen_for
 from jitgen.tuning.known import Known, Source
+from jitgen.tuning.reasons import prediction, shape
 from jitgen.tuning.twins import with_twin
 
 if TYPE_CHECKING:
@@ -295,7 +296,7 @@ def _choose(
         from jitgen.tuning.modes import Mode, ranked
 
         candidates, rule = ranked(Mode(mode), problem, arch, candidates)
-    predicted = _prediction(candidates, _doubt(problem, arch, device))
+    predicted = prediction(candidates, _doubt(problem, arch, device))
     return Choice(
         config=candidates[0].config,
         arch=arch,
@@ -373,12 +374,12 @@ def _combine(by_model: Choice, known: Known, doubt: str) -> Choice:
     candidates = (best, *(candidate for _, candidate in others))
     if believed is None:
         is_by_rule = by_model.source is not Source.MODEL and best.config == by_model.config
-        predicted = _prediction((best, *(usable[name] for name in usable)), doubt)
+        predicted = prediction((best, *(usable[name] for name in usable)), doubt)
         why = by_model.why if is_by_rule else predicted
     else:
         why = believed.reason(best, first, arch)
     if by_model.config in excluded:
-        why += f"; the model's choice, {_shape(first)}, is excluded: "
+        why += f"; the model's choice, {shape(first)}, is excluded: "
         why += excluded[by_model.config]
     return Choice(
         config=best.config,
@@ -389,20 +390,3 @@ def _combine(by_model: Choice, known: Known, doubt: str) -> Choice:
         times_us={every[name].config: time for name, time in times.items()},
         excluded=excluded,
     )
-
-
-def _prediction(candidates: tuple[Candidate, ...], doubt: str) -> str:
-    """Return the reason where the model decides; `doubt` is what it was not fitted to."""
-    best, *others = candidates
-    text = (
-        f"{_shape(best)} is predicted at {best.cost:.1f} us, limited by {best.limiter}: "
-        f"{best.waves} wave{'s' * (best.waves != 1)}, {best.padding_ratio:.2f}x the work needed"
-    )
-    if others:
-        text += f"; next is {_shape(others[0])} at {others[0].cost:.1f} us"
-    return f"{text}; an estimate: {doubt}" if doubt else text
-
-
-def _shape(candidate: Candidate) -> str:
-    """Return what tells a candidate from the others."""
-    return str(candidate.config.short)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,13 @@ def forget() -> None:
     for cached in (device.device_name, device.folder, tuned.shipped_device):
         cached.cache_clear()
     current.get().reset()
+
+
+@pytest.fixture(autouse=True)
+def device_of_this_machine() -> Iterator[None]:
+    """The tests that follow find the device that there is."""
+    yield
+    forget()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 from jitgen import events, freeze, plans
 from jitgen.cache import Store
-from jitgen.errors import ConfigError
+from jitgen.errors import SettingError
 from jitgen.plans import Plan
 from jitgen.runtime import coverage, devices
 from jitgen.runtime.session import Session, current
@@ -27,6 +27,7 @@ from tests.unit.coverage_fakes import (
     H200,
     PLAN,
     at_hand,
+    device_of_this_machine,
     filled,
     frozen_on,
     plan,
@@ -37,7 +38,7 @@ from tests.unit.coverage_fakes import (
 
 torch = pytest.importorskip("torch")
 
-__all__ = ["plan", "store"]
+__all__ = ["device_of_this_machine", "plan", "store"]
 
 
 class TestFreeze:
@@ -159,7 +160,7 @@ class TestFreeze:
         assert frozen_on(H200, caplog, base=[base]) == ""
 
     def test_a_device_that_nobody_knows(self) -> None:
-        with settings.scope(device="NVIDIA H3"), pytest.raises(ConfigError, match="not known"):
+        with settings.scope(device="NVIDIA H3"), pytest.raises(SettingError, match="not known"):
             Session().freeze()
 
     def test_to_thaw_says_nothing(

@@ -37,10 +37,18 @@ from jitgen.tuning import device as tuning
 from jitgen.tuning import known as tuned
 from jitgen.tuning.choice import edges_of
 from tests.cli.conftest import Jitgen, jitgen
-from tests.unit.coverage_fakes import GPU, H20, H100, H200, at_hand, forget
+from tests.unit.coverage_fakes import (
+    GPU,
+    H20,
+    H100,
+    H200,
+    at_hand,
+    device_of_this_machine,
+    forget,
+)
 from tests.unit.tuned_fakes import PROBLEM, empty_tables, record
 
-__all__ = ["jitgen"]
+__all__ = ["device_of_this_machine", "jitgen"]
 
 THIN = [("deepseek-v3", "sm_90a"), ("glue", "sm_90a")]
 """For every push."""

@@ -39,12 +39,14 @@ PLACES = {
     "cache/serving.py Serving.quarantine": (CERTAIN, "the same: no library, though digests agree"),
     "cache/serving.py Serving.lock": (CERTAIN, "what stands in the place of a lock file"),
     "cache/layers.py Layers.read": (CERTAIN, "hidden as long as the base has this record"),
+    "cache/layers.py Layers._known_hidden": (CERTAIN, "a damaged list is written anew, of all"),
     "cache/layers.py Layers.hide_record": (CERTAIN, "the same"),
     "cache/layers.py Layers._hides_damage": (CERTAIN, "the same"),
     "cache/lacking.py lack": (NONE, "a word in a message"),
     "cache/store.py Store._hide": (NONE, "`jitgen cache rm` of a base: a person asks for it"),
     "cache/publishing.py publish_entry": (CERTAIN, "gives way to a good entry of the same key"),
     "cache/index.py Index._move_aside": (CERTAIN, "a database that is none"),
+    "server/built.py Built.add": (CERTAIN, "the same; one that is busy is left alone"),
     "runtime/registry.py Registry._loaded": (CERTAIN, "no library: set aside; else it is raised"),
     # What this process or machine is short of.
     "failing.py Backoff._tries": (PASSING, "seconds that double, up to a minute"),
@@ -125,11 +127,15 @@ PLACES = {
     "server/serve.py App.failure": (NONE, "the same"),
     "server/service.py Service.failures": (CERTAIN, "Failures"),
     "server/service.py Service.misses": (NONE, "a count of misses"),
-    "server/entries.py _taken": (NONE, "the keys that the shelf has"),
-    "server/shelf.py Shelf.keep": (NONE, "the same"),
-    "server/shelf.py Shelf.missing": (NONE, "the same"),
+    "server/shelf.py Shelf._publish": (CERTAIN, "set aside: this service does not vouch for it"),
     "server/signatures.py Signatures.of": (NONE, "ends the connection"),
-    "server/signatures.py Signatures.start": (NONE, "ends the connection"),
+    "server/signatures.py Signatures._begin": (NONE, "ends the connection"),
+    "server/signatures.py Signatures._connected": (NONE, "ends the connection"),
+    "server/signatures.py Signatures.renew": (NONE, "the signer before goes on"),
+    "server/signatures.py Signatures.trouble": (
+        PASSING,
+        "until a signer answers; tried again",
+    ),
 }
 """Where a failure may be remembered: of which kind, and for how long; or why it is no memory."""
 

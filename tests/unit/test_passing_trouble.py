@@ -336,6 +336,7 @@ class TestMeasurements:
         self, cache_root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The next call of the same shapes chooses again."""
+        torch = pytest.importorskip("torch")
         session = current.get()
 
         def prepare(doubts: int) -> tuple[Any, Family, int]:
@@ -343,9 +344,9 @@ class TestMeasurements:
             launch = AnyLaunch(function=print, tail=(), config=NAMES[0], awaited=None)  # type: ignore[arg-type]
             return launch, Family(), 0
 
-        tensor: Any = SimpleNamespace(is_cuda=False)
+        tensors = {"a": torch.empty(1)}
         for doubts in (1, 0):
-            prepared(session, ("key",), tensor, lambda doubts=doubts: prepare(doubts))
+            prepared(session, ("key",), tensors, lambda doubts=doubts: prepare(doubts))
             assert (("key",) in session.memo) is (doubts == 0)
 
 

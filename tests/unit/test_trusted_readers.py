@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from jitgen import values
-from jitgen.cli.trust import _read as read_trust_of_command
+from jitgen.cli.trust_document import read_document
 from jitgen.codegen.render import render
 from jitgen.documents import BadDocument
 from jitgen.errors import JitgenError
@@ -84,7 +84,7 @@ READERS: dict[str, tuple[Callable[[Path], object], Callable[[Path], None]]] = {
         lambda path: _write(path, _SOURCE),
     ),
     "private key": (PrivateKey.load, _key),
-    "trust commands": (read_trust_of_command, lambda path: _write(path, V1)),
+    "trust commands": (read_document, lambda path: _write(path, V1)),
     "service settings": (read_service_settings, lambda path: _write(path, _TOML)),
     "tokens": (read_tokens, lambda path: _write(path, new_token("a", ("read",))[1])),
     "signing.trust": (
@@ -204,7 +204,9 @@ SERVICE = {
 
 
 def test_every_setting_that_is_a_path_is_decided_about() -> None:
-    paths = {row.name for row in TABLE if row.parse in (values.absolute, values.folders)}
+    paths = {
+        row.name for row in TABLE if row.parse in (values.absolute, values.file, values.folders)
+    }
     service = {
         f"{section}.{spec.name}"
         for section, kind in {**SECTIONS, "toolchains": Toolchain}.items()

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trust document of `jitgen trust`: how it is found, read and replaced."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from jitgen.cli.output import Output, counted
+from jitgen.documents import BadDocument
+from jitgen.errors import SigningError
+from jitgen.settings import settings
+from jitgen.signing import times
+from jitgen.signing.chain import newest
+from jitgen.signing.keys import PrivateKey
+from jitgen.signing.standing import SHOWN
+from jitgen.signing.trust import MAX_BYTES, SealedTrust, Trust, TrustedKey, opened
+from jitgen.trusted_files import read_trusted
+
+
+def document_path(path: Path | None) -> Path:
+    """Return `path`, or what JITGEN_TRUST says; raises click's error where there is neither."""
+    found = settings.trust if path is None else path
+    if found is None:
+        raise click.UsageError("name the trust document: --file FILE, or JITGEN_TRUST")
+    return Path(found)
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is anything at `path`; what cannot be looked at is no "no"."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise SigningError(f"{path} cannot be looked at: {error.strerror}") from error
+    return True
+
+
+def read_document(path: Path) -> SealedTrust:
+    """Return the document at `path`; raises SigningError where there is none that can be used."""
+    try:
+        return opened(read_trusted(path, MAX_BYTES))
+    except FileNotFoundError:
+        raise SigningError(
+            f"there is no trust document {path}; jitgen trust init makes one"
+        ) from None
+    except OSError as error:
+        raise SigningError(f"the trust document {path} cannot be read: {error.strerror}") from error
+    except (BadDocument, SigningError) as error:
+        raise SigningError(f"{path} is no trust document that can be used: {error}") from None
+
+
+def write_document(
+    output: Output,
+    command: str,
+    path: Path,
+    before: SealedTrust | None,
+    made: Trust,
+    *roots: PrivateKey,
+) -> None:
+    """
+    Sign `made` and put it in the place of `before`, which lies at `path`, in one step; say which
+    keys end sooner or later by it.
+    """
+    data = made.sealed(*roots)
+    if before is not None:
+        data = newest(before, opened(data, before)).data
+    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(draft, flags, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fchmod(descriptor, 0o644)
+            os.fsync(descriptor)
+        if (read_document(path) if is_there(path) else None) != before:
+            raise SigningError(f"{path} was changed meanwhile; look at it, and do it again")
+        draft.replace(path)
+    except OSError as error:
+        raise SigningError(f"the trust document cannot be written: {error}") from error
+    finally:
+        with suppress(OSError):
+            draft.unlink()
+    keys = counted(len(made.keys.keys() - made.revoked_keys.keys()), "key")
+    text = f"{path}: version {made.version}, {keys}, until {times.text_of(made.expires)}"
+    ends = _ends(made, {} if before is None else before.trust.keys)
+
+    def human() -> None:
+        output.line(text)
+        for keyid, end in ends.items():
+            key, gone = made.keys[keyid], made.keys[keyid].not_after < times.now()
+            name = f"key {keyid[:SHOWN]}" + (f" ({key.comment})" if key.comment else "")
+            output.line(f"{name} {'signed' if gone else 'signs'} until {end}")
+        for root in () if before is None else before.trust.roots:
+            if root not in made.roots:
+                output.line(f"root key {root.keyid[:SHOWN]} signs no document after this one")
+
+    document = {
+        "file": str(path),
+        "version": made.version,
+        "keys": list(made.keys),
+        "ends": ends,
+    }
+    output.result(f"trust {command}", document, human)
+
+
+def _ends(made: Trust, before: Mapping[str, TrustedKey]) -> dict[str, str]:
+    """Return until when each key signs of which that has changed."""
+    return {
+        keyid: times.text_of(key.not_after)
+        for keyid, key in made.keys.items()
+        if keyid not in before or before[keyid].not_after != key.not_after
+    }
