@@ -210,7 +210,8 @@ class Folder:
     def read_if_there(self, name: str, limit: int) -> tuple[bytes, str]:
         """
         Return the content of the file `name`, empty where there is none; and why it cannot be read,
-        empty where it can. It raises for neither: whoever must not take the one for the other asks.
+        empty where it can. It raises for neither: a caller that must not take the one for the other
+        looks at it.
         """
         try:
             return self.read(name, limit), ""

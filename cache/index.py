@@ -277,7 +277,7 @@ class Index(NullIndex):
         except Damaged as damage:
             raise UnsafeRow(str(damage)) from None
         self._table = Table(self._directory, _TIMEOUT_S)
-        # A store is dropped when its last user is, and nobody has to close it.
+        # A store is dropped when its last user is; no caller has to close it.
         self._closing = weakref.finalize(self, _close, self._table, self._pid)
         self._inode = self._database.lstat().st_ino
         return self._table

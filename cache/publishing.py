@@ -173,7 +173,7 @@ def is_good(shard: Folder, key: str, accepts: Callable[[Entry], bool]) -> bool:
     """
     Return whether there is an entry `key` whose every byte is right, and which is accepted.
 
-    One that the disk cannot read may be right. But whoever asks has the same entry at hand, and a
+    One that the disk cannot read may be right. But the caller has the same entry at hand, and a
     disk that never reads it would have every process compile it.
     """
     try:

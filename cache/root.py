@@ -135,7 +135,7 @@ class Root:
 
     def enter(self) -> Folder:
         """
-        Return ``<root>/v1``, opened, for whoever must know why it cannot be.
+        Return ``<root>/v1``, opened, for a caller that must know why it cannot be.
 
         Raises:
             FileNotFoundError: There is none.

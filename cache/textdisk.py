@@ -92,7 +92,7 @@ class _Cache(diskcache.Cache):  # type: ignore[misc]
     statements that never end: what a database holds may do more than diskcache put there.
 
     diskcache itself has a connection for each thread, which no other thread may close. The index
-    lets one thread at a time in, so one will do, and whoever is last can close it.
+    lets one thread at a time in, so one will do, and the last user can close it.
     """
 
     _only: sqlite3.Connection | None = None

@@ -9,7 +9,7 @@ There are three kinds, and every place of jitgen's that remembers a failure goes
   remember it, for as long as a setting says.
 * **passing**: this process or machine is short of something just now: memory, stack, threads,
   processes, descriptors, disk, time. It says nothing about the thing. It is never told to others,
-  and tried again after seconds that double. What nobody can say for certain counts as passing.
+  and tried again after seconds that double. What cannot be said for certain counts as passing.
 * **said elsewhere**: a remote place does not answer, does not have it, or gives what is not
   accepted. It is remembered of that place, until that may be otherwise, and never of the kernel.
 
@@ -46,7 +46,7 @@ _WORDS = ("can't start new thread", "out of memory", "bad_alloc", "Cannot alloca
 RETRY_FIRST_S = 1.0
 RETRY_MOST_S = 60.0
 RETRY_UNFORESEEN_MOST_S = 3600.0
-"""What nobody foresaw may well fail for ever, and trying it costs a compile."""
+"""What was not foreseen may well fail for ever, and trying it costs a compile."""
 
 
 def is_certain(error: BaseException) -> bool:

@@ -69,7 +69,7 @@ def forward(
         experts=max(groups, top_k),
         local_experts=groups,
     )
-    # Rows of nobody are behind all others. What is between the products may have weights of its
+    # Rows of no expert are behind all others. What is between the products may have weights of its
     # own, whose gradients would get what happens to be there.
     rest = (pairs.permutation < 0)[:, None] if module._is_expert_parallel else None
     rows = _applied(_Gathered, hidden_states.to(dtype), pairs.permutation, pairs.inverse)
@@ -193,7 +193,7 @@ class _Gathered(Function):
 
     @staticmethod
     def forward(x: Tensor, permutation: Tensor, inverse: Tensor) -> Tensor:
-        """Return (T * k, H); rows of nobody have some token."""
+        """Return (T * k, H); rows of no expert have some token."""
         return x.index_select(0, permutation.clamp(min=0) // inverse.shape[1])
 
     @staticmethod
@@ -225,7 +225,7 @@ class _Weighted(Function):
 
     @staticmethod
     def backward(ctx: Any, *found: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of y, 0 in rows of nobody, and of the weights."""
+        """Return the gradients of y, 0 in rows of no expert, and of the weights."""
         (dout,) = found
         y, weights, permutation, inverse = ctx.saved_tensors
         dy = dweights = None

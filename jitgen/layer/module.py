@@ -32,9 +32,9 @@ class MoELayer(nn.Module):
     Experts of a layer, or the share of them that a rank has: `jitgen.moe` with weights of its own.
 
     The weights are buffers, so they move with the module and are in its state; they have no
-    gradients. Each call computes with the buffers that the module has then, whoever put them there:
-    an assignment, `load_state_dict`, `torch.func.functional_call`. The memory between the launches
-    is made at the first call and kept; several layers may share it.
+    gradients. Each call computes with the buffers that the module has then, however they came
+    there: an assignment, `load_state_dict`, `torch.func.functional_call`. The memory between the
+    launches is made at the first call and kept; several layers may share it.
 
     Safe to call from any thread, on any stream, and while a CUDA graph of it replays: see
     `jitgen.Workspace`.

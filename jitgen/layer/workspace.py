@@ -138,8 +138,8 @@ class Workspace:
     """
     Memory for at most `tokens` tokens at once, on each stream that asks for it.
 
-    Safe to use from any thread, on any stream and in graphs: whoever cannot have the blocks of its
-    stream gets memory of torch's allocator.
+    Safe to use from any thread, on any stream and in graphs: a call that cannot have the blocks of
+    its stream gets memory of torch's allocator.
 
     Args:
         hidden: H.

@@ -3,9 +3,9 @@
 Whether what was made of tensors, and kept, still stands for them.
 
 What is kept refers to their memory, or copies their values. The first goes wrong when a tensor gets
-other memory, sizes, strides or another type: `Places` sees that. The second goes wrong when anybody
-writes to it, too, which `Versions` sees as far as torch counts it. Whatever is kept beyond a call
-and was made of tensors has one of the two; what has neither is made anew at each call.
+other memory, sizes, strides or another type: `Places` sees that. The second goes wrong when the
+tensor is written to, too, which `Versions` sees as far as torch counts it. Whatever is kept beyond
+a call and was made of tensors has one of the two; what has neither is made anew at each call.
 
 What torch does not count: writes through ``.data`` or ``.detach()`` of an earlier time under
 inference mode, writes by kernels that got an address (some optimisers, the gathering of FSDP), and
@@ -29,7 +29,7 @@ class Places:
     """
     Where some tensors were, and what they looked like there.
 
-    Whoever keeps this keeps that memory, too (a ``detach()`` does), so that it is nobody else's
+    What keeps this keeps that memory, too (a ``detach()`` does), so that it is no other's
     meanwhile and an address tells it from all other.
 
     Args:

@@ -80,7 +80,7 @@ class Plan:
     def calls(self, arch: Arch | str) -> dict[Any, float]:
         """
         Return the same problems, each with the number of its calls: those of a sweep count evenly
-        for all buckets that it falls into. 0 where nobody counted.
+        for all buckets that it falls into. 0 where they were not counted.
         """
         target = Arch.parse(arch)
         found: dict[Any, float] = {}
@@ -195,7 +195,7 @@ class Launch(NamedTuple):
     Attributes:
         problem: What stands for the bucket of their problem.
         is_early: Whether it starts early, as `Plan.asked` says.
-        calls: How often calls ask for that; 0 where nobody counted.
+        calls: How often calls ask for that; 0 where they were not counted.
         device: Name of the device that it is chosen for.
         config: The kernel's config.
         source: What decided, as of a `Choice`.

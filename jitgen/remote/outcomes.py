@@ -80,7 +80,7 @@ class Declined(Trouble):
 class Unusable(Trouble):
     """
     Something here is in the way, and other processes of this host may fare better. It says nothing
-    about the place, and nobody remembers it.
+    about the place, and is not remembered.
     """
 
 

@@ -192,7 +192,7 @@ def tell(store: Store) -> bool:
     """
     Warn, once, if plans were prewarmed and none of it for the device of this process.
 
-    Touches no GPU that nobody has touched before, for then the process may still fork.
+    Touches no GPU that was not touched before, for then the process may still fork.
 
     Returns:
         Whether the device is known, and so all is told that there is to tell.

@@ -140,7 +140,7 @@ def unsupported_levels(levels: Iterable[str]) -> list[str]:
 
 
 _loaded: dict[tuple[str, str, bytes], Callable[..., Any]] = {}
-"""Functions by what was loaded: nothing is ever unloaded, so whoever comes later has the same."""
+"""Functions by what was loaded: nothing is ever unloaded, so that later ones have the same."""
 
 
 def load(entry: Entry) -> Callable[..., Any]:

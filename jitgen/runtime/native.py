@@ -59,7 +59,7 @@ def load(content: bytes, name: str) -> Any:
         return _load_copy(content)  # which tells what is wrong, if it is not the way
     finally:
         os.close(descriptor)
-    _function(tvm_ffi, _KEEPER)(module)  # nobody knows when it is last used
+    _function(tvm_ffi, _KEEPER)(module)  # when it is last used is not known
     return module
 
 

@@ -5,7 +5,7 @@ Connections whose requests and answers must have an end.
 uvicorn keeps every header that it is sent, and waits for the rest of a request, and for a client to
 read its answer, for as long as the client likes. So anybody, without a token, could fill the memory
 with one connection, or take every place that there is with connections that say nothing. Here a
-request is over in `REQUEST_S`, what of it is no body is bounded, and an answer that nobody reads
+request is over in `REQUEST_S`, what of it is no body is bounded, and an answer that is not read
 for `DRAIN_S` ends with its connection.
 
 httptools calls trailers headers, and uvicorn adds them to the list that the request is answered by:
@@ -38,7 +38,7 @@ class Bounded(HttpToolsProtocol):
     One connection.
 
     Attributes:
-        place: Its place among all; None where nobody counts them.
+        place: Its place among all; None where they are not counted.
     """
 
     place: Place | None = None
@@ -90,7 +90,7 @@ class Bounded(HttpToolsProtocol):
         self._since, self._is_begun = time.monotonic(), True
 
     def on_headers_complete(self) -> None:
-        """Begin to answer; what comes behind the body has a list that nobody looks at."""
+        """Begin to answer; what comes behind the body has a list that is not looked at."""
         super().on_headers_complete()
         self.headers = []
         if self.place is not None:

@@ -91,7 +91,7 @@ class Metrics:
         )
         self.signing_ends = Gauge(
             "jitgen_service_signing_ends_timestamp_seconds",
-            "When what the key signs counts no longer; 0: now, or nobody can say",
+            "When what the key signs counts no longer; 0: now, or it is not known",
             registry=self.registry,
         )
         self.connections = Gauge(

@@ -4,9 +4,9 @@ Who may be connected: so many connections, so many of one address, and room for 
 whether the service lives.
 
 A connection without a request under way is idle, whether it waits for the next one or has never
-said anything. Idle ones shut nobody out: where there is no place, the one that is idle for longest
-makes room for whoever comes, those first on which nobody has shown a token. Where all are busy, a
-few more are let in, on which the paths of health and metrics alone are served, once each.
+said anything. Idle ones shut no other out: where there is no place, the one that is idle for
+longest makes room for the next, those first on which no token was shown. Where all are busy, a few
+more are let in, on which the paths of health and metrics alone are served, once each.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Place:
     Attributes:
         address: Whose it is.
         is_extra: Whether only what is vital is served on it.
-        is_known: Whether somebody has shown a token on it.
+        is_known: Whether a token was shown on it.
         end: Closes the connection at once.
     """
 

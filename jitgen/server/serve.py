@@ -172,7 +172,7 @@ def run(settings: ServiceSettings) -> None:
         ) from error
     try:
         server.run()
-    except SystemExit:  # uvicorn's, which says why in a log that nobody reads
+    except SystemExit:  # uvicorn's, which says why in a log that is switched off
         if app.failure is None:
             raise
     if app.failure is not None:

@@ -76,7 +76,7 @@ async def info(service: Service, call: Call) -> Response:  # noqa: ARG001
 
 
 def _standing(service: Service) -> dict[str, Any] | None:
-    """Return how the signing key stands; None where nobody can say."""
+    """Return how the signing key stands; None where it is not known."""
     found = service.vouching.standing
     if found is None:
         return None

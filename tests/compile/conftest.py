@@ -33,7 +33,7 @@ def shared_cache(
 
 @pytest.fixture
 def spoilt_memory() -> Iterator[None]:
-    """Have torch fill memory that it hands out with NaN, so that what nobody wrote shows."""
+    """Have torch fill memory that it hands out with NaN, so that what was never written shows."""
     torch.use_deterministic_algorithms(True)
     try:
         yield

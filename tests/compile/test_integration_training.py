@@ -190,7 +190,7 @@ class TestAModel:
         assert near(trained(made, integration.IMPLEMENTATION), right, 0.02)
 
     def test_a_forward_without_a_backward(self) -> None:
-        """Nobody has to say no_grad for it, and it costs the same bits."""
+        """No no_grad is needed for it, and it costs the same bits."""
         made = model().eval()
         made.set_experts_implementation(integration.IMPLEMENTATION)
         with torch.no_grad():
@@ -278,7 +278,7 @@ class TestAdapters:
 
 class TestAModule:
     def test_a_share_of_the_experts(self) -> None:
-        """Pairs of other ranks count nothing, and no NaN of rows that nobody wrote comes back."""
+        """Pairs of other ranks count nothing, and no NaN of unwritten rows comes back."""
         ids = torch.tensor([[0, 1], [EXPERTS, 2], [EXPERTS, EXPERTS], [5, EXPERTS], [3, 4]])
         x, _, _ = call(torch.bfloat16, 5)
         weights = torch.rand(5, 2).masked_fill(ids == EXPERTS, 0.0)

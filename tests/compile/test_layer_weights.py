@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer computes with the weights that it has when it is called, whoever put them there."""
+"""A layer computes with the weights that it has when it is called, however they came there."""
 
 from __future__ import annotations
 

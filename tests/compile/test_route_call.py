@@ -119,7 +119,7 @@ def test_the_grouped_gemm_takes_the_result() -> None:
 
 @pytest.mark.usefixtures("spoilt_memory")
 def test_the_page_shows_what_happens() -> None:
-    """With a share of the experts the recipe read rows that nobody wrote: results were infinite."""
+    """With a share of the experts the recipe read unwritten rows: results were infinite."""
     page = (Path(__file__).parents[2] / "docs" / "route.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):

@@ -52,7 +52,7 @@ def rows_of(groups: dict[str, Tensor]) -> list[Any]:
 def expected(
     dy: Tensor, a: Tensor, dout: Tensor, groups: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """The gradients in float64, group by group; 0 in rows of nobody."""
+    """The gradients in float64, group by group; 0 in rows of no group."""
     dy, a, dout = dy.detach().double(), a.detach().double(), dout.double()
     ddy, da = torch.zeros_like(dy), torch.zeros_like(a)
     for rows, matrix in zip(rows_of(groups), dout, strict=True):

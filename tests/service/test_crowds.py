@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thousand sockets that say nothing, and hundreds of streams that nobody reads."""
+"""A thousand sockets that say nothing, and hundreds of streams that are not read."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_streams_that_nobody_reads(running: Running) -> None:
 
 
 def test_sockets_that_begin_no_handshake(tmp_path: Path) -> None:
-    """With TLS they were no connections yet, and nobody counted them: a minute each."""
+    """With TLS they were no connections yet, and were not counted: a minute each."""
     certificate_file, key_file = certificate(tmp_path, "server")
     service = Running(
         tmp_path / "service",

@@ -180,7 +180,7 @@ PASSED_OVER = {
     "server/leases.py:Leases.held": "two services compile what one was to",
     "server/leases.py:Leases.share": "others compile it themselves",
     "server/leases.py:_is_over": "two services compile what one was to",
-    "server/log.py:Log.event": "nobody reads the log",
+    "server/log.py:Log.event": "the log is not read",
     "server/mistakes.py:Mistakes.table": _ANSWER,
     "server/places.py:address_of": "an address of another kind, which counts by its text",
     "server/pools.py:Pool._keep": "told; the toolchain is started again",

@@ -88,7 +88,7 @@ class _Product(_SingleLevelFunction):
 
     @staticmethod
     def forward(_names: tuple[str, ...], product: Callable[..., Tensor], *given: Any) -> Tensor:
-        """Return the product; nobody asks for a gradient of it here."""
+        """Return the product; no gradient of it is asked for here."""
         return product(*given)
 
     @staticmethod
@@ -123,7 +123,7 @@ class _Product(_SingleLevelFunction):
                 db = gradients.of_weights(dy, a, *of_groups)
             if ctx.needs_bias:
                 dbias = gradients.of_bias(dy, ctx.dtype, *of_groups)
-        if torch.is_grad_enabled():  # somebody may differentiate twice
+        if torch.is_grad_enabled():  # a second derivative may be asked for
             da, db, dbias = (_once(each, "grouped_gemm", dy, a, b) for each in (da, db, dbias))
         of_names = {"a": da, "b": db, "bias": dbias}
         return *[None] * _BEFORE, *(of_names.get(name) for name in ctx.names)
@@ -138,7 +138,7 @@ class _ProductOverRows(_SingleLevelFunction):
 
     @staticmethod
     def forward(_names: tuple[str, ...], product: Callable[..., Tensor], *given: Any) -> Tensor:
-        """Return the product; nobody asks for a gradient of it here."""
+        """Return the product; no gradient of it is asked for here."""
         return product(*given)
 
     @staticmethod
@@ -167,7 +167,7 @@ class _ProductOverRows(_SingleLevelFunction):
                 ddy = gradients.of_rows(a, weights.transpose(1, 2), groups, ctx.expected_m)
             if dy is not None:
                 da = gradients.of_rows(dy, weights, groups, ctx.expected_m)
-        if torch.is_grad_enabled():  # somebody may differentiate twice
+        if torch.is_grad_enabled():  # a second derivative may be asked for
             ddy, da = (_once(each, "grouped_gemm_wgrad", dout, a, dy) for each in (ddy, da))
         of_names = {"dy": ddy, "a": da}
         return *[None] * _BEFORE, *(of_names.get(name) for name in ctx.names)
