@@ -118,10 +118,13 @@ def silu_tensor(device: str) -> Tensors:
     return silu(device) | {"scale": torch.ones(1, device=device)}
 
 
-def pairs(device: str) -> Tensors:
+def topk_ids(device: str) -> Tensor:
     ids = torch.arange(TOKENS * TOP_K, dtype=torch.int32).view(TOKENS, TOP_K) % EXPERTS
-    order = jitgen.sort_pairs(ids, experts=EXPERTS)
-    return {name: each.to(device) for name, each in order._asdict().items()}
+    return ids.to(device)
+
+
+def pairs(device: str) -> Tensors:
+    return dict(jitgen.sort_pairs(topk_ids(device), experts=EXPERTS)._asdict())
 
 
 def permuted(device: str) -> Tensors:
@@ -176,9 +179,8 @@ def route(tensors: Tensors) -> Any:
 
 
 def sorted_out(device: str) -> Tensors:
-    ids = torch.arange(TOKENS * TOP_K, dtype=torch.int32).view(TOKENS, TOP_K) % EXPERTS
     named = {f"out.{name}": torch.zeros_like(each) for name, each in pairs(device).items()}
-    return {"topk_ids": ids.to(device)} | named
+    return {"topk_ids": topk_ids(device)} | named
 
 
 def sort(tensors: Tensors) -> Any:
@@ -220,7 +222,6 @@ def unpacked(tensors: Tensors) -> Any:
 
 
 def layer(device: str) -> Tensors:
-    ids = torch.arange(TOKENS * TOP_K, dtype=torch.int32).view(TOKENS, TOP_K) % EXPERTS
     w13, w13_scale = quantize.per_block(normal(device, EXPERTS, 2 * INTERMEDIATE, HIDDEN))
     w2, w2_scale = quantize.per_block(normal(device, EXPERTS, HIDDEN, INTERMEDIATE))
     return {
@@ -228,7 +229,7 @@ def layer(device: str) -> Tensors:
         "w13": w13,
         "w2": w2,
         "topk_weights": torch.ones(TOKENS, TOP_K, device=device),
-        "topk_ids": ids.to(device),
+        "topk_ids": topk_ids(device),
         "w13_scale": w13_scale,
         "w2_scale": w2_scale,
     }

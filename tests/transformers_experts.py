@@ -87,7 +87,7 @@ def step(module: Any, implementation: str, given: tuple[Tensor, Tensor, Tensor])
     x, ids, weights = given
     x, weights = x.clone().requires_grad_(), weights.clone().requires_grad_()
     y = module(x, ids, weights)
-    y.backward(torch.linspace(-1, 1, y.shape[1]).to(y.dtype).expand(y.shape))
+    y.backward(torch.linspace(-1, 1, y.shape[1]).to(y).expand(y.shape))
     return [
         y.detach(),
         *(each.grad for each in (x, weights)),

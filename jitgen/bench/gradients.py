@@ -29,6 +29,7 @@ from jitgen.bench.sides import attempt
 from jitgen.config import Arch, BLayout, Config, DType, Layout, ScaleGranularity
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import Cluster, Problem
+from jitgen.ops.grouped_gemm.samples import rounding
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import check
@@ -273,11 +274,11 @@ def _check(product: Product, who: str, found: Tensor) -> None:
     Raises:
         WrongResult: It is not.
     """
-    half_unit = torch.finfo(found.dtype).eps / 2 * 1.01
     for place, left, right in product.parts:
         expected = left.double() @ right.double()
         allowed = left.abs().float() @ right.abs().float() * 2.0**-SUM_BITS
-        near = (found[place].double() - expected).abs() <= expected.abs() * half_unit + allowed
+        allowed = allowed + rounding(expected, found.dtype)
+        near = (found[place].double() - expected).abs() <= allowed
         if not bool(near.all()):  # a NaN is not near
             wrong = int((~near).sum())
             raise WrongResult(f"{who}: {product.name} gives {wrong:,} wrong values")

@@ -288,7 +288,7 @@ def _activation(module: Any) -> dict[str, Any] | None:
     is_silu = isinstance(act_fn, nn.SiLU) or type(act_fn).__name__ == "SiLUActivation"
     if is_default and is_silu:
         return {}
-    if not is_fp8 or module.gate_softcap is not None:
+    if not is_fp8 or getattr(module, "gate_softcap", None) is not None:  # which older ones lack
         return None
     if module.swiglu_alpha is not None:
         limits = {"limit": float(module.swiglu_limit), "alpha": float(module.swiglu_alpha)}

@@ -268,7 +268,7 @@ def _remember(
     launch: AnyLaunch,
 ) -> None:
     """
-    Remember the launch of a call for those like it, and the bare one, which counts for nobody yet,
+    Remember the launch of a call for those like it, and the bare one, which counts no calls yet,
     for those with as many rows about.
     """
     _keep(session.memo, key, _in_front(launch, session.memo.get(key, ()), given))

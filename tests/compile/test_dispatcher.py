@@ -166,7 +166,7 @@ def test_tensors_of_zeros_without_memory(call: Call, is_warm: bool) -> None:
         if not is_float(each) or name in call.written:
             continue
         with ready(call, is_warm):
-            zeros = torch._efficientzerotensor(each.shape, dtype=each.dtype)
+            zeros = torch._efficientzerotensor(each.shape, dtype=each.dtype, device=each.device)
             tensors = call.new() | {name: zeros}
             if call.by_torch:
                 expected = partial(call.run, tensors | {name: torch.zeros_like(each)})

@@ -39,12 +39,15 @@ def step(problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor, tuple[Te
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_as_torch_does(kind: Kind) -> None:
-    """Values and sums of them are exact: the same bits as torch's, and as float64's."""
+    """
+    Values and sums of them are exact: the same bits as float64's, and as torch's, which takes no
+    rows but of whole 16 bytes on a GPU.
+    """
     problem = kind.make("cuda").with_gradients()
     found, dout, gradients = step(problem, kind.dtype)
-    theirs = F.grouped_mm(problem.mat_a.detach(), problem.mat_b.detach(), offs=problem.offs)
-
-    assert torch.equal(found, theirs)
+    if dict(kind.sizes) != ODD:
+        theirs = F.grouped_mm(problem.mat_a.detach(), problem.mat_b.detach(), offs=problem.offs)
+        assert torch.equal(found, theirs)
     for mine, right in zip(problem.result(found), problem.expected(), strict=True):
         assert torch.equal(mine, right.to(kind.dtype))
     for mine, right in zip(gradients, problem.gradients(dout), strict=True):

@@ -91,7 +91,7 @@ def test_many_rows(layout: str, has_bias: bool) -> None:
     with jitgen.Session():
         for _ in range(2):
             found = jitgen.grouped_gemm(*given[:1], weights, given[1], offs=given[2], bias=bias)
-        assert {type(launch) for launch in current.get().memo.values()} == {UnpackedLaunch}
+        assert {type(each) for (each,) in current.get().memo.values()} == {UnpackedLaunch}
     expected = reference(weights, given)
     if bias is not None:
         counts = given[2].diff(prepend=given[2].new_zeros(1))

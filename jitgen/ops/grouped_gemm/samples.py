@@ -313,8 +313,8 @@ class Solved:
             accumulator_bits: Bits that the accumulator keeps: 2.0**-bits of the sum of absolute
                 values are lost.
         """
-        half_unit = torch.finfo(self.out.dtype).eps / 2 * 1.01
-        return self.expected.abs() * half_unit + self.magnitude * 2.0**-accumulator_bits
+        lost = self.magnitude * 2.0**-accumulator_bits
+        return rounding(self.expected, self.out.dtype) + lost
 
     def wrong(self) -> int:
         """
@@ -357,6 +357,15 @@ class Solved:
         """Return how far the result is from what is expected; see `distance`."""
         counted = self.is_owned & ~self.expected.isnan()
         return distance([(self.out[counted].float(), self.expected[counted])])
+
+
+def rounding(expected: Tensor, dtype: torch.dtype) -> Tensor:
+    """
+    Return what `expected` may lose when it is rounded to `dtype`: half a unit in the last place,
+    which of a subnormal value is that of the smallest normal one.
+    """
+    info = torch.finfo(dtype)
+    return expected.abs().clamp(min=info.smallest_normal) * (info.eps / 2 * 1.01)
 
 
 def distance(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from jitgen.errors import ConfigError
 from jitgen.formats.protocol import TORCH
 from jitgen.frozen import frozen
 from jitgen.layouts import ARGUMENT
-from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, distance
+from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, distance, rounding
 from jitgen.ops.grouped_gemm_wgrad import reference
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
 from jitgen.ops.protocol import Result
@@ -131,8 +131,7 @@ class Solved:
         out = self.out
         if self.is_exact:
             return out != self.expected.to(out.dtype)
-        half_unit = torch.finfo(out.dtype).eps / 2 * 1.01
-        allowed = self.expected.abs() * half_unit + self.magnitude * 2.0**-accumulator_bits
+        allowed = rounding(self.expected, out.dtype) + self.magnitude * 2.0**-accumulator_bits
         return ~((out.double() - self.expected).abs() <= allowed)  # a NaN is wrong
 
     def wrong(self, accumulator_bits: int = ACCUMULATOR_BITS) -> int:

@@ -19,7 +19,7 @@ from jitgen.formats.protocol import TORCH, Rows
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import Operands, Problem
 from jitgen.ops.grouped_gemm.draws import POISON, Draw
-from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, distance
+from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, distance, rounding
 from jitgen.ops.moe_fc2_dense import reference
 from jitgen.ops.moe_fc2_dense.config import TOP_K, MoeFc2DenseConfig
 from jitgen.ops.protocol import Result
@@ -149,8 +149,7 @@ class Solved:
         out = self.out
         if self.is_exact:
             return out != self.expected.to(out.dtype)
-        half_unit = torch.finfo(out.dtype).eps / 2 * 1.01
-        allowed = self.expected.abs() * half_unit + self._magnitude * 2.0**-accumulator_bits
+        allowed = rounding(self.expected, out.dtype) + self._magnitude * 2.0**-accumulator_bits
         return ~((out.double() - self.expected).abs() <= allowed)  # a NaN is wrong
 
     @property
