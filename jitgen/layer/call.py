@@ -214,7 +214,7 @@ def _check(
     tokens, hidden, top_k = x.shape[0], chain.config.hidden, chain.config.top_k
     common.require_shape("x", x, (tokens, hidden), f"as w13 is {chain.weights.groups} x 2 I x H")
     common.require_unit_stride("x", x, -1)
-    common.require_device("x", x, ("w13", chain.weights.tensors["w13"]))
+    common.require_device("x", x, ("w13", chain.weights))
     for name, tensor, dtypes in (
         ("topk_weights", topk_weights, [torch.float32]),
         ("topk_ids", topk_ids, [torch.int32, torch.int64]),
@@ -231,5 +231,6 @@ def _check(
         common.require_shape(name, given, (tokens, hidden), "as x has")
         common.require_device(name, given, like)
         common.require_unit_stride(name, given, -1)
-    given_tensors = {"x": x, "topk_weights": topk_weights, "shared": shared, "out": out}
-    common.refuse_gradients({**given_tensors, **chain.weights.tensors}, "moe")
+    if torch.is_grad_enabled():
+        given_tensors = {"x": x, "topk_weights": topk_weights, "shared": shared, "out": out}
+        common.refuse_gradients({**given_tensors, **chain.weights.tensors}, "moe")

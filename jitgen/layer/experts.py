@@ -191,8 +191,9 @@ def _check(
         common.require_shape("out", out, (groups, rows, hidden), "as x has")
         common.require_device("out", out, like)
         common.require_unit_stride("out", out, -1)
-    given = {"x": x, "x_scale": x_scale, "out": out, **weights.tensors}
-    common.refuse_gradients(given, "moe_experts")
+    if torch.is_grad_enabled():
+        given = {"x": x, "x_scale": x_scale, "out": out, **weights.tensors}
+        common.refuse_gradients(given, "moe_experts")
 
 
 def _check_x(weights: ExpertWeights, x: Tensor, x_scale: Tensor | None) -> None:
@@ -202,7 +203,7 @@ def _check_x(weights: ExpertWeights, x: Tensor, x_scale: Tensor | None) -> None:
     common.require_rank("x", x, 3, "(G, M, H)")
     shape = weights.groups, x.shape[1], weights.hidden
     common.require_shape("x", x, shape, "a matrix for each expert of w13, (G, 2 I, H)")
-    common.require_device("x", x, ("w13", weights.tensors["w13"]))
+    common.require_device("x", x, ("w13", weights))
     common.require_unit_stride("x", x, -1)
     if x.dtype is torch.bfloat16:
         if x_scale is not None:

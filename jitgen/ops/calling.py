@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -126,8 +127,16 @@ def require_shape(name: str, tensor: Tensor, shape: tuple[int, ...], why: str) -
         raise InputError(name, f"must have shape {shape}, {why} (got {tuple(tensor.shape)})")
 
 
-def require_device(name: str, tensor: Tensor, like: tuple[str, Tensor]) -> None:
-    """Require the device of `like`, a tensor with its name."""
+class _OnDevice(Protocol):
+    """A tensor, or what is made of tensors of one device."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+
+
+def require_device(name: str, tensor: Tensor, like: tuple[str, _OnDevice]) -> None:
+    """Require the device of `like`, with its name."""
     other, device = like[0], like[1].device
     if tensor.device != device:
         raise InputError(name, f"must be on {device}, as {other} is (got {tensor.device})")

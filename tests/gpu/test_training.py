@@ -14,7 +14,7 @@ from jitgen.integrations import transformers as integration
 from tests.gpu.configs import ARCH
 from tests.transformers_experts import call, errors, make, step
 
-pytest.importorskip("transformers", reason="needs jitgen[transformers]")
+pytest.importorskip("transformers", "5.20", reason="needs jitgen[transformers]")
 pytestmark = [
     pytest.mark.skipif(ARCH != "sm_90a", reason="operands of 16 bits have kernels for sm_90a"),
     pytest.mark.filterwarnings("ignore"),  # transformers' own
