@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +31,20 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 Threads of torch sleep between operations: theirs are small here, and to wait for the next one in a
 loop, as they do by default, took more of the cores than the operations. Read when torch is loaded.
 """
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave all but every n-th case of tests that are marked `sampled(n)` to the night."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if sampled is None or item.get_closest_marker("nightly") is not None:
+            continue
+        test = item.nodeid.partition("[")[0]
+        if cases[test] % sampled.args[0]:
+            item.add_marker(pytest.mark.nightly)
+        cases[test] += 1
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -88,6 +88,7 @@ def test_help_lists_commands_without_importing_them() -> None:
     assert "prewarm" in done.out
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",
     [

@@ -74,6 +74,7 @@ def _marks(name: str, layout: Layout) -> Any:
     return pytest.param(name, layout, marks=() if is_often else pytest.mark.nightly)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "layout"), [_marks(name, layout) for name, layout in product(TYPES, Layout)]
 )
@@ -168,6 +169,7 @@ def good(name: str, rows: int = 6) -> dict[str, Tensor]:
     return given
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["mxfp8", "mxfp4", "nvfp4"])
 def test_what_quantize_makes_is_what_kernels_read(name: str) -> None:
     """Warm and with other row counts, too; pairs of e2m1 may have their own type."""

@@ -134,6 +134,7 @@ def test_it_is_added_on_an_emulated_rtx(kind: str) -> None:
             verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=forced))
 
 
+@pytest.mark.sampled(2)
 @needs.linker
 @pytest.mark.parametrize(
     ("layout", "types", "more"),

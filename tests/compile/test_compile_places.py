@@ -102,6 +102,7 @@ def deep(work: Callable[[], Any]) -> Any:
     return work() if depth > sys.getrecursionlimit() - LEFT else deep(work)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("place", ["process", "worker", "auto"])
 def test_the_place_does_not_show(
     cache_root: Path, clean: str, monkeypatch: pytest.MonkeyPatch, place: str
@@ -139,6 +140,7 @@ def test_the_place_does_not_show(
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("place", ["process", "worker", "auto"])
 def test_a_deep_caller(cache_root: Path, clean: str, place: str) -> None:
     """

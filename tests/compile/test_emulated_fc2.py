@@ -102,6 +102,7 @@ MENU = rules(Arch.SM_90A, "moe_fc2_dense").candidates(
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "config",
     [

@@ -65,6 +65,7 @@ ATOM_SIZES = [
 """The same, with an expert's K in whole vectors of e2m1."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize(
     "config", [CONFIG, pytest.param(PAIR, marks=pytest.mark.nightly)], ids=["one CTA", "a pair"]

@@ -61,6 +61,7 @@ OFTEN = {*PAIRS[::4], (Layout.RAGGED, ScaleGranularity.BLOCK128)}
     ],
 )
 class TestEveryLayoutAndScale:
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize(("n", "k"), SIZES)
     def test_exact(self, layout: Layout, scales: ScaleGranularity, n: int, k: int) -> None:
         """Small integers and power-of-two scales: every bit is right, and unowned rows stay."""
@@ -75,6 +76,7 @@ class TestEveryLayoutAndScale:
         verify(case, jitgen.grouped_gemm(**case.arguments, config=config(layout, scales)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("layout", "dtype", "scales", "out_dtype"),
     [

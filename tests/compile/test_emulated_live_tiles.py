@@ -91,6 +91,7 @@ def run(config: KernelConfig, case: Solved) -> torch.Tensor:
     return jitgen.grouped_gemm(**case.arguments, config=config)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("config", KINDS)
 @pytest.mark.parametrize(
     "rows",
@@ -112,6 +113,7 @@ def test_rows_anywhere_in_a_block(config: KernelConfig, rows: slice) -> None:
     verify_exact(case, run(config, case))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "config",
     [PAIR, SPLIT, prepared(16, schedule=Schedule(split_k=2))],
@@ -148,6 +150,7 @@ def test_a_group_that_does_not_exist_is_padding(config: KernelConfig) -> None:
     assert torch.equal(again.nan_to_num(), out.nan_to_num())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rows", [slice(0), slice(63, 64), slice(64, 65), slice(128)], ids=str)
 def test_more_tiles_than_the_list_has_entries(rows: slice) -> None:
     """Those beyond it are dealt as they come, padding among them."""

@@ -54,6 +54,7 @@ OFTEN = {0, 1, 3, 5, 8}
     ],
 )
 class TestEveryKernel:
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize(
         ("is_exact", "step"),
         [(True, 3), *(pytest.param(x, 1, marks=pytest.mark.nightly) for x in (True, False))],
@@ -96,6 +97,7 @@ def test_ties_go_to_the_even_value(kernel: Kernel) -> None:
     assert case.wrong(is_exact=True) == ""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "tiling",
     [

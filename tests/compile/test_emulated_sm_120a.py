@@ -87,6 +87,7 @@ OFTEN = {("mixed", Layout.RAGGED), ("bf16", Layout.MASKED)}
     ],
 )
 class TestEveryFormatAndLayout:
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize(
         ("n", "k"),
         [(40, 288), *(pytest.param(*nk, marks=pytest.mark.nightly) for nk in ((72, 32), (8, 640)))],

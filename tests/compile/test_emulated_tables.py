@@ -41,6 +41,7 @@ def rows_of(groups: int) -> list[int]:
     return [*rows[:-1], 5]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("groups", [1, 31, 32, 33, 65])
 def test_results_are_right_with_so_many_groups(groups: int) -> None:
     """The last lane has the 32nd group, and a 33rd is counted otherwise."""

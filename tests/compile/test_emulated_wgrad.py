@@ -44,6 +44,7 @@ def test_right(sizes: Sizes, is_exact: bool) -> None:
             assert case.wrong() == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "config",
     [

@@ -54,6 +54,7 @@ def test_a_kernel_is_right_in_every_mode(modes: str) -> None:
     assert run.counts["matrix_instructions"] > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "modes", ["random-1", pytest.param("random-0..2", marks=pytest.mark.nightly)]
 )

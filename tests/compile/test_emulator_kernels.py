@@ -98,6 +98,7 @@ def test_there_are_goldens_and_a_menu(arch: Arch) -> None:
     assert len(few(arch)) < len(NAMES[arch]) / 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [

@@ -132,6 +132,7 @@ def test_there_are_many() -> None:
     assert {mutation.program for mutation in OFTEN} == PROGRAMS.keys()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("modes", ["eager", pytest.param("quick", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_unchanged_programs_are_clean(programs: Programs, name: str, modes: str) -> None:
@@ -140,6 +141,7 @@ def test_unchanged_programs_are_clean(programs: Programs, name: str, modes: str)
     assert program.findings(program.artifact.ptx, modes) == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "mutation",
     [

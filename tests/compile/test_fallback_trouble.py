@@ -140,6 +140,7 @@ class TestTrouble:
         assert failure is not None
         assert failure.reason == "the compiler said no"
 
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("mode", ["ro", "off"])
     def test_a_cache_that_is_not_written(
         self, fallback_root: Path, monkeypatch: pytest.MonkeyPatch, mode: str

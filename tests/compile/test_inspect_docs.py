@@ -35,6 +35,7 @@ def test_every_section_is_described() -> None:
         assert f"| {title} |" in TEXT
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",
     [

@@ -126,6 +126,7 @@ def test_a_bias_is_added_alike_everywhere() -> None:
     assert [wrong for _, wrong in found] == [0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arch", [Arch.CPU, Arch.SM_90A])
 def test_layouts_and_tiles(arch: Arch) -> None:
     """The same for a few candidates, which have all layouts and sizes of the rest."""

@@ -56,6 +56,7 @@ def state(step: str, out: str) -> str:
     return found[1]
 
 
+@pytest.mark.nightly
 def test_five_commands_on_cpu(tmp_path: Path, kernel_root: Path) -> None:
     """Show, edit, run, call, and call without naming it."""
     out = typed(ON_CPU, tmp_path, kernel_root)

@@ -100,6 +100,7 @@ def test_columns_of_a_cpu_may_be_odd() -> None:
     assert torch.equal(scale[:end], expected_scale)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",
     [

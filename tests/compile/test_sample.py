@@ -169,6 +169,7 @@ def features_of(
     return {feature for config in configs for feature in features(config)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "chosen",
     [few, *(pytest.param(chosen, marks=pytest.mark.nightly) for chosen in (more, sample))],

@@ -192,6 +192,7 @@ class TestWarnings:
         assert "K a multiple of 8, N a multiple of 8 would save that" in text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind",
     [

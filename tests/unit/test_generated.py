@@ -67,6 +67,7 @@ def _rendered(arch: Arch, many: int) -> list[tuple[Config, str]]:
     return [(config, render(config, arch).text) for config in _sample(arch, many)]
 
 
+@pytest.mark.sampled(2)
 @MANY
 @pytest.mark.parametrize("arch", EACH)
 def test_a_generated_file_carries_its_config(arch: Arch, many: int) -> None:
@@ -114,6 +115,7 @@ def test_commands_at_the_top_are_real(path: Path) -> None:
         assert "$NAME" in arguments
 
 
+@pytest.mark.sampled(2)
 @MANY
 @pytest.mark.parametrize("arch", EACH)
 def test_nothing_is_defined_for_nothing(arch: Arch, many: int) -> None:
@@ -143,6 +145,7 @@ def test_nothing_is_defined_for_nothing(arch: Arch, many: int) -> None:
         assert defined - used == {"arguments", config.op}, config.name(arch)  # the compiler's
 
 
+@pytest.mark.sampled(2)
 @MANY
 @pytest.mark.parametrize("arch", EACH)
 def test_rendering_reads_no_file_that_the_digest_misses(

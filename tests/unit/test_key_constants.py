@@ -121,6 +121,7 @@ def before() -> Iterator[Callable[[tuple[Config, Arch]], Any]]:
     forget()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("module", "name", "value", "kernels"),
     list(constants()),

@@ -67,6 +67,7 @@ def every_device(arch: Arch) -> tuple[str, ...]:
     return tuple(device.name for device in target(arch).devices)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "devices_of", [some_devices, pytest.param(every_device, marks=pytest.mark.nightly)]
 )
@@ -151,6 +152,7 @@ def test_what_is_optional_is_left_out_where_its_sizes_are_refused() -> None:
     assert mixed == {"gpt-oss": False, "deepseek-v4-flash": True}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("draws", [1000, pytest.param(10_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("arch", EACH)
 def test_configs_are_complete(arch: Arch, draws: int) -> None:
@@ -169,6 +171,7 @@ def test_configs_are_complete(arch: Arch, draws: int) -> None:
         assert select(replace(sweep.problem, m=m), arch, device=device).config in chosen
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arch", EACH)
 def test_configs_are_minimal(arch: Arch) -> None:
     """Each config is chosen for a problem of the plan, on one of the devices."""

@@ -66,6 +66,7 @@ def test_legal_configs_render(arch: Arch, least: int) -> None:
     assert len(chosen) >= min(least, len(configs))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arch", EACH)
 def test_generated_sources_are_formatted(arch: Arch, tmp_path: Path) -> None:
     """A spread sample passes the formatter and the linter as it is."""

@@ -116,6 +116,7 @@ def test_a_bucket_has_one_answer(arch: Arch) -> None:
         assert select(bucket(problem, arch), arch) is select(problem, arch)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arch", EACH)
 def test_buckets_are_those_that_problems_fall_into(arch: Arch) -> None:
     """The walk over the buckets of a range finds what asking for every row count finds."""

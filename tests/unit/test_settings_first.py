@@ -201,6 +201,7 @@ def refused(session: Session) -> str:
 IMPOSSIBLE = ("/dev/null/x", "/proc/nowhere/x", "/etc/passwd/x", f"/{'x' * 300}/y", "/usr", "/dev")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("value", IMPOSSIBLE, ids=lambda value: value[:16])
 @pytest.mark.parametrize(
     "variable", [setting.variable for setting in TABLE if setting.kind in ("path", "paths")]
