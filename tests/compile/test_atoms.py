@@ -92,6 +92,7 @@ def test_results_are_exact_where_they_can_be(name: str, layout: Layout) -> None:
         verify_exact(solved, result)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name",
     [

@@ -219,6 +219,7 @@ class TestNoLinker:
 class TestVariablesOfTheCompiler:
     """CUTE_DSL_LINEINFO=1 gave three times as many bytes, published under the same key."""
 
+    @pytest.mark.nightly
     def test_set_before_everything(self, cache_root: Path, clean_gpu: str) -> None:
         """They are hidden from a compiler that jitgen imports."""
         found = fresh(cache_root, name=GPU, CUTE_DSL_LINEINFO="1", CUTE_DSL_OPT_LEVEL="0")
@@ -226,6 +227,7 @@ class TestVariablesOfTheCompiler:
         assert found[:2] == (clean_gpu, "")
         assert published(cache_root) == [clean_gpu]
 
+    @pytest.mark.nightly
     def test_the_compiler_was_imported_before(self, cache_root: Path, clean_gpu: str) -> None:
         """It has read them: the compile goes to a process of its own."""
         found = fresh(cache_root, "import cutlass.cute", name=GPU, CUTE_DSL_LINEINFO="1")

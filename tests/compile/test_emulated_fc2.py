@@ -32,6 +32,7 @@ SIZES = [
 experts; more experts than a list holds."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("is_exact", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_right(sizes: Sizes, is_exact: bool) -> None:
@@ -44,6 +45,7 @@ def test_right(sizes: Sizes, is_exact: bool) -> None:
             assert case.wrong() == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "config",
     [

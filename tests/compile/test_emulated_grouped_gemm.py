@@ -70,6 +70,7 @@ class TestEveryLayoutAndScale:
 
             verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=config(layout, scales)))
 
+    @pytest.mark.sampled(2)
     def test_random(self, layout: Layout, scales: ScaleGranularity) -> None:
         case = make(layout, scales, [3, 0, TILE + 5], 136, 656)
 

@@ -229,6 +229,7 @@ OFTEN = {("exact", "0-7"), ("exact", "1, 15"), ("wide", "3, 7")}
 """For every push."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("kind", "place"),
     [

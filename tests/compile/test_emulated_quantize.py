@@ -75,6 +75,7 @@ class TestEveryKernel:
 
         assert found.is_right, found.to_json()
 
+    @pytest.mark.sampled(4)
     @pytest.mark.parametrize(
         ("rows", "k"), [((1,), 16), ((0, 3, 129), 48), ((1,) * 40, 256), ((5, 0), 1040)]
     )

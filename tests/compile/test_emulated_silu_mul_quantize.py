@@ -127,6 +127,7 @@ def test_rows_that_are_held() -> None:
     assert report.is_clean, report.findings
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("activation", reference.ACTIVATIONS)
 def test_y_is_accurate(activation: str) -> None:
     """The scale of a block with one value shows it whole."""

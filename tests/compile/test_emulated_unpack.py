@@ -66,6 +66,7 @@ class TestEveryKernel:
 
         assert found.is_right, found.to_json()
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize(("groups", "n", "k"), [(3, 8, 32), (2, 136, 416), (1, 64, 1152)])
     def test_tails(self, config: UnpackWeightsConfig, groups: int, n: int, k: int) -> None:
         """One row of blocks or three, K of a quarter of a block, with a tail, of an odd number."""

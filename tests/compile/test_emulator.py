@@ -128,6 +128,7 @@ def test_a_wait_that_is_missing_is_found(
     assert any(x.startswith(kind) and all(place in x for place in places) for x in text), text
 
 
+@pytest.mark.nightly
 def test_waits_in_a_loop_that_shallow_problems_never_enter() -> None:
     """
     With K of 11 blocks, two CTAs have five or six each, and a loop of eight is never entered: its

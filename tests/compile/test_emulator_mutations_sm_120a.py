@@ -52,6 +52,7 @@ def test_unchanged_programs_are_clean(programs: Programs, name: str) -> None:
     assert unchanged.findings_of(unchanged.artifact, "quick") == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "mutation",
     [

@@ -35,6 +35,7 @@ def solved(sizes: Sizes = SIZES[0], **options: Any) -> Solved:
     return of_sizes(BLOCKS, sizes, is_exact=True, **options)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("out_dtype", [DType.BF16, DType.F16, DType.F32])
 def test_right(sizes: Sizes, out_dtype: DType) -> None:

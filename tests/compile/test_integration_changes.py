@@ -173,6 +173,7 @@ def test_every_change_is_seen(name: str, change: str) -> None:
         assert difference(module) < 0.02
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("part", "change"),
     [
@@ -292,6 +293,7 @@ class TestFp8:
         assert torch.equal(first, again)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["MixtralExperts", "Gemma4TextExperts", "GptOssExperts"])
 def test_nothing_outlives_a_module(name: str) -> None:
     """A chain with the activation of a module's own code held it for ever."""

@@ -250,6 +250,7 @@ GPU = [
 """Every swizzle of b's columns, alone, shared along M and with a shared along N."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("forced", GPU)
 def test_on_an_emulated_gpu(forced: KernelConfig) -> None:
     with device("sm_90a", num_sms=4):

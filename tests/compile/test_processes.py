@@ -72,6 +72,7 @@ def test_processes_compile_once(cache_root: Path, processes: int) -> None:
     assert len(list(cache_root.rglob("kernel.so"))) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kills", [12, pytest.param(60, marks=pytest.mark.nightly)])
 def test_killed_compiles_leave_nothing_bad(cache_root: Path, kills: int) -> None:
     """

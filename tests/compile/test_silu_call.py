@@ -105,6 +105,7 @@ def of_layout(layout: str) -> dict[str, Any]:
     return ragged()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("granularity", ["block128", "row", "tensor", "none"])
 def test_warm_calls_validate_nothing(granularity: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every layout, with and without an output."""

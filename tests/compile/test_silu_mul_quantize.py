@@ -26,6 +26,7 @@ SIZES = [
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=label)
 class TestEveryKernel:
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("is_exact", [True, False])
     def test_right(self, kernel: Kernel, is_exact: bool) -> None:
         """Equal bits where y is the same however exp() is computed, else a step now and then."""

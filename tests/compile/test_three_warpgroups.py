@@ -69,6 +69,7 @@ def emulated_gpu(shared_cache: None) -> Iterator[None]:
         yield
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [[150, 0, 129], [192, 193, 65], [385, 191]])
 def test_rows(rows: list[int], emulated_gpu: None) -> None:
     """One, two and three warpgroups have rows, in one tile of a group or in its last."""

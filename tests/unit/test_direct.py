@@ -142,6 +142,7 @@ class TestEveryKernel:
             with pytest.raises(InputError, match=f"arguments: must be {len(arguments)} for {name}"):
                 judge(config, arch, wrong)
 
+    @pytest.mark.sampled(3)
     def test_one_wrong_argument(self, name: str) -> None:
         """Each in turn is something else: refused in words, or as good."""
         config, arch, arguments = right(name)

@@ -98,6 +98,7 @@ def test_json_gets_into_a_source_under_its_own_name_only() -> None:
         rendering._plain("name", document)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", GOLDENS, ids=lambda path: path.stem)
 def test_commands_at_the_top_are_real(path: Path) -> None:
     """Every command exists with its options, and names this kernel."""

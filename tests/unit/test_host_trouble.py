@@ -218,6 +218,7 @@ class TestPlaces:
             assert is_locked == (below == "v1")
         assert path.is_dir() == (below == "v1")
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize(
         ("command", "how"),
         [

@@ -103,6 +103,7 @@ ASKED = [
 """What somebody asked for, its code, and what the reason must name."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("refused", "code", "number"),
     ASKED,

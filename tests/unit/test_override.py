@@ -49,6 +49,7 @@ def written(folder: Path, text: str = SOURCE, name: str = "my.py") -> Path:
     return path
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_generated_file_says_what_it_stands_for(name: str) -> None:
     """The header that the templates write is the one that is read back."""

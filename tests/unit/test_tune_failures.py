@@ -24,6 +24,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
 class TestFailures:
     """A kernel that is no good is excluded and remembered."""
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize(
         ("action", "reason"),
         [

@@ -160,6 +160,7 @@ class TestHangs:
         assert outcome.kind == OutcomeKind.CRASH
         assert "did not answer" in (outcome.error or "")
 
+    @pytest.mark.nightly
     def test_a_task_that_takes_its_time_is_no_hang(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
