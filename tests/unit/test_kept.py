@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the rooms that others' tensors come into keep beyond a call: each place is known here, and how
-it finds out that what it was made of has changed.
+What the rooms that tensors come into keep beyond a call: each place is known here, and how it finds
+out that what it was made of has changed, or that its memory is in use.
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ import jitgen
 
 ROOT = Path(jitgen.__file__).parent
 
+_ONE_CALL = "of one call, or of the step of autograd that its context belongs to"
+_LEASED = "memory: of a stream, under a lock; what finds it in use has memory of its own"
+_NUMBERS = "sizes, names and settings: no tensor"
+_CONFIGS = "configs that a tracer's graph holds: no tensor"
+
 KEPT = {
     "integrations/sizes.py _seen": "sizes whose kernels are in the store: no tensor",
     "integrations/sglang_experts.py chains": "references: Places of weights and scales",
@@ -21,10 +26,58 @@ KEPT = {
     "integrations/transformers_chains.py _held": "copies that were asked for: Versions of weights",
     "integrations/vllm_experts.py self._kept": "references: Places of weights and scales",
     "torch/operands.py _of_arch()": "a number of each target",
+    "layer/early.py found": _ONE_CALL,
+    "layer/early.py session": _ONE_CALL,
+    "layer/module.py layer._made": "references: bound anew where a buffer is another, see _chain",
+    "layer/module.py self._made": "the same",
+    "layer/module.py self._workspace": _LEASED,
+    "layer/module.py self.config": _NUMBERS,
+    "layer/module.py self.max_tokens": _NUMBERS,
+    "layer/workspace.py NEW": "no memory",
+    **{
+        f"layer/workspace.py self.{name}": _LEASED
+        for name in ("_blocks", "_of_stream", "_views", "lock", "_lock", "results")
+    },
+    "layer/workspace.py self._order": "numbers that are written once, and the device waited for",
+    **{
+        f"layer/workspace.py self.{name}": _NUMBERS
+        for name in ("_device", "_sizes", "_top_k", "tokens")
+    },
+    "layer/workspace.py self.rows": _LEASED,
+    "ops/forced.py _read": _CONFIGS,
+    "ops/forced.py of_graph()": _CONFIGS,
+    "ops/grouped_gemm/call.py _calls()": "a function",
+    "ops/grouped_gemm/dispatch.py _unit_scales": "ones, written once, and the device waited for",
+    "ops/grouped_gemm/draws.py self._options": "of tests and benchmarks",
+    "ops/grouped_gemm/draws.py self.is_exact": "of tests and benchmarks",
+    **{
+        f"ops/guards.py self.{name}": _NUMBERS
+        for name in ("_kinds", "_sizes", "_strides", "_thread")
+    },
+    "ops/tracing/compiled.py _kept": _CONFIGS,
+    "ops/tracing/compiled_route.py _kept": _CONFIGS,
+    "ops/tracing/compiled_rows.py _kept": _CONFIGS,
+    **{
+        f"ops/tracing/gradients.py ctx.{name}": _ONE_CALL
+        for name in (
+            *("dtype", "expected_m", "groups", "names", "needs_bias", "num_groups", "numerics"),
+            *("op", "session"),
+        )
+    },
+    "ops/versions.py self._marks": "Versions themselves",
+    "ops/versions.py self._places": "Places themselves",
+    "formats/__init__.py find()": _NUMBERS,
+    "formats/prepared_scales.py exponents": _ONE_CALL,
+    **{
+        f"formats/{name}.py FORMAT": _NUMBERS
+        for name in ("block128", "mx32", "nv16", "row", "tensor")
+    },
 }
 """A new place belongs here, with `jitgen.ops.versions` or a reason why it needs none."""
 
-ROOMS = ("integrations", "torch")
+ROOMS = ("integrations", "torch", "layer", "ops", "formats")
+APART = ("samples.py", "reference.py")
+"""Of tests and benchmarks."""
 
 
 def kept(name: str, tree: ast.Module) -> Iterator[str]:
@@ -61,7 +114,9 @@ def _empty(body: list[ast.stmt]) -> Iterator[str]:
 def test_every_place_is_known() -> None:
     found = set()
     for room in ROOMS:
-        for path in sorted((ROOT / room).glob("*.py")):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            if path.name.endswith(APART):
+                continue
             name = path.relative_to(ROOT).as_posix()
             found |= set(kept(name, ast.parse(path.read_text(encoding="utf-8"))))
 
