@@ -63,7 +63,7 @@ class Operation(NamedTuple):
             problem. Empty: none.
         direct: ``MODULE:FUNCTION`` of a config, a target and a tuple, the arguments of the compiled
             function: raises `InputError` for what that cannot be trusted with. Empty: kernels are
-            not called directly, see `jitgen.runtime.Kernel`.
+            not called directly, see `jitgen.runtime.kernel.Kernel`.
     """
 
     name: str
