@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -25,6 +26,16 @@ from jitgen.runtime.session import current
 hypothesis.settings.register_profile("jitgen", deadline=None)
 hypothesis.settings.load_profile("jitgen")
 """How long an example takes says how busy the machine is, and nothing of jitgen."""
+
+for _name in [name for name in os.environ if name.startswith("JITGEN_")]:
+    if _name != "JITGEN_GPU_CACHE":
+        del os.environ[_name]
+_BETWEEN_TESTS = tempfile.TemporaryDirectory(prefix="jitgen-tests-", ignore_cleanup_errors=True)
+os.environ["JITGEN_CACHE_DIR"] = _BETWEEN_TESTS.name
+"""
+What settings are outside of any test, and after a `monkeypatch.undo()` in one: never those of the
+person who runs the tests, nor that person's cache.
+"""
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """
