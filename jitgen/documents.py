@@ -39,19 +39,22 @@ _MAX_DIGITS = 20  # of an integer: more than 64 bits hold
 _MAX_DOTS = 64  # in a line of TOML: the time for a dotted name grows with the square of its parts
 _FEW_BYTES = 2**15  # a document so small cannot hold too many values, and need not be searched
 # A string without an end reaches to the end of the text, so that the search stays linear.
-_JSON_STRING = rb'(?s)"(?:[^"\\]|\\.)*+"?'
+# Possessive repetitions of groups find too little in Python 3.11.2, so there are none. Nothing is
+# tried twice nevertheless: each way on begins with another byte, and what is cut off matches.
+_JSON_STRING = rb'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?'
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 _TOML_TEXT = rb"""(?sx)
-    \"{3} (?: [^"\\] | \\. | "(?!"") )*+ (?: "{3,5} | \Z )     # one of several lines
-  | '{3} (?: [^']    |       '(?!'') )*+ (?: '{3,5} | \Z )
-  | "    (?: [^"\\\n] | \\. )*+ "?                            # one of a single line
-  | '    [^'\n]*+ '?
-  | \#   [^\n]*+                                               # a comment
+    \"{3} [^"\\]* (?: (?: \\. | "(?!"") ) [^"\\]* )* (?: "{3,5} | \\? \Z )     # of several lines
+  | '{3}  [^']*   (?:           '(?!'')   [^']*   )* (?: '{3,5} | \Z )
+  | "     [^"\\\n]* (?: \\. [^"\\\n]* )* "?                                    # of a single line
+  | '     [^'\n]* '?
+  | \#    [^\n]*                                                               # a comment
 """
 """Strings and comments of TOML, in which brackets, dots and digits mean nothing."""
 
 _TOML_DIGITS = re.compile(rb"[0-9_]{100}")
+
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 """Bits of a mode by which others than the owner may write."""
 
