@@ -81,7 +81,7 @@ def show(
 
 def _summary(store: Store, named: Named, output: Output) -> tuple[dict[str, Any], str]:
     """What is known without compiling: derived numbers, and the entry if there is one."""
-    from jitgen.runtime.overrides import found
+    from jitgen.runtime.override import found
 
     derived = dataclasses.asdict(require(named.config, named.arch).derived)  # type: ignore[call-overload]
     rows = [("name", named.name), ("arch", str(named.arch)), ("key", named.key)]

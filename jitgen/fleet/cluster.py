@@ -23,7 +23,7 @@ from jitgen.cache.folder import Damaged
 from jitgen.config import Arch, Config
 from jitgen.errors import JitgenError, ResourceError, ToolchainError
 from jitgen.remote import wire
-from jitgen.runtime.overrides import refuse_to_share
+from jitgen.runtime.override import refuse_to_share
 from jitgen.runtime.prewarm import (
     PrewarmReport,
     PrewarmRow,

@@ -35,9 +35,9 @@ def check() -> None:
         except ConfigError as error:
             raise SettingError(f"JITGEN_DEVICE is not allowed: {error}") from None
     if settings.override is not None:
-        from jitgen.runtime import overrides
+        from jitgen.runtime import override
 
-        overrides.of_folder(settings.override)
+        override.of_folder(settings.override)
     _check_trust()
     if settings.service and settings.token_file is not None:
         _require_file("JITGEN_TOKEN_FILE", settings.token_file)

@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jitgen.errors import KernelMiss
-from jitgen.runtime.override import Override
-from jitgen.runtime.overrides import called
+from jitgen.runtime.override import Override, called
 
 if TYPE_CHECKING:
     from jitgen.config import Arch

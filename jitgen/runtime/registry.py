@@ -339,7 +339,7 @@ def _refuse_while_capturing(config: Wanted, arch: Arch) -> None:
     graph.
     """
     if is_capturing(arch):
-        from jitgen.runtime.overrides import called
+        from jitgen.runtime.override import called
 
         raise CaptureMiss(
             plain(config).name(arch),

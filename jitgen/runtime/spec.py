@@ -149,7 +149,7 @@ def serving(wanted: Wanted, arch: Arch) -> KernelSpec:
     """
     if isinstance(wanted, Config) and settings.override is None:
         return spec_of(wanted, arch)
-    from jitgen.runtime import overrides
+    from jitgen.runtime import override
 
-    edited = overrides.found(wanted, arch)
+    edited = override.found(wanted, arch)
     return spec_of(plain(wanted), arch) if edited is None else edited.spec

@@ -27,7 +27,7 @@ from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.remote import wire
 from jitgen.runtime import syntax
-from jitgen.runtime.overrides import of_folder, refuse_to_share
+from jitgen.runtime.override import of_folder, refuse_to_share
 from jitgen.runtime.spec import document, serving, spec_of
 from tests.cli.conftest import Jitgen
 from tests.cli.conftest import jitgen as command

@@ -19,7 +19,7 @@ from jitgen.documents import BadDocument
 from jitgen.errors import JitgenError
 from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.remote.service import Fetching
-from jitgen.runtime.overrides import of_folder
+from jitgen.runtime.override import of_folder
 from jitgen.server import mistakes
 from jitgen.server.certificates import certificate_files
 from jitgen.server.check import _trust
