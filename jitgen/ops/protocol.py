@@ -40,6 +40,22 @@ class Result(NamedTuple):
     row: Any
 
 
+class Excuse(NamedTuple):
+    """
+    What no problem reaches in a kernel, which `jitgen.verify` therefore does not ask for.
+
+    Attributes:
+        condition: Part of the condition of an ``if`` of the generated source, as `ast.unparse`
+            writes it.
+        reason: Why it never holds.
+        function: Name of a function that is called in its body and nowhere else; empty: of none.
+    """
+
+    condition: str
+    reason: str
+    function: str = ""
+
+
 class Operation(NamedTuple):
     """
     One operation.

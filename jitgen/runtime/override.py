@@ -9,8 +9,8 @@ original, and the next edit is another kernel.
 
 A program names one in ``config=``, or has JITGEN_OVERRIDE name a folder of them, of which
 `jitgen.runtime.spec.serving` asks `found` for what it serves, compiles or prewarms; a service,
-which compiles for others, does not. The folder is looked at whenever a kernel is not in memory: kernels
-that were loaded before a file was edited go on serving.
+which compiles for others, does not. The folder is looked at whenever a kernel is not in memory:
+kernels that were loaded before a file was edited go on serving.
 """
 
 from __future__ import annotations

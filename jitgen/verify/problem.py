@@ -11,11 +11,11 @@ from itertools import groupby
 from typing import Self
 
 from jitgen.config import Arch, BLayout, DType, Layout
-from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
+from jitgen.ops.protocol import Excuse
 from jitgen.targets.legality import require, rules
 
 _SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")

@@ -18,11 +18,10 @@ from jitgen.emulator.api import TIME_LIMIT_S
 from jitgen.emulator.artifact import Artifact
 from jitgen.emulator.modes import Mode, parse
 from jitgen.emulator.program.coverage import Coverage
-from jitgen.emulator.program.unreached import Excuse
 from jitgen.emulator.report import Finding, Report, united
 from jitgen.errors import ConfigError, Deadlock, JitgenError, MachineFault
 from jitgen.frozen import frozen
-from jitgen.ops.protocol import operation
+from jitgen.ops.protocol import Excuse, operation
 from jitgen.targets.legality import require
 from jitgen.text import shown
 from jitgen.verify import places

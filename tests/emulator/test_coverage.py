@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from jitgen.emulator.program.coverage import (
@@ -12,7 +14,7 @@ from jitgen.emulator.program.coverage import (
     purpose_of,
 )
 from jitgen.emulator.program.translate import Program
-from jitgen.emulator.program.unreached import CUT_OFF, TRAPPED, Excuse
+from jitgen.emulator.program.unreached import CUT_OFF, TRAPPED
 from tests.emulator.program import run_ptx
 
 HEAD = "mov.u32 %r1, %tid.x;\nmov.b32 %r2, 2048;\n"
@@ -24,6 +26,12 @@ bar.sync 0;
 NEAR:
 bar.warp.sync -1;
 """
+
+
+class Excuse(NamedTuple):
+    condition: str
+    reason: str
+    function: str = ""
 
 
 def coverage(body: str, threads: int = 32) -> Coverage:

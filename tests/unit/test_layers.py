@@ -125,6 +125,17 @@ def test_only_one_module_imports_the_compiler() -> None:
     assert users <= {"compile/compiler.py", "runtime/kernel.py"}
 
 
+def test_operations_know_of_no_emulator() -> None:
+    """Their samples serve tests, benchmarks and `jitgen verify` alike."""
+    users = {
+        name
+        for name, tree in modules()
+        if name.startswith("ops/") and any("jitgen.emulator" in o for o in imported(tree))
+    }
+
+    assert not users
+
+
 def test_nobody_pickles() -> None:
     """No pickle is read or written anywhere."""
     users = {

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from jitgen.emulator.program.translate import Program
@@ -20,23 +19,25 @@ TRAPPED = "every way from here ends in a trap: an assertion of the compiler"
 CUT_OFF = "no way leads here: the compiler left it behind"
 
 
-@dataclass(frozen=True, slots=True)
-class Excuse:
+class Excuse(Protocol):
     """
     What is never executed, in words of the generated source.
 
     Blocks that hang together, none of which was ever executed, are excused when one of them comes
     from the body of an ``if`` with this condition, or of the function that is called there alone.
-
-    Attributes:
-        condition: Part of the condition, as `ast.unparse` writes it.
-        reason: Why it never holds.
-        function: Name of a function that is called in such a body and nowhere else.
     """
 
-    condition: str
-    reason: str
-    function: str = ""
+    @property
+    def condition(self) -> str:
+        """Part of the condition, as `ast.unparse` writes it."""
+
+    @property
+    def reason(self) -> str:
+        """Why it never holds."""
+
+    @property
+    def function(self) -> str:
+        """Name of a function that is called in such a body and nowhere else; empty: of none."""
 
 
 def reasons_of(

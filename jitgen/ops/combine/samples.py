@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
-from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.ops.combine import reference
 from jitgen.ops.combine.config import MOST_PLACES, CombineConfig
-from jitgen.ops.protocol import Result
+from jitgen.ops.protocol import Excuse, Result
 
 UNTOUCHED = 77
 """What bytes of the result hold before."""

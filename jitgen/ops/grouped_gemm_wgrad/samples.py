@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
-from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.formats.protocol import TORCH
 from jitgen.frozen import frozen
@@ -20,7 +19,7 @@ from jitgen.layouts import ARGUMENT
 from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, distance, rounding
 from jitgen.ops.grouped_gemm_wgrad import reference
 from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
-from jitgen.ops.protocol import Result
+from jitgen.ops.protocol import Excuse, Result
 from jitgen.targets.legality import require
 
 _SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from jitgen import formats
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
-from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.formats.block128 import kernel_layout
 from jitgen.formats.protocol import TORCH, Rows
@@ -22,7 +21,7 @@ from jitgen.ops.grouped_gemm.draws import POISON, Draw
 from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, distance, rounding
 from jitgen.ops.moe_fc2_dense import reference
 from jitgen.ops.moe_fc2_dense.config import TOP_K, MoeFc2DenseConfig
-from jitgen.ops.protocol import Result
+from jitgen.ops.protocol import Excuse, Result
 from jitgen.targets.legality import require
 
 _SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")

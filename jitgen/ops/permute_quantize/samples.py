@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
-from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.formats import atoms
 from jitgen.formats.protocol import Rows
@@ -23,7 +22,7 @@ from jitgen.ops.permute_quantize import sorted_samples as sorting
 from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeConfig, Walk
 from jitgen.ops.permute_quantize.dispatch import new_by_token, new_q, new_scale
 from jitgen.ops.permute_quantize.validate import Arguments
-from jitgen.ops.protocol import Result
+from jitgen.ops.protocol import Excuse, Result
 
 UNTOUCHED = 77
 """What bytes of q and scales hold before."""

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
-from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.formats import atoms
 from jitgen.formats.mx32 import mxfp4, mxfp8
 from jitgen.formats.nv16 import nvfp4
 from jitgen.formats.protocol import Rows
 from jitgen.frozen import frozen
-from jitgen.ops.protocol import Result
+from jitgen.ops.protocol import Excuse, Result
 from jitgen.ops.quantize.config import Format, QuantizeConfig
 
 UNTOUCHED = 77

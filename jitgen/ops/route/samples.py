@@ -12,10 +12,9 @@ from torch import Tensor
 
 from jitgen.config import Arch
 from jitgen.config.config import DType
-from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
-from jitgen.ops.protocol import Result
+from jitgen.ops.protocol import Excuse, Result
 from jitgen.ops.route import reference
 from jitgen.ops.route.config import RouteConfig, Scoring
 

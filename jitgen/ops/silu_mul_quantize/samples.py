@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
-from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.frozen import frozen
 from jitgen.layouts import ARGUMENT
-from jitgen.ops.protocol import Result
+from jitgen.ops.protocol import Excuse, Result
 from jitgen.ops.silu_mul_quantize import reference
 from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.dispatch import new_q, new_scale

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
-from jitgen.emulator.program.unreached import Excuse
 from jitgen.errors import ConfigError
 from jitgen.formats import prepared_blocks as blocks
 from jitgen.formats.mx32 import VALUES
@@ -18,7 +17,7 @@ from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
 from jitgen.formats.prepared_scales import NAN
 from jitgen.formats.unpacked import unpacked
 from jitgen.frozen import frozen
-from jitgen.ops.protocol import Result
+from jitgen.ops.protocol import Excuse, Result
 from jitgen.ops.unpack_weights.config import UnpackWeightsConfig
 
 _N_MULTIPLE = 8
