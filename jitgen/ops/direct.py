@@ -21,6 +21,8 @@ from jitgen.config import Arch, Config
 from jitgen.errors import InputError
 from jitgen.formats.protocol import ScaleFormat
 from jitgen.ops import calling as common
+from jitgen.ops.dispatcher import mark_written, require_apart, require_plain
+from jitgen.ops.protocol import operation
 from jitgen.runtime import devices
 from jitgen.runtime.session import Session
 
@@ -35,10 +37,12 @@ def read(
     given: tuple[Any, ...],
     tensors: Sequence[str],
     numbers: Sequence[str] = (),
+    in_place: Sequence[str] = (),
 ) -> dict[str, Any]:
     """
     Return the arguments of an entry by their names, which are as many as it takes and of the right
-    kind, beside each other on a device that it is for.
+    kind, beside each other on a device that it is for. torch's dispatcher would do no more with
+    them: see `jitgen.ops.dispatcher`.
 
     Args:
         config: What the kernel was generated from.
@@ -47,6 +51,7 @@ def read(
         given: The arguments.
         tensors: What its tensors are called; the first one's device is all others'.
         numbers: What is called that stands behind them, without the number of CTAs.
+        in_place: Which of its tensors a result may be, as `require_apart` has it.
 
     Raises:
         InputError: They are others.
@@ -81,6 +86,11 @@ def read(
         most, count = device.tail[0], found.pop(_COUNT)
         if type(count) is not int or not 1 <= count <= most:
             raise InputError(_COUNT, f"must be from 1 to the {most} SMs (got {count!r})")
+    named = {name: found[name] for name in tensors}
+    written = [name for name in operation(config.op).results if name in named]
+    require_plain(named)
+    require_apart(named, written, in_place)
+    mark_written(named[name] for name in written)
     return found
 
 

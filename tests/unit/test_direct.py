@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from jitgen.config import Arch, Config
 from jitgen.config.rooms import OPERATIONS
@@ -209,6 +210,28 @@ class TestWhatOnlyConfigsSay:
         sides = (torch.zeros(4, dtype=torch.int32), torch.zeros(0, dtype=torch.int32))
         with pytest.raises(InputError, match="nothing is launched for none"):
             judge(config, arch, (none, *sides, none.clone(), 0))
+
+    def test_what_torchs_dispatcher_would_do(self) -> None:
+        """The version of a result goes up; lazy signs, tangents and shared memory are refused."""
+        config, arch, given = right("combine_bf16_shared_l8_c6_sm_90a")
+        y, *between, shared, out, count = given
+        before = out._version
+        judge(config, arch, given)
+        assert out._version > before
+        judge(config, arch, (y, *between, out, out, count))  # shared, read before it is written
+
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(y, torch.ones_like(y))
+            with pytest.raises(InputError, match="forward-mode derivative"):
+                judge(config, arch, (dual, *between, shared, out, count))
+        with pytest.raises(InputError, match="lazily negated"):
+            judge(config, arch, (torch._neg_view(y), *between, shared, out, count))
+        memory = torch.zeros(y.numel() + out.numel(), dtype=y.dtype)
+        inside = memory[8 : 8 + out.numel()].view(out.shape)
+        with pytest.raises(InputError, match="out: must not share memory with y"):
+            judge(
+                config, arch, (memory[: y.numel()].view(y.shape), *between, shared, inside, count)
+            )
 
     def test_tracers_tensors(self) -> None:
         config, arch, arguments = right("combine_bf16_cpu")

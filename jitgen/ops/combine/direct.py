@@ -25,7 +25,7 @@ def check(config: CombineConfig, arch: Arch, arguments: tuple[Any, ...]) -> None
     session = current.get()
     shared = ("shared",) if config.has_shared else ()
     names = ("y", "inverse", "topk_weights", *shared, "out")
-    found = direct.read(config, arch, session, arguments, names)
+    found = direct.read(config, arch, session, arguments, names, in_place=("shared",))
     given = Arguments(**({"shared": None} | found))
     facts = validate(given, session)
     common.require_rank("y", given.y, 2, "(M, N)")
