@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import types
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,10 @@ from tests import needs
 from tests.bench_layer import routed, small
 
 TRITON = find_spec("triton") is not None
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+interpreted = pytest.mark.skipif(
+    not IS_INTERPRETED, reason="run by test_in_tritons_interpreter, in a process of its own"
+)
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +72,28 @@ def in_whole_tiles(
 
 
 @needs.compiler
+@pytest.mark.skipif(not TRITON or IS_INTERPRETED, reason="needs triton")
+def test_in_tritons_interpreter() -> None:
+    """Triton asks for TRITON_INTERPRET when it is imported, which another test may have done."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-k", "deep_gemm or many_pairs", __file__],
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
+
+
+@needs.compiler
+@interpreted
 @pytest.mark.usefixtures("shared_cache")
-@pytest.mark.skipif(not TRITON, reason="needs triton")
 @pytest.mark.parametrize("tokens", [1, 7, 60])
-def test_deep_gemm(experts: Experts, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deep_gemm(experts: Experts, tokens: int) -> None:
     """The glue, in Triton's interpreter, which rounds one of a hundred values to e4m3 wrong."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
     operands = Operands(small(tokens), experts, "cpu")
     weights = (operands.topk_weights, operands.topk_ids, operands.config)
     expected = reference.moe(operands.x, operands.by_block, *weights)
@@ -86,10 +108,9 @@ def test_deep_gemm(experts: Experts, tokens: int, monkeypatch: pytest.MonkeyPatc
         assert reference.relative_error(ready.result(), expected) < 0.12
 
 
-@pytest.mark.skipif(not TRITON, reason="needs triton")
-def test_places_of_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+@interpreted
+def test_places_of_many_pairs() -> None:
     """More than a program looks at at once: each has a row of its own, in its expert's."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
     from jitgen.bench.layer import glue
 
     ids = torch.randint(0, 3, (700, 2), dtype=torch.int32)  # nobody has the last of four
