@@ -236,6 +236,7 @@ class TestScaled:
             scaled_grouped_mm(a, b.mT, a_scale, b_scale, OFFS, scale_result=torch.ones(1))
 
 
+@needs.newer_dynamo
 def test_torch_compile_reads_recipes() -> None:
     torch._dynamo.reset()
     a, a_scale = quantize.per_row(normal(M, K))

@@ -259,6 +259,7 @@ def test_make_fx_records_the_operation() -> None:
     assert torch.equal(graph(*given), _layer(*given))
 
 
+@needs.newer_dynamo
 def test_torch_compile_sees_one_operation() -> None:
     """With a config of its own, too, and into an output."""
     *given, out = solved().tensors

@@ -95,6 +95,7 @@ def test_functional_call(form: str) -> None:
     assert torch.equal(layer(*case.given), own)
 
 
+@needs.newer_dynamo
 @pytest.mark.parametrize("form", ["bf16", "exact1_row"])
 @pytest.mark.filterwarnings("ignore::UserWarning:torch.*")
 def test_a_compiled_layer(form: str) -> None:

@@ -261,6 +261,7 @@ def test_torch_compile_sees_one_graph(form: str) -> None:
     assert torch.equal(compiled(*case.given), layer(*case.given))
 
 
+@needs.newer_dynamo
 def test_torch_compile_needs_no_graph_for_each_number_of_tokens() -> None:
     """
     With `max_tokens` each number was a graph of its own, and torch gave up at the eighth. What it

@@ -71,12 +71,12 @@ def test_a_record_that_lies(entry: Entry) -> None:
 
 
 def test_another_toolchain_is_told_and_nothing_compiled(entry: Entry) -> None:
-    document = {**entry.meta.key_document, "toolchain": {"nvidia-cutlass-dsl": "4.8.0"}}
+    document = {**entry.meta.key_document, "toolchain": {"nvidia-cutlass-dsl": "4.7.0"}}
     meta = replace(entry.meta, key_document=document, key=key_of(document))
     result = rebuilt(meta, entry.files)
 
     assert not result.is_same
-    assert "toolchain.nvidia-cutlass-dsl is '4.8.0' there and '" in result.error
+    assert "toolchain.nvidia-cutlass-dsl is '4.7.0' there and '" in result.error
 
 
 def test_a_config_that_no_target_runs_is_refused(entry: Entry) -> None:

@@ -227,6 +227,7 @@ SIGMOID: dict[str, Any] = {"top_k": 4, "scoring": "sigmoid", "expert_groups": 4}
 
 
 class TestTracers:
+    @needs.newer_dynamo
     def test_compile(self) -> None:
         """One graph for every number of tokens, with results and into given ones."""
 

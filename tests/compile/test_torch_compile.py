@@ -15,6 +15,7 @@ import jitgen
 from jitgen import quantize
 from jitgen.config import Arch
 from jitgen.ops.grouped_gemm.config import KernelConfig
+from tests import needs
 from tests.arguments import int32
 from tests.compile.test_tracers import CONFIG, empty, layer, operands
 
@@ -113,6 +114,7 @@ def test_scales_and_the_masked_layout() -> None:
     assert product.args[-1] == "invariant"
 
 
+@needs.newer_dynamo
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_configs(dynamic: bool | None) -> None:
     """Another config object is another graph; tile sizes are never taken for sizes of tensors."""
@@ -158,6 +160,7 @@ class Experts(torch.nn.Module):
         return y * 2
 
 
+@needs.newer_dynamo
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_gradients_are_refused(backend: str) -> None:
     """Weights of a module ask for gradients, and products with scales have none."""
@@ -193,6 +196,7 @@ def test_mistakes_are_told(change: dict[str, Any], words: str) -> None:
         compiled(**given)
 
 
+@needs.newer_dynamo
 @pytest.mark.parametrize("strict", [False, True])
 def test_export(strict: bool) -> None:
     """An exported model holds the operation and serves other M."""

@@ -66,11 +66,15 @@ def test_a_value_that_has_a_code_gets_it_back(name):
     np.testing.assert_array_equal(encode(values, name)[is_number], codes[is_number])
 
 
+TORCH_GIVES_NAN = bool(torch.tensor(1e6).to(torch.float8_e4m3fn).float().isnan())
+"""Where a value is above the largest of e4m3; torch saturates it from 2.13 on."""
+
+
 @pytest.mark.parametrize("name", TORCH)
 @given(value=st.floats(width=32))
 def test_rounding_to_nearest_is_that_of_torch(name, value):
     expected = float(torch.tensor(value).to(TORCH[name]).float())
-    is_saturating = name == "e4m3"  # torch saturates it
+    is_saturating = name == "e4m3" and not TORCH_GIVES_NAN
     found = rounded(value, name, is_saturating=is_saturating)
     assert found == expected or np.isnan([found, expected]).all()
 
