@@ -301,7 +301,7 @@ def read_entry(folder: Folder, key: str, *, is_used: bool = False) -> Entry:
     if is_used and time.time() - os.fstat(folder.descriptor).st_mtime > TOUCH_S:
         with suppress(OSError):
             folder.touch()
-    # No code is loaded from it: whoever wants a signature and finds none refuses the entry.
+    # No code is loaded from it: a reader that wants a signature refuses an entry without one.
     signatures, unread = folder.read_if_there(SIGNATURES, LIMITS[SIGNATURES])
     return Entry(
         key=key,

@@ -47,7 +47,7 @@ class Untrusted(Damaged):
 
 
 class Unreadable(Damaged):
-    """The disk does not give it; what it holds nobody can tell, and another time it may."""
+    """The disk does not give it now: what it holds is not known, and a later read may succeed."""
 
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -267,7 +267,7 @@ class Folder:
             try:
                 self.move(draft, self, name)
                 break
-            except FileNotFoundError:  # a sweep took it for one that nobody works at
+            except FileNotFoundError:  # a sweep took it for an abandoned draft
                 if is_last:
                     raise
             except OSError:

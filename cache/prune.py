@@ -173,7 +173,7 @@ class Removing:
         self._forget()
 
     def is_locked(self, key: str) -> bool:
-        """Return whether somebody works with `key` just now."""
+        """Return whether another process holds the lock of `key`."""
         return self._locks is not None and is_held(self._locks, f"{key}.lock")
 
     def remove(self, key: str, row: IndexRow | None = None) -> inventory.EntryInfo | None:
@@ -196,8 +196,8 @@ class Removing:
     def _is_gone(self, shard: Folder, key: str) -> bool:
         if self._drafts is None or not publishing.remove(shard, key, self._drafts):
             if shard.stat(key) is None:
-                return False  # somebody else was first
-            self._open_drafts()  # somebody may have put another folder there
+                return False  # another process was first
+            self._open_drafts()  # another process may have put another folder there
             if self._drafts is None or not publishing.remove(shard, key, self._drafts):
                 return False
         self._gone.append(key)

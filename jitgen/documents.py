@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-JSON and TOML that somebody else may have written, read within bounds; and who that may have been.
+JSON and TOML that another user may have written, read within bounds; and who that may have been.
 
 A parser does what its input says: a gigabyte is read whole, nesting becomes recursion, an integer
 of a million digits takes minutes, a list of ten million empty lists takes a gigabyte, and NaN turns
@@ -170,11 +170,11 @@ def distrust_parent(found: os.stat_result) -> str:
     """
     Return why a folder on the way to what is trusted cannot be; an empty reason if it can.
 
-    Its owner, and whoever may write to it, can put another folder in the place of the one below.
-    Everybody may write to one with the sticky bit, as ``/tmp`` has: only owners rename there. A
-    group may write: private groups and project folders look so, and what they could put in the
-    place of the cache would not belong to this user. Whoever owns ``/`` is trusted as the superuser
-    is, which is another number where this process lives in a user namespace.
+    Its owner, and every user who may write to it, can put another folder in the place of the one
+    below. All users may write to one with the sticky bit, as ``/tmp`` has: only owners rename
+    there. A group may write: private groups and project folders look so, and what they could put in
+    the place of the cache would not belong to this user. The owner of ``/`` is trusted as the
+    superuser is, which is another number where this process lives in a user namespace.
     """
     if reason := stranger(found):
         return reason

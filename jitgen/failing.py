@@ -5,7 +5,7 @@ What a failure says, and so who may remember it, and for how long.
 There are three kinds, and every place of jitgen's that remembers a failure goes by them:
 
 * **certain**: the thing itself fails, and will fail again, here and elsewhere. The compiler refuses
-  a source in a process that did nothing else; an entry does not have its digest. Everybody may
+  a source in a process that did nothing else; an entry does not have its digest. All may
   remember it, for as long as a setting says.
 * **passing**: this process or machine is short of something just now: memory, stack, threads,
   processes, descriptors, disk, time. It says nothing about the thing. It is never told to others,

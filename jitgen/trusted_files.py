@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Files that decide whom this program trusts or what it runs, read so that nobody else decides it.
+Files that decide whom this program trusts or what it runs, read so that no other user decides it.
 
-A trust document, a key, a token, the settings of a service, an edited kernel: whoever can write one
-of them, or put another one in its place, does what only this user may do. All of them are read
+A trust document, a key, a token, the settings of a service, an edited kernel: a user who can write
+one of them, or put another one in its place, does what only this user may do. All of them are read
 here, by the rules that hold for the root of the cache:
 
-- the file belongs to this user or to the superuser, and nobody else may write to it;
+- the file belongs to this user or to the superuser, and no other user may write to it;
 - so does the folder that it lies in, where others may write only if the sticky bit keeps them from
   renaming, as in ``/tmp``;
 - every folder above is as `distrust_parent` wants it;
@@ -45,7 +45,7 @@ _MOST_LINKS = 40  # as Linux
 
 
 class Unsafe(BadDocument):
-    """Somebody else could have written a file, or have put it there; says who, and what to do."""
+    """Another user could have written a file, or have put it there; says who, and what to do."""
 
 
 class Stamp(NamedTuple):
@@ -92,10 +92,10 @@ def read_trusted(path: Path, max_bytes: int, *, is_secret: bool = False) -> byte
     Args:
         path: The file; relative to the working folder unless it is absolute.
         max_bytes: Its largest size; a larger one is not read.
-        is_secret: Whether nobody else may even read it.
+        is_secret: Whether other users may not even read it.
 
     Raises:
-        Unsafe: Somebody else could have written it, or have put it there.
+        Unsafe: Another user could have written it, or have put it there.
         BadDocument: It is no regular file, or too large.
         OSError: It cannot be read. Only FileNotFoundError says that there is none.
     """
@@ -136,11 +136,11 @@ def in_memory(path: Path, max_bytes: int) -> Iterator[str]:
 
 def names_in(path: Path) -> list[str]:
     """
-    Return the names in the folder `path`, which must be trusted as a file is; nobody else may put
+    Return the names in the folder `path`, which must be trusted as a file is; no other user may put
     files there, not even into a folder with the sticky bit.
 
     Raises:
-        Unsafe: Somebody else could have put a file there.
+        Unsafe: Another user could have put a file there.
         OSError: It cannot be read.
     """
     with _arrived(path, is_file=False) as place:
@@ -165,7 +165,7 @@ class _Place(NamedTuple):
         folder: The folder at its end, opened.
         name: What is meant there.
         where: The path of that, without links.
-        is_closed: Whether a folder on the way lets nobody else pass.
+        is_closed: Whether a folder on the way lets no other user pass.
     """
 
     folder: int

@@ -47,7 +47,7 @@ def write(entries: Iterable[Entry], notes: Iterable[Coverage] = ()) -> bytes:
 def read(data: bytes) -> tuple[tuple[Packed, ...], tuple[Coverage, ...]]:
     """
     Return the entries in the tar of a layer, of which every digest was checked, by key, and what
-    the layer says of their plans, which nobody vouches for.
+    the layer says of their plans, which is not signed.
 
     Who signed them is not looked at.
 

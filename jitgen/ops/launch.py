@@ -211,7 +211,7 @@ def prepared(
     bare = replace(bare, fits=fits)
     family = replace(family.recorded(bare.config), fits=fits)
     launch = family.counted(bare, rows)
-    # While a graph is captured nobody looks for what is awaited, and memory may be the graph's own:
+    # While a graph is captured no call looks for what is awaited, and memory may be the graph's:
     # the next call prepares again. So it does where what is awaited comes only if it is asked for.
     is_capturing = like.is_cuda and torch.cuda.is_current_stream_capturing()
     is_waiting = is_capturing and (launch.awaited is not None or launch.is_of_capture)

@@ -4,7 +4,7 @@ What this process need not ask for again, and until when.
 
 Each kind has its own end. Somebody may be compiling what is not there, so that is asked again after
 half a minute. What was refused for its signatures stays refused until the trust document changes,
-or for an hour, in which somebody may have signed it. What came damaged may come whole a minute
+or for an hour, in which it may have been signed. What came damaged may come whole a minute
 later, and a service that cannot compile a kernel will not be able to in the next minute either.
 """
 

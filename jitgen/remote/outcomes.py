@@ -53,7 +53,7 @@ class Absent(Trouble):
 
 
 class Refused(Trouble):
-    """What it gave is not to be loaded: nobody trusted vouches for it, or it is revoked."""
+    """What it gave is not to be loaded: no trusted key signed it, or it is revoked."""
 
 
 class Spoiled(Trouble):

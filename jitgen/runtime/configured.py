@@ -8,14 +8,15 @@ kernel that is not on disk. In production that is hours after the start, or in t
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 
 from jitgen.config.rooms import OPERATIONS, TARGETS
+from jitgen.documents import BadDocument
 from jitgen.errors import ConfigError, SettingError
 from jitgen.events import warn_once
 from jitgen.settings import settings
 from jitgen.targets.devices import arch_of, require_arch
+from jitgen.trusted_files import opened
 
 
 def check() -> None:
@@ -81,11 +82,11 @@ def _check_trust() -> None:
 
 
 def _require_file(variable: str, path: Path) -> None:
-    """Raise SettingError unless `path` is a file that this process may read."""
+    """Raise SettingError unless `path` can be read as what needs it will read it."""
     try:
-        with path.open("rb") as stream:
-            is_file = stat.S_ISREG(path.stat().st_mode) and stream.readable()
+        with opened(path):
+            return
     except OSError as error:
         raise SettingError(f"{variable}={path} cannot be read: {error.strerror or error}") from None
-    if not is_file:
-        raise SettingError(f"{variable}={path} is no regular file")
+    except BadDocument as error:
+        raise SettingError(f"{variable}={path} is not used: {error}") from None

@@ -231,7 +231,7 @@ def tell(store: Store) -> bool:
 def _here() -> tuple[Arch, tuple[str, ...]] | None:
     """
     Return the target of this process's GPU and the name of the device that kernels are chosen for,
-    and its own where that is another; None where there is none, or nobody has asked it yet.
+    and its own where that is another; None where there is none, or it was not asked yet.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where a kernel was looked for and what each place said, for whoever is refused it.
+Where a kernel was looked for and what each place said, for the error of a call that gets none.
 
 Looking for a kernel is quick and keeps no account. So that is taken here, once nothing was found
 and nothing may be compiled.

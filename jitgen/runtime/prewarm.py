@@ -213,7 +213,7 @@ def in_shard(
 @frozen
 class Wanted:
     """
-    The kernels that somebody asks for.
+    The kernels that are asked for.
 
     Attributes:
         configs: Their configs, each once.

@@ -89,7 +89,7 @@ class Session:
         The loaded kernels, over the store that the settings named when it was first needed.
 
         Raises:
-            SettingError: A setting, be it one that nobody has read yet, is wrong.
+            SettingError: A setting, be it one that was not read yet, is wrong.
         """
         with self._guard:
             if self._registry is None:

@@ -4,7 +4,7 @@ Trust documents of several sources, and the one that all of them lead to.
 
 A machine has the document that it was configured with, the latest that it remembers, and those that
 places hand out. They may be any versions, and roots may have changed between them. All of them lead
-to the latest one, or somebody has made two documents where there should be one, and none is used.
+to the latest one, or two documents were made where there should be one, and none is used.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ def _needed(proven: list[SealedTrust]) -> list[SealedTrust]:
     """
     Return those of `proven`, latest first, that are needed beside the first one, latest first.
 
-    One is not where a later one has every signature that it has: whoever could step to it can step
-    to that one. A signature of a key that is not known here is taken for one that the later lacks.
+    One is not where a later one has every signature that it has: a host that could step to it can
+    step to that one. A signature of a key that is not known here is taken for one that the later
+    lacks.
     """
     known = {root.keyid: root for one in proven for root in one.trust.roots}
     needed = proven[:1]

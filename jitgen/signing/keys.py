@@ -5,7 +5,7 @@ Ed25519 keys, and the files that they lie in.
 A private key is a PKCS #8 PEM file, as ``openssl genpkey -algorithm ed25519`` writes it. It is read
 only if nobody but its owner can, and nobody else can put another one in its place: a key that
 others could have copied vouches for nothing. A key's name, its `keyid`, is the SHA-256 of its
-public half, so that nobody chooses it.
+public half, so that it cannot be chosen.
 """
 
 from __future__ import annotations

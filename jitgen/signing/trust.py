@@ -8,10 +8,10 @@ and can disown everything that was signed before a moment. The document has a ve
 old one is not taken for news, and an end, so that one that is withheld is noticed.
 
 The document names its own roots and must be signed by one of them; the first that a machine gets,
-it trusts because somebody put it there. A later one must follow from it: a root of the one before
-signed it, too. A new root key arrives in a document that both sign, and whoever has not seen that
-one needs it. So beside the envelope, in the field ``before``, stand the earlier documents by which
-roots handed over; each is signed for itself, and each leads to the document by such steps.
+it trusts because it was put there. A later one must follow from it: a root of the one before
+signed it, too. A new root key arrives in a document that both sign, and a host that has not seen
+that one needs it. So beside the envelope, in the field ``before``, stand the earlier documents by
+which roots handed over; each is signed for itself, and each leads to the document by such steps.
 """
 
 from __future__ import annotations

@@ -75,7 +75,6 @@ READS = {
     "remote/breaker.py:Breaker._alone": "only locked",
     "remote/files.py:Files.read": _SIGNED,
     "remote/http.py:_no_descriptor": "a folder, to see whether one can be opened",
-    "runtime/configured.py:_require_file": "only opened; who needs it reads it in its own way",
     "runtime/override.py:override": "an argument of the program's, which runs any file it likes",
     "server/bundles.py:_has_digest": "handed out by its digest, which clients check",
     "server/certificates.py:check_certificates": "in memory: what was checked a moment before",

@@ -114,6 +114,25 @@ class TestFirstSession:
 
         assert first().tier == "disk"
 
+    @pytest.mark.parametrize("kind", ["pipe", "written by others"])
+    def test_a_file_is_opened_as_it_will_be_read(
+        self, warm: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    ) -> None:
+        """A pipe kept the first session waiting for ever; an unsafe file was told by a fetch."""
+        token = tmp_path / "token"
+        if kind == "pipe":
+            os.mkfifo(token, 0o600)
+        else:
+            token.write_text("secret")
+            token.chmod(0o666)
+        monkeypatch.setenv("JITGEN_TOKEN_FILE", str(token))
+        monkeypatch.setenv("JITGEN_SERVICE", "https://kernels")
+        monkeypatch.setenv("JITGEN_VERIFY", "off")
+        says = "no regular file" if kind == "pipe" else "can be written by other users"
+
+        with pytest.raises(SettingError, match=f"JITGEN_TOKEN_FILE={token} is not used: .*{says}"):
+            first()
+
     def test_a_trust_document_may_come_later(
         self, warm: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:

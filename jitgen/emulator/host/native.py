@@ -60,8 +60,8 @@ class Host:
         compiler: Returns the path of a C compiler, None if there is none.
         kept: Takes a file name without its ending and what makes a library; returns the library,
             from wherever it was kept, else made. The name changes whenever its bytes should.
-        folder: Yields a folder to compile the stub in, and to load it from: nobody else may be able
-            to exchange what is in it.
+        folder: Yields a folder to compile the stub in, and to load it from: no other user may be
+            able to exchange what is in it.
     """
 
     load: Callable[[bytes, str], Any] = load_copy

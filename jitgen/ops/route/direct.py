@@ -41,7 +41,7 @@ def check(config: RouteConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
         results = Sorting(*(found[name] for name in Sorting._fields))
         given = Arguments(
             topk_ids=found["ids"],
-            experts=first + local,  # nobody says how many there are elsewhere
+            experts=first + local,  # how many there are elsewhere is not said
             first_expert=first,
             local_experts=local,
             out=results,
