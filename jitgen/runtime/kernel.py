@@ -139,8 +139,11 @@ def unsupported_levels(levels: Iterable[str]) -> list[str]:
     return [level for level in levels if not toolchain.runs_level(level)]
 
 
-_loaded: dict[tuple[str, str, bytes], Callable[..., Any]] = {}
-"""Functions by what was loaded: nothing is ever unloaded, so that later ones have the same."""
+_loaded: dict[tuple[str, str, str], Callable[..., Any]] = {}
+"""
+Functions by the kind of library, the symbol, and the digest of the bytes that were loaded. They are
+for every session and thread: nothing is ever unloaded. The bytes themselves are not kept.
+"""
 
 
 def load(entry: Entry) -> Callable[..., Any]:
@@ -158,7 +161,7 @@ def load(entry: Entry) -> Callable[..., Any]:
             installed.
     """
     meta = entry.meta
-    what = (meta.library, meta.symbol, entry.library)
+    what = (meta.library, meta.symbol, meta.files[meta.library]["sha256"])
     function = _loaded.get(what)
     return _loaded.setdefault(what, _load(entry)) if function is None else function
 

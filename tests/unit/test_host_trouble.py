@@ -20,7 +20,7 @@ import pytest
 
 from jitgen import forks
 from jitgen.boundary import boundary, is_from_handler
-from jitgen.cache import Store
+from jitgen.cache import Entry, Store
 from jitgen.cache.lock import key_lock
 from jitgen.config import Arch
 from jitgen.errors import ArtifactError, JitgenError, ResourceError
@@ -67,13 +67,11 @@ class TestLoading:
 
         assert Registry(filled).get(CONFIGS[0], Arch.CPU).tier == "disk"
 
-    def test_what_is_no_library_is_the_entrys_fault(
-        self, filled: Store, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_is_no_library_is_the_entrys_fault(self, filled: Store) -> None:
         (info,) = filled.entries()
         entry = filled.read(info.key)
         assert entry is not None
-        monkeypatch.setitem(entry.files, "kernel.so", b"")  # type: ignore[arg-type]
+        entry = Entry.of(entry.meta, {**entry.files, "kernel.so": b""})
 
         with pytest.raises(ArtifactError, match="is cut off"):
             kernel.load(entry)

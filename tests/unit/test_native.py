@@ -368,6 +368,12 @@ class TestOneLoadOfAProcess:
         assert (kernel.load(first)(), kernel.load(second)()) == (22, 23)
         assert kernel.load(first)() == 22
 
+    def test_the_bytes_are_not_kept(self, build: Build) -> None:
+        """They were the key, so that each kernel's library stayed in memory for ever."""
+        kernel.load(self.entry(build(26), "let go"))
+
+        assert [key for key in kernel._loaded if any(isinstance(part, bytes) for part in key)] == []
+
     def test_failures_are_not_remembered(
         self, build: Build, monkeypatch: pytest.MonkeyPatch
     ) -> None:
