@@ -26,10 +26,9 @@ from typing import Any
 from jitgen.cache.entry import Meta, is_key
 from jitgen.cache.folder import Damaged, Folder, Unreadable, unique_name
 from jitgen.cache.root import Root
-from jitgen.config.config import canonical_json
-from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import CacheError
 from jitgen.events import warn_once
+from jitgen.support.documents import BadDocument, canonical_json, parse_json
 
 _FOLDER = "builders"
 _MAX_BYTES = 4096

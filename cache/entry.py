@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from jitgen.cache.folder import Damaged, Folder, unique_name
-from jitgen.config.config import canonical_json
-from jitgen.documents import BadDocument, parse_json
-from jitgen.frozen import frozen
-from jitgen.text import shown
+from jitgen.support.documents import BadDocument, canonical_json, parse_json
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
 
 SCHEMA = 1
 META = "meta.json"

@@ -12,9 +12,9 @@ import json
 import time
 from dataclasses import asdict
 
-from jitgen.documents import BadDocument, parse_json
-from jitgen.frozen import frozen
-from jitgen.text import printable
+from jitgen.support.documents import BadDocument, parse_json
+from jitgen.support.frozen import frozen
+from jitgen.support.text import printable
 
 _MAX_REASON = 4000  # characters
 _MAX_BYTES = 2**16

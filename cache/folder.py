@@ -4,7 +4,7 @@ Folders by descriptor, and who may have written what is read from them.
 
 Native code is loaded from a cache, so whoever can write there can run code as its reader. Trusted
 are this user and the superuser, who can do anything anyway; a folder or file of anybody else's, or
-one that others may write to, is not: `jitgen.documents.distrust` says so. What counts is what was
+one that others may write to, is not: `jitgen.ownership.distrust` says so. What counts is what was
 opened, by its descriptor: a path may lead elsewhere a moment later.
 
 Where others have to write (a volume that Kubernetes hands out, a folder that a group shares), the
@@ -25,8 +25,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from jitgen.documents import distrust
 from jitgen.errors import CacheError
+from jitgen.ownership import distrust
 
 
 class Damaged(CacheError):

@@ -30,7 +30,7 @@ from jitgen.cache.journal import Journal
 from jitgen.cache.root import Root
 from jitgen.errors import CacheError
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.failing import is_passing
+from jitgen.support.failing import is_passing
 
 if TYPE_CHECKING:
     from jitgen.cache.failures import Failure

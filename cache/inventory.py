@@ -20,7 +20,7 @@ from jitgen.cache.entry import Meta, disk_bytes, is_key, read_entry, read_meta
 from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.index import NullIndex
 from jitgen.cache.rows import MAX_NAME, IndexRow
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.cache.layers import Layers

@@ -16,8 +16,8 @@ from typing import Any
 
 from jitgen.cache.folder import Damaged, Folder, unique_name
 from jitgen.cache.root import Root
-from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import CacheError
+from jitgen.support.documents import BadDocument, parse_json
 
 MAX_BYTES = 4 * 2**20
 """Uses are not recorded in a journal of this size, until somebody takes it over."""

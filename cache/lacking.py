@@ -11,8 +11,8 @@ from jitgen.cache.entry import Entry, read_entry
 from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.root import Root
 from jitgen.errors import UnsafeCacheRoot
-from jitgen.failing import is_passing
-from jitgen.frozen import frozen
+from jitgen.support.failing import is_passing
+from jitgen.support.frozen import frozen
 
 NOT_THERE = "not there"
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from jitgen import forks
 from jitgen.events import warn_once
+from jitgen.support import forks
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.index import NullIndex
 from jitgen.cache.publishing import age, is_held, sweep, sweep_beside
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.cache.rows import IndexRow

@@ -21,7 +21,7 @@ from jitgen.cache.folder import Damaged, Folder
 from jitgen.cache.inventory import verification
 from jitgen.cache.prune import ALL_S
 from jitgen.cache.publishing import sweep
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 _NAME = re.compile(r"(.+)-[0-9a-f]{8}")
 

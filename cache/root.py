@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from jitgen.cache.folder import Damaged, Folder, Untrusted
-from jitgen.documents import distrust, distrust_parent, is_shared, shared_folders
 from jitgen.errors import UnsafeCacheRoot
+from jitgen.ownership import distrust, distrust_parent, is_shared, shared_folders
 from jitgen.settings import settings
 
 _NETWORK = frozenset(

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgen.cache.entry import is_key
-from jitgen.documents import BadDocument, parse_json
+from jitgen.support.documents import BadDocument, parse_json
 
 if TYPE_CHECKING:
     from jitgen.cache.textdisk import Table

@@ -21,8 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from jitgen.cache.folder import Folder
-from jitgen.documents import distrust_parent
 from jitgen.errors import ResourceError
+from jitgen.ownership import distrust_parent
 
 PREFIX = "jitgen-scratch-"
 STALE_S = 3600.0

@@ -25,7 +25,7 @@ from jitgen.cache.root import Root
 from jitgen.errors import CacheError, UnsafeCacheRoot
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.settings import settings
-from jitgen.variables import NoHomeFolder
+from jitgen.support.variables import NoHomeFolder
 
 if TYPE_CHECKING:
     from jitgen.cache.builders import Builders

@@ -25,14 +25,14 @@ from typing import NamedTuple
 from jitgen.cache.disk import cause
 from jitgen.cache.remembered import Remembered
 from jitgen.cache.root import Root
-from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import CacheError, SettingError, SigningError
+from jitgen.ownership.files import Stamp
+from jitgen.ownership.files import opened as opened_file
 from jitgen.settings import settings
 from jitgen.signing.chain import newest
 from jitgen.signing.policy import judge
 from jitgen.signing.trust import MAX_BYTES, SealedTrust, opened
-from jitgen.trusted_files import Stamp
-from jitgen.trusted_files import opened as opened_file
+from jitgen.support.documents import BadDocument, parse_json
 
 _LOOKED = "trust.looked"  # which places were asked, and when
 _MAX_LOOKED = 2**14

@@ -27,10 +27,10 @@ from typing import Any
 from jitgen.cache.disk import cause
 from jitgen.cache.folder import Folder, Untrusted
 from jitgen.cache.root import Root
-from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import CacheError
 from jitgen.events import warn_once
-from jitgen.failing import is_passing
+from jitgen.support.documents import BadDocument, parse_json
+from jitgen.support.failing import is_passing
 
 MAX_BYTES = 2**20
 """No file of this kind is larger; a bigger one is not even read."""

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
-from jitgen.failing import is_passing
-from jitgen.frozen import frozen
-from jitgen.text import printable
+from jitgen.support.failing import is_passing
+from jitgen.support.frozen import frozen
+from jitgen.support.text import printable
 
 _log = logging.getLogger(__name__)
 

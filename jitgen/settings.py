@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the JITGEN_* variables say, of which `jitgen.variables` has the table.
+What the JITGEN_* variables say, of which `jitgen.support.variables` has the table.
 
 Values are read when they are asked for, never at import, and never on the warm path of a call. A
 program sets one with ``jitgen.settings.on_miss = "error"``, which wins over the environment; a bad
@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import Any
 
 from jitgen.errors import SettingError
-from jitgen.text import shown
-from jitgen.variables import OTHERS, TABLE, Setting
+from jitgen.support.text import shown
+from jitgen.support.variables import OTHERS, TABLE, Setting
 
 _BY_NAME = {setting.name: setting for setting in TABLE}
 _BY_VARIABLE = {setting.variable: setting for setting in TABLE}

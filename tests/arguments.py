@@ -10,7 +10,7 @@ from torch import Tensor
 
 from jitgen import quantize
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
 
 G, M, N, K = 3, 24, 136, 272
 E4M3 = torch.float8_e4m3fn

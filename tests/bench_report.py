@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jitgen.autotune.measure.times import Times
 from jitgen.bench.cases import Case
 from jitgen.bench.report import Accuracy, BenchReport, Measured, Section
 from jitgen.config import Layout
-from jitgen.tuning.measure.times import Times
 
 DECODE = Case(
     layout=Layout.MASKED, groups=32, rows_per_group=8, n=4096, k=7168, max_rows=256, spread=0.3

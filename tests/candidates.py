@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem
 from jitgen.targets.legality import rules
 
 

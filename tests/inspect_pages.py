@@ -12,11 +12,11 @@ from typing import Any
 
 from jitgen.compile.inspect import Resources
 from jitgen.config import Layout
+from jitgen.config.grouped_gemm import Problem
 from jitgen.inspect import code, emulated, hardware
 from jitgen.inspect.kernel import Inspected, Number
 from jitgen.inspect.measured import Measurement, Reason, Speed
 from jitgen.inspect.memory import MemoryMap, Region
-from jitgen.ops.grouped_gemm.config import Problem
 
 EVIL = "\"'><img src=x onerror=alert(1)></script><script>alert(2)</script><!-- \u202e & <b>"
 """Breaks out of texts, attributes, comments and scripts where one lets it."""

@@ -19,18 +19,18 @@ import torch
 from torch import Tensor
 
 import jitgen
-from jitgen import formats
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.formats import find_format
 from jitgen.formats.atoms import by_row, laid_out
 from jitgen.formats.protocol import Rows
-from jitgen.frozen import frozen
 from jitgen.ops.grouped_gemm import samples
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
 from jitgen.ops.grouped_gemm.samples import Call
 from jitgen.ops.moe_fc2_dense import samples as fc2
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.selection.numerics import keeping
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules
-from jitgen.tuning.numerics import keeping
 from tests.candidates import candidates
 
 Lists = list[list[int]]
@@ -132,7 +132,7 @@ class Pool:
         granularity = types.a_scale_granularity or types.scale_granularity
         if not self.call.has_a_scale or granularity == "tensor":
             return scale
-        form = formats.find(granularity)
+        form = find_format(granularity)
         if not form.has_atoms:
             return form.readable(_taken(scale, index))
         own = Rows((self.rows + samples._SPARE_ROWS,), self.groups, self.call.groups)

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from jitgen.cache import Store
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
-from jitgen.runtime.prewarm import PrewarmRow, prewarm
+from jitgen.config.grouped_gemm import KernelConfig, Operands
+from jitgen.plans.prewarm import PrewarmRow, prewarm
 from jitgen.targets.gemm import operands_of
 from jitgen.targets.legality import rules
 from tests.candidates import candidates

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from jitgen.config import BLayout, DType, Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, Solved, random_call
 
 POISON = float("nan")

@@ -9,7 +9,7 @@ from typing import Any
 
 from jitgen.cli.output import SCHEMA
 from jitgen.cli.schemas import DOCUMENTS, schema_of
-from jitgen.text import json_safe
+from jitgen.support.text import json_safe
 
 
 def closed(schema: Any) -> Any:

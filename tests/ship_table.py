@@ -13,11 +13,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ConfigError
-from jitgen.tuning.known import file_of
-from jitgen.tuning.packed import pack, read
-from jitgen.tuning.record import MAX_TABLE_BYTES, Table
+from jitgen.selection.known import file_of
+from jitgen.selection.packed import pack, read
+from jitgen.selection.record import MAX_TABLE_BYTES, Table
+from jitgen.support.documents import parse_json, read_bounded
 
 
 def main(arguments: list[str]) -> None:

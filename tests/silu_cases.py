@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, Tiling
 from jitgen.ops.silu_mul_quantize import reference
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, Tiling
 
 LIMITS = {"limit": 7.0, "alpha": 1.702}
 """What gpt-oss uses."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.config import ScaleGranularity
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 
 Array = NDArray[np.float64]
 

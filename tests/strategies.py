@@ -11,9 +11,9 @@ from functools import cache
 from hypothesis import strategies as st
 
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+from jitgen.config.combine import CombineConfig
 from jitgen.config.config import SCALES
-from jitgen.ops.combine.config import CombineConfig
-from jitgen.ops.grouped_gemm.config import (
+from jitgen.config.grouped_gemm import (
     MAX_RASTER,
     Cluster,
     Epilogue,
@@ -23,15 +23,15 @@ from jitgen.ops.grouped_gemm.config import (
     Schedule,
     Tile,
 )
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
-from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
-from jitgen.ops.permute_quantize.config import Tiling as PermuteTiling
-from jitgen.ops.quantize.config import QuantizeConfig
-from jitgen.ops.route.config import RouteConfig
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
-from jitgen.ops.silu_mul_quantize.config import Tiling as SiluTiling
-from jitgen.ops.unpack_weights.config import UnpackWeightsConfig
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
+from jitgen.config.permute_quantize import PermuteQuantizeConfig
+from jitgen.config.permute_quantize import Tiling as PermuteTiling
+from jitgen.config.quantize import QuantizeConfig
+from jitgen.config.route import RouteConfig
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig
+from jitgen.config.silu_mul_quantize import Tiling as SiluTiling
+from jitgen.config.unpack_weights import UnpackWeightsConfig
 from jitgen.targets import gemm, permute_space, silu_space
 from jitgen.targets.gemm import spanned
 from jitgen.targets.legality import check, rules, target

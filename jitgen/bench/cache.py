@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.autotune.measure.times import Times
 from jitgen.bench.protocol import Row, python, python_environment, temporary_cache
-from jitgen.tuning.measure.errors import WrongResult
-from jitgen.tuning.measure.times import Times
 
 STATS_BUDGET_S = 0.5
 ENTRIES = 10_000
@@ -69,7 +69,7 @@ def fabricate(root: Path, count: int) -> None:
     from jitgen.cache.entry import META, entry_path, key_of
     from jitgen.cache.root import Root
     from jitgen.config import Arch, Layout
-    from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+    from jitgen.config.grouped_gemm import KernelConfig, Tile
 
     places = Root(root)
     with places.create():
@@ -104,7 +104,7 @@ def _stats(root: Path) -> float:
     """Return the seconds of one ``jitgen cache stats`` that counts right."""
     start = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "jitgen.cli.main", "cache", "stats", "--json"],
+        [sys.executable, "-P", "-m", "jitgen", "cache", "stats", "--json"],
         env=python_environment({"JITGEN_CACHE_DIR": str(root)}),
         capture_output=True,
         text=True,

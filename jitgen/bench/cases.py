@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from jitgen.config import Layout
-from jitgen.documents import parse_json, read_bounded
+from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import ConfigError
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.text import shown
+from jitgen.support.documents import parse_json, read_bounded
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
 
 PUBLIC = Path(__file__).with_name("hopper.json")
 """The cases of the hopper suite."""

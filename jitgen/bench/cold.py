@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from jitgen.bench.protocol import Row, temporary_cache
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
 from jitgen.runtime.session import current
 
 BUDGET_MS = 20.0

@@ -22,21 +22,21 @@ from pathlib import Path
 import torch
 
 import jitgen
+from jitgen.autotune.measure.clock import compete_on_host, has_gpu
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.autotune.measure.times import Times
+from jitgen.autotune.measure.workload import Workload
 from jitgen.bench.protocol import Row
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import Problem
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.formats.block128 import FORMAT as BLOCK128
 from jitgen.formats.protocol import Rows
-from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.silu_mul_quantize import samples
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
-from jitgen.recording import recorder
+from jitgen.plans import recorder
 from jitgen.runtime.session import Session, current
+from jitgen.selection.choice import edges_of
 from jitgen.targets.devices import default_arch
-from jitgen.tuning.choice import edges_of
-from jitgen.tuning.measure.clock import compete_on_host, has_gpu
-from jitgen.tuning.measure.errors import WrongResult
-from jitgen.tuning.measure.times import Times
-from jitgen.tuning.measure.workload import Workload
 
 SEEN_US = 1.2
 """

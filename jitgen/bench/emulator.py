@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.autotune.measure.times import Times
 from jitgen.bench.protocol import Row, python
-from jitgen.tuning.measure.errors import WrongResult
-from jitgen.tuning.measure.times import Times
 
 BUDGET_S = 2.0
 BUDGET_MB = 600.0
@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 from jitgen.compile.compiler import compile_source
 from jitgen.codegen.render import render
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 
 source = render(*KernelConfig.parse({name!r}))
 made = compile_source(source, wants_ptx=True, line_info=True)
@@ -39,9 +39,9 @@ _RUN = """\
 import json, resource
 from pathlib import Path
 from jitgen.emulator import Artifact
-from jitgen.tuning.measure.workload import Workload
+from jitgen.autotune.measure.workload import Workload
 from jitgen.config import Layout
-from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.config.grouped_gemm import Problem
 from jitgen.verify import emulate
 
 folder = Path({folder!r})

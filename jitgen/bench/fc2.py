@@ -20,18 +20,18 @@ import torch
 from torch import Tensor
 
 import jitgen
+from jitgen.autotune.measure.clock import compete, has_gpu
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.autotune.measure.times import Times
 from jitgen.bench.protocol import Row
 from jitgen.bench.sides import attempt
 from jitgen.config import Arch
+from jitgen.config.moe_fc2_dense import TOP_K, MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.formats.block128 import kernel_layout
 from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS
 from jitgen.ops.moe_fc2_dense import samples
-from jitgen.ops.moe_fc2_dense.config import TOP_K, MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.ops.moe_fc2_dense.ways import ways
 from jitgen.targets.devices import default_arch
-from jitgen.tuning.measure.clock import compete, has_gpu
-from jitgen.tuning.measure.errors import WrongResult
-from jitgen.tuning.measure.times import Times
 
 DENSE, GROUPED, COMBINE = "dense", "grouped", "grouped and combine"
 

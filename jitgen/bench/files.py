@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ConfigError
+from jitgen.support.documents import parse_json, read_bounded
 
 _MAX_BYTES = 2**26  # of a report; a whole suite with its samples takes one
 T = TypeVar("T")

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import jitgen
+from jitgen.autotune.measure.clock import compete, require_gpu
+from jitgen.autotune.measure.times import Times
+from jitgen.autotune.measure.workload import Workload
 from jitgen.bench.cases import MATRICES
 from jitgen.bench.peers import PEER, find_all
 from jitgen.bench.protocol import Row
 from jitgen.config import Layout
-from jitgen.layouts import GROUP_ALIGNMENT
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.tuning.measure.clock import compete, require_gpu
-from jitgen.tuning.measure.times import Times
-from jitgen.tuning.measure.workload import Workload
+from jitgen.config.grouped_gemm import Problem
+from jitgen.config.layouts import GROUP_ALIGNMENT
 
 CASES = tuple(
     Problem(layout=Layout.RAGGED, groups=groups, m=groups * rows, n=n, k=k)

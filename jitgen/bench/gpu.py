@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import fields
 
-from jitgen.frozen import frozen
-from jitgen.tuning.device import driver_version
+from jitgen.selection.device import driver_version
+from jitgen.support.frozen import frozen
 
 _FIELDS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
 

@@ -24,18 +24,18 @@ import torch
 from torch import Tensor
 
 import jitgen
+from jitgen.autotune.measure.clock import compete, require_gpu
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.autotune.measure.times import Times
 from jitgen.bench.protocol import Row
 from jitgen.bench.sides import attempt
 from jitgen.config import Arch, BLayout, Config, DType, Layout, ScaleGranularity
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import Cluster, Problem
+from jitgen.config.grouped_gemm import Cluster, Problem
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.ops.grouped_gemm.samples import rounding
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
+from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import check
-from jitgen.tuning.measure.clock import compete, require_gpu
-from jitgen.tuning.measure.errors import WrongResult
-from jitgen.tuning.measure.times import Times
 
 OURS, TORCH = "jitgen", "torch._grouped_mm"
 PRODUCTS = FORWARD, DGRAD, WGRAD = "forward", "dgrad", "wgrad"

@@ -15,12 +15,12 @@ from functools import partial
 from typing import NamedTuple
 
 import jitgen
+from jitgen.autotune.measure.clock import compete, require_gpu
 from jitgen.bench import cases, sides
 from jitgen.bench.cases import Case
 from jitgen.bench.protocol import Row
 from jitgen.config import Config, Numerics
 from jitgen.targets.devices import default_arch
-from jitgen.tuning.measure.clock import compete, require_gpu
 
 _MOST = 1.03
 """Times as long that all cases may take in the geometric mean."""

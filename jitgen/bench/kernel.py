@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
 
+from jitgen.autotune.process import Lost, Refused, Worker
 from jitgen.config import Arch
 from jitgen.errors import ConfigError, JitgenError
-from jitgen.frozen import frozen
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import KernelSpec
+from jitgen.selection import device
 from jitgen.settings import settings
-from jitgen.tuning import device
-from jitgen.tuning.search.process import Lost, Refused, Worker
+from jitgen.support.frozen import frozen
 
 TRIALS = "jitgen.bench.kernel_trials:KernelTrials"
 """The class that the process serves."""

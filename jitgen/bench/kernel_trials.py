@@ -4,7 +4,7 @@ What a worker process does with kernels of one operation: run them on this machi
 what they give with the right results, and time them in turn.
 
 It takes any kernel of the operation, a person's as well, by its source; calls are those that the
-emulator gets (`jitgen.ops.protocol.Operation.samples`).
+emulator gets (`jitgen.config.operation.Operation.samples`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
+from jitgen.autotune.measure.clock import Batch, compete, compete_in_batches
+from jitgen.autotune.measure.workload import LARGEST_ERROR, MEAN_ERROR
 from jitgen.config import Arch, Config
 from jitgen.runtime import kernel
 from jitgen.runtime.entries import build
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import spec_of
-from jitgen.tuning.measure.clock import Batch, compete, compete_in_batches
-from jitgen.tuning.measure.workload import LARGEST_ERROR, MEAN_ERROR
 from jitgen.verify import places
 from jitgen.verify.verification import samples_of, sizes_of
 

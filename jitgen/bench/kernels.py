@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import jitgen
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.cases import Case
 from jitgen.bench.report import Checked
 from jitgen.bench.sides import attempt, device
 from jitgen.config import DType, Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import rules
-from jitgen.tuning.measure.errors import WrongResult
 
 _ROWS = (0, 1, 127, 0, 128, 129, 259)
 """Empty groups, and rows around those of tiles."""

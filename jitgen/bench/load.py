@@ -11,12 +11,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from jitgen.autotune.measure.clock import compete_on_host
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.protocol import Row, temporary_cache
 from jitgen.config import Arch, Layout
 from jitgen.config.config import FLOAT_SCALES
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
-from jitgen.tuning.measure.clock import compete_on_host
-from jitgen.tuning.measure.errors import WrongResult
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
 
 BUDGET_MS = 0.5
 _WARMUP = 3
@@ -31,7 +31,7 @@ CONFIGS = tuple(
 def rows() -> Iterator[Row]:
     """Yield the time of one load."""
     from jitgen.cache import Store
-    from jitgen.runtime.prewarm import prewarm
+    from jitgen.plans.prewarm import prewarm
     from jitgen.runtime.registry import Registry
 
     with temporary_cache() as root:

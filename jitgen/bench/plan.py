@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import jitgen
+from jitgen.autotune.measure.errors import NoDevice
+from jitgen.autotune.trials import Trials
 from jitgen.config import Arch
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.plans import Plan
-from jitgen.tuning.device import gpu_at_hand
-from jitgen.tuning.measure.errors import NoDevice
-from jitgen.tuning.record import problem_json
-from jitgen.tuning.search.trials import Trials
+from jitgen.config.grouped_gemm import Problem
+from jitgen.plans.plan import Plan
+from jitgen.selection.device import gpu_at_hand
+from jitgen.selection.record import problem_json
+from jitgen.support.frozen import frozen
 
 
 @frozen

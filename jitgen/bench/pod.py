@@ -19,13 +19,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.autotune.measure.times import Times
 from jitgen.bench.pod_places import Missing, Places
 from jitgen.bench.protocol import Row, python
 from jitgen.bench.start import PROBLEM
-from jitgen.frozen import frozen
-from jitgen.tuning.measure.errors import WrongResult
-from jitgen.tuning.measure.times import Times
-from jitgen.variables import TABLE
+from jitgen.support.frozen import frozen
+from jitgen.support.variables import TABLE
 
 BUDGET_MS = 60.0
 """The most that a fetch may take beyond a local hit: far less than a compile, or nobody would."""

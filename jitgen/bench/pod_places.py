@@ -22,8 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.protocol import python_environment
-from jitgen.tuning.measure.errors import WrongResult
 
 if TYPE_CHECKING:
     from jitgen.signing.keys import PrivateKey

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 
 import torch
 
+from jitgen.autotune.measure.clock import has_gpu
 from jitgen.bench.protocol import Row, python
 from jitgen.config.config import BLayout
 from jitgen.formats.prepared import prepare_mxfp4
-from jitgen.tuning.measure.clock import has_gpu
 
 EXPERTS = 128
 N, K = 5760, 2880

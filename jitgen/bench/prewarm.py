@@ -6,10 +6,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.protocol import Row, temporary_cache
 from jitgen.config import Arch, Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Tile
-from jitgen.tuning.measure.errors import WrongResult
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Tile
 
 BUDGET_PER_MINUTE = 120.0
 JOBS = 2
@@ -31,7 +31,7 @@ CONFIGS = tuple(
 
 def rows() -> Iterator[Row]:
     """Yield the rate, the start of the processes included."""
-    from jitgen.runtime.prewarm import prewarm
+    from jitgen.plans.prewarm import prewarm
 
     with temporary_cache():
         report = prewarm(CONFIGS, arch=Arch.SM_90A, jobs=JOBS)

@@ -14,11 +14,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from jitgen.frozen import frozen
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.runtime.session import current
+from jitgen.selection.device import cpu_name
 from jitgen.settings import settings
-from jitgen.tuning.device import cpu_name
-from jitgen.tuning.measure.errors import WrongResult
+from jitgen.support.frozen import frozen
 
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 

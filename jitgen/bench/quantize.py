@@ -19,20 +19,27 @@ import torch
 from torch import Tensor
 
 import jitgen
-from jitgen import quantize
+from jitgen.autotune.measure.clock import compete, has_gpu
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.autotune.measure.times import Times
 from jitgen.bench.protocol import Row
 from jitgen.config import Arch, Layout
+from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem
 from jitgen.errors import KernelMiss
 from jitgen.formats import mx32, nv16
-from jitgen.frozen import frozen
+from jitgen.formats.convert import from_atoms
 from jitgen.ops.quantize import samples
-from jitgen.ops.quantize.config import Format, QuantizeConfig, QuantizeProblem
+from jitgen.ops.quantize.call import mxfp4, mxfp8, nvfp4
+from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
-from jitgen.tuning.measure.clock import compete, has_gpu
-from jitgen.tuning.measure.errors import WrongResult
-from jitgen.tuning.measure.times import Times
 
 COPY, OURS, TORCH, FOUND = "copy", "jitgen", "torch", "jitgen, global scale found"
+
+_CALLS: dict[Format, Callable[..., Any]] = {
+    Format.MXFP8: mxfp8,
+    Format.MXFP4: mxfp4,
+    Format.NVFP4: nvfp4,
+}
 
 OF_COPY = 0.8
 """Budget of MXFP8, and of NVFP4 with its global scale given: this part of the copy's rate."""
@@ -144,7 +151,7 @@ def _measured(case: Case, arch: Arch) -> Iterator[Row]:
     }
     notes = []
     for number, (name, config) in enumerate(_kernels(case, arch)):
-        call = partial(getattr(quantize, case.format), x, **named, config=config)
+        call = partial(_CALLS[case.format], x, **named, config=config)
         try:
             result = call()
         except KernelMiss:
@@ -156,7 +163,7 @@ def _measured(case: Case, arch: Arch) -> Iterator[Row]:
         sides[name] = call
     if arch.is_gpu and case.has_budget and case.format is Format.NVFP4:
         _, best = next(iter(_kernels(case, arch)))
-        sides[FOUND] = partial(quantize.nvfp4, x, config=best)
+        sides[FOUND] = partial(nvfp4, x, config=best)
         _check(case, sides[FOUND](), nv16.nvfp4(x), named, x)
     found = compete(
         list(sides.values()), rounds=_ROUNDS, repetitions=_REPETITIONS, on_gpu=arch.is_gpu
@@ -195,8 +202,7 @@ def _check(
     """Require the bits of torch's operations: every row of x is some group's."""
     size = -(-case.k // case.format.values)
     scales = [
-        quantize.from_atoms(each[1], x.shape[-2], size, offs=named.get("offs"))
-        for each in (found, expected)
+        from_atoms(each[1], x.shape[-2], size, offs=named.get("offs")) for each in (found, expected)
     ]
     wrong = samples.differ(found[0], expected[0]).sum() + samples.differ(*scales).sum()
     if int(wrong):

@@ -16,12 +16,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from jitgen.autotune.measure.times import Times
 from jitgen.bench import REPORTS, files
 from jitgen.bench.cases import Case
 from jitgen.errors import ConfigError
-from jitgen.frozen import frozen
-from jitgen.text import shown
-from jitgen.tuning.measure.times import Times
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
 
 SCHEMA = 2
 OURS = "jitgen"

@@ -9,15 +9,15 @@ from functools import partial
 from typing import Any
 
 import jitgen
+from jitgen.autotune.measure.clock import Batch, Call
+from jitgen.autotune.measure.workload import Workload
 from jitgen.bench.cases import Case
 from jitgen.bench.peers import Peer, Prepared
 from jitgen.bench.report import OURS, PADDING
 from jitgen.config import Arch, Layout
+from jitgen.selection.device import covered
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import target
-from jitgen.tuning.device import covered
-from jitgen.tuning.measure.clock import Batch, Call
-from jitgen.tuning.measure.workload import Workload
 
 _DEVICE = "cuda"
 

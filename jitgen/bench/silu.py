@@ -19,21 +19,21 @@ import torch
 from torch import Tensor
 
 import jitgen
+from jitgen.autotune.measure.clock import compete, has_gpu
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.autotune.measure.times import Times
 from jitgen.bench.protocol import Row
 from jitgen.bench.sides import attempt
 from jitgen.config import Arch, Layout
-from jitgen.formats.e4m3 import MAX
-from jitgen.ops.silu_mul_quantize import reference, samples
-from jitgen.ops.silu_mul_quantize.config import (
+from jitgen.config.silu_mul_quantize import (
     Activation,
     Scales,
     SiluMulQuantizeConfig,
     SiluMulQuantizeProblem,
 )
+from jitgen.formats.e4m3 import MAX
+from jitgen.ops.silu_mul_quantize import reference, samples
 from jitgen.targets.devices import default_arch
-from jitgen.tuning.measure.clock import compete, has_gpu
-from jitgen.tuning.measure.errors import WrongResult
-from jitgen.tuning.measure.times import Times
 
 COPY, OURS, INDUCTOR = "copy", "jitgen", "inductor"
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.autotune.measure.times import Times
 from jitgen.bench.protocol import Row, python, temporary_cache
-from jitgen.tuning.measure.errors import WrongResult
-from jitgen.tuning.measure.times import Times
 
 BUDGET_MS = 45.0
 _PROCESSES = 9

@@ -16,6 +16,16 @@ from pathlib import Path
 
 import torch
 
+from jitgen.autotune.measure.clock import (
+    compete,
+    compete_in_batches,
+    compete_on_host,
+    require_gpu,
+    sustain,
+)
+from jitgen.autotune.measure.rotation import rotation
+from jitgen.autotune.measure.times import Times
+from jitgen.autotune.measure.workload import Workload
 from jitgen.bench import REPORTS, gpu
 from jitgen.bench.cases import ONE_TOKEN, Case
 from jitgen.bench.kernels import EDGES, check
@@ -24,17 +34,7 @@ from jitgen.bench.protocol import Row, conditions
 from jitgen.bench.report import OURS, PADDING, Accuracy, BenchReport, Measured, Section
 from jitgen.bench.sides import Ours, Sides, attempt, chosen, prepare, workload
 from jitgen.config import Layout
-from jitgen.frozen import frozen
-from jitgen.tuning.measure.clock import (
-    compete,
-    compete_in_batches,
-    compete_on_host,
-    require_gpu,
-    sustain,
-)
-from jitgen.tuning.measure.rotation import rotation
-from jitgen.tuning.measure.times import Times
-from jitgen.tuning.measure.workload import Workload
+from jitgen.support.frozen import frozen
 
 PREFILL_ROWS = 4096
 """Rows of a group from which a case counts as prefill."""

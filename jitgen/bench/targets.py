@@ -11,7 +11,7 @@ from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS, BenchReport, Measured, Section
 from jitgen.bench.suite import PREFILL_ROWS
 from jitgen.config import Layout
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 HOST_US = 9.0
 ACCURACY = 1.001

@@ -16,17 +16,17 @@ from typing import Any
 import torch
 
 import jitgen
-from jitgen import quantize
+from jitgen.autotune.measure.clock import compete, has_gpu
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.protocol import Row
 from jitgen.config import Arch
+from jitgen.config.unpack_weights import UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.errors import KernelMiss
 from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
 from jitgen.formats.unpacked import LAYOUTS, unpacked
-from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
+from jitgen.ops.unpack_weights.call import unpack_mxfp4
 from jitgen.ops.unpack_weights.samples import differ
 from jitgen.targets.devices import default_arch
-from jitgen.tuning.measure.clock import compete, has_gpu
-from jitgen.tuning.measure.errors import WrongResult
 
 COPY = "copy"
 SIZES = ((32, 4096, 7168), (32, 7168, 2048), (32, 5760, 2880), (8, 2880, 2880))
@@ -62,7 +62,7 @@ def _measured(problem: UnpackWeightsProblem, arch: Arch) -> Iterator[Row]:
     notes = []
     expected = unpacked(weights)
     for name, config in _kernels(problem, arch):
-        call = partial(quantize.unpack_mxfp4, weights, out=out, config=config)
+        call = partial(unpack_mxfp4, weights, out=out, config=config)
         try:
             found = call()
         except KernelMiss:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jitgen.cache.folder import Damaged
-from jitgen.text import shown
+from jitgen.support.text import shown
 
 _BLOCK = 512
 _FILE, _OLD_FILE, _FOLDER = b"0", b"\0", b"5"

@@ -19,20 +19,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jitgen import plans
 from jitgen.bundle import image, layer
 from jitgen.bundle.image import BundleError
 from jitgen.cache import Entry, Store
 from jitgen.compile import toolchain
 from jitgen.config import Arch
-from jitgen.config.config import canonical_json
-from jitgen.plans import Plan
+from jitgen.plans.plan import Plan
+from jitgen.plans.plan import configs as plan_configs
 from jitgen.runtime.coverage import Coverage
 from jitgen.runtime.spec import KernelSpec, spec_of
+from jitgen.selection.choice import Chooser
+from jitgen.selection.device import covered
+from jitgen.support.documents import canonical_json
 from jitgen.targets import devices as known
 from jitgen.targets.legality import target
-from jitgen.tuning.choice import Chooser
-from jitgen.tuning.device import covered
 
 if TYPE_CHECKING:
     from jitgen.signing.keys import PrivateKey
@@ -77,7 +77,7 @@ def wanted(
     found: dict[str, KernelSpec] = {}
     for plan in asked:
         for arch in targets:
-            for config in plans.configs(plan, arch, who, devices=devices):
+            for config in plan_configs(plan, arch, who, devices=devices):
                 spec = spec_of(config, arch)
                 found[spec.key] = spec
     return tuple(sorted(found.values(), key=lambda spec: spec.name))

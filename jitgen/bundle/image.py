@@ -21,14 +21,13 @@ from typing import Any
 from jitgen._version import __version__
 from jitgen.bundle import archive, layer
 from jitgen.cache.folder import Damaged
-from jitgen.config.config import canonical_json
-from jitgen.documents import BadDocument, parse_json, read_bounded
 from jitgen.errors import JitgenError
-from jitgen.frozen import frozen
 from jitgen.remote import wire
 from jitgen.remote.wire import Packed
 from jitgen.runtime.coverage import Coverage
-from jitgen.text import shown
+from jitgen.support.documents import BadDocument, canonical_json, parse_json, read_bounded
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
 
 MAX_BYTES = 2**28
 """Largest bundle, as a file and as an unpacked layer: some 2,000 kernels. Both are in memory."""

@@ -15,10 +15,10 @@ from enum import StrEnum
 from jitgen.bundle.image import Bundle, BundleError
 from jitgen.cache import Store
 from jitgen.errors import CacheError
-from jitgen.frozen import frozen
 from jitgen.runtime import coverage, kernel
 from jitgen.runtime.spec import KernelSpec
 from jitgen.settings import settings
+from jitgen.support.frozen import frozen
 
 _SHOWN = 3
 

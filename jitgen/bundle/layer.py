@@ -18,12 +18,11 @@ from jitgen.bundle import archive
 from jitgen.cache.entry import META, SIGNATURES, Entry
 from jitgen.cache.folder import Damaged
 from jitgen.cache.root import VERSION
-from jitgen.config.config import canonical_json
-from jitgen.documents import BadDocument, parse_json
 from jitgen.remote import wire
 from jitgen.remote.wire import Packed
 from jitgen.runtime.coverage import BadCoverage, Coverage
-from jitgen.text import shown
+from jitgen.support.documents import BadDocument, canonical_json, parse_json
+from jitgen.support.text import shown
 
 _NAME = re.compile(rf"{VERSION}/entries/([0-9a-f]{{2}})/([0-9a-f]{{64}})/([a-z]+\.[a-z]+)")
 _NOTE = re.compile(rf"{VERSION}/prewarmed/([a-z0-9_]+)/plans/([a-z0-9-]+)\.json")

@@ -7,11 +7,11 @@ import importlib
 
 import click
 
+from jitgen.autotune.measure.errors import NoDevice
 from jitgen.bench import OWN, REPORTS, SUITES, run
 from jitgen.bench.protocol import Row, conditions
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output
-from jitgen.tuning.measure.errors import NoDevice
 
 _ALL = "all"
 _APART = {**REPORTS, **OWN}

@@ -246,7 +246,7 @@ def _cells(regret: Regret) -> tuple[str, ...]:
 
 def _shape(name: str) -> str:
     """Return what tells a kernel from the others of its problem."""
-    from jitgen.ops.grouped_gemm.config import KernelConfig
+    from jitgen.config.grouped_gemm import KernelConfig
 
     config, _ = KernelConfig.parse(name)
     return config.short + f" split {config.schedule.split_k}" * (config.schedule.split_k > 1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jitgen.autotune.measure.errors import NoDevice
 from jitgen.bench import OWN
 from jitgen.bench.kernel import (
     PROBLEMS,
@@ -25,7 +26,6 @@ from jitgen.cli.options import SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output, human_time
 from jitgen.errors import ConfigError
 from jitgen.targets.legality import require
-from jitgen.tuning.measure.errors import NoDevice
 
 if TYPE_CHECKING:
     from jitgen.cache import Store

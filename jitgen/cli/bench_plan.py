@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jitgen import plans
 from jitgen.bench.protocol import conditions
 from jitgen.cli.options import ARCH, with_output
 from jitgen.cli.output import Column, Output, counted
 from jitgen.config import Arch
+from jitgen.plans.plan import load as load_plan
 from jitgen.targets.devices import default_arch
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def command(output: Output, name: str, arch: Arch | None, most: int) -> None:
     """
     from jitgen.bench import plan as timing
 
-    loaded, target = plans.load(name), arch or default_arch()
+    loaded, target = load_plan(name), arch or default_arch()
     problems, others = timing.measurable(loaded, target)
     rest = len(problems) - most
     found: list[Timed] = []

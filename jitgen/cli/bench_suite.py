@@ -134,7 +134,7 @@ def _measure(
     *,
     use_peers: bool,
 ) -> BenchReport:
-    from jitgen.tuning.measure.clock import require_gpu
+    from jitgen.autotune.measure.clock import require_gpu
 
     require_gpu(f"the {suite.name} suite")
     steps = suites.plan(cases, only)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jitgen import plans
 from jitgen.cli.lazy import LazyGroup
 from jitgen.cli.options import DEVICES, ArchList, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
@@ -18,6 +17,9 @@ from jitgen.cli.paths import PRIVATE_KEY, TO_WRITE
 from jitgen.cli.signing import warn_of_key
 from jitgen.config import Arch
 from jitgen.errors import ConfigError, PlanError, ToolchainError
+from jitgen.plans.plan import Plan
+from jitgen.plans.plan import load as load_plan
+from jitgen.plans.plan import names as plan_names
 from jitgen.targets.devices import default_arch
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def bundle() -> None:
     """Carry kernels in one file, which is an OCI image as well."""
 
 
-@click.command(epilog=f"Shipped plans: {', '.join(plans.names())}.")
+@click.command(epilog=f"Shipped plans: {', '.join(plan_names())}.")
 @click.argument("names", metavar="PLAN...", nargs=-1, required=True)
 @click.option("--arch", "archs", type=ArchList(), help="Targets of the plans: A,B.")
 @DEVICES
@@ -81,7 +83,7 @@ def export(
     if signer is not None:
         warn_of_key(output, signer.keyid, store)
     start = time.perf_counter()
-    asked = [plans.load(name) for name in names]
+    asked = [load_plan(name) for name in names]
     try:
         made = exporting.export(
             asked,
@@ -271,13 +273,13 @@ def _signer(key: Path | None, builder: str) -> Any:
     return PrivateKey.load(key)
 
 
-def _plans(loaded: Bundle, names: tuple[str, ...]) -> list[plans.Plan]:
+def _plans(loaded: Bundle, names: tuple[str, ...]) -> list[Plan]:
     from jitgen.bundle import image
 
     if names:
-        return [plans.load(name) for name in names]
+        return [load_plan(name) for name in names]
     try:
-        return [plans.load(name) for name in _words(loaded, image.PLANS)]
+        return [load_plan(name) for name in _words(loaded, image.PLANS)]
     except PlanError as error:
         raise click.UsageError(
             f"the bundle is of plans that are not shipped; name their files with --plan ({error})"

@@ -18,7 +18,7 @@ from jitgen.cli.paths import PRIVATE_KEY
 from jitgen.cli.signing import trust_of, warn_of_key
 from jitgen.errors import CacheError, ConfigError, SettingError
 from jitgen.settings import settings
-from jitgen.values import remotes
+from jitgen.support.values import remotes
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Store

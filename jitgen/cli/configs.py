@@ -13,9 +13,9 @@ from jitgen.cli.options import ARCH, SCALES, Word, with_fields, with_output
 from jitgen.cli.output import Column, Output, counted
 from jitgen.config import Arch, Config, DType, Layout, Numerics
 from jitgen.errors import ConfigError
+from jitgen.support.text import shown
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import check, rules
-from jitgen.text import shown
 
 
 @click.command()

@@ -15,12 +15,12 @@ from jitgen._version import __version__
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import JitgenError
 from jitgen.events import Event, EventKind, on_event
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.runtime.session import current
 from jitgen.settings import settings
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,8 +92,8 @@ def demo(output: Output) -> int:
     from jitgen.bench.layer.cases import Case
     from jitgen.bench.layer.operands import Experts, Operands
     from jitgen.layer import reference
+    from jitgen.selection.device import cpu_name
     from jitgen.targets.devices import default_arch
-    from jitgen.tuning.device import cpu_name
 
     arch = default_arch()
     is_gpu = arch.is_gpu and torch.cuda.is_available()

@@ -25,8 +25,8 @@ from jitgen.cli.output import ExitCode, Output, counted
 from jitgen.config import Arch
 from jitgen.errors import JitgenError
 from jitgen.settings import nearest, settings
+from jitgen.support.variables import OTHERS, TABLE
 from jitgen.targets.legality import target
-from jitgen.variables import OTHERS, TABLE
 
 
 class _Ear(logging.Handler):
@@ -99,7 +99,7 @@ _STYLES = {Health.OK: "", Health.NOTE: "", Health.WARN: "yellow", Health.FAIL: "
 
 def _devices() -> Iterator[Finding]:
     section = "target"
-    from jitgen.tuning.device import driver_version
+    from jitgen.selection.device import driver_version
 
     driver = driver_version()
     yield Finding(section=section, name="driver", value=driver or "none")

@@ -89,8 +89,8 @@ def _base(section: str, path: Path) -> Finding:
 
 def _tuned(count: int) -> str:
     """Return how many problems were measured, here and for the shipped table."""
+    from jitgen.selection import known as tuned
     from jitgen.targets.devices import default_arch
-    from jitgen.tuning import known as tuned
 
     text = f"{counted(count, 'problem')} measured here"
     try:

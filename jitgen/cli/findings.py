@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 
 class Health(StrEnum):

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
-from jitgen.frozen import frozen
 from jitgen.runtime import spec as keys
 from jitgen.runtime.override import override
 from jitgen.runtime.spec import KernelSpec
-from jitgen.text import shown
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
 
 if TYPE_CHECKING:
     from jitgen.cache import Damage, Store

@@ -18,7 +18,6 @@ from contextlib import suppress
 import click
 
 from jitgen._version import __version__
-from jitgen.boundary import boundary
 from jitgen.cli.lazy import LazyGroup
 from jitgen.cli.output import ExitCode, Output
 from jitgen.errors import (
@@ -29,6 +28,7 @@ from jitgen.errors import (
     SettingError,
 )
 from jitgen.settings import settings
+from jitgen.support.boundary import boundary
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
@@ -107,7 +107,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_output()
         return ExitCode.FAILED
-    except Exception as error:  # whatever lies underneath; see `jitgen.boundary`
+    except Exception as error:  # whatever lies underneath; see `jitgen.support.boundary`
         try:
             with boundary("this command"):
                 raise error

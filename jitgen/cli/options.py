@@ -15,13 +15,13 @@ import click
 
 from jitgen.cli.output import Output
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+from jitgen.config.operation import operation
 from jitgen.config.rooms import OPERATIONS
+from jitgen.config.silu_mul_quantize import Scales
 from jitgen.errors import ConfigError
-from jitgen.ops.protocol import operation
-from jitgen.ops.silu_mul_quantize.config import Scales
-from jitgen.runtime.shard import Shard
-from jitgen.text import shown
-from jitgen.values import MAX_WAIT_S, parse_size
+from jitgen.plans.shard import Shard
+from jitgen.support.text import shown
+from jitgen.support.values import MAX_WAIT_S, parse_size
 
 P = ParamSpec("P")
 R = TypeVar("R")

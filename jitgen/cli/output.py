@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from jitgen.text import json_safe, printable
+from jitgen.support.text import json_safe, printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,17 +9,21 @@ from typing import Any, NamedTuple
 
 import click
 
-from jitgen import plans
 from jitgen.cli.options import ARCH, DEVICES, with_output
 from jitgen.cli.output import Column, Output, counted
 from jitgen.cli.paths import TO_WRITE
 from jitgen.config import Arch, Config
 from jitgen.errors import PlanError
-from jitgen.recording import files
-from jitgen.recording.files import Recording
+from jitgen.plans import recording as files
+from jitgen.plans.plan import launches as plan_launches
+from jitgen.plans.plan import load as load_plan
+from jitgen.plans.plan import names as plan_names
+from jitgen.plans.recorded import from_recording
+from jitgen.plans.recording import Recording
+from jitgen.plans.write import text as plan_text
+from jitgen.selection.device import covered
+from jitgen.support.text import printable
 from jitgen.targets.devices import arch_of, default_arch, require
-from jitgen.text import printable
-from jitgen.tuning.device import covered
 
 _MOST_NAMED = 5  # kernels asked for by name that a note lists
 
@@ -33,7 +37,7 @@ def plan() -> None:
 @with_output
 def ls(output: Output) -> None:
     """List the plans that come with jitgen."""
-    found = [plans.load(name) for name in plans.names()]
+    found = [load_plan(name) for name in plan_names()]
     document = {
         "plans": [
             {"name": each.name, "description": each.description, "problems": len(each.sweeps)}
@@ -60,13 +64,13 @@ def show(output: Output, name: str, arch: Arch | None, devices: tuple[str, ...])
     and each kernel that calls of it may launch, with the devices that choose it. Nothing is
     compiled.
     """
-    loaded = plans.load(name)
+    loaded = load_plan(name)
     if arch is None:
         arch = arch_of(devices[0]) if devices else default_arch()
     for each in devices:
         require(each, [arch])
     found: dict[_Row, dict[str, None]] = {}
-    for launch in plans.launches(loaded, arch, devices=devices):
+    for launch in plan_launches(loaded, arch, devices=devices):
         row = _Row(launch.problem, launch.is_early, launch.calls, launch.config, launch.source)
         found.setdefault(row, {})[launch.device] = None
     every = covered(arch, devices)
@@ -164,7 +168,9 @@ def _print(
     help="Leave out what was called fewer times.",
 )
 @with_output
-def from_recording(output: Output, paths: Sequence[Path], to: Path | None, least: int) -> None:
+def from_recording_command(
+    output: Output, paths: Sequence[Path], to: Path | None, least: int
+) -> None:
     """
     Make a plan of what programs called while JITGEN_RECORD was set.
 
@@ -176,8 +182,8 @@ def from_recording(output: Output, paths: Sequence[Path], to: Path | None, least
         raise click.UsageError(f"{printable(str(to))}: the name of a plan file ends in .toml")
     found = _parts(paths)
     recording = files.added(files.read(path) for path in found)
-    made = plans.from_recording(recording, to.stem if to else "recorded", least=least)
-    text = plans.text(made)
+    made = from_recording(recording, to.stem if to else "recorded", least=least)
+    text = plan_text(made)
     if to is not None:
         try:
             to.write_text(text, encoding="utf-8")

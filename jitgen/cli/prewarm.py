@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jitgen import plans
 from jitgen.cli.lookup import parse_configs
 from jitgen.cli.options import DEVICES, ArchList, ShardType, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
 from jitgen.config import Arch, Config
 from jitgen.errors import CacheError
-from jitgen.frozen import frozen
-from jitgen.runtime.shard import Shard
+from jitgen.plans.plan import load as load_plan
+from jitgen.plans.plan import names as plan_names
+from jitgen.plans.shard import Shard
 from jitgen.settings import settings
+from jitgen.support.frozen import frozen
 from jitgen.targets.devices import arch_of, default_arch, require
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
-    from jitgen.runtime.prewarm import PrewarmReport, PrewarmRow, Wanted
+    from jitgen.plans.prewarm import PrewarmReport, PrewarmRow, Wanted
 
 
 @frozen
@@ -47,7 +48,7 @@ class _How:
 
 
 @click.command(
-    epilog=f"Shipped plans: {', '.join(plans.names())}. A plan of your own is a .toml file.",
+    epilog=f"Shipped plans: {', '.join(plan_names())}. A plan of your own is a .toml file.",
 )
 @click.argument("names", metavar="[PLAN]...", nargs=-1)
 @click.option("--config", "config_names", metavar="NAME", multiple=True, help="One kernel by name.")
@@ -89,9 +90,9 @@ def prewarm(
     is in. A --budget counts the kernels of all of them, and of all targets and devices.
     """
     if not names and not config_names:
-        raise click.UsageError(f"name a plan ({', '.join(plans.names())}) or a --config")
+        raise click.UsageError(f"name a plan ({', '.join(plan_names())}) or a --config")
     from jitgen.cache import Store
-    from jitgen.runtime.prewarm import in_shard, note
+    from jitgen.plans.prewarm import in_shard, note
 
     how = _How(**options)
     if how.dask is not None and how.jobs is not None:
@@ -223,11 +224,11 @@ def _wanted(
     store: Store,
 ) -> dict[Arch, list[Wanted]]:
     """Return the kernels of each plan, and those that were named, for each target."""
-    from jitgen.runtime.prewarm import Wanted, wanted
+    from jitgen.plans.prewarm import Wanted, wanted
 
     found: dict[Arch, list[Wanted]] = {}
     if names:
-        loaded = [plans.load(name) for name in names]
+        loaded = [load_plan(name) for name in names]
         for arch in archs or (default_arch(),):
             found[arch] = [wanted(plan, arch, store, devices) for plan in loaded]
     for config, arch in parse_configs(config_names):
@@ -243,8 +244,8 @@ def _configs(asked: list[Wanted]) -> Iterator[Config]:
 def _run(
     output: Output, store: Store, wanted: dict[Arch, list[Config]], how: _How
 ) -> list[PrewarmReport]:
-    from jitgen.runtime.prewarm import PrewarmState
-    from jitgen.runtime.prewarm import prewarm as run
+    from jitgen.plans.prewarm import PrewarmState
+    from jitgen.plans.prewarm import prewarm as run
 
     total = sum(len(configs) for configs in wanted.values())
     reports = []

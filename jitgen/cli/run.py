@@ -14,9 +14,9 @@ from jitgen.cache.entry import SOURCE
 from jitgen.cli.options import SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output, human_time
 from jitgen.errors import CompileError
-from jitgen.frozen import frozen
 from jitgen.runtime.override import Override, override
 from jitgen.settings import settings
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.bench.kernel import Tried

@@ -19,13 +19,13 @@ from jitgen.cli.options import (
 )
 from jitgen.cli.output import Column, Output
 from jitgen.config import Arch, Numerics
-from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.config.grouped_gemm import Problem
 from jitgen.ops.grouped_gemm.prepared_ways import Ways, ways
 from jitgen.runtime.session import select as choose
+from jitgen.selection.choice import Choice
+from jitgen.selection.modes import Mode
 from jitgen.targets import devices
 from jitgen.targets.devices import default_arch
-from jitgen.tuning.choice import Choice
-from jitgen.tuning.modes import Mode
 
 
 @click.command()

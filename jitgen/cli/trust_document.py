@@ -11,15 +11,15 @@ from pathlib import Path
 import click
 
 from jitgen.cli.output import Output, counted
-from jitgen.documents import BadDocument
 from jitgen.errors import SigningError
+from jitgen.ownership.files import read_trusted
 from jitgen.settings import settings
 from jitgen.signing import times
 from jitgen.signing.chain import newest
 from jitgen.signing.keys import PrivateKey
 from jitgen.signing.standing import SHOWN
 from jitgen.signing.trust import MAX_BYTES, SealedTrust, Trust, TrustedKey, opened
-from jitgen.trusted_files import read_trusted
+from jitgen.support.documents import BadDocument
 
 
 def document_path(path: Path | None) -> Path:

@@ -12,26 +12,27 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from jitgen import plans
 from jitgen.cli import tune_space
 from jitgen.cli.options import ARCH, SECONDS, with_output, with_sizes
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
 from jitgen.cli.paths import ToWrite
 from jitgen.config import Arch
-from jitgen.documents import BadDocument, parse_json, read_bounded, read_stream
+from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import ConfigError
-from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.plans.plan import load as load_plan
+from jitgen.plans.plan import names as plan_names
+from jitgen.selection.record import MAX_TABLE_BYTES, BadRecord
+from jitgen.support.documents import BadDocument, parse_json, read_bounded, read_stream
+from jitgen.support.text import shown
 from jitgen.targets.devices import default_arch
-from jitgen.text import shown
-from jitgen.tuning.record import MAX_TABLE_BYTES, BadRecord
 
 _LONG = 80  # characters of what a table says about itself
 _MOST_SKIPPED = 20  # records of an imported table that are named on a terminal
 
 if TYPE_CHECKING:
+    from jitgen.autotune import TuningReport, TuningRow
     from jitgen.cache import Store
-    from jitgen.runtime.prewarm import PrewarmRow
-    from jitgen.tuning.search import TuningReport, TuningRow
+    from jitgen.plans.prewarm import PrewarmRow
 
 _SIZES = ("groups", "m", "n", "k")
 _WORDS = (
@@ -42,7 +43,7 @@ _STANDARD_OUTPUT = Path("-")
 
 
 @click.command(
-    epilog=f"Shipped plans: {', '.join(plans.names())}. A plan of your own is a .toml file.",
+    epilog=f"Shipped plans: {', '.join(plan_names())}. A plan of your own is a .toml file.",
 )
 @click.argument("names", metavar="[PLAN]...", nargs=-1)
 @with_sizes(is_required=False)
@@ -112,7 +113,7 @@ def tune(
         return _import(output, import_from, arch)
     if problems is None and export_to is None:
         raise click.UsageError(
-            f"name a plan ({', '.join(plans.names())}), or give --groups, --m, --n and --k"
+            f"name a plan ({', '.join(plan_names())}), or give --groups, --m, --n and --k"
         )
     if output.is_json and export_to == _STANDARD_OUTPUT:
         raise click.UsageError("--json and --export - both print a document: choose one")
@@ -146,7 +147,7 @@ def _problems(
             raise click.UsageError(f"a problem needs --{' and --'.join(missing)} too")
         return [Problem(**sizes)]
     if names:
-        loaded = [plans.load(name) for name in names]
+        loaded = [load_plan(name) for name in names]
         for plan in loaded:
             for problem, count in plan.calls(arch or default_arch()).items():
                 calls[problem] = calls.get(problem, 0.0) + count
@@ -164,9 +165,9 @@ def _run(
     again: bool,
     time_limit_s: float,
 ) -> TuningReport:
-    from jitgen.tuning.search import TuningState
-    from jitgen.tuning.search import tune as run
-    from jitgen.tuning.search.tuner import buckets_of
+    from jitgen.autotune import TuningState
+    from jitgen.autotune import tune as run
+    from jitgen.autotune.tuner import buckets_of
 
     with output.progress(len(buckets_of(problems, arch)), "measuring") as progress:
 
@@ -199,7 +200,7 @@ def _run(
 def _export(
     output: Output, store: Store, arch: Arch, path: Path, report: TuningReport | None
 ) -> None:
-    from jitgen.tuning.search import export_table
+    from jitgen.autotune import export_table
 
     problems = None if report is None else [row.problem for row in report.rows]
     table = export_table(store, arch, problems)
@@ -217,8 +218,8 @@ def _export(
 
 
 def _import(output: Output, path: Path, arch: Arch | None) -> int:
+    from jitgen.autotune import import_table
     from jitgen.cache import Store
-    from jitgen.tuning.search import import_table
 
     try:
         data = (
@@ -342,7 +343,7 @@ def _sizes(problem: Problem) -> str:
 
 def _summary(report: TuningReport) -> str:
     """Return one line: counts, time, device."""
-    from jitgen.tuning.search import TuningState
+    from jitgen.autotune import TuningState
 
     parts = [f"{count} {state}" for state in TuningState if (count := report.count(state))]
     text = f"{counted(len(report.rows), 'problem')} on {report.device}: {', '.join(parts)}"

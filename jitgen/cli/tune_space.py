@@ -12,13 +12,13 @@ import click
 from jitgen.cli.options import SECONDS, NumberType
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.config.grouped_gemm import Problem
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
+    from jitgen.autotune.space import SpacePlan, Trial
+    from jitgen.autotune.space_run import SpaceReport
     from jitgen.cache import Store
-    from jitgen.tuning.search.space import SpacePlan, Trial
-    from jitgen.tuning.search.space_run import SpaceReport
 
 _MOST_ROWS = 20  # kernels that are shown; --json has all
 _FEWEST_WITHIN = 1.0
@@ -104,9 +104,9 @@ def run(
     time_limit_s: float,
 ) -> int:
     """Search the space for each problem, tell, and return the exit code."""
+    from jitgen.autotune.space import plan
+    from jitgen.autotune.tuner import buckets_of
     from jitgen.cache import Store
-    from jitgen.tuning.search.space import plan
-    from jitgen.tuning.search.tuner import buckets_of
 
     buckets_of(problems, arch)  # which refuses other operations
     store = Store.open()
@@ -150,7 +150,7 @@ def run(
 def _searched(
     output: Output, each: SpacePlan, store: Store, budget_s: float, time_limit_s: float
 ) -> SpaceReport:
-    from jitgen.tuning.search.space_run import search
+    from jitgen.autotune.space_run import search
 
     fitting, _ = each.within(budget_s)
     with output.progress(len(fitting), "measuring") as progress:
@@ -227,7 +227,7 @@ def _print_plan(output: Output, each: SpacePlan) -> None:
 
 
 def _print(output: Output, report: SpaceReport) -> None:
-    from jitgen.tuning.search.space import TrialState
+    from jitgen.autotune.space import TrialState
 
     columns = [
         Column("STATE"),

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jitgen import plans
 from jitgen.cli import verify_files, verify_rebuild
 from jitgen.cli.lookup import find
 from jitgen.cli.options import SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
 from jitgen.config import Arch, Config
+from jitgen.config.operation import operation
 from jitgen.errors import ConfigError
-from jitgen.frozen import frozen
-from jitgen.ops.protocol import operation
+from jitgen.plans.plan import configs as plan_configs
+from jitgen.plans.plan import load as load_plan
+from jitgen.plans.plan import names as plan_names
 from jitgen.settings import settings
+from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import require
 
@@ -76,7 +78,7 @@ class Row:
 
 
 @click.command(
-    epilog=f"Shipped plans: {', '.join(plans.names())}. A plan of your own is a .toml file.",
+    epilog=f"Shipped plans: {', '.join(plan_names())}. A plan of your own is a .toml file.",
 )
 @click.argument("names", metavar="CONFIG|PLAN|KEY|FILE...", nargs=-1, required=True)
 @click.option("--arch", help="Target of plans, files; the GPU's, else sm_90a, if not given.")
@@ -170,9 +172,9 @@ def _tasks(names: tuple[str, ...], arch: Arch | None) -> Iterator[dict[str, Any]
     seen = set()
     found: list[tuple[Config, Arch, str]]
     for name in names:
-        if name in plans.names() or name.endswith(".toml"):
+        if name in plan_names() or name.endswith(".toml"):
             target = arch or _default_gpu()
-            found = [(config, target, "") for config in plans.configs(plans.load(name), target)]
+            found = [(config, target, "") for config in plan_configs(load_plan(name), target)]
         else:
             named = find(name, store)
             if arch not in (None, named.arch):

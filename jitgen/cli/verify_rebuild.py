@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jitgen import plans
 from jitgen.cli.lookup import find
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
 from jitgen.config import Arch
-from jitgen.frozen import frozen
+from jitgen.plans.plan import configs as plan_configs
+from jitgen.plans.plan import load as load_plan
+from jitgen.plans.plan import names as plan_names
 from jitgen.runtime.spec import key
 from jitgen.settings import settings
+from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 
 if TYPE_CHECKING:
@@ -84,9 +86,9 @@ def _wanted(names: tuple[str, ...], arch: Arch | None, store: Store) -> dict[str
     """Return the keys that `names` stand for, and the name of each kernel."""
     found = {}
     for name in names:
-        if name in plans.names() or name.endswith(".toml"):
+        if name in plan_names() or name.endswith(".toml"):
             target = arch or default_arch()
-            for config in plans.configs(plans.load(name), target):
+            for config in plan_configs(load_plan(name), target):
                 found[key(config, target)] = config.name(target)
         else:
             named = find(name, store)
@@ -96,7 +98,7 @@ def _wanted(names: tuple[str, ...], arch: Arch | None, store: Store) -> dict[str
 
 def _compare(output: Output, store: Store, wanted: dict[str, str], jobs: int | None) -> list[_Row]:
     from jitgen.compile import capacity, workers
-    from jitgen.runtime.rebuild import TASK, rebuild_task_of
+    from jitgen.plans.rebuild import TASK, rebuild_task_of
 
     number = capacity.default_jobs(settings.jobs if jobs is None else jobs)
     outcomes = workers.run(

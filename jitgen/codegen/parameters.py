@@ -11,7 +11,7 @@ import dataclasses
 from typing import Any
 
 from jitgen.config import Arch, Config
-from jitgen.config.config import canonical_json
+from jitgen.support.documents import canonical_json
 from jitgen.targets.legality import require, rules
 from jitgen.targets.protocol import Template
 

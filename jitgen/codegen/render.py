@@ -9,14 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jitgen import templates
 from jitgen.codegen import parameters as given
 from jitgen.codegen.parameters import parameters, template_of
 from jitgen.config import Arch, Config
 from jitgen.errors import RenderError, ToolchainError
 from jitgen.events import Event, EventKind, events
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 from jitgen.targets.protocol import Template
+from jitgen.templates import ROOT, files, path_of, roots
 
 try:
     import jinja2
@@ -64,7 +64,7 @@ def environment(root: Path) -> jinja2.Environment:
     statements, so that a template parses as Python unrendered.
     """
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates.roots(root)),
+        loader=jinja2.FileSystemLoader(roots(root)),
         line_statement_prefix="#%",
         line_comment_prefix="##",
         undefined=jinja2.StrictUndefined,
@@ -104,8 +104,8 @@ def used_parameters(template: Template) -> frozenset[str]:
     Return the free variables of a template's files, which a test compares with the declared ones.
     """
     used: set[str] = set()
-    for name in templates.files(template):
-        text = templates.path_of(template.root, name).read_text(encoding="utf-8")
+    for name in files(template):
+        text = path_of(template.root, name).read_text(encoding="utf-8")
         used |= jinja2.meta.find_undeclared_variables(environment(template.root).parse(text))
     return frozenset(used)
 
@@ -171,4 +171,4 @@ def _place(error: BaseException, entry: str) -> str:
         if trace.tb_frame.f_code.co_filename.endswith(".jinja"):
             place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return place.removeprefix(f"{templates.ROOT}/")
+    return place.removeprefix(f"{ROOT}/")

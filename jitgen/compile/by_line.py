@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from jitgen.compile import inspect
 from jitgen.emulator.program.lines import source_lines
 from jitgen.errors import ArtifactError
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.codegen.render import Source

@@ -12,11 +12,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from jitgen import forks
-from jitgen.boundary import is_from_handler, words
 from jitgen.compile.toolchain import require_compiler
 from jitgen.errors import CompileError, JitgenError, ResourceError, ToolchainError
 from jitgen.settings import settings
+from jitgen.support import forks
+from jitgen.support.boundary import is_from_handler, words
 
 if TYPE_CHECKING:
     from jitgen.compile.compiler import Artifact

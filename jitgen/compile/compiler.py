@@ -22,7 +22,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jitgen import forks
 from jitgen.cache.entry import LIBRARY, OBJECT, SOURCE
 from jitgen.cache.scratch import scratch
 from jitgen.compile import toolchain
@@ -30,7 +29,8 @@ from jitgen.compile.linker import LinkError, link
 from jitgen.compile.refusals import file_of, refusals
 from jitgen.compile.toolchain import flavour, require_compiler
 from jitgen.errors import ConfigError, ToolchainError
-from jitgen.frozen import frozen
+from jitgen.support import forks
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.codegen.render import Source

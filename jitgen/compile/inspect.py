@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from jitgen.compile import elf
 from jitgen.errors import ArtifactError, ToolchainError
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.codegen.render import Source

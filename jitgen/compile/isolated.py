@@ -11,7 +11,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jitgen import templates
 from jitgen.cache.entry import LIMITS, SOURCE
 from jitgen.cache.scratch import scratch
 from jitgen.codegen.parameters import template_of
@@ -20,8 +19,9 @@ from jitgen.compile import workers
 from jitgen.compile.compiler import Artifact, compile_source
 from jitgen.compile.workers import Outcome, OutcomeKind, Stop
 from jitgen.config import Arch, Config
-from jitgen.documents import read_bounded
 from jitgen.errors import CompileError, CompileTimeout, JitgenError, ResourceError, ToolchainError
+from jitgen.support.documents import read_bounded
+from jitgen.templates import digest
 
 TASK = "jitgen.compile.isolated:compile_task"
 """What `jitgen.compile.workers.run` calls."""
@@ -57,7 +57,7 @@ def compile_isolated(
         if not outcomes:
             raise ResourceError(f"compiling {name} was ended")
         answer = _answer(name, outcomes[0])
-        if answer["templates"] != templates.digest(template_of(config, arch)):
+        if answer["templates"] != digest(template_of(config, arch)):
             raise ResourceError("jitgen was changed while this process runs; start it anew")
         try:
             files = {
@@ -120,5 +120,5 @@ def compile_task(task: dict[str, Any]) -> dict[str, Any]:
         "compile_s": artifact.compile_s,
         "link_s": artifact.link_s,
         "doubt": artifact.doubt,
-        "templates": templates.digest(template_of(config, arch)),
+        "templates": digest(template_of(config, arch)),
     }

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from jitgen.compile.linker import driver
-from jitgen.failing import is_passing
+from jitgen.support.failing import is_passing
 
 _CHUNK = 2**20
 _TIMEOUT_S = 10

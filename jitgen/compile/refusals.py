@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from jitgen.boundary import is_from_handler
 from jitgen.errors import CompileError, ResourceError
-from jitgen.failing import is_passing
+from jitgen.support.boundary import is_from_handler
+from jitgen.support.failing import is_passing
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 

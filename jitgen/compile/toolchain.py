@@ -32,7 +32,7 @@ from pathlib import Path
 
 from jitgen.config.rooms import TARGETS, Arch
 from jitgen.errors import ResourceError, ToolchainError
-from jitgen.failing import is_passing
+from jitgen.support.failing import is_passing
 
 COMPILER = "nvidia-cutlass-dsl"
 CALLS = "apache-tvm-ffi"

@@ -27,8 +27,8 @@ from typing import IO, Any, Self
 
 from jitgen.compile import children
 from jitgen.compile.processes import descendants_of
-from jitgen.frozen import frozen
-from jitgen.values import MAX_WAIT_S
+from jitgen.support.frozen import frozen
+from jitgen.support.values import MAX_WAIT_S
 
 PRELOAD = (
     "tvm_ffi",

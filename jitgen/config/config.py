@@ -11,7 +11,6 @@ operation says for itself.
 from __future__ import annotations
 
 import dataclasses
-import json
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import field
@@ -21,7 +20,7 @@ from typing import Any, ClassVar, Self
 
 from jitgen.config.rooms import OPERATIONS, TARGETS, Arch
 from jitgen.errors import ConfigError
-from jitgen.text import shown
+from jitgen.support.text import shown
 
 
 class DType(StrEnum):
@@ -269,15 +268,6 @@ def of(
     """
     rules = {"type": kind, "is_optional": is_optional, "least": least, "most": most}
     return field(metadata=rules, **options)
-
-
-def canonical_json(document: Any) -> str:
-    """
-    Return the one JSON text of `document`: sorted keys, no spaces, ASCII. Digests are taken of it.
-    """
-    return json.dumps(
-        document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
 
 
 EXAMPLE = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from jitgen.errors import ConfigError
 from jitgen.settings import settings
-from jitgen.text import shown
+from jitgen.support.text import shown
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
@@ -40,7 +40,7 @@ class Room(NamedTuple):
         package: Folder of the built-in ones, below jitgen's; also the group of entry points,
             ``jitgen.PACKAGE``.
         attribute: Name of the object in a built-in one's package.
-        protocol: Class in ``jitgen.PACKAGE.protocol`` that says what the object has.
+        protocol: ``module:class`` of jitgen, which says what the object has.
     """
 
     word: str
@@ -87,8 +87,8 @@ class Room(NamedTuple):
 
     def lacks(self, found: Any) -> tuple[str, ...]:
         """Return the names that the protocol has and `found` has not."""
-        module = importlib.import_module(f"jitgen.{self.package}.protocol")
-        return lacking(found, getattr(module, self.protocol))
+        module, _, name = self.protocol.partition(":")
+        return lacking(found, getattr(importlib.import_module(f"jitgen.{module}"), name))
 
 
 def lacking(found: Any, protocol: type) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ def _load(room: Room, name: str, trusted: tuple[str, ...]) -> Any:
         found = point.load()
     except Exception as error:
         raise ConfigError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from error
-    asked = f"jitgen.{room.package}.protocol.{room.protocol}"
+    asked = f"jitgen.{room.protocol.replace(':', '.')}"
     if inspect.isclass(found) or inspect.ismodule(found):
         kind = "class" if inspect.isclass(found) else "module"
         raise ConfigError(f"{what}: {point.value} is a {kind}, and must be an object as {asked}")
@@ -185,8 +185,8 @@ def _has(found: Any, name: str) -> bool:
     return True
 
 
-TARGETS = Room("arch", "targets", "TARGET", "Target")
-OPERATIONS = Room("operation", "ops", "OPERATION", "Operation")
+TARGETS = Room("arch", "targets", "TARGET", "targets.protocol:Target")
+OPERATIONS = Room("operation", "ops", "OPERATION", "config.operation:Operation")
 
 
 _made: dict[str, Arch] = {}

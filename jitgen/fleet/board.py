@@ -32,9 +32,9 @@ from dataclasses import asdict, replace
 from threading import Event, Thread
 from typing import Protocol
 
-from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import JitgenError
-from jitgen.frozen import frozen
+from jitgen.support.documents import BadDocument, parse_json
+from jitgen.support.frozen import frozen
 
 CHUNK_BYTES = 2**20
 """Of an entry in one value of the store, which takes 8 MiB at most."""

@@ -22,18 +22,11 @@ from typing import TYPE_CHECKING, Any
 from jitgen.cache.folder import Damaged
 from jitgen.config import Arch, Config
 from jitgen.errors import JitgenError, ResourceError, ToolchainError
+from jitgen.plans.prewarm import PrewarmReport, PrewarmRow, PrewarmState, Progress, examine, fetched
+from jitgen.plans.task import TASK, compile_task
 from jitgen.remote import wire
 from jitgen.runtime.override import refuse_to_share
-from jitgen.runtime.prewarm import (
-    PrewarmReport,
-    PrewarmRow,
-    PrewarmState,
-    Progress,
-    examine,
-    fetched,
-)
 from jitgen.runtime.spec import key
-from jitgen.runtime.task import TASK, compile_task
 from jitgen.settings import settings
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from jitgen.config import Config
 from jitgen.errors import JitgenError
 from jitgen.fleet.board import BEAT_S, Board, BoardError, Note
 from jitgen.fleet.report import WarmUpRow, WarmUpState
-from jitgen.frozen import frozen
+from jitgen.plans.task import TASK, compile_task
 from jitgen.remote import wire
 from jitgen.runtime.spec import KernelSpec
-from jitgen.runtime.task import TASK, compile_task
 from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Store

@@ -9,7 +9,7 @@ from typing import Any
 
 from jitgen.config import Arch
 from jitgen.fleet.board import Note
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 SCHEMA = 1
 """Version of the manifest."""

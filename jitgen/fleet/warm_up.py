@@ -23,9 +23,9 @@ from jitgen.events import warn_once
 from jitgen.fleet.board import Board, BoardError, Note, RankStore
 from jitgen.fleet.rank import Place, Progress, Rank
 from jitgen.fleet.report import WarmUpReport, WarmUpRow, WarmUpState, lost, manifest
-from jitgen.plans import Plan
+from jitgen.plans.plan import Plan
+from jitgen.plans.prewarm import PrewarmRow, PrewarmState, note, prewarm, wanted
 from jitgen.runtime.override import refuse_to_share
-from jitgen.runtime.prewarm import PrewarmRow, PrewarmState, note, prewarm, wanted
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import spec_of
 from jitgen.settings import settings

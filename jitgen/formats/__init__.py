@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 @cache
-def find(granularity: ScaleGranularity) -> ScaleFormat:
+def find_format(granularity: ScaleGranularity) -> ScaleFormat:
     """Return the format of `granularity`: ``FORMAT`` of the file of its name."""
     module = importlib.import_module(f"jitgen.formats.{granularity}")
     return module.FORMAT  # type: ignore[no-any-return]
 
 
-def every() -> tuple[ScaleFormat, ...]:
+def every_format() -> tuple[ScaleFormat, ...]:
     """Return all formats."""
-    return tuple(map(find, SCALES))
+    return tuple(map(find_format, SCALES))
 
 
-def of_b(scale: Tensor) -> ScaleFormat | None:
+def format_of_b(scale: Tensor) -> ScaleFormat | None:
     """
     Return the format that scales of b have; None where they have nobody's type or rank.
 
@@ -42,4 +42,4 @@ def of_b(scale: Tensor) -> ScaleFormat | None:
     import torch
 
     dtype = torch.float32 if scale.dtype is torch.float64 else scale.dtype
-    return next((f for f in every() if (f.dtype, f.b_rank) == (dtype, scale.dim())), None)
+    return next((f for f in every_format() if (f.dtype, f.b_rank) == (dtype, scale.dim())), None)

@@ -41,7 +41,7 @@ from jitgen.formats import prepared_blocks as blocks
 from jitgen.formats import prepared_scales as scales
 from jitgen.formats.mx32 import VALUES, Rounding
 from jitgen.formats.prepared_scales import spread
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 PreparedLayout = Literal["exact1", "folded1", "wide1", "auto"]
 

@@ -18,11 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.config.config import canonical_json
-from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import InputError, ToolchainError
 from jitgen.formats.prepared import PreparedWeights
-from jitgen.text import shown
+from jitgen.support.documents import BadDocument, canonical_json, parse_json
+from jitgen.support.text import shown
 
 _METADATA = "jitgen.prepared"
 _PARTS = ("values", "factor")

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from jitgen.cache import inventory
 from jitgen.config import Config
 from jitgen.errors import ConfigError, ToolchainError
-from jitgen.frozen import frozen
 from jitgen.runtime import spec
 from jitgen.runtime.kernel import unsupported_levels
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import check
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from jitgen.emulator.program.lines import source_lines
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 PYTHON, PTX, SASS, HOST = "python", "ptx", "sass", "host"
 

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jitgen.frozen import frozen
 from jitgen.inspect import code
 from jitgen.inspect.kernel import Inspected
+from jitgen.support.frozen import frozen
 
 ABSENT = ""
 """Stands for a value that one of the two does not have."""

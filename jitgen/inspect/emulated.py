@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 _PLACE = re.compile(r"^[^|]*?:(\d+) \((.*?)\) \| ptx:(\d+): |^ptx:(\d+): ")
 

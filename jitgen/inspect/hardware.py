@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 from jitgen.targets.protocol import Device
 
 _REGISTER_GRAIN = 256  # of a warp

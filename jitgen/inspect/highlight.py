@@ -17,7 +17,7 @@ from jitgen.errors import ToolchainError
 from jitgen.inspect import code
 from jitgen.inspect.code import Listing
 from jitgen.inspect.markup import Markup
-from jitgen.text import printable
+from jitgen.support.text import printable
 
 COMMENT, KEYWORD, NUMBER, STRING, NAME = "i", "b", "u", "s", "em"
 """Elements by what they hold."""

@@ -14,7 +14,6 @@ from jitgen.compile import inspect
 from jitgen.compile.inspect import Resources
 from jitgen.config import Arch, Config
 from jitgen.errors import ToolchainError
-from jitgen.frozen import frozen
 from jitgen.inspect import code, emulated, hardware, measured, memory
 from jitgen.inspect.code import Listing
 from jitgen.inspect.emulated import Emulation
@@ -22,6 +21,7 @@ from jitgen.inspect.hardware import Occupancy
 from jitgen.inspect.measured import Speed
 from jitgen.inspect.memory import MemoryMap
 from jitgen.runtime.spec import document
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require, target
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import html
 from collections.abc import Iterable
 from typing import Any
 
-from jitgen.text import printable
+from jitgen.support.text import printable
 
 _EMPTY = frozenset({"input", "meta", "line", "rect", "circle", "path"})
 

@@ -13,20 +13,21 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from jitgen import plans
 from jitgen.config import Arch, Config
 from jitgen.errors import JitgenError, ToolchainError
-from jitgen.frozen import frozen
 from jitgen.inspect.hardware import Roofs, roofs
+from jitgen.plans.plan import load as load_plan
+from jitgen.plans.plan import names as shipped_plans
+from jitgen.selection import device as here
+from jitgen.selection import known
+from jitgen.selection.choice import Choice, Chooser, buckets
+from jitgen.support.frozen import frozen
 from jitgen.targets import devices
 from jitgen.targets.legality import rules, target
-from jitgen.tuning import device as here
-from jitgen.tuning import known
-from jitgen.tuning.choice import Choice, Chooser, buckets
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
-    from jitgen.tuning.record import TuningRecord
+    from jitgen.selection.record import TuningRecord
 
 MOST = 200
 """Measurements on a page; the table of a device has some hundred."""
@@ -136,7 +137,7 @@ def speed_of(
     name = config.name(arch)
     found = sorted(_measured(config, arch, store), key=lambda each: each.problem.kind)
     chooser = Chooser(lambda: store)
-    named = plans.names() if plan_names is None else plan_names
+    named = shipped_plans() if plan_names is None else plan_names
     reasons: dict[Any, Reason] = {}
     for device in here.covered(arch):
         choose = partial(chooser.select, device=here.asking(arch, device))
@@ -235,7 +236,7 @@ def _of_measured(
 
 def _of_plans(config: Config, arch: Arch, choose: Choose, names: Iterable[str]) -> Iterator[Reason]:
     for name in names:
-        for sweep in plans.load(name).sweeps:
+        for sweep in load_plan(name).sweeps:
             if not _may_serve(config, sweep.problem):
                 continue
             for problem in buckets(sweep.problem, arch, (sweep.min_rows, sweep.max_rows)):

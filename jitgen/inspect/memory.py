@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 _BITS = {
     "Float8E4M3FN": 8,

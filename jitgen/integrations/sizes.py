@@ -10,13 +10,13 @@ import torch
 from jitgen.config import Arch
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.formats.protocol import ceil_div
-from jitgen.frozen import frozen
 from jitgen.layer import plan as plans
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
-from jitgen.plans import Plan
-from jitgen.runtime.prewarm import prewarm
+from jitgen.plans.plan import Plan
+from jitgen.plans.prewarm import prewarm
+from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 
 _logger = logging.getLogger(__name__)

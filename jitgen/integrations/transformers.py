@@ -36,10 +36,10 @@ from jitgen.layer import plan as plans
 from jitgen.layer.call import run
 from jitgen.layer.config import CHUNK_TOKENS
 from jitgen.ops.calling import needs_gradient
-from jitgen.plans import Plan
+from jitgen.plans.plan import Plan
+from jitgen.plans.prewarm import PrewarmReport
+from jitgen.plans.prewarm import prewarm as prewarm_plan
 from jitgen.plans.sweep import Sweep
-from jitgen.runtime.prewarm import PrewarmReport
-from jitgen.runtime.prewarm import prewarm as prewarm_plan
 
 IMPLEMENTATION = "jitgen"
 """What models call it."""

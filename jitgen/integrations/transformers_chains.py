@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from jitgen.errors import InputError
 from jitgen.formats.block128 import per_token_group
 from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4_from
-from jitgen.frozen import frozen
 from jitgen.layer.chain import Chain, Counts, Rows
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import NONE, ExpertWeights
 from jitgen.layer.workspace import NEW, Buffers
 from jitgen.ops.route.results import Sorting
 from jitgen.ops.versions import Places, Versions
+from jitgen.support.frozen import frozen
 
 NAMES = {"w13": "gate_up_proj", "w2": "down_proj"}
 """What modules call the weights of a chain."""

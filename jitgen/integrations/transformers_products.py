@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.autograd import Function
 
 from jitgen.config import Arch, BLayout, Layout, ScaleGranularity
+from jitgen.config.grouped_gemm import Problem
+from jitgen.config.route import RouteProblem, Scoring
 from jitgen.errors import InputError
 from jitgen.formats.protocol import OF_TORCH
 from jitgen.integrations.transformers_chains import CHAINED
 from jitgen.ops.grouped_gemm.call import grouped_gemm
-from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.route.call import sort_pairs
-from jitgen.ops.route.config import RouteProblem, Scoring
 from jitgen.plans.sweep import Sweep
 from jitgen.runtime import devices
 from jitgen.runtime.session import current

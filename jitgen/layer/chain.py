@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from jitgen.frozen import frozen
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.early import JOINED, SHARED, configs_of
 from jitgen.layer.weights import ExpertWeights, Matrices
@@ -29,6 +28,7 @@ from jitgen.ops.permute_quantize.sorting import sort_quantize
 from jitgen.ops.route.call import sort_pairs
 from jitgen.ops.route.results import Sorting
 from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
+from jitgen.support.frozen import frozen
 
 _PARTS = {"route", "permute_quantize"}
 """Whoever asks for a config of one of these wants two launches."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from jitgen.config.silu_mul_quantize import Activation
 from jitgen.errors import InputError
-from jitgen.frozen import frozen
-from jitgen.ops.silu_mul_quantize.config import Activation
 from jitgen.ops.silu_mul_quantize.validate import is_number
-from jitgen.tuning.numerics import require_word
+from jitgen.selection.numerics import require_word
+from jitgen.support.frozen import frozen
 
 CHUNK_TOKENS = 16384
 """Tokens that go through the chain at once: of DeepSeek-V3's sizes they take 2.9 GB between."""

@@ -23,8 +23,8 @@ from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace
 from jitgen.ops.calling import require_tensor
 from jitgen.ops.route.results import Routing, Sorting
-from jitgen.plans import Plan, configs
-from jitgen.runtime.prewarm import PrewarmReport, prewarm
+from jitgen.plans.plan import Plan, configs
+from jitgen.plans.prewarm import PrewarmReport, prewarm
 
 
 class MoELayer(nn.Module):

@@ -10,7 +10,7 @@ from jitgen.errors import InputError
 from jitgen.layer.chain import Chain
 from jitgen.layer.early import EARLY_TOKENS, joined_tokens, mean_rows
 from jitgen.layer.problems import joined_problem, of_matrices, of_rows, of_tokens
-from jitgen.plans import Plan
+from jitgen.plans.plan import Plan
 from jitgen.plans.sweep import Sweep
 from jitgen.targets.devices import default_arch
 

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+from jitgen.config.combine import CombineProblem
+from jitgen.config.grouped_gemm import Problem
+from jitgen.config.permute_quantize import Format, PermuteQuantizeProblem, Walk
+from jitgen.config.route import RouteProblem, Scoring
+from jitgen.config.silu_mul_quantize import Activation, Scales, SiluMulQuantizeProblem
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import OF_TORCH
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import NONE, ExpertWeights, Matrices
-from jitgen.ops.combine.config import CombineProblem
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeProblem, Walk
 from jitgen.ops.permute_quantize.validate import walk_of
-from jitgen.ops.route.config import RouteProblem, Scoring
-from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeProblem
 from jitgen.targets.early import joins
 
 

@@ -27,8 +27,8 @@ from jitgen.config import BLayout
 from jitgen.errors import InputError
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import ceil_div
-from jitgen.frozen import frozen
 from jitgen.ops import calling as common
+from jitgen.support.frozen import frozen
 
 Matrices = Tensor | PreparedWeights
 """One matrix for each expert."""

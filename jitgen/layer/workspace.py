@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from jitgen.errors import InputError
-from jitgen.frozen import frozen
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
+from jitgen.support.frozen import frozen
 
 _VIEWS = 256
 """Numbers of tokens whose views are cached; decoding has that many at most."""

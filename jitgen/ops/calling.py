@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch._C import DispatchKey, _functorch
 
-from jitgen.boundary import boundary
 from jitgen.config import Arch, Layout
+from jitgen.config.layouts import ARGUMENT
 from jitgen.errors import InputError, ResourceError
-from jitgen.layouts import ARGUMENT
+from jitgen.support.boundary import boundary
 
 
 class _OutOfMemory(ResourceError, torch.OutOfMemoryError):

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Config
+from jitgen.config.operation import operation
 from jitgen.errors import InputError
 from jitgen.formats.protocol import ScaleFormat
 from jitgen.ops import calling as common
 from jitgen.ops.dispatcher import mark_written, require_apart, require_plain
-from jitgen.ops.protocol import operation
 from jitgen.runtime import devices
 from jitgen.runtime.session import Session
 

@@ -15,7 +15,7 @@ from jitgen.config import Arch, Config, Numerics
 from jitgen.errors import InputError
 from jitgen.runtime.override import Override
 from jitgen.runtime.spec import sha256
-from jitgen.tuning.numerics import require_order
+from jitgen.selection.numerics import require_order
 
 _EDITED = "@"
 """What stands between name and digest."""

@@ -23,15 +23,15 @@ from torch import Tensor
 
 from jitgen.config import Arch, Config, Layout
 from jitgen.errors import InputError, UnsupportedConfig
-from jitgen.frozen import frozen
 from jitgen.ops.dispatcher import mark_written, require_apart, require_plain
 from jitgen.ops.guards import Guard, guard
 from jitgen.runtime.session import Session
+from jitgen.selection.choice import edges_of
 from jitgen.settings import settings
-from jitgen.tuning.choice import edges_of
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
-    from jitgen.recording.recorder import Tally
+    from jitgen.plans.recorder import Tally
 
 MEMO_SIZE = 8192
 """Launches that are remembered; one more forgets all of them, and each is soon found again."""
@@ -131,7 +131,7 @@ class Family:
         """Return the same with a tally, where calls are recorded; `config` is who serves."""
         if self.arch is None or settings.record is None:
             return self
-        from jitgen.recording import recorder
+        from jitgen.plans import recorder
 
         tally = recorder.tally(self.arch, config if self.problem is None else self.problem)
         return replace(self, tally=tally)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Layout
+from jitgen.config.layouts import ARGUMENT, GROUP_ALIGNMENT
 from jitgen.errors import InputError
-from jitgen.layouts import ARGUMENT, GROUP_ALIGNMENT
 from jitgen.settings import settings
 
 

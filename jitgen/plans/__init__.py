@@ -25,12 +25,39 @@ stands for each of its values with each of the others'::
     rows_per_group = { min = 1, max = 8192 }
     n = [2048, 1536]                              # and the other fields of this one's problem
 
-docs/plans.md says it all.
+docs/plans.md says it all. `recorder` counts the calls of a program, `recording` is their file,
+`recorded` makes a plan of it. `prewarm` compiles plans ahead; `rebuild` compiles an entry again.
 """
 
-from jitgen.plans.plan import Plan, configs, launches, load, names
-from jitgen.plans.recorded import from_recording
-from jitgen.plans.sweep import Sweep
-from jitgen.plans.write import text
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jitgen.plans.plan import Plan, configs, launches, load, names
+    from jitgen.plans.recorded import from_recording
+    from jitgen.plans.sweep import Sweep
+    from jitgen.plans.write import text
 
 __all__ = ["Plan", "Sweep", "configs", "from_recording", "launches", "load", "names", "text"]
+
+_HOME = {
+    "Plan": "plan",
+    "Sweep": "sweep",
+    "configs": "plan",
+    "from_recording": "recorded",
+    "launches": "plan",
+    "load": "plan",
+    "names": "plan",
+    "text": "write",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: the recorder and the workers of prewarm need none of it."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jitgen.config import Arch, Config
-from jitgen.config.config import canonical_json
-from jitgen.documents import BadDocument, parse_toml, read_bounded
+from jitgen.config.operation import operation
 from jitgen.errors import PlanError, UnsupportedConfig
-from jitgen.frozen import frozen
-from jitgen.ops.protocol import operation
 from jitgen.plans.read import read_sweeps
 from jitgen.plans.sweep import Sweep
 from jitgen.runtime.session import current
+from jitgen.selection.choice import Chooser, buckets
+from jitgen.selection.device import asking, covered
+from jitgen.support.documents import BadDocument, canonical_json, parse_toml, read_bounded
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
 from jitgen.targets import legality
 from jitgen.targets.early import early
-from jitgen.text import shown
-from jitgen.tuning.choice import Chooser, buckets
-from jitgen.tuning.device import asking, covered
 
 _SHIPPED = Path(__file__).resolve().parent
 _KEYS = {"description", "problems"}

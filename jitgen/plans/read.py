@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from jitgen.config.operation import operation
 from jitgen.config.rooms import OPERATIONS
 from jitgen.errors import ConfigError, PlanError
-from jitgen.ops.protocol import operation
 from jitgen.plans.sweep import Sweep
-from jitgen.text import shown
+from jitgen.support.text import shown
 
 OP, USUAL_OP = "op", "grouped_gemm"
 OPTIONAL, CALLS, EARLY = "optional", "calls", "early"

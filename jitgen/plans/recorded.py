@@ -13,9 +13,9 @@ from typing import Any
 
 from jitgen.errors import PlanError
 from jitgen.plans.plan import Plan
+from jitgen.plans.recording import Calls, Recording
 from jitgen.plans.sweep import Sweep
-from jitgen.recording.files import Calls, Recording
-from jitgen.tuning.choice import edge, edges_of
+from jitgen.selection.choice import edge, edges_of
 
 
 def from_recording(recording: Recording, name: str = "recorded", *, least: int = 1) -> Plan:
@@ -23,7 +23,7 @@ def from_recording(recording: Recording, name: str = "recorded", *, least: int =
     Return the plan of what was called, what was called most often first.
 
     Args:
-        recording: What one process called, or several; see `jitgen.recording.files.added`.
+        recording: What one process called, or several; see `jitgen.plans.recording.added`.
         name: The plan's name.
         least: Calls that an entry must have; what has fewer is left out.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 
 @frozen

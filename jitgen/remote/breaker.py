@@ -23,11 +23,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import CacheError
-from jitgen.frozen import frozen
 from jitgen.remote.outcomes import Trouble, Unreachable, Unusable
-from jitgen.text import printable
+from jitgen.support.documents import BadDocument, parse_json
+from jitgen.support.frozen import frozen
+from jitgen.support.text import printable
 
 if TYPE_CHECKING:
     from jitgen.cache import Store

@@ -31,7 +31,7 @@ from jitgen.remote.outcomes import (
     Unusable,
 )
 from jitgen.settings import settings
-from jitgen.text import printable
+from jitgen.support.text import printable
 
 if TYPE_CHECKING:
     from jitgen.cache import Store

@@ -20,9 +20,9 @@ from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from urllib.parse import urlsplit
 
-from jitgen.frozen import frozen
 from jitgen.remote.budget import ANSWER_S, CONNECT_S
 from jitgen.remote.outcomes import Absent, Busy, Trouble, Unreachable, Unusable, trouble_of
+from jitgen.support.frozen import frozen
 
 _CHUNK = 2**16
 _LEAST_WAIT_S, _MOST_WAIT_S = 0.2, 600.0

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from jitgen.cache.entry import LIBRARY, LIMITS, META, SIGNATURES, SOURCE, Meta
 from jitgen.cache.folder import Damaged
-from jitgen.config.config import canonical_json
-from jitgen.documents import BadDocument, parse_json
 from jitgen.remote import wire
 from jitgen.remote.outcomes import Absent, Refused, Spoiled
+from jitgen.support.documents import BadDocument, canonical_json, parse_json
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry

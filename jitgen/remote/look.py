@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from jitgen.cache.entry import is_key
-from jitgen.frozen import frozen
 from jitgen.remote.breaker import Breaker
 from jitgen.remote.outcomes import Nothing
 from jitgen.remote.tiers import Remote, Service, places
-from jitgen.text import printable
+from jitgen.support.frozen import frozen
+from jitgen.support.text import printable
 
 if TYPE_CHECKING:
     from jitgen.cache import Store

@@ -9,8 +9,8 @@ None of these leaves the room; a kernel that cannot be fetched is compiled.
 
 from __future__ import annotations
 
-from jitgen.failing import is_of_this_process
-from jitgen.frozen import frozen
+from jitgen.support.failing import is_of_this_process
+from jitgen.support.frozen import frozen
 
 
 @frozen

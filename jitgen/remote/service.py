@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from jitgen.cache.folder import Damaged
-from jitgen.config.config import canonical_json
-from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import SettingError
 from jitgen.events import warn_once
+from jitgen.ownership.files import opened
 from jitgen.remote import wire
 from jitgen.remote.budget import ANSWER_S
 from jitgen.remote.http import Answer, Line, Server
@@ -36,8 +35,8 @@ from jitgen.remote.outcomes import (
 from jitgen.remote.refresh import refresh
 from jitgen.settings import settings
 from jitgen.signing.trust import MAX_BYTES
-from jitgen.text import shown
-from jitgen.trusted_files import opened
+from jitgen.support.documents import BadDocument, canonical_json, parse_json
+from jitgen.support.text import shown
 
 if TYPE_CHECKING:
     from jitgen.cache import Store

@@ -18,8 +18,8 @@ from typing import Any
 from jitgen.cache.entry import LIBRARY, LIMITS, META, SIGNATURES, SOURCE, Meta
 from jitgen.cache.folder import Damaged
 from jitgen.errors import ToolchainError
-from jitgen.frozen import frozen
-from jitgen.text import shown
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
 
 MAX_BYTES = 2**24
 """Largest entry on the wire, packed."""

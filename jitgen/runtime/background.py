@@ -20,16 +20,16 @@ from functools import cache
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from jitgen import forks
 from jitgen.config import Arch, Config
 from jitgen.errors import CompileError, JitgenError, RememberedFailure
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.failing import Backoff, is_certain, is_passing
-from jitgen.frozen import frozen
 from jitgen.runtime.entries import build
 from jitgen.runtime.spec import KernelSpec, serving
 from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
+from jitgen.support import forks
+from jitgen.support.failing import Backoff, is_certain, is_passing
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry

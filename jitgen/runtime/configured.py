@@ -11,12 +11,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from jitgen.config.rooms import OPERATIONS, TARGETS
-from jitgen.documents import BadDocument
 from jitgen.errors import ConfigError, SettingError
 from jitgen.events import warn_once
+from jitgen.ownership.files import opened
 from jitgen.settings import settings
+from jitgen.support.documents import BadDocument
 from jitgen.targets.devices import arch_of, require_arch
-from jitgen.trusted_files import opened
 
 
 def check() -> None:

@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jitgen._version import __version__
 from jitgen.config import Arch, BLayout
-from jitgen.config.config import canonical_json
 from jitgen.errors import CacheError
 from jitgen.events import warn_once
-from jitgen.frozen import frozen
+from jitgen.selection import device as tuning
 from jitgen.settings import settings
+from jitgen.support.documents import canonical_json
+from jitgen.support.frozen import frozen
 from jitgen.targets import devices
-from jitgen.tuning import device as tuning
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
-    from jitgen.plans import Plan
+    from jitgen.plans.plan import Plan
 
 SCHEMA = 1
 _KIND = "plans"

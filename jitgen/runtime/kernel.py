@@ -13,13 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jitgen.boundary import boundary, words
 from jitgen.compile import toolchain
 from jitgen.config import Arch, Config
+from jitgen.config.operation import loaded, operation
 from jitgen.errors import ArtifactError, InputError, ResourceError, ToolchainError
-from jitgen.frozen import frozen
-from jitgen.ops.protocol import loaded, operation
 from jitgen.runtime import native
+from jitgen.support.boundary import boundary, words
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jitgen.config import Arch, Config
-from jitgen.documents import BadDocument, parse_json, read_bounded
 from jitgen.errors import ConfigError, InputError, OverrideError, SettingError
-from jitgen.frozen import frozen
+from jitgen.ownership.files import Stamp, Unsafe, names_in, opened
 from jitgen.runtime.spec import KernelSpec, plain, serving, spec_of
 from jitgen.settings import settings
+from jitgen.support.documents import BadDocument, parse_json, read_bounded
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
 from jitgen.targets.legality import require
-from jitgen.text import shown
-from jitgen.trusted_files import Stamp, Unsafe, names_in, opened
 
 if TYPE_CHECKING:
     from jitgen.runtime.spec import Wanted

@@ -22,8 +22,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from jitgen import forks
-from jitgen.boundary import boundary, with_room
 from jitgen.config import Arch, Config
 from jitgen.errors import (
     ArtifactError,
@@ -35,7 +33,6 @@ from jitgen.errors import (
     SettingError,
 )
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.failing import Backoff
 from jitgen.runtime import kernel
 from jitgen.runtime.entries import build, fetch
 from jitgen.runtime.kernel import Kernel
@@ -43,6 +40,9 @@ from jitgen.runtime.override import Override
 from jitgen.runtime.spec import plain, serving
 from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
+from jitgen.support import forks
+from jitgen.support.boundary import boundary, with_room
+from jitgen.support.failing import Backoff
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import named, require
 

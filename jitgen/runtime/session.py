@@ -17,11 +17,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
-from jitgen.boundary import boundary
 from jitgen.runtime.registry import Registry
+from jitgen.selection.choice import Choice, Chooser
 from jitgen.settings import settings
+from jitgen.support.boundary import boundary
 from jitgen.targets.devices import require_arch
-from jitgen.tuning.choice import Choice, Chooser
 
 if TYPE_CHECKING:
     from jitgen.cache import Store

@@ -14,16 +14,16 @@ from dataclasses import field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jitgen import templates
 from jitgen.cache.entry import EDITED
 from jitgen.codegen.parameters import derived, rendering, template_of
 from jitgen.compile import toolchain
 from jitgen.config import Arch, Config
-from jitgen.config.config import canonical_json
 from jitgen.config.rooms import OPERATIONS, TARGETS
-from jitgen.frozen import frozen
 from jitgen.settings import settings
+from jitgen.support.documents import canonical_json
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import check
+from jitgen.templates import digest as template_digest
 
 if TYPE_CHECKING:
     from jitgen.runtime.override import Override
@@ -63,7 +63,7 @@ def _rendered(config: Config, arch: Arch) -> dict[str, Any]:
     """Return what a source is rendered from, besides the config."""
     return {
         "derived": derived(config, arch) if check(config, arch) else None,
-        "templates": templates.digest(template_of(config, arch)),
+        "templates": template_digest(template_of(config, arch)),
         "rendering": rendering(),
     }
 

@@ -14,11 +14,11 @@ import subprocess
 import sys
 from functools import lru_cache
 
-from jitgen.boundary import with_room
 from jitgen.compile import children
 from jitgen.errors import ResourceError
-from jitgen.failing import is_passing
-from jitgen.text import printable
+from jitgen.support.boundary import with_room
+from jitgen.support.failing import is_passing
+from jitgen.support.text import printable
 
 _TIMEOUT_S = 20.0
 _DEEP = "it nests too deeply for Python to compile"

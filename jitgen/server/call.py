@@ -15,9 +15,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from jitgen.cache.entry import is_key
-from jitgen.documents import BadDocument, parse_json
 from jitgen.server.shelf import IDENTITY, ZSTD
 from jitgen.server.tokens import Token
+from jitgen.support.documents import BadDocument, parse_json
 
 MAX_BODY = 2**16
 """Bytes of a request that is no entry."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
+from jitgen.ownership.files import in_memory
 from jitgen.server.settings import Listen
-from jitgen.trusted_files import in_memory
 
 _MAX_BYTES = 2**22  # the authorities of a whole system have 250 KB
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from jitgen.cache import Store
 from jitgen.compile import children
-from jitgen.documents import BadDocument
 from jitgen.errors import JitgenError, SettingError
+from jitgen.ownership.files import read_trusted
 from jitgen.server.certificates import check_certificates
 from jitgen.server.confine import asked, probe
 from jitgen.server.descriptors import FEW_DESCRIPTORS, room
@@ -26,7 +26,7 @@ from jitgen.server.tokens import read_tokens
 from jitgen.signing.keys import PrivateKey
 from jitgen.signing.standing import standing
 from jitgen.signing.trust import MAX_BYTES, Trust, opened
-from jitgen.trusted_files import read_trusted
+from jitgen.support.documents import BadDocument
 
 _PATIENCE_S = 60
 _DESCRIBE = "import json; from jitgen.server.foreman import describe; print(json.dumps(describe()))"

@@ -17,7 +17,7 @@ from jitgen.errors import ResourceError
 from jitgen.server.call import Call, Refused
 from jitgen.server.jobs import Busy, Job, JobFailed, JobState, Order
 from jitgen.server.pools import Pool, differences
-from jitgen.text import shown
+from jitgen.support.text import shown
 
 if TYPE_CHECKING:
     from jitgen.server.service import Service

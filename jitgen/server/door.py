@@ -18,13 +18,13 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jitgen.boundary import words
 from jitgen.server.call import Call, Json, Refused
 from jitgen.server.headers import headers_of
 from jitgen.server.log import parent_of, trace_of
 from jitgen.server.places import VITAL, Place
 from jitgen.server.resources import TABLE, Resource
 from jitgen.server.tokens import Token
+from jitgen.support.boundary import words
 
 if TYPE_CHECKING:
     from jitgen.server.service import Service

@@ -102,15 +102,17 @@ def expand(request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         PlanError, ConfigError: There is no such plan, or it is malformed.
     """
-    from jitgen import plans
     from jitgen.plans.plan import Plan
+    from jitgen.plans.plan import configs as plan_configs
+    from jitgen.plans.plan import load as load_plan
+    from jitgen.plans.plan import names as plan_names
     from jitgen.plans.read import read_sweeps
 
     asked, arch = request["plan"], Arch.parse(request["arch"])
     if isinstance(asked, str):
-        if asked not in plans.names():
-            raise PlanError(f"no plan {asked!r}; shipped plans: {', '.join(plans.names())}")
-        plan = plans.load(asked)
+        if asked not in plan_names():
+            raise PlanError(f"no plan {asked!r}; shipped plans: {', '.join(plan_names())}")
+        plan = load_plan(asked)
     elif isinstance(asked, dict) and set(asked) <= {"description", "problems"}:
         sweeps = tuple(read_sweeps(asked.get("problems"), "the plan"))
         if len(sweeps) > _MOST_SWEEPS:
@@ -122,7 +124,7 @@ def expand(request: dict[str, Any]) -> dict[str, Any]:
     else:
         raise PlanError("a plan is the name of a shipped one, or an object with problems")
     try:
-        configs = plans.configs(plan, arch)
+        configs = plan_configs(plan, arch)
     except UnsupportedConfig as error:
         raise ConfigError(str(error)) from error
     return {"plan": plan.name, "configs": [config.to_json() for config in configs]}

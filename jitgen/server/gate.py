@@ -21,9 +21,9 @@ from pathlib import Path
 from jitgen.cache import Entry, Store
 from jitgen.compile import children
 from jitgen.errors import ResourceError
-from jitgen.failing import says_passing
 from jitgen.server.confine import Confinement, confined
 from jitgen.server.settings import Signing
+from jitgen.support.failing import says_passing
 
 _SHOWN = 600
 

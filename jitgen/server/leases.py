@@ -24,10 +24,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
 from jitgen.cache import Entry
-from jitgen.documents import BadDocument, parse_json
 from jitgen.server.log import Log
 from jitgen.server.metrics import Metrics
 from jitgen.server.settings import Replicas
+from jitgen.support.documents import BadDocument, parse_json
 
 T = TypeVar("T")
 

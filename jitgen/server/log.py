@@ -16,7 +16,7 @@ import sys
 import time
 from typing import IO, Any
 
-from jitgen.text import printable
+from jitgen.support.text import printable
 
 _PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _MOST = 2000  # characters of a value

@@ -14,8 +14,8 @@ from dataclasses import MISSING, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jitgen.text import shown
-from jitgen.values import parse_size
+from jitgen.support.text import shown
+from jitgen.support.values import parse_size
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]

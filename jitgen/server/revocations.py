@@ -19,11 +19,11 @@ from typing import Any
 
 from jitgen.cache.entry import Meta, is_key
 from jitgen.cache.remembered import Remembered
-from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import SettingError, SigningError
+from jitgen.ownership.files import read_trusted
 from jitgen.signing.trust import MAX_BYTES as MAX_TRUST_BYTES
 from jitgen.signing.trust import SealedTrust, is_comment, opened
-from jitgen.trusted_files import read_trusted
+from jitgen.support.documents import BadDocument, parse_json
 
 _FILE = "revocations.json"
 _MAX_BYTES = 2**24  # of the file: some 100,000 digests with short reasons

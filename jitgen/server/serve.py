@@ -15,7 +15,6 @@ from typing import Any
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from jitgen.documents import BadDocument
 from jitgen.errors import JitgenError, ResourceError, SettingError
 from jitgen.server.accept import Acceptor, bound
 from jitgen.server.certificates import certificate_files
@@ -25,6 +24,7 @@ from jitgen.server.lines import Bounded, end_late
 from jitgen.server.places import Place
 from jitgen.server.service import Service
 from jitgen.server.settings import Listen, ServiceSettings
+from jitgen.support.documents import BadDocument
 
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jitgen.documents import BadDocument, parse_toml
 from jitgen.errors import SettingError
+from jitgen.ownership.files import read_trusted
 from jitgen.server.mistakes import (
     Mistakes,
     choice,
@@ -29,7 +29,7 @@ from jitgen.server.mistakes import (
     text,
     whole,
 )
-from jitgen.trusted_files import read_trusted
+from jitgen.support.documents import BadDocument, parse_toml
 
 SCOPES = ("read", "compile", "write", "admin")
 """What a token may be good for; none of them includes another."""

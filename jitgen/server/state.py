@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from jitgen._version import __version__
-from jitgen.documents import BadDocument, parse_json
 from jitgen.server.call import MAX_BODY, Call, Json, Refused
 from jitgen.server.metrics import CONTENT_TYPE
 from jitgen.server.revocations import TooMany, parse_revocations
 from jitgen.signing import times
+from jitgen.support.documents import BadDocument, parse_json
 
 if TYPE_CHECKING:
     from jitgen.server.service import Service

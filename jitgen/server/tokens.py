@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from jitgen.cache.entry import is_key
-from jitgen.documents import BadDocument, parse_toml
 from jitgen.errors import SettingError
+from jitgen.ownership.files import read_trusted
 from jitgen.server.mistakes import Mistakes, choices, of, short
 from jitgen.server.settings import SCOPES
-from jitgen.text import shown
-from jitgen.trusted_files import read_trusted
+from jitgen.support.documents import BadDocument, parse_toml
+from jitgen.support.text import shown
 
 PREFIX = "jitgen_"
 """What every token begins with, so that scanners of secrets find a lost one."""

@@ -14,11 +14,10 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-from jitgen.config.config import canonical_json
-from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import SigningError
-from jitgen.frozen import frozen
 from jitgen.signing.keys import SIGNATURE_BYTES, PrivateKey, PublicKey, Sign, is_digest, unbase64
+from jitgen.support.documents import BadDocument, canonical_json, parse_json
+from jitgen.support.frozen import frozen
 
 MAX_BYTES = 2**16
 """Largest ``signatures.json``."""

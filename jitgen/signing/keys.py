@@ -20,10 +20,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from jitgen.documents import BadDocument
 from jitgen.errors import SigningError, ToolchainError
-from jitgen.frozen import frozen
-from jitgen.trusted_files import Unsafe, read_trusted
+from jitgen.ownership.files import Unsafe, read_trusted
+from jitgen.support.documents import BadDocument
+from jitgen.support.frozen import frozen
 
 PUBLIC_BYTES = 32
 SIGNATURE_BYTES = 64

@@ -12,10 +12,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from jitgen.errors import SigningError
-from jitgen.frozen import frozen
 from jitgen.signing import dsse, times
 from jitgen.signing.statement import PAYLOAD_TYPE, Statement, Subject
 from jitgen.signing.trust import Trust, TrustedKey
+from jitgen.support.frozen import frozen
 
 SKEW = timedelta(minutes=5)
 """How far clocks of builders may be ahead."""

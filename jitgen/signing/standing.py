@@ -11,9 +11,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from jitgen.frozen import frozen
 from jitgen.signing import times
 from jitgen.signing.trust import Trust
+from jitgen.support.frozen import frozen
 
 SOON = timedelta(days=30)
 """How long before an end one is warned of it."""

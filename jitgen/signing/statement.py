@@ -15,12 +15,11 @@ from dataclasses import field
 from datetime import datetime
 from typing import Any, Self
 
-from jitgen.config.config import canonical_json
-from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import SigningError
-from jitgen.frozen import frozen
 from jitgen.signing import times
 from jitgen.signing.keys import is_digest
+from jitgen.support.documents import BadDocument, canonical_json, parse_json
+from jitgen.support.frozen import frozen
 
 TYPE = "jitgen.entry.v1"
 PAYLOAD_TYPE = "application/vnd.jitgen.entry.v1+json"

@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime
 
 from jitgen.errors import SigningError
-from jitgen.text import shown
+from jitgen.support.text import shown
 
 _FORM = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", re.ASCII)
 

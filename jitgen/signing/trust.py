@@ -22,13 +22,12 @@ from dataclasses import field, fields, replace
 from datetime import datetime
 from typing import Any, Self
 
-from jitgen.config.config import canonical_json
-from jitgen.documents import BadDocument, parse_json
 from jitgen.errors import SigningError
-from jitgen.frozen import frozen
 from jitgen.signing import dsse, times
 from jitgen.signing.keys import PrivateKey, PublicKey, is_digest
-from jitgen.text import shown
+from jitgen.support.documents import BadDocument, canonical_json, parse_json
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
 
 TYPE = "jitgen.trust.v1"
 PAYLOAD_TYPE = "application/vnd.jitgen.trust.v1+json"

@@ -13,9 +13,9 @@ from jitgen.config import Arch
 from jitgen.errors import ConfigError, SettingError
 from jitgen.events import warn_once
 from jitgen.settings import settings
+from jitgen.support.text import shown
 from jitgen.targets.legality import target
 from jitgen.targets.protocol import Device
-from jitgen.text import shown
 
 _GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 """Where there is none of these, there is no GPU, and torch need not be imported to know it."""

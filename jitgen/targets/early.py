@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jitgen.config import Arch, Config
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.targets.legality import check
 
 _ROWS = 64

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
-from jitgen.ops.moe_fc2_dense.config import LIKE, MoeFc2DenseConfig
+from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.moe_fc2_dense import LIKE, MoeFc2DenseConfig
 from jitgen.targets import gemm, protocol
 from jitgen.targets.gemm import GemmRules, Space
 from jitgen.targets.protocol import refuse_unless

@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import product
 
 from jitgen.config.config import BLayout, DType, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import Operands
+from jitgen.config.grouped_gemm import Operands
 from jitgen.targets.protocol import refuse_unless
 
 OUTPUTS = (DType.BF16, DType.F16, DType.F32)

@@ -13,8 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from jitgen.config import BLayout, DType, Layout, ScaleGranularity
-from jitgen.layouts import GROUP_ALIGNMENT
-from jitgen.ops.grouped_gemm.config import (
+from jitgen.config.grouped_gemm import (
     Cluster,
     Epilogue,
     KernelConfig,
@@ -23,6 +22,7 @@ from jitgen.ops.grouped_gemm.config import (
     Problem,
     Tile,
 )
+from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.targets.protocol import Derived, legal_of, refuse_unless
 
 

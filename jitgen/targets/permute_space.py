@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jitgen.config.config import Layout
-from jitgen.ops.permute_quantize.config import (
+from jitgen.config.permute_quantize import (
     Format,
     PermuteQuantizeConfig,
     PermuteQuantizeProblem,
     Walk,
 )
-from jitgen.ops.quantize.config import Rounding
+from jitgen.config.quantize import Rounding
 from jitgen.targets.protocol import refuse_unless
 
 

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 from jitgen.targets.sums import SumOrder
 
 _Config = TypeVar("_Config")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jitgen.config.config import DType
-from jitgen.ops.route.config import MOST_TOP_K, RouteConfig, RouteProblem, Scoring
+from jitgen.config.route import MOST_TOP_K, RouteConfig, RouteProblem, Scoring
 from jitgen.targets.protocol import refuse_unless
 
 EXPERTS = (32, 64, 128, 256, 512)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jitgen.config.config import Layout
-from jitgen.ops.silu_mul_quantize.config import (
+from jitgen.config.silu_mul_quantize import (
     Activation,
     Scales,
     SiluMulQuantizeConfig,

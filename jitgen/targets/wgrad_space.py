@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from jitgen.config import DType, Layout
-from jitgen.ops.grouped_gemm.config import Cluster, Tile
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
+from jitgen.config.grouped_gemm import Cluster, Tile
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.targets.protocol import Derived, legal_of, refuse_unless
 
 LAYOUTS = (Layout.RAGGED, Layout.MASKED)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from jitgen._version import __version__
 from jitgen.codegen.render import Source
 from jitgen.compile import toolchain
-from jitgen.config.config import canonical_json
 from jitgen.emulator.artifact import Artifact
 from jitgen.errors import EmulationError
 from jitgen.runtime.kernel import Kernel
+from jitgen.support.documents import canonical_json
 from jitgen.verify import kept
 
 if TYPE_CHECKING:

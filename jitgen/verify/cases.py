@@ -23,8 +23,8 @@ from torch import Tensor
 from jitgen.emulator.host.tensors import ELEMENTS
 from jitgen.emulator.machine.machine import NUM_SMS
 from jitgen.errors import ConfigError
-from jitgen.frozen import frozen
-from jitgen.text import shown
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
 
 FUNCTION = "verify_cases"
 """What a file with cases defines."""

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from jitgen.config.operation import Result
 from jitgen.emulator.api import TIME_LIMIT_S
 from jitgen.emulator.artifact import Artifact
 from jitgen.emulator.host import native
@@ -26,8 +27,7 @@ from jitgen.emulator.modes import Mode, parse
 from jitgen.emulator.program.lines import file_of
 from jitgen.emulator.report import Finding
 from jitgen.errors import CompileError, ConfigError, Deadlock, JitgenError, MachineFault
-from jitgen.frozen import frozen
-from jitgen.ops.protocol import Result
+from jitgen.support.frozen import frozen
 from jitgen.verify import cases, places
 from jitgen.verify.cases import STREAM, Case, Parameters
 from jitgen.verify.emulation import emulate

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.ops.protocol import Result
+from jitgen.config.operation import Result
 
 _SHOWN_TILES = 4
 _SHOWN_INDICES = 6

@@ -14,16 +14,16 @@ from typing import Any
 
 from jitgen.codegen.render import render, source_of
 from jitgen.config import Arch, Config
+from jitgen.config.operation import Excuse, operation
 from jitgen.emulator.api import TIME_LIMIT_S
 from jitgen.emulator.artifact import Artifact
 from jitgen.emulator.modes import Mode, parse
 from jitgen.emulator.program.coverage import Coverage
 from jitgen.emulator.report import Finding, Report, united
 from jitgen.errors import ConfigError, Deadlock, JitgenError, MachineFault
-from jitgen.frozen import frozen
-from jitgen.ops.protocol import Excuse, operation
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
 from jitgen.targets.legality import require
-from jitgen.text import shown
 from jitgen.verify import places
 from jitgen.verify.artifacts import compiled, of_entry
 from jitgen.verify.emulation import emulate

@@ -30,7 +30,7 @@ from jitgen.compile import provenance
 from jitgen.compile.compiler import Artifact
 from jitgen.config import Arch, Layout
 from jitgen.config.config import FLOAT_SCALES
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.registry import Registry
 

@@ -112,9 +112,9 @@ def _tuned(data: bytes) -> Callable[[Path, Path], None]:
 
     def write(root: Path, _: Path) -> None:
         from jitgen.config import Layout
-        from jitgen.ops.grouped_gemm.config import Problem
-        from jitgen.tuning import device
-        from jitgen.tuning.choice import bucket
+        from jitgen.config.grouped_gemm import Problem
+        from jitgen.selection import device
+        from jitgen.selection.choice import bucket
 
         problem = bucket(Problem(layout=Layout.RAGGED, groups=2, m=64, n=64, k=128), ARCH)
         folder = root / "v1" / "tuned" / device.folder(ARCH) / "buckets"

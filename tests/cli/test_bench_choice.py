@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import jitgen as library
+from jitgen.autotune.measure.clock import Call
 from jitgen.bench.choice.cases import Case, random_cases, skewed_cases
 from jitgen.bench.choice.recorded import record, save
 from jitgen.bench.choice.report import ChoiceReport, Timed
 from jitgen.config import Arch
-from jitgen.tuning.measure.clock import Call
 from tests.cli.conftest import Jitgen
 
 
@@ -26,7 +26,7 @@ def timed(case: Case) -> Timed:
 
 
 def test_without_a_gpu_it_is_refused(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jitgen.tuning.measure.clock.has_gpu", lambda: False)
+    monkeypatch.setattr("jitgen.autotune.measure.clock.has_gpu", lambda: False)
     done = jitgen("bench choice --count 3")
 
     assert done.code == 1

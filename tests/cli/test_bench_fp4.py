@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from jitgen.autotune.measure.clock import Call
 from jitgen.bench.hopper_fp4 import cases
 from jitgen.bench.hopper_fp4.cases import Step
 from jitgen.bench.hopper_fp4.report import Fp4Report
 from jitgen.bench.hopper_fp4.run import Method
-from jitgen.tuning.measure.clock import Call
 from tests.cli.conftest import Jitgen
 from tests.unit.test_bench_fp4 import report
 

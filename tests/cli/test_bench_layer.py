@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from jitgen.autotune.measure.clock import Call
 from jitgen.bench.layer.cases import Case
 from jitgen.bench.layer.ours import OURS, STEPS
 from jitgen.bench.layer.report import Found, LayerReport
 from jitgen.bench.layer.run import Method
-from jitgen.tuning.measure.clock import Call
 from tests.cli.conftest import Jitgen
 
 

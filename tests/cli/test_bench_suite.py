@@ -152,7 +152,7 @@ def test_a_run_is_saved_step_by_step(
         found.conditions["warm"] = "SM 1400 MHz"
 
     monkeypatch.setattr("jitgen.bench.suite.run", run)
-    monkeypatch.setattr("jitgen.tuning.measure.clock.require_gpu", lambda _: None)
+    monkeypatch.setattr("jitgen.autotune.measure.clock.require_gpu", lambda _: None)
     done = jitgen("bench hopper --save", str(path), "--only public --only contiguous")
 
     assert done.code == 0, done.err

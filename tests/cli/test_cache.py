@@ -15,7 +15,7 @@ import pytest
 from jitgen.bench.cache import fabricate
 from jitgen.cache import Store
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.runtime.spec import document as key_document
 from jitgen.runtime.spec import key
 from tests.cli.conftest import Jitgen

@@ -13,7 +13,7 @@ import pytest
 from jitgen.cache import Entry, Store
 from jitgen.cache.quarantine import UNLOADABLE
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.runtime import spec
 from tests.cli.conftest import Jitgen
 from tests.unit.store_fakes import fake_files, fake_meta, folder_of, publish

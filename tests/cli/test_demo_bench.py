@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import jitgen.bench.cache
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench import SUITES, protocol
 from jitgen.bench import run as run_suite
 from jitgen.bench.protocol import Row
 from jitgen.targets.legality import check
-from jitgen.tuning.measure.errors import WrongResult
 from tests.cli.conftest import Jitgen
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from jitgen import plans
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench import fc2 as suite
 from jitgen.config import Arch
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.ops.moe_fc2_dense.ways import ways
-from jitgen.tuning.measure.errors import WrongResult
 from tests import needs
 from tests.cli.conftest import Jitgen
 

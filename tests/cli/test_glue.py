@@ -12,9 +12,9 @@ from jitgen import plans
 from jitgen.bench import glue
 from jitgen.bench.glue import route, sides
 from jitgen.config import Arch
-from jitgen.ops.route.config import RouteConfig
+from jitgen.config.route import RouteConfig
 from jitgen.runtime.session import select
-from jitgen.tuning.choice import bucket
+from jitgen.selection.choice import bucket
 from tests.cli.conftest import Jitgen
 from tests.targets import EACH
 

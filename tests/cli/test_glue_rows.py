@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from jitgen import plans
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench import glue
 from jitgen.bench.glue import combine, permute_quantize, sides, together
 from jitgen.config import Arch
 from jitgen.runtime.session import select
-from jitgen.tuning.choice import bucket
-from jitgen.tuning.measure.errors import WrongResult
+from jitgen.selection.choice import bucket
 from tests import needs
 from tests.cli.conftest import Jitgen
 from tests.targets import EACH

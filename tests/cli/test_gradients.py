@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench import gradients as suite
 from jitgen.config import Arch
-from jitgen.tuning.measure.errors import WrongResult
 from tests import needs
 from tests.cli.conftest import Jitgen
 
@@ -18,7 +18,7 @@ CASE = suite.Case(groups=3, rows=20, n=32, k=24, spread=0.5)
 
 
 def test_without_a_gpu_it_is_refused(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jitgen.tuning.measure.clock.has_gpu", lambda: False)
+    monkeypatch.setattr("jitgen.autotune.measure.clock.has_gpu", lambda: False)
     done = jitgen("bench", "gradients")
 
     assert done.code == 1

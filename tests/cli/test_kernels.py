@@ -15,7 +15,7 @@ from jitgen.cache import Store
 from jitgen.cli import main
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.settings import settings
 from jitgen.targets.legality import check, rules, target
 from tests.cli.conftest import Jitgen

@@ -9,8 +9,8 @@ import pytest
 
 from jitgen import plans
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.recording.files import Calls, Recording
+from jitgen.config.grouped_gemm import Problem
+from jitgen.plans.recording import Calls, Recording
 from jitgen.targets.legality import target
 from tests.cli.conftest import Jitgen
 

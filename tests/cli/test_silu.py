@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from jitgen import plans, select
+from jitgen.autotune.measure.times import Times
 from jitgen.bench import silu as suite
 from jitgen.bench.protocol import Row
 from jitgen.cache import Store
 from jitgen.compile import workers
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch, Config
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.ops.silu_mul_quantize.samples import Sizes
 from jitgen.targets.legality import check
-from jitgen.tuning.measure.times import Times
 from tests.cli.conftest import Jitgen
 from tests.targets import EACH
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from jitgen.autotune import bench
 from jitgen.cache import Store
 from jitgen.config import Arch
-from jitgen.runtime import prewarm as compiling
+from jitgen.plans import prewarm as compiling
 from jitgen.runtime.session import current
-from jitgen.tuning import device
-from jitgen.tuning import known as tuned
-from jitgen.tuning.search import bench
+from jitgen.selection import device
+from jitgen.selection import known as tuned
 from tests.cli.conftest import Jitgen
 from tests.unit.fake_trials import VARIABLE
 from tests.unit.tune_stand import NAMES, TRIALS, Stand, compiled

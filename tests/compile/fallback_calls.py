@@ -12,7 +12,7 @@ import torch
 
 import jitgen
 from jitgen.config import DType, Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.runtime.session import current
 
 N, K = 24, 40

@@ -7,7 +7,7 @@ Most are edits of the source, which reads better than its PTX and survives anoth
 
 from __future__ import annotations
 
-from jitgen.verify.problem import Sizes
+from jitgen.ops.grouped_gemm.cases import Sizes
 from tests.compile.mutations import Edit, Mutation, rewrite
 
 ONE = "one CTA"

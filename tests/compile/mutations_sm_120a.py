@@ -10,9 +10,9 @@ from torch import Tensor
 
 from jitgen.formats import mx32, nv16
 from jitgen.formats.atoms import PLACES, plain, swizzled
+from jitgen.ops.grouped_gemm.cases import Sizes
 from jitgen.ops.grouped_gemm.draws import POISON
 from jitgen.ops.grouped_gemm.samples import Solved
-from jitgen.verify.problem import Sizes
 
 MIXED = "packed weights"
 WIDE = "wide tiles of packed weights"

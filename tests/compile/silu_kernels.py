@@ -9,9 +9,9 @@ from typing import Any
 import jitgen
 from jitgen.codegen.render import render
 from jitgen.config import Arch
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, Tiling
 from jitgen.emulator.artifact import Artifact
 from jitgen.emulator.report import Report
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig, Tiling
 from jitgen.verify.artifacts import compiled
 from tests.silu_cases import Case, Kernel
 

@@ -14,10 +14,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from jitgen import quantize
 from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.config.grouped_gemm import KernelConfig, Problem, Tile
 from jitgen.errors import InputError
 from jitgen.formats.e2m1 import unpack
 from jitgen.ops.grouped_gemm.call import grouped_gemm
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem, Tile
 from jitgen.ops.grouped_gemm.reference import sums
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.runtime.session import current

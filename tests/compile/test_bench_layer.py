@@ -10,6 +10,9 @@ import pytest
 import torch
 
 import jitgen
+from jitgen.autotune.measure.clock import Batch, Call
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.autotune.measure.times import Times
 from jitgen.bench.layer import deep_gemm, inductor, ours, vllm_triton
 from jitgen.bench.layer import run as running
 from jitgen.bench.layer.cases import EXPERTS, TOKENS, Case, plan
@@ -19,9 +22,6 @@ from jitgen.bench.layer.router import require_matched
 from jitgen.config import Config
 from jitgen.errors import ConfigError
 from jitgen.layer.early import EARLY_TOKENS
-from jitgen.tuning.measure.clock import Batch, Call
-from jitgen.tuning.measure.errors import WrongResult
-from jitgen.tuning.measure.times import Times
 from tests import needs
 from tests.bench_layer import routed, small
 

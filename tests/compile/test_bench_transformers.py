@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.transformers import run as running
 from jitgen.bench.transformers.models import MODELS, Model
 from jitgen.bench.transformers.report import (
@@ -23,7 +24,6 @@ from jitgen.bench.transformers.report import (
     targets,
 )
 from jitgen.config import Config
-from jitgen.tuning.measure.errors import WrongResult
 from tests import needs
 
 SMALL = Model(

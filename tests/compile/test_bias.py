@@ -11,15 +11,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
 from jitgen.config import BLayout, DType, Layout, ScaleGranularity
+from jitgen.config.grouped_gemm import Cluster, Epilogue, KernelConfig, Problem, Schedule, Tile
 from jitgen.errors import InputError
-from jitgen.ops.grouped_gemm.config import (
-    Cluster,
-    Epilogue,
-    KernelConfig,
-    Problem,
-    Schedule,
-    Tile,
-)
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.verify import device
 from tests import needs

@@ -12,8 +12,8 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
+from jitgen.config.combine import CombineConfig, Tiling
 from jitgen.errors import InputError
-from jitgen.ops.combine.config import CombineConfig, Tiling
 from jitgen.ops.combine.samples import Sizes, make
 from jitgen.verify import device, verify
 from tests import needs

@@ -19,7 +19,7 @@ from jitgen.cache import Store
 from jitgen.compile import compile as compiling
 from jitgen.compile import isolated
 from jitgen.config import Arch
-from jitgen.runtime.prewarm import PrewarmState, prewarm
+from jitgen.plans.prewarm import PrewarmState, prewarm
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.spec import key
 from tests.compile.test_registry import CONFIG, check

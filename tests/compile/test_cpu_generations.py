@@ -13,8 +13,8 @@ from jitgen.cache import Store
 from jitgen.cli import main
 from jitgen.compile import toolchain
 from jitgen.config import Arch
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.events import Event
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import spec
 from jitgen.runtime.registry import Registry
 from tests.compile.test_registry import CONFIG, check

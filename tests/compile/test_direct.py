@@ -13,8 +13,8 @@ import torch
 
 import jitgen
 from jitgen.config import Config
+from jitgen.config.operation import operation
 from jitgen.errors import InputError
-from jitgen.ops.protocol import operation
 from jitgen.runtime.kernel import Kernel
 from tests import needs
 from tests.unit.test_direct import SIZES

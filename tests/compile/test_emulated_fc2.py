@@ -9,9 +9,9 @@ import jitgen
 from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch, DType
+from jitgen.config.grouped_gemm import Cluster, Operands, Schedule, Tile
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.errors import InputError
-from jitgen.ops.grouped_gemm.config import Cluster, Operands, Schedule, Tile
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.ops.moe_fc2_dense.samples import BLOCKS, Sizes, make, of_sizes
 from jitgen.targets.legality import rules
 from jitgen.verify import device, verify

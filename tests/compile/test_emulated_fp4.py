@@ -11,8 +11,8 @@ import random
 import pytest
 
 from jitgen.config import Config, Layout
+from jitgen.ops.grouped_gemm.cases import Sizes
 from jitgen.verify import verify
-from jitgen.verify.problem import Sizes
 from tests import needs
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]

@@ -12,8 +12,8 @@ import torch
 import jitgen
 from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.config.config import FLOAT_SCALES
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Tile
 from jitgen.errors import InputError
-from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Tile
 from jitgen.verify import device
 from tests import needs
 from tests.problems import POISON, make, make_for, verify, verify_exact

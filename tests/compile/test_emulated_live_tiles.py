@@ -16,8 +16,8 @@ import torch
 import jitgen
 from jitgen.codegen.render import render
 from jitgen.config import Arch, BLayout
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Schedule, Tile
 from jitgen.emulator import Run
-from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Schedule, Tile
 from jitgen.ops.grouped_gemm.samples import Solved
 from jitgen.targets.legality import require
 from jitgen.verify import device, emulate

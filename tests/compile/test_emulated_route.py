@@ -15,8 +15,8 @@ from torch import Tensor
 import jitgen
 from jitgen.codegen.render import render
 from jitgen.config import Arch
+from jitgen.config.route import RouteConfig, Scoring
 from jitgen.emulator.artifact import Artifact
-from jitgen.ops.route.config import RouteConfig, Scoring
 from jitgen.ops.route.samples import Sizes, Solved, make, solved
 from jitgen.verify import verify
 from jitgen.verify.artifacts import compiled

@@ -7,8 +7,8 @@ from dataclasses import fields
 
 import pytest
 
+from jitgen.config.silu_mul_quantize import Tiling
 from jitgen.ops.silu_mul_quantize import reference
-from jitgen.ops.silu_mul_quantize.config import Tiling
 from tests import needs
 from tests.compile.silu_kernels import KERNELS, emulated, label
 from tests.silu_cases import Kernel, accurate, make, special, ties, tiny

@@ -11,9 +11,9 @@ import torch
 
 import jitgen
 from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Pipeline, Schedule, Tile
 from jitgen.formats.atoms import swizzled
 from jitgen.formats.e2m1 import values_of
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Pipeline, Schedule, Tile
 from jitgen.verify import device
 from tests import needs
 from tests.compile.mutations_sm_120a import spoiled

@@ -14,7 +14,7 @@ import torch
 import jitgen
 from jitgen.codegen.render import render
 from jitgen.config import Arch, Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
 from jitgen.verify import device
 from tests import needs
 

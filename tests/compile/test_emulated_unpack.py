@@ -16,13 +16,13 @@ import jitgen
 from jitgen import quantize
 from jitgen.codegen.render import render
 from jitgen.config import Arch
+from jitgen.config.unpack_weights import UnpackWeightsConfig
 from jitgen.emulator.artifact import Artifact
 from jitgen.errors import InputError
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.unpacked import unpacked
 from jitgen.ops.grouped_gemm import prepared_ways
 from jitgen.ops.grouped_gemm.prepared_call import PreparedLaunch, UnpackedLaunch
-from jitgen.ops.unpack_weights.config import UnpackWeightsConfig
 from jitgen.ops.unpack_weights.samples import Sizes, differ, make, solved
 from jitgen.runtime.session import current
 from jitgen.verify import device, verify

@@ -10,9 +10,9 @@ import jitgen
 from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch, DType
+from jitgen.config.grouped_gemm import Cluster, Tile
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.errors import InputError
-from jitgen.ops.grouped_gemm.config import Cluster, Tile
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.ops.grouped_gemm_wgrad.samples import Sizes, make
 from jitgen.targets.legality import rules
 from jitgen.verify import device, verify

@@ -13,12 +13,12 @@ import jitgen
 from jitgen.codegen.render import render
 from jitgen.compile import inspect
 from jitgen.config import Arch
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.emulator.artifact import Artifact
 from jitgen.emulator.program.parse import parse
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.cases import Sizes, make
 from jitgen.verify import device, verify
 from jitgen.verify.artifacts import compiled
-from jitgen.verify.problem import Sizes, make
 from tests import needs, problems
 from tests.cli.conftest import Jitgen
 from tests.cli.conftest import jitgen as jitgen_command  # noqa: F401

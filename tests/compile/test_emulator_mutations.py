@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from jitgen.ops.grouped_gemm.cases import Sizes
 from jitgen.ops.grouped_gemm_wgrad.samples import Sizes as WgradSizes
 from jitgen.ops.moe_fc2_dense.samples import Sizes as Fc2Sizes
-from jitgen.verify.problem import Sizes
 from tests import needs
 from tests.compile.mutations import Mutation
 from tests.compile.mutations_bias import BIAS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jitgen.verify.problem import Sizes
+from jitgen.ops.grouped_gemm.cases import Sizes
 from tests import needs
 from tests.compile.mutations import Mutation
 from tests.compile.mutations_fp4 import PREPARED

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 import jitgen
-from jitgen import failing
 from jitgen.cache import Store
 from jitgen.cache.folder import Folder
 from jitgen.compile import isolated
 from jitgen.events import Event, EventKind
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import key
+from jitgen.support import failing
 from tests.compile.fallback_calls import (
     FEW,
     MANY,

@@ -14,9 +14,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
 from jitgen.config import Arch, DType, ScaleGranularity
+from jitgen.config.grouped_gemm import Operands, Tile
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
 from jitgen.errors import InputError
-from jitgen.ops.grouped_gemm.config import Operands, Tile
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.moe_fc2_dense.samples import BLOCKS, Sizes, Solved, make, of_sizes
 from tests import needs
 

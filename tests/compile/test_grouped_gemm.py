@@ -15,9 +15,9 @@ import jitgen
 from jitgen import quantize, reference
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.config.config import FLOAT_SCALES
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
 from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm.call import grouped_gemm
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
 from jitgen.runtime.session import current
 from tests.arguments import MISTAKES, good
 from tests.problems import make

@@ -14,8 +14,8 @@ import pytest
 from jitgen.codegen.render import Source
 from jitgen.compile import compiler, inspect, workers
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
 from jitgen.errors import ArtifactError, ToolchainError
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
 from tests import needs
 
 pytestmark = needs.compiler
@@ -94,7 +94,7 @@ import os
 from jitgen.compile import compiler
 from jitgen.codegen.render import Source
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 
 
 def compile_text(task):

@@ -14,7 +14,7 @@ from jitgen.cli import main
 from jitgen.codegen.render import render
 from jitgen.compile import inspect
 from jitgen.config import Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from tests import needs
 from tests.inspect_pages import Page
 

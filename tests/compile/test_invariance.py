@@ -16,7 +16,7 @@ import pytest
 
 import jitgen
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import Operands
+from jitgen.config.grouped_gemm import Operands
 from jitgen.ops.moe_fc2_dense.samples import Sizes
 from jitgen.verify import device
 from tests import needs

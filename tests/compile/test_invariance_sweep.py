@@ -21,8 +21,8 @@ import pytest
 
 from jitgen.codegen.render import render
 from jitgen.config import Arch, DType, Layout
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.config.grouped_gemm import KernelConfig, Operands
+from jitgen.support.frozen import frozen
 from jitgen.verify import device
 from tests import needs
 from tests.compile.test_invariance import BLOCK128, PLAIN

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import jitgen
-from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.config.grouped_gemm import Problem
 from tests import needs
 from tests.moe_cases import EXPERTS, HIDDEN, SOME_FORMATS, make
 

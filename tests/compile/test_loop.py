@@ -12,7 +12,7 @@ from jitgen import get_kernel, override
 from jitgen.cache import Store
 from jitgen.cli.diff_sides import counts, fields, text
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.runtime.spec import spec_of
 from tests import needs
 from tests.cli.conftest import Jitgen, jitgen

@@ -13,7 +13,7 @@ import pytest
 from jitgen.cache import Store
 from jitgen.compile import inspect
 from jitgen.config import Arch, Layout
-from jitgen.runtime.prewarm import prewarm
+from jitgen.plans.prewarm import prewarm
 from jitgen.runtime.spec import key
 from tests import needs
 from tests.menus import MAX_BYTES, kinds, menu

@@ -13,9 +13,9 @@ from torch._subclasses import FakeTensorMode
 
 import jitgen
 from jitgen.config import BLayout, DType, Layout
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Tile
 from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm import call as calling
-from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Tile
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.runtime.session import current
 from jitgen.targets.legality import check

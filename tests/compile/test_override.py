@@ -15,6 +15,7 @@ import jitgen
 from jitgen.cache import Store
 from jitgen.codegen.render import render
 from jitgen.config import Arch, Config
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
 from jitgen.errors import (
     CaptureMiss,
     CompileError,
@@ -24,9 +25,8 @@ from jitgen.errors import (
     OverrideError,
     SettingError,
 )
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
+from jitgen.plans.rebuild import rebuilt
 from jitgen.runtime.override import Override
-from jitgen.runtime.rebuild import rebuilt
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import spec_of
 from jitgen.server.revocations import Revocations

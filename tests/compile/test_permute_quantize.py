@@ -14,8 +14,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
 from jitgen.config import Arch
+from jitgen.config.permute_quantize import Format, PermuteQuantizeConfig, Walk
 from jitgen.errors import InputError
-from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeConfig, Walk
 from jitgen.ops.permute_quantize.samples import Sizes, make
 from jitgen.ops.permute_quantize.sorting import sort_quantize
 from jitgen.targets.legality import check

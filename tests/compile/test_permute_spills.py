@@ -8,9 +8,9 @@ import pytest
 from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch, Config, Layout
+from jitgen.config.combine import CombineProblem
+from jitgen.config.permute_quantize import Format, PermuteQuantizeProblem, Walk
 from jitgen.errors import ConfigError
-from jitgen.ops.combine.config import CombineProblem
-from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeProblem, Walk
 from jitgen.targets.legality import require, rules
 from tests import needs
 from tests.strategies import combine_sweep, permute_sweep

@@ -11,8 +11,7 @@ import pytest
 
 from jitgen import plans
 from jitgen.cli import main
-from jitgen.plans import read
-from jitgen.recording import recorder
+from jitgen.plans import read, recorder
 
 TEXT = (Path(__file__).parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
 PLANS = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)

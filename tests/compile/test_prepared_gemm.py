@@ -14,8 +14,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from jitgen import quantize
 from jitgen.config import Layout
+from jitgen.config.grouped_gemm import Epilogue, KernelConfig, Problem, Tile
 from jitgen.ops.grouped_gemm.call import grouped_gemm
-from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem, Tile
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.targets.fp4_space import OPERANDS
 

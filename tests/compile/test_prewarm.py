@@ -9,10 +9,10 @@ from pathlib import Path
 import jitgen
 from jitgen.cache import Store
 from jitgen.config import Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Schedule, Tile
-from jitgen.runtime.prewarm import PrewarmState, prewarm
+from jitgen.config.grouped_gemm import KernelConfig, Schedule, Tile
+from jitgen.plans.prewarm import PrewarmState, prewarm
+from jitgen.plans.task import build_task
 from jitgen.runtime.registry import Registry
-from jitgen.runtime.task import build_task
 
 CONFIG = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))
 

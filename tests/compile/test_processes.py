@@ -15,7 +15,7 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.spec import key
 from tests.compile.test_registry import CONFIG, check
@@ -114,7 +114,7 @@ def test_killed_compiles_leave_nothing_bad(cache_root: Path, kills: int) -> None
 COMPILE = """
 import sys
 from jitgen.cache import Store
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.runtime.entries import build
 from jitgen.runtime.spec import spec_of
 from jitgen.runtime.tiers import Tiers

@@ -11,9 +11,9 @@ import pytest
 from jitgen.cache import Entry, Store
 from jitgen.cache.entry import LIBRARY, SOURCE, key_of
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
-from jitgen.runtime.prewarm import prewarm
-from jitgen.runtime.rebuild import Rebuilt, differences, rebuilt
+from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.plans.prewarm import prewarm
+from jitgen.plans.rebuild import Rebuilt, differences, rebuilt
 from jitgen.runtime.spec import key
 from tests.cli.conftest import Jitgen, jitgen
 

@@ -18,6 +18,7 @@ import jitgen
 from jitgen.cache import Store
 from jitgen.compile import compile as compile_module
 from jitgen.compile import compiler, toolchain
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
 from jitgen.errors import (
     CaptureMiss,
     CompileError,
@@ -26,7 +27,6 @@ from jitgen.errors import (
     UnsupportedConfig,
 )
 from jitgen.events import Event, events
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
 from jitgen.runtime import registry, spec
 from jitgen.runtime.registry import Registry
 

@@ -17,9 +17,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import jitgen
 from jitgen import Routing, Sorting
 from jitgen.config import Arch
+from jitgen.config.route import RouteConfig
 from jitgen.errors import InputError, JitgenError
 from jitgen.ops.route import samples
-from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.tracing import route as tracing
 from jitgen.runtime.session import current
 from tests import needs

@@ -16,9 +16,9 @@ import pytest
 from jitgen.cache import Store
 from jitgen.compile import inspect
 from jitgen.config import Arch, DType, Layout
-from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Schedule, Tile
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Schedule, Tile
+from jitgen.plans.prewarm import prewarm
 from jitgen.runtime.entries import build
-from jitgen.runtime.prewarm import prewarm
 from jitgen.runtime.spec import key, spec_of
 from jitgen.runtime.tiers import Tiers
 from jitgen.targets.legality import check

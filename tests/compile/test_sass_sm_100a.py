@@ -13,7 +13,7 @@ import pytest
 from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Schedule
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Schedule
 from tests import needs
 from tests.candidates import candidates
 from tests.sass import Loop, k_loop, loops, wrapped

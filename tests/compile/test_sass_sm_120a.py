@@ -13,7 +13,7 @@ import pytest
 from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Schedule, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Schedule, Tile
 from jitgen.targets.legality import check
 from tests import needs
 from tests.candidates import candidates

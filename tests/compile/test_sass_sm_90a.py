@@ -15,7 +15,7 @@ import pytest
 from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.targets.sm_90a.fp4 import OPERANDS
 from tests import needs
 from tests.candidates import candidates

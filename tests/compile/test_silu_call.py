@@ -13,8 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
 from jitgen.config import Arch
+from jitgen.config.silu_mul_quantize import Tiling
 from jitgen.errors import InputError
-from jitgen.ops.silu_mul_quantize.config import Tiling
 from jitgen.runtime.session import current
 from jitgen.verify.gpu import device
 from tests import needs

@@ -12,11 +12,7 @@ import pytest
 from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch
-from jitgen.ops.silu_mul_quantize.config import (
-    SiluMulQuantizeConfig,
-    SiluMulQuantizeProblem,
-    Tiling,
-)
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, SiluMulQuantizeProblem, Tiling
 from jitgen.targets.legality import check, rules
 from jitgen.targets.silu_space import kinds
 from tests import needs

@@ -12,8 +12,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
 from jitgen.config import Layout
+from jitgen.config.permute_quantize import PermuteQuantizeConfig, Tiling, Walk
 from jitgen.errors import InputError, UnsupportedConfig
-from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig, Tiling, Walk
 from jitgen.ops.permute_quantize.sorting import Sorted, sort_quantize
 from jitgen.verify import device
 from tests import needs

@@ -15,7 +15,7 @@ import jitgen
 from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import Cluster, Epilogue, KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import Cluster, Epilogue, KernelConfig, Operands, Tile
 from jitgen.targets.legality import require
 from jitgen.verify import device
 from tests import needs

@@ -14,7 +14,7 @@ from torch import Tensor
 import jitgen
 from jitgen import quantize
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 from tests import needs
 from tests.arguments import int32
 from tests.compile.test_tracers import CONFIG, empty, layer, operands

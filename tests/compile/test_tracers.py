@@ -16,9 +16,9 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from jitgen.config import Arch
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
 from jitgen.errors import ConfigError, InputError
 from jitgen.ops.grouped_gemm.call import grouped_gemm
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Tile
 from jitgen.ops.tracing.grouped_gemm import operation, operation_out
 from jitgen.runtime import devices
 from jitgen.runtime.session import current

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from jitgen import grouped_gemm
+from jitgen.autotune import TuningState, bench, tune
+from jitgen.autotune.draws import draws, row_counts
+from jitgen.autotune.measure.clock import Call
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.autotune.measure.workload import Workload
+from jitgen.autotune.trials import Trials
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem, Tile
 from jitgen.runtime.session import current, select
-from jitgen.tuning.measure.clock import Call
-from jitgen.tuning.measure.errors import WrongResult
-from jitgen.tuning.measure.workload import Workload
-from jitgen.tuning.record import problem_json
-from jitgen.tuning.search import TuningState, bench, tune
-from jitgen.tuning.search.draws import draws, row_counts
-from jitgen.tuning.search.trials import Trials
+from jitgen.selection.record import problem_json
 from tests.candidates import candidates
 
 pytestmark = pytest.mark.usefixtures("shared_cache")

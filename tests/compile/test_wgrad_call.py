@@ -13,9 +13,9 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
+from jitgen.config.grouped_gemm import Tile
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.errors import InputError
-from jitgen.ops.grouped_gemm.config import Tile
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
 from jitgen.ops.grouped_gemm_wgrad.samples import Sizes, Solved, make
 from jitgen.ops.tracing.grouped_gemm_wgrad import operation, operation_out
 from tests import needs

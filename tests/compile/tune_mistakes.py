@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import signal
 
-from jitgen.tuning.measure.clock import Call
-from jitgen.tuning.measure.workload import Workload
-from jitgen.tuning.search import trials
+from jitgen.autotune import trials
+from jitgen.autotune.measure.clock import Call
+from jitgen.autotune.measure.workload import Workload
 
 
 class Trials(trials.Trials):

@@ -21,10 +21,10 @@ from dataclasses import fields, replace
 import numpy as np
 
 from jitgen.config import Arch
+from jitgen.selection.choice import bucket
 from jitgen.targets.protocol import Device
 from jitgen.targets.sm_90a import cost
 from jitgen.targets.sm_90a.devices import DEVICES, Fit, Speed, fit_of
-from jitgen.tuning.choice import bucket
 from tests.fit_sm_90a.data import Measured, measured, unseen
 from tests.fit_sm_90a.fitting import first, fitted
 from tests.fit_sm_90a.points import COMMON, key_of

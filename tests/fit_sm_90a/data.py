@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from jitgen.autotune.draws import row_counts
 from jitgen.bench.choice.report import ChoiceReport
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
-from jitgen.frozen import frozen
-from jitgen.layouts import GROUP_ALIGNMENT
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.layouts import GROUP_ALIGNMENT
+from jitgen.selection import known
+from jitgen.selection.known import file_of
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules
 from jitgen.targets.protocol import Device
 from jitgen.targets.sm_90a.cost import Deal
-from jitgen.tuning import known
-from jitgen.tuning.known import file_of
-from jitgen.tuning.search.draws import row_counts
 
 SURVEYS = Path(__file__).parents[1] / "surveys"
 

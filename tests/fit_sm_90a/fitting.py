@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from jitgen.config import Arch
+from jitgen.selection.choice import bucket
 from jitgen.targets.sm_90a import cost
 from jitgen.targets.sm_90a.devices import Fit, Speed
-from jitgen.tuning.choice import bucket
 from tests.fit_sm_90a.data import Measured
 from tests.fit_sm_90a.points import Constants, Points, key_of
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.targets.sm_90a import cost
 from jitgen.targets.sm_90a.devices import Fit, Speed
 

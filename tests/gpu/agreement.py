@@ -19,7 +19,7 @@ import torch
 
 import jitgen
 from jitgen.config import Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
+from jitgen.config.grouped_gemm import KernelConfig, Operands
 from jitgen.settings import settings
 from tests.candidates import candidates
 from tests.gpu.configs import ARCH, OF_OTHER_TYPES, depth

@@ -21,18 +21,18 @@ from jitgen.bench.transformers.models import MODELS
 from jitgen.bench.transformers.report import WORKS
 from jitgen.bench.transformers.run import kernel_names
 from jitgen.config import Arch, BLayout, Config, DType, Layout, Numerics, ScaleGranularity
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem
+from jitgen.config.route import RouteConfig
+from jitgen.config.unpack_weights import UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.formats.unpacked import LAYOUTS
 from jitgen.layer import plan as layer_plan
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
 from jitgen.ops.grouped_gemm import prepared_ways
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
-from jitgen.ops.quantize.config import Format, QuantizeConfig, QuantizeProblem
-from jitgen.ops.route.config import RouteConfig
-from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import rules, target

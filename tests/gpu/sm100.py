@@ -5,14 +5,7 @@ from __future__ import annotations
 
 from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.config.config import FLOAT_SCALES
-from jitgen.ops.grouped_gemm.config import (
-    Cluster,
-    KernelConfig,
-    Operands,
-    Pipeline,
-    Schedule,
-    Tile,
-)
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
 
 SHAPES = [
     (128, 32, 1, 1, 4),

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from jitgen.config import DType, Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Schedule, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Schedule, Tile
 
 _MX32, _NV16, _BLOCK128 = (
     ScaleGranularity.MX32,

@@ -7,14 +7,7 @@ from dataclasses import replace
 
 from jitgen.config import Arch, DType, Layout
 from jitgen.config.config import FLOAT_SCALES
-from jitgen.ops.grouped_gemm.config import (
-    Cluster,
-    Epilogue,
-    KernelConfig,
-    Operands,
-    Schedule,
-    Tile,
-)
+from jitgen.config.grouped_gemm import Cluster, Epilogue, KernelConfig, Operands, Schedule, Tile
 from jitgen.targets.sm_90a.fp4 import OPERANDS
 from tests.candidates import candidates
 

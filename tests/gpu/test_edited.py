@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import jitgen
+from jitgen.autotune.measure.workload import Workload
 from jitgen.bench.kernel import Contender, attempt
 from jitgen.codegen.render import render
 from jitgen.config import Config
 from jitgen.errors import CaptureMiss
 from jitgen.runtime.override import Override
 from jitgen.runtime.spec import spec_of
-from jitgen.tuning.measure.workload import Workload
 from tests import needs
 from tests.gpu.configs import ARCH, menu
 

@@ -10,7 +10,7 @@ import torch
 
 import jitgen
 from jitgen.config import DType
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.ops.grouped_gemm_wgrad.samples import Sizes, make
 from tests.gpu.configs import ACCUMULATOR_BITS, ARCH, wgrad
 

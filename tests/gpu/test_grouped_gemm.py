@@ -11,8 +11,8 @@ import torch
 
 import jitgen
 from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.errors import CaptureMiss
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.session import current
 from tests.gpu.configs import ACCUMULATOR_BITS, ARCH, CONFIGS, OF_MENUS, depth
 from tests.problems import Solved, make, make_for, verify, verify_exact

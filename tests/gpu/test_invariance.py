@@ -10,7 +10,7 @@ import torch
 
 import jitgen
 from jitgen.config import DType, Layout
-from jitgen.ops.grouped_gemm.config import Operands
+from jitgen.config.grouped_gemm import Operands
 from jitgen.ops.moe_fc2_dense.samples import Sizes
 from jitgen.targets.legality import target
 from tests.gpu.configs import ARCH, INVARIANT, biased

@@ -9,14 +9,14 @@ from functools import partial
 import pytest
 import torch
 
+from jitgen.autotune.measure.clock import Batch, compete, compete_in_batches, sustain
+from jitgen.autotune.measure.rotation import rotation
+from jitgen.autotune.measure.workload import Workload
 from jitgen.bench import peers, suite
 from jitgen.bench.cases import Case
 from jitgen.bench.report import OURS, Section
 from jitgen.config import Layout
 from jitgen.targets.legality import target
-from jitgen.tuning.measure.clock import Batch, compete, compete_in_batches, sustain
-from jitgen.tuning.measure.rotation import rotation
-from jitgen.tuning.measure.workload import Workload
 from tests.gpu.configs import ARCH
 
 RATE = target(ARCH).devices[0].dram_gbps * 1e9

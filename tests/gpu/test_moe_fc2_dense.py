@@ -10,7 +10,7 @@ import torch
 
 import jitgen
 from jitgen.config import DType
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
 from jitgen.ops.moe_fc2_dense.samples import Sizes, make
 from tests.gpu.configs import ACCUMULATOR_BITS, ARCH, fc2
 

@@ -12,10 +12,10 @@ import torch
 
 import jitgen
 from jitgen import plans
+from jitgen.config.combine import CombineConfig
+from jitgen.config.permute_quantize import Format, PermuteQuantizeConfig
 from jitgen.ops.combine import samples as combining
-from jitgen.ops.combine.config import CombineConfig
 from jitgen.ops.permute_quantize import samples as permuting
-from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeConfig
 from tests.gpu.configs import ARCH
 
 CONFIGS = plans.configs(plans.load("glue"), ARCH)

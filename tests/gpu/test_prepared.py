@@ -11,9 +11,9 @@ import torch
 import jitgen
 from jitgen.config import Layout
 from jitgen.config.config import BLayout
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.ops.grouped_gemm import cases as problem
 from jitgen.ops.grouped_gemm.samples import Solved
-from jitgen.verify import problem
 from tests.gpu.configs import ACCUMULATOR_BITS, ARCH, PREPARED
 from tests.problems import verify, verify_exact
 

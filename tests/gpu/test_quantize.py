@@ -8,7 +8,7 @@ import torch
 
 from jitgen import quantize
 from jitgen.config.config import Layout
-from jitgen.ops.quantize.config import Format, QuantizeConfig
+from jitgen.config.quantize import Format, QuantizeConfig
 from jitgen.ops.quantize.samples import Sizes, Solved, differ, make
 from tests.gpu.configs import ARCH, quantized
 

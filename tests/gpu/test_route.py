@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import jitgen
-from jitgen.ops.route.config import RouteConfig, Scoring
+from jitgen.config.route import RouteConfig, Scoring
 from jitgen.ops.route.samples import Sizes, make
 from tests.gpu.configs import ARCH, routed
 

@@ -10,8 +10,8 @@ import torch
 
 import jitgen
 from jitgen import plans
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig
 from jitgen.errors import CaptureMiss
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.samples import Sizes, make
 from jitgen.runtime.session import current
 from tests.gpu.configs import ARCH

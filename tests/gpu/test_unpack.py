@@ -9,10 +9,10 @@ from torch import Tensor
 
 import jitgen
 from jitgen import quantize
+from jitgen.config.unpack_weights import UnpackWeightsConfig
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.unpacked import unpacked
 from jitgen.ops.grouped_gemm.prepared_call import UnpackedLaunch
-from jitgen.ops.unpack_weights.config import UnpackWeightsConfig
 from jitgen.ops.unpack_weights.samples import Sizes, differ, make
 from jitgen.runtime.session import current
 from tests.gpu.configs import ARCH, MANY_ROWS, UNPACK

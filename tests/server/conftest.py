@@ -9,7 +9,7 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.runtime.spec import spec_of
 from tests.service.running import Running
 from tests.service.trusting import sealed

@@ -7,7 +7,7 @@ import base64
 import re
 
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.runtime.spec import spec_of
 from jitgen.server.ui import POLICY
 from tests.service.running import Running

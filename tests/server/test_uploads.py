@@ -12,7 +12,7 @@ import pytest
 from jitgen.cache import Store
 from jitgen.compile import toolchain
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.remote import wire
 from jitgen.remote.layout import fetch, push
 from jitgen.remote.objects import Objects

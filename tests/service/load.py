@@ -26,7 +26,7 @@ from typing import Any
 
 from jitgen.cache import Meta, Store
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.runtime.spec import digest, spec_of
 from tests.server.forging import signed
 from tests.service.running import Running, cpu_seconds, resident_bytes

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from tests.service.running import Running
 
 pytestmark = pytest.mark.service

@@ -18,7 +18,7 @@ import pytest
 import urllib3
 
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.runtime.spec import spec_of
 from tests.service.running import Running, order, resident_bytes
 from tests.service.test_doors import certificate

@@ -14,7 +14,7 @@ import pytest
 from jitgen.cache import Store
 from jitgen.config import Arch
 from jitgen.fleet import cluster
-from jitgen.runtime.prewarm import PrewarmReport
+from jitgen.plans.prewarm import PrewarmReport
 from tests.cli.conftest import process
 from tests.unit.fleet_fakes import configs
 
@@ -25,7 +25,7 @@ DOOMED, NUM_WORKERS = configs(4)[1].name("cpu"), 2
 PLANTED = """
 import os
 from jitgen.config import Config
-from jitgen.runtime.task import build_task
+from jitgen.plans.task import build_task
 
 def build(task):
     name = Config.from_json(task["config"]).name("cpu")

@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from jitgen.compile import toolchain
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.remote import wire
 from jitgen.runtime.spec import spec_of
 from jitgen.signing import dsse

@@ -13,10 +13,10 @@ import pytest
 from jitgen.cache import Store
 from jitgen.cli import main
 from jitgen.config import Layout
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.inspect.cache_page import cache_page
 from jitgen.inspect.cache_report import report
 from jitgen.inspect.page import page as page_of
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from tests import needs
 from tests.inspect_pages import EVIL, kernel
 from tests.unit.store_fakes import publish

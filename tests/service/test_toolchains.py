@@ -12,10 +12,10 @@ import pytest
 
 from jitgen.compile import toolchain
 from jitgen.config import Arch
-from jitgen.config.config import canonical_json
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.remote import wire
 from jitgen.runtime.spec import digest, spec_of
+from jitgen.support.documents import canonical_json
 from tests.service.running import Running, order
 from tests.service.test_trouble import until
 

@@ -17,7 +17,7 @@ import pytest
 
 from jitgen.compile.processes import children_of, descendants_of
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.remote import wire
 from jitgen.runtime.spec import spec_of
 from jitgen.server.tokens import new_token

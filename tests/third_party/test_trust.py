@@ -151,8 +151,9 @@ class TestBroken:
         done = jitgen("configs --op b_op")
 
         assert done.code == 2
-        assert "operation b_op of b-op: b_op:O is no jitgen.ops.protocol.Operation: it lacks" in (
-            done.err
+        assert (
+            "operation b_op of b-op: b_op:O is no jitgen.config.operation.Operation: it lacks"
+            in (done.err)
         )
 
     @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from jitgen import events, plans
 from jitgen.cache import Store
 from jitgen.config import Arch, Config
 from jitgen.plans import Plan, load
+from jitgen.plans.prewarm import prewarm
 from jitgen.runtime import coverage
 from jitgen.runtime.coverage import Coverage
-from jitgen.runtime.prewarm import prewarm
 from jitgen.runtime.session import Session, current
 from jitgen.runtime.spec import spec_of
+from jitgen.selection import device
+from jitgen.selection import known as tuned
 from jitgen.settings import settings
-from jitgen.tuning import device
-from jitgen.tuning import known as tuned
 from tests.unit.fleet_fakes import record
 from tests.unit.store_fakes import fake_files
 

@@ -12,7 +12,7 @@ from typing import Any
 from jitgen.cache import Meta, Store
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch, Config, Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.runtime.spec import KernelSpec, spec_of
 from tests.unit.store_fakes import fake_files, fake_meta
 

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 
 import jitgen
-from jitgen import failing
 from jitgen.cache import Entry, Store
 from jitgen.compile import workers
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.errors import ArtifactError, CacheError, CompileError, ToolchainError
 from jitgen.events import Event, EventKind
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import background as module
 from jitgen.runtime.background import Background
 from jitgen.runtime.spec import key
 from jitgen.runtime.tiers import Tiers
+from jitgen.support import failing
 from tests.chaos.kernels import CONFIGS, fill, prebuilt
 
 CONFIG = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))

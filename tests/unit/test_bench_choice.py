@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.autotune.measure.workload import Workload
 from jitgen.bench.choice import run
 from jitgen.bench.choice.cases import (
     LAYER_BYTES,
@@ -24,10 +26,8 @@ from jitgen.bench.choice.cases import (
 from jitgen.bench.choice.report import ChoiceReport, Timed, regrets, summary
 from jitgen.bench.choice.routings import Kind, Routing
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import ConfigError
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.tuning.measure.errors import WrongResult
-from jitgen.tuning.measure.workload import Workload
 from tests import needs
 
 SMALL = Case(

@@ -12,6 +12,10 @@ import pytest
 import torch
 
 from jitgen import reference
+from jitgen.autotune.measure import clock
+from jitgen.autotune.measure.clock import Batch, Call
+from jitgen.autotune.measure.errors import NoDevice, WrongResult
+from jitgen.autotune.measure.times import Times
 from jitgen.bench import prepare
 from jitgen.bench.cases import DOWN, UP
 from jitgen.bench.hopper_fp4 import cases, run, sides, tables, targets
@@ -21,10 +25,6 @@ from jitgen.bench.hopper_fp4.sides import OURS, UNPACKED, Fp8, Own, Side
 from jitgen.config import Layout
 from jitgen.config.config import BLayout
 from jitgen.errors import ConfigError
-from jitgen.tuning.measure import clock
-from jitgen.tuning.measure.clock import Batch, Call
-from jitgen.tuning.measure.errors import NoDevice, WrongResult
-from jitgen.tuning.measure.times import Times
 from tests.bench_report import TINY, times
 
 DECODE = replace(TINY, groups=32, rows_per_group=8, n=4096, k=7168, spread=0.0)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from jitgen.autotune.measure.workload import Workload
 from jitgen.bench import peers
 from jitgen.bench.cases import Case
 from jitgen.bench.peers import Unavailable
@@ -19,7 +20,6 @@ from jitgen.bench.peers.deep_gemm import _places, power_of_two
 from jitgen.bench.peers.torch_grouped import ends_of_groups
 from jitgen.bench.peers.triton import suited, tile_table
 from jitgen.config import Layout
-from jitgen.tuning.measure.workload import Workload
 from tests.bench_report import DECODE, TINY
 
 

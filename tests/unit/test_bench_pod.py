@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench import pod
 from jitgen.bench.pod import BUDGET_MS, LOCAL, Side, Start
 from jitgen.bench.pod_places import Missing, Places, need, port_of, toml
 from jitgen.remote.http import Server
 from jitgen.remote.outcomes import Unreachable
 from jitgen.server.settings import read_settings
-from jitgen.tuning.measure.errors import WrongResult
 
 OWN = Side(what=LOCAL, tier="disk", environment={})
 FETCHED = Side(what="a remote", tier="remote", environment={}, has_budget=True)

@@ -26,8 +26,8 @@ from jitgen.bench.choice.recorded import (
 )
 from jitgen.bench.choice.report import ChoiceReport, Timed
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import ConfigError
-from jitgen.ops.grouped_gemm.config import Problem
 from tests.record_routings.__main__ import MIXTURES, uneven
 from tests.record_routings.model import CONTEXT, Model
 

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from jitgen import reference
+from jitgen.autotune.measure import clock
+from jitgen.autotune.measure.clock import Batch, Call
+from jitgen.autotune.measure.rotation import rotation
+from jitgen.autotune.measure.times import Times
+from jitgen.autotune.measure.workload import Workload
 from jitgen.bench import REPORTS, cases, gpu, kernels, sides, suite, targets
 from jitgen.bench.cases import Case
 from jitgen.bench.peers import Peer, Prepared
 from jitgen.bench.report import BenchReport, Section, geometric_mean
 from jitgen.config import Layout
 from jitgen.errors import ConfigError
-from jitgen.tuning.measure import clock
-from jitgen.tuning.measure.clock import Batch, Call
-from jitgen.tuning.measure.rotation import rotation
-from jitgen.tuning.measure.times import Times
-from jitgen.tuning.measure.workload import Workload
 from tests.bench_report import DECODE, PREFILL, SMALL, TINY, measured, report
 
 
@@ -278,7 +278,7 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("JITGEN_ARCH", "cpu")
     monkeypatch.setattr(sides, "_DEVICE", "cpu")
-    monkeypatch.setattr("jitgen.tuning.measure.rotation._MOST", 2)
+    monkeypatch.setattr("jitgen.autotune.measure.rotation._MOST", 2)
     monkeypatch.setattr(Batch, "capture", capture)
     monkeypatch.setattr(suite, "compete_in_batches", in_turn)
     monkeypatch.setattr(suite, "compete_on_host", on_host)

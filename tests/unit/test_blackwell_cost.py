@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import (
+from jitgen.config.grouped_gemm import (
     Cluster,
     KernelConfig,
     Operands,

@@ -13,8 +13,6 @@ from typing import TypeVar
 
 import pytest
 
-from jitgen import failing
-from jitgen.boundary import boundary, with_room
 from jitgen.errors import (
     CompileTimeout,
     InternalError,
@@ -23,10 +21,12 @@ from jitgen.errors import (
     ResourceError,
     UnsafeCacheRoot,
 )
-from jitgen.failing import Backoff
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.session import current
-from jitgen.text import printable
+from jitgen.support import failing
+from jitgen.support.boundary import boundary, with_room
+from jitgen.support.failing import Backoff
+from jitgen.support.text import printable
 
 T = TypeVar("T")
 
@@ -123,7 +123,8 @@ class TestBoundary:
 
     def test_it_names_the_place(self) -> None:
         """A message without a place sent people to the traceback, which logs cut off."""
-        with pytest.raises(InternalError, match=r"\(jitgen\.text:\d+\)$"), boundary("printing"):
+        place = r"\(jitgen\.support\.text:\d+\)$"
+        with pytest.raises(InternalError, match=place), boundary("printing"):
             printable(3)  # type: ignore[arg-type]
 
     def test_nothing_happens(self) -> None:
@@ -192,7 +193,7 @@ class TestWithRoom:
 
     def test_the_registry_asks_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """All that is behind a miss gets the room: looking on the disk, compiling, loading."""
-        from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+        from jitgen.config.grouped_gemm import KernelConfig, Tile
 
         def serve(*_: object) -> str:
             return f"served after {needs(480)}"

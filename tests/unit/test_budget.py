@@ -11,9 +11,9 @@ import pytest
 import jitgen
 from jitgen.cache import Store
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.errors import KernelMiss
 from jitgen.events import Event, EventKind
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime.budget import beyond, varied
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import spec_of

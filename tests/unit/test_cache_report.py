@@ -11,10 +11,10 @@ import pytest
 from jitgen.cache import Meta, Store
 from jitgen.cache.entry import key_of
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.inspect import cache_page
 from jitgen.inspect.cache_page import cache_page as page_of
 from jitgen.inspect.cache_report import State, report
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import spec
 from tests.inspect_pages import EVIL, Page
 from tests.unit.store_fakes import age, fake_files, fake_meta, folder_of, publish

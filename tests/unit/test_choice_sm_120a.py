@@ -14,13 +14,13 @@ from typing import NamedTuple
 import pytest
 
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem
 from jitgen.errors import ConfigError
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
 from jitgen.runtime.session import select
+from jitgen.selection.modes import Mode
 from jitgen.targets import devices
 from jitgen.targets.legality import rules, target
 from jitgen.targets.sm_120a import cost
-from jitgen.tuning.modes import Mode
 from tests import simulation
 from tests.candidates import candidates
 from tests.simulation import INSTRUCTIONS, kind_of, least, routed, simulate

@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given
 
 from jitgen.config import Arch
-from jitgen.config.config import canonical_json
-from jitgen.errors import ConfigError
-from jitgen.ops.grouped_gemm.config import (
+from jitgen.config.grouped_gemm import (
     Cluster,
     Epilogue,
     KernelConfig,
@@ -22,6 +20,8 @@ from jitgen.ops.grouped_gemm.config import (
     Schedule,
     Tile,
 )
+from jitgen.errors import ConfigError
+from jitgen.support.documents import canonical_json
 from tests.strategies import configs, legal_sweep
 from tests.targets import OWN
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Problem, Tile
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Problem, Tile
 from jitgen.targets.legality import check, rules
 from jitgen.targets.sm_90a import cost, fp4_cost
 from jitgen.targets.sm_90a.devices import H200, fit_of

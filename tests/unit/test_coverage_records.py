@@ -19,9 +19,9 @@ from jitgen.cache.folder import Damaged
 from jitgen.config import Arch
 from jitgen.errors import CacheError
 from jitgen.plans import Plan
+from jitgen.plans.prewarm import prewarm
 from jitgen.runtime import coverage
 from jitgen.runtime.coverage import BadCoverage, Coverage
-from jitgen.runtime.prewarm import prewarm
 from jitgen.settings import settings
 from jitgen.targets.legality import target
 from tests.cli.conftest import Jitgen, jitgen

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from jitgen.config import Arch, Config
+from jitgen.config.operation import loaded, operation
 from jitgen.config.rooms import OPERATIONS
 from jitgen.errors import InputError
-from jitgen.ops.protocol import loaded, operation
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import Session, current
 

@@ -15,17 +15,12 @@ from pathlib import Path
 import pytest
 
 from jitgen.cli.output import Column, Output
-from jitgen.documents import (
-    BadDocument,
-    parse_json,
-    parse_toml,
-    read_bounded,
-)
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.errors import ConfigError, PlanError
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.plans import load
-from jitgen.text import json_safe, printable, shown
-from jitgen.values import parse_size
+from jitgen.support.documents import BadDocument, parse_json, parse_toml, read_bounded
+from jitgen.support.text import json_safe, printable, shown
+from jitgen.support.values import parse_size
 
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\u202egnp.exe\u200b"
 

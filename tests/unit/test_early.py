@@ -9,21 +9,14 @@ from typing import Any
 import pytest
 
 from jitgen.config import Arch, BLayout, Config, DType
-from jitgen.config.config import canonical_json
+from jitgen.config.combine import CombineProblem
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Problem, Schedule, Tile
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.errors import UnsupportedConfig
-from jitgen.ops.combine.config import CombineProblem
-from jitgen.ops.grouped_gemm.config import (
-    Cluster,
-    KernelConfig,
-    Operands,
-    Problem,
-    Schedule,
-    Tile,
-)
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
 from jitgen.plans import Plan, Sweep, configs, load, text
 from jitgen.runtime.session import select
+from jitgen.support.documents import canonical_json
 from jitgen.targets.early import early
 from jitgen.targets.legality import check, require
 

@@ -20,22 +20,22 @@ import pytest
 from jitgen import plans
 from jitgen.cache import Store
 from jitgen.config import Arch, Config, Layout
+from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradProblem
+from jitgen.config.moe_fc2_dense import MoeFc2DenseProblem
+from jitgen.config.operation import operation
 from jitgen.errors import UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradProblem
 from jitgen.ops.launch import chosen
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseProblem
-from jitgen.ops.protocol import operation
 from jitgen.plans import Plan, Sweep
-from jitgen.runtime.prewarm import prewarm
+from jitgen.plans.prewarm import prewarm
 from jitgen.runtime.session import Session, current
+from jitgen.selection import device as tuning
+from jitgen.selection import known as tuned
+from jitgen.selection.choice import edges_of
 from jitgen.settings import settings
 from jitgen.targets.early import early
 from jitgen.targets.legality import target
 from jitgen.targets.protocol import Device
-from jitgen.tuning import device as tuning
-from jitgen.tuning import known as tuned
-from jitgen.tuning.choice import edges_of
 from tests.cli.conftest import Jitgen, jitgen
 from tests.unit.coverage_fakes import (
     GPU,

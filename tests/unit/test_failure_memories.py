@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Every place that may remember a failure, and which of the three kinds of `jitgen.failing` it
+Every place that may remember a failure, and which of the three kinds of `jitgen.support.failing` it
 remembers: a place that is not in `PLACES` fails here, and so does one that is gone.
 
 Passing trouble used to be remembered like the compiler's refusal in a dozen places. Where a failure
@@ -49,8 +49,8 @@ PLACES = {
     "server/built.py Built.add": (CERTAIN, "the same; one that is busy is left alone"),
     "runtime/registry.py Registry._loaded": (CERTAIN, "no library: set aside; else it is raised"),
     # What this process or machine is short of.
-    "failing.py Backoff._tries": (PASSING, "seconds that double, up to a minute"),
-    "failing.py Backoff._until": (PASSING, "the same; an hour for what nobody foresaw"),
+    "support/failing.py Backoff._tries": (PASSING, "seconds that double, up to a minute"),
+    "support/failing.py Backoff._until": (PASSING, "the same; an hour for what nobody foresaw"),
     "runtime/registry.py Registry._backoff": (PASSING, "Backoff"),
     "runtime/registry.py Registry._compiled": (PASSING, "ResourceError alone goes to Backoff"),
     "runtime/background.py Background._backoff": (PASSING, "Backoff"),
@@ -60,7 +60,7 @@ PLACES = {
     "events.py EventBus._misses": (PASSING, "three events in a row"),
     "events.py EventBus._deliver": (PASSING, "a listener that fails otherwise is dropped"),
     "runtime/session.py Session._misses": (PASSING, "counted: the launch is not remembered"),
-    "tuning/choice.py Chooser.doubts": (PASSING, "counted: the choice is not remembered"),
+    "selection/choice.py Chooser.doubts": (PASSING, "counted: the choice is not remembered"),
     "cache/tuned.py _troubles": (PASSING, "counted: what decides that"),
     "fleet/rank.py Rank._rests": (PASSING, "2 s, in which other ranks may try"),
     "server/leases.py Leases._rests_until": (PASSING, "10 s without the shared store"),
@@ -82,19 +82,19 @@ PLACES = {
     "fleet/rank.py Rank._dead": (ELSEWHERE, "a rank that said nothing for its patience"),
     "fleet/rank.py Rank._take": (NONE, "a row of this rank's report"),
     # Tuning.
-    "tuning/search/tuner.py _Run._excluded": (CERTAIN, "until --again: wrong, hung, crashed"),
-    "tuning/search/tuner.py _Run._exclude": (CERTAIN, "the same"),
-    "tuning/search/tuner.py _Run.measure": (CERTAIN, "the same: a kernel that cannot be ended"),
-    "tuning/search/tuner.py _Run._refused": (CERTAIN, "this run: the index remembers it"),
-    "tuning/search/tuner.py _Run._missing": (PASSING, "this run"),
-    "tuning/search/tuner.py _Run._record": (CERTAIN, "the same"),
-    "tuning/search/space_run.py _Run._measured": (CERTAIN, "the same"),
-    "tuning/search/bench.py Bench.measure": (
+    "autotune/tuner.py _Run._excluded": (CERTAIN, "until --again: wrong, hung, crashed"),
+    "autotune/tuner.py _Run._exclude": (CERTAIN, "the same"),
+    "autotune/tuner.py _Run.measure": (CERTAIN, "the same: a kernel that cannot be ended"),
+    "autotune/tuner.py _Run._refused": (CERTAIN, "this run: the index remembers it"),
+    "autotune/tuner.py _Run._missing": (PASSING, "this run"),
+    "autotune/tuner.py _Run._record": (CERTAIN, "the same"),
+    "autotune/space_run.py _Run._measured": (CERTAIN, "the same"),
+    "autotune/bench.py Bench.measure": (
         CERTAIN,
         "sorted by `_reasons`",
     ),
-    "tuning/search/bench.py Bench._failure": (NONE, "names the kernel of an error"),
-    "tuning/search/process.py Worker._kill": (NONE, "its own process"),
+    "autotune/bench.py Bench._failure": (NONE, "names the kernel of an error"),
+    "autotune/process.py Worker._kill": (NONE, "its own process"),
     # What a process finds out once. A failure that may pass raises, and what raises is not cached.
     "compile/toolchain.py cpu_level": (CERTAIN, "/proc/cpuinfo is not there"),
     "compile/toolchain.py _flavour": (CERTAIN, "there is no driver"),
@@ -105,7 +105,7 @@ PLACES = {
     "runtime/syntax.py mistake": (CERTAIN, "a text that is no Python; ResourceError is not cached"),
     "runtime/kernel.py load_runtime_library": (NONE, "raises"),
     "targets/legality.py _check": (CERTAIN, "a rule of the target: pure arithmetic"),
-    "tuning/known.py _packed": (CERTAIN, "a shipped table that is none; OSError is not cached"),
+    "selection/known.py _packed": (CERTAIN, "a shipped table that is none; OSError is not cached"),
     # No memory of a failure, whatever it looks like.
     "compile/provenance.py _digest": (NONE, "a digest of files"),
     "runtime/registry.py _registries": (NONE, "all registries"),
@@ -275,7 +275,9 @@ def test_every_memory_of_a_failure_is_known() -> None:
         if not name.startswith(APART):
             found |= {f"{name} {place}" for place in places(path)}
 
-    assert sorted(found - PLACES.keys()) == [], "see jitgen/failing.py, and say which kind it is"
+    assert sorted(found - PLACES.keys()) == [], (
+        "see jitgen/support/failing.py, and say which kind it is"
+    )
     assert sorted(PLACES.keys() - found) == [], "these are gone: take them out"
 
 

@@ -12,9 +12,9 @@ import torch
 
 from jitgen.cache import Store
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.errors import CaptureMiss, KernelMiss
 from jitgen.ops.grouped_gemm import dispatch
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.ops.grouped_gemm.dispatch import Launch
 from jitgen.ops.grouped_gemm.validate import Arguments
 from jitgen.ops.launch import Family

@@ -11,9 +11,9 @@ import torch
 
 import jitgen
 from jitgen.config import Arch, Config, DType, ScaleGranularity
+from jitgen.config.grouped_gemm import Cluster, Operands, Pipeline, Schedule, Tile
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.errors import ConfigError, UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import Cluster, Operands, Pipeline, Schedule, Tile
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.ops.moe_fc2_dense.samples import Sizes, make
 from jitgen.targets import devices
 from jitgen.targets.legality import check, rules, target

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from jitgen.config import Arch
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoeFc2DenseProblem
 from jitgen.ops.moe_fc2_dense.ways import ways
 
 MEASURED_US = {  # on an H200, as docs/fc2.md has it: dense, grouped, grouped and combine

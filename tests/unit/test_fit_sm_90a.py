@@ -12,7 +12,7 @@ import pytest
 
 from jitgen.bench.choice.report import ChoiceReport
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Problem, Tile
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Problem, Tile
 from jitgen.runtime.session import select
 from jitgen.targets.sm_90a import cost
 from jitgen.targets.sm_90a.devices import H200, Fit, fit_of

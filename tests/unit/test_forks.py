@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from jitgen import forks
 from jitgen.errors import ResourceError
+from jitgen.support import forks
 
 # Python from 3.12 on warns of every fork of a process with threads, which is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -256,7 +256,7 @@ def test_idle_outside_of_busy(gate: forks._Gate) -> None:
 
 HOOKS = """
 import os, sys, threading, time
-from jitgen import forks
+from jitgen.support import forks
 forks.PATIENCE_S = 1.0
 lock, begun = threading.Lock(), threading.Event()
 os.register_at_fork(  # as filelock and concurrent.futures do

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from jitgen import quantize
 from jitgen.errors import InputError
-from jitgen.formats import e2m1, find
+from jitgen.formats import e2m1, find_format
 from jitgen.formats.protocol import Rows
 
 OFFS = torch.tensor([0, 5, 135, 135, 290], dtype=torch.int32)
@@ -47,7 +47,7 @@ def test_values_are_rounded_to_the_nearest_code_and_ties_to_even() -> None:
 
 
 def dequantised(name: str, q: Tensor, scale: Tensor, rows: Rows, k: int) -> Tensor:
-    form = find("nv16" if name == "nvfp4" else "mx32")  # type: ignore[arg-type]
+    form = find_format("nv16" if name == "nvfp4" else "mx32")  # type: ignore[arg-type]
     return e2m1.values_of(q) * form.repeated_a(scale, rows, k)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`jitgen.frozen`: what it makes is a frozen dataclass in every way."""
+"""`jitgen.support.frozen`: what it makes is a frozen dataclass in every way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import FrozenInstanceError, dataclass, field
 
 import pytest
 
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 
 @frozen

@@ -18,8 +18,8 @@ from jitgen.cli.main import cli
 from jitgen.codegen import render as rendering
 from jitgen.codegen.render import render
 from jitgen.config import Arch, Config, DType
-from jitgen.config.config import canonical_json
 from jitgen.errors import RenderError
+from jitgen.support.documents import canonical_json
 from jitgen.targets.legality import rules, target
 from tests.strategies import (
     combine_sweep,

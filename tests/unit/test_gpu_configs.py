@@ -7,7 +7,7 @@ import pytest
 
 import jitgen
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.targets.legality import rules
 from tests.gpu import configs
 

@@ -18,18 +18,18 @@ from pathlib import Path
 
 import pytest
 
-from jitgen import forks
-from jitgen.boundary import boundary, is_from_handler
 from jitgen.cache import Entry, Store
 from jitgen.cache.lock import key_lock
 from jitgen.config import Arch
 from jitgen.errors import ArtifactError, JitgenError, ResourceError
 from jitgen.events import Event, EventBus, EventKind
+from jitgen.plans.task import compile_task
 from jitgen.runtime import kernel, native
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.session import get_kernel
-from jitgen.runtime.task import compile_task
 from jitgen.settings import settings
+from jitgen.support import forks
+from jitgen.support.boundary import boundary, is_from_handler
 from jitgen.targets import devices as target
 from tests.chaos.kernels import CONFIGS, fill, prebuilt
 

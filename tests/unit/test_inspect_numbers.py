@@ -16,8 +16,8 @@ from jitgen.inspect import hardware, memory
 from jitgen.inspect.kernel import numbers
 from jitgen.inspect.measured import speed_of
 from jitgen.runtime.session import select
+from jitgen.selection import known
 from jitgen.targets.legality import require, target
-from jitgen.tuning import known
 
 GOLDENS = sorted((Path(__file__).parents[1] / "goldens").glob("*.py"))
 WITH_MAPS = [

@@ -14,8 +14,8 @@ import pytest
 from jitgen.compile import toolchain
 from jitgen.compile.toolchain import CALLS, COMPILER, FLAVOURS, PARTS
 from jitgen.config import Arch
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.errors import ToolchainError
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import kernel, spec
 
 CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))

@@ -66,7 +66,7 @@ KEPT = {
     },
     "ops/versions.py self._marks": "Versions themselves",
     "ops/versions.py self._places": "Places themselves",
-    "formats/__init__.py find()": _NUMBERS,
+    "formats/__init__.py find_format()": _NUMBERS,
     "formats/prepared_scales.py exponents": _ONE_CALL,
     **{
         f"formats/{name}.py FORMAT": _NUMBERS

@@ -15,7 +15,7 @@ import pytest
 from jitgen import templates
 from jitgen.compile import toolchain
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
 from jitgen.runtime import spec
 from jitgen.targets.legality import rules, target
 

@@ -27,7 +27,7 @@ MODULES = [
     "jitgen.targets.sm_90a.combine",
     "jitgen.targets.fc2_space",
     "jitgen.targets.route_space",
-    "jitgen.ops.moe_fc2_dense.config",
+    "jitgen.config.moe_fc2_dense",
     "jitgen.targets.cpu.grouped_gemm",
     "jitgen.targets.wgrad_space",
     "jitgen.targets.cpu.grouped_gemm_wgrad",

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
 from jitgen.errors import UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
 from jitgen.targets.legality import check, require, rules, target
 from jitgen.targets.sm_90a.rules import SMEM_BYTES, Sm90Rules
 from tests.strategies import configs, legal_sweep

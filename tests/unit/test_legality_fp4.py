@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
-from jitgen.errors import UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import (
+from jitgen.config.grouped_gemm import (
     Cluster,
     Epilogue,
     KernelConfig,
@@ -20,6 +19,7 @@ from jitgen.ops.grouped_gemm.config import (
     Schedule,
     Tile,
 )
+from jitgen.errors import UnsupportedConfig
 from jitgen.targets.legality import check, require_sizes, rules
 from jitgen.targets.sm_90a import fp4_cost
 from jitgen.targets.sm_90a.devices import DEVICES, H200

@@ -14,15 +14,8 @@ import jitgen
 from jitgen.compile import compiler, isolated
 from jitgen.config import Arch, DType, Layout
 from jitgen.config.config import SCALES
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
 from jitgen.errors import UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import (
-    Cluster,
-    KernelConfig,
-    Operands,
-    Pipeline,
-    Schedule,
-    Tile,
-)
 from jitgen.targets.legality import check
 from jitgen.targets.sm_100a.sizes import SMEM_BYTES, TMEM_COLUMNS
 from tests.strategies import legal_sweep

@@ -15,8 +15,7 @@ import jitgen
 from jitgen.compile import compiler, isolated
 from jitgen.config import Arch, DType, Layout
 from jitgen.config.config import SCALES
-from jitgen.errors import UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import (
+from jitgen.config.grouped_gemm import (
     Cluster,
     Epilogue,
     KernelConfig,
@@ -26,6 +25,7 @@ from jitgen.ops.grouped_gemm.config import (
     Schedule,
     Tile,
 )
+from jitgen.errors import UnsupportedConfig
 from jitgen.targets.legality import check, rules
 from jitgen.targets.protocol import Refusal
 from jitgen.targets.sm_120a.sizes import SMEM_BYTES

@@ -11,17 +11,17 @@ import torch
 
 import jitgen
 from jitgen import reference
+from jitgen.autotune import draws
+from jitgen.autotune.measure import clock
+from jitgen.autotune.measure.errors import NoDevice, WrongResult
+from jitgen.autotune.measure.rotation import rotation
+from jitgen.autotune.measure.times import Times
+from jitgen.autotune.measure.workload import Workload
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.config.config import SCALES
+from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import ConfigError
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.tuning.choice import edges_of
-from jitgen.tuning.measure import clock
-from jitgen.tuning.measure.errors import NoDevice, WrongResult
-from jitgen.tuning.measure.rotation import rotation
-from jitgen.tuning.measure.times import Times
-from jitgen.tuning.measure.workload import Workload
-from jitgen.tuning.search import draws
+from jitgen.selection.choice import edges_of
 
 
 def problem(layout: Layout = Layout.RAGGED, **changes: object) -> Problem:
@@ -121,9 +121,9 @@ def test_the_shorter_a_call_the_more_sets_of_operands(monkeypatch: pytest.Monkey
 
     assert found[0] is load
     assert len(found) == len({each.b.data_ptr() for each in found}) == 8
-    monkeypatch.setattr("jitgen.tuning.measure.rotation._FLOP_RATE", 1.0)
+    monkeypatch.setattr("jitgen.autotune.measure.rotation._FLOP_RATE", 1.0)
     assert len(rotation(load)) == 2
-    monkeypatch.setattr("jitgen.tuning.measure.rotation._MOST_BYTES", 1)
+    monkeypatch.setattr("jitgen.autotune.measure.rotation._MOST_BYTES", 1)
     assert rotation(load) == [load]
 
 

@@ -10,14 +10,14 @@ import pytest
 
 from jitgen import plans
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import Problem
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.errors import ConfigError, SettingError
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
 from jitgen.runtime.session import select
+from jitgen.selection.choice import bucket
+from jitgen.selection.known import Source
 from jitgen.settings import settings
 from jitgen.targets.legality import rules
-from jitgen.tuning.choice import bucket
-from jitgen.tuning.known import Source
 
 
 def problem(rows: int, **more: Any) -> Problem:

@@ -13,13 +13,13 @@ from unittest.mock import patch
 import pytest
 
 from jitgen.config import Arch, Layout
-from jitgen.ops.combine.config import CombineProblem
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseProblem
+from jitgen.config.combine import CombineProblem
+from jitgen.config.grouped_gemm import Problem
+from jitgen.config.moe_fc2_dense import MoeFc2DenseProblem
+from jitgen.config.permute_quantize import MOST_PLACES, PermuteQuantizeProblem, Walk
+from jitgen.config.route import RouteProblem, Scoring
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.ops.moe_fc2_dense.ways import _OF_SHORT_K, _SHORT_K
-from jitgen.ops.permute_quantize.config import MOST_PLACES, PermuteQuantizeProblem, Walk
-from jitgen.ops.route.config import RouteProblem, Scoring
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
 from jitgen.targets import devices
 from jitgen.targets.legality import rules
 from jitgen.targets.sm_90a import cost

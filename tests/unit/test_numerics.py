@@ -13,22 +13,22 @@ import torch
 
 import jitgen
 from jitgen import plans, quantize, select
+from jitgen.autotune.tuner import buckets_of
 from jitgen.config import Arch, Config, Layout, Numerics
 from jitgen.config.config import Part
+from jitgen.config.grouped_gemm import KernelConfig, Problem, Schedule, Tile
+from jitgen.config.operation import operation
 from jitgen.errors import InputError, SettingError
 from jitgen.layer.config import MoEConfig
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem, Schedule, Tile
 from jitgen.ops.grouped_gemm.prepared_ways import ways
-from jitgen.ops.protocol import operation
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import current
+from jitgen.selection.choice import unasked
+from jitgen.selection.numerics import keeping, regardless, require_order
 from jitgen.settings import settings
 from jitgen.targets.gemm import operands_of
 from jitgen.targets.legality import check, rules, target
 from jitgen.targets.sums import SumOrder
-from jitgen.tuning.choice import unasked
-from jitgen.tuning.numerics import keeping, regardless, require_order
-from jitgen.tuning.search.tuner import buckets_of
 from tests.candidates import candidates
 
 PRODUCTS = [(arch, op) for arch in Arch for op in target(arch).operations]

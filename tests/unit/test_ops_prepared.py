@@ -11,8 +11,8 @@ import torch
 import jitgen
 from jitgen import quantize
 from jitgen.config import Arch
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.errors import InputError
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import current
 

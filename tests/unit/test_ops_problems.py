@@ -12,10 +12,10 @@ import torch
 from jitgen import reference
 from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.config.config import SCALES
+from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import ConfigError
 from jitgen.formats.e2m1 import values_of
 from jitgen.ops.grouped_gemm import draws
-from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.grouped_gemm.reference import sums
 from jitgen.ops.grouped_gemm.samples import Call, Solved, distance, random_call
 from jitgen.quantize import is_kernel_layout

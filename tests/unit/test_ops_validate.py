@@ -13,14 +13,14 @@ from torch import Tensor
 
 from jitgen import quantize
 from jitgen.config import Arch, Layout, ScaleGranularity
+from jitgen.config.grouped_gemm import KernelConfig, Problem, Tile
 from jitgen.errors import InputError, UnsupportedConfig
 from jitgen.ops import launch
 from jitgen.ops.grouped_gemm.call import grouped_gemm
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem, Tile
 from jitgen.runtime.devices import Emulated, on_device
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.session import current
-from jitgen.tuning.choice import Choice, Chooser
+from jitgen.selection.choice import Choice, Chooser
 from tests.arguments import E4M3, MISTAKES, G, K, M, N, config, good, int32, wrong
 
 

@@ -15,6 +15,8 @@ from jitgen.cache.entry import EDITED, Entry
 from jitgen.cache.folder import Damaged
 from jitgen.codegen.render import render
 from jitgen.config import Arch, Config
+from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig
 from jitgen.errors import (
     InputError,
     OverrideError,
@@ -23,8 +25,6 @@ from jitgen.errors import (
     UnsupportedConfig,
 )
 from jitgen.ops.forced import forced, graph_name, of_graph
-from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.remote import wire
 from jitgen.runtime import syntax
 from jitgen.runtime.override import of_folder, refuse_to_share

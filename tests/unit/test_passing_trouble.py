@@ -18,21 +18,21 @@ from typing import Any, NoReturn
 
 import pytest
 
-from jitgen.boundary import boundary
 from jitgen.cache import Entry, Meta, Store
 from jitgen.cache.layers import WHITEOUTS
 from jitgen.compile.refusals import refusals
 from jitgen.config import Arch
 from jitgen.errors import CompileError, ResourceError, ToolchainError
 from jitgen.events import Event, EventBus, EventKind
-from jitgen.failing import is_of_this_process, is_passing
 from jitgen.ops.launch import AnyLaunch, Family, prepared
 from jitgen.runtime import kernel, native
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.session import current
-from jitgen.tuning import known as tuned
-from jitgen.tuning import packed
-from jitgen.tuning.choice import Chooser
+from jitgen.selection import known as tuned
+from jitgen.selection import packed
+from jitgen.selection.choice import Chooser
+from jitgen.support.boundary import boundary
+from jitgen.support.failing import is_of_this_process, is_passing
 from tests.chaos.kernels import CONFIGS, fill, prebuilt
 from tests.unit.store_fakes import fake_meta, folder_of, publish
 from tests.unit.tuned_fakes import GPU, NAMES, PROBLEM, empty_tables, record, ship

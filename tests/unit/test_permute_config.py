@@ -12,18 +12,18 @@ import torch
 
 import jitgen
 from jitgen.config import Arch, Config, Layout
-from jitgen.errors import ConfigError, UnsupportedConfig
-from jitgen.ops.combine import samples as combining
-from jitgen.ops.combine.config import CombineConfig, CombineProblem
-from jitgen.ops.combine.config import Tiling as CombineTiling
-from jitgen.ops.permute_quantize import samples as permuting
-from jitgen.ops.permute_quantize.config import (
+from jitgen.config.combine import CombineConfig, CombineProblem
+from jitgen.config.combine import Tiling as CombineTiling
+from jitgen.config.permute_quantize import (
     Format,
     PermuteQuantizeConfig,
     PermuteQuantizeProblem,
     Tiling,
     Walk,
 )
+from jitgen.errors import ConfigError, UnsupportedConfig
+from jitgen.ops.combine import samples as combining
+from jitgen.ops.permute_quantize import samples as permuting
 from jitgen.targets.legality import check
 from tests.strategies import combine_sweep, permute_sweep
 from tests.targets import EACH

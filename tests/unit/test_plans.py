@@ -12,8 +12,8 @@ import pytest
 
 from jitgen import plans
 from jitgen.config import Arch, Layout
+from jitgen.config.operation import operation
 from jitgen.errors import PlanError, UnsupportedConfig
-from jitgen.ops.protocol import operation
 from jitgen.runtime.session import select
 from jitgen.targets.legality import rules, target
 from tests.targets import EACH

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from jitgen import plans
+from jitgen.autotune.tuner import buckets_of
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import Problem
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.errors import PlanError
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
 from jitgen.plans import Plan, Sweep
-from jitgen.recording.files import Calls, Recording, added, read
+from jitgen.plans.recording import Calls, Recording, added, read
 from jitgen.runtime.session import select
 from jitgen.targets import legality
-from jitgen.tuning.search.tuner import buckets_of
 
 GEMM = Problem(layout=Layout.RAGGED, groups=8, m=8, n=4096, k=7168)
 SILU = SiluMulQuantizeProblem(layout=Layout.MASKED, groups=8, m=8, n=2048)

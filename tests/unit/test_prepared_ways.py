@@ -17,15 +17,13 @@ from jitgen.bench import unpack as bench
 from jitgen.bench.hopper_fp4 import sides
 from jitgen.bench.hopper_fp4.cases import load
 from jitgen.config import Arch, BLayout, Layout
+from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import CaptureMiss, KernelMiss, UnsupportedConfig
 from jitgen.ops.grouped_gemm import prepared_call, prepared_ways
-from jitgen.ops.grouped_gemm.config import (
-    Problem,
-)
 from jitgen.ops.grouped_gemm.prepared_call import PreparedLaunch, UnpackedLaunch
 from jitgen.ops.grouped_gemm.prepared_ways import Ways, unpacked_problem, ways
 from jitgen.runtime.session import Session, select
-from jitgen.tuning.choice import buckets
+from jitgen.selection.choice import buckets
 
 GROUPS, N, K = 32, 4096, 7168
 

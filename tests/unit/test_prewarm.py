@@ -14,10 +14,10 @@ from jitgen.cache import Store
 from jitgen.compile import workers
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Layout
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.errors import ConfigError, PlanError, UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
-from jitgen.runtime import prewarm as module
-from jitgen.runtime.prewarm import PrewarmRow, PrewarmState, prewarm
+from jitgen.plans import prewarm as module
+from jitgen.plans.prewarm import PrewarmRow, PrewarmState, prewarm
 
 
 def config(rows: int = 8) -> KernelConfig:

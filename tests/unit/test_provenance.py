@@ -26,7 +26,7 @@ from jitgen.compile import compile as compiling
 from jitgen.compile import compiler, provenance
 from jitgen.compile.compiler import Artifact
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.runtime import entries
 from jitgen.runtime.spec import spec_of
 from jitgen.runtime.tiers import Tiers

@@ -12,14 +12,8 @@ import jitgen
 from jitgen import quantize
 from jitgen.config import Arch, Config
 from jitgen.config.config import Layout
+from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem, Rounding, Tiling
 from jitgen.errors import ConfigError, InputError, UnsupportedConfig
-from jitgen.ops.quantize.config import (
-    Format,
-    QuantizeConfig,
-    QuantizeProblem,
-    Rounding,
-    Tiling,
-)
 from jitgen.ops.quantize.samples import Sizes, make
 from jitgen.targets.legality import check
 from tests.strategies import quantize_sweep

@@ -15,11 +15,12 @@ import torch
 import jitgen
 from jitgen import plans, quantize
 from jitgen.config import Arch, BLayout
+from jitgen.config.grouped_gemm import Tile
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
 from jitgen.config.rooms import OPERATIONS
-from jitgen.ops.grouped_gemm.config import Tile
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.moe_fc2_dense.samples import Sizes, make
-from jitgen.recording import files, recorder
+from jitgen.plans import recorder
+from jitgen.plans import recording as files
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.session import Session, current

@@ -19,12 +19,13 @@ import torch
 
 from jitgen import plans, quantize
 from jitgen.config import Arch
+from jitgen.config.grouped_gemm import KernelConfig, Problem, Tile
 from jitgen.errors import PlanError
 from jitgen.ops.grouped_gemm.call import grouped_gemm
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem, Tile
 from jitgen.ops.launch import AnyLaunch, Family, prepared
 from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
-from jitgen.recording import files, recorder
+from jitgen.plans import recorder
+from jitgen.plans import recording as files
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.session import Session, current
 from jitgen.settings import settings
@@ -223,8 +224,8 @@ KILLED = """
 import os, signal, sys, time
 from pathlib import Path
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.recording import files, recorder
+from jitgen.config.grouped_gemm import Problem
+from jitgen.plans import recording as files, recorder
 recorder.EVERY_S = 0.05
 problem = Problem(layout=Layout.RAGGED, groups=2, m=2, n=128, k=128)
 count = recorder.tally(Arch.CPU, problem).counting(lambda: None, 7)

@@ -15,6 +15,7 @@ import pytest
 from jitgen.cache import Entry, Store
 from jitgen.compile import compile as compiling
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.errors import (
     ArtifactError,
     CaptureMiss,
@@ -23,13 +24,12 @@ from jitgen.errors import (
     ToolchainError,
 )
 from jitgen.events import EventKind
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
+from jitgen.plans.prewarm import PrewarmState, prewarm
+from jitgen.plans.task import compile_task
 from jitgen.remote import tiers as elsewhere
 from jitgen.runtime import kernel, registry
-from jitgen.runtime.prewarm import PrewarmState, prewarm
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.spec import KernelSpec, spec_of
-from jitgen.runtime.task import compile_task
 from jitgen.runtime.tiers import Tiers
 from jitgen.settings import settings
 

@@ -16,8 +16,8 @@ from jitgen import templates
 from jitgen.codegen import render as rendering
 from jitgen.codegen.render import render, used_parameters
 from jitgen.config import Arch
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.errors import RenderError, UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.targets.legality import rules
 from tests.strategies import (
     combine_sweep,

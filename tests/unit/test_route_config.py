@@ -12,9 +12,9 @@ import torch
 
 import jitgen
 from jitgen.config import Arch, Config
+from jitgen.config.route import RouteConfig, RouteProblem, Tiling
 from jitgen.errors import ConfigError, UnsupportedConfig
 from jitgen.ops.route import samples
-from jitgen.ops.route.config import RouteConfig, RouteProblem, Tiling
 from jitgen.targets.legality import check, rules
 from tests.strategies import route_sweep
 

@@ -13,14 +13,14 @@ from jitgen.bench import cases
 from jitgen.bench.choice.report import ChoiceReport
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.config.config import FLOAT_SCALES
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem
 from jitgen.errors import ConfigError, UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Problem
 from jitgen.runtime.session import select
+from jitgen.selection import known as tuned
+from jitgen.selection.choice import Choice, bucket, buckets
 from jitgen.settings import settings
 from jitgen.targets import devices
 from jitgen.targets.legality import check, rules
-from jitgen.tuning import known as tuned
-from jitgen.tuning.choice import Choice, bucket, buckets
 from tests.candidates import candidates
 from tests.fit_sm_90a.data import SURVEYS
 from tests.targets import EACH

@@ -9,8 +9,8 @@ import pytest
 
 from jitgen.errors import SettingError
 from jitgen.settings import settings
-from jitgen.values import parse_size
-from jitgen.variables import TABLE
+from jitgen.support.values import parse_size
+from jitgen.support.variables import TABLE
 
 
 def test_precedence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,14 +17,14 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.config import Arch
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.errors import JitgenError, KernelMiss, SettingError
-from jitgen.ops.grouped_gemm.config import KernelConfig
-from jitgen.recording import recorder
+from jitgen.plans import recorder
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.session import Session
 from jitgen.runtime.spec import key
 from jitgen.settings import nearest, settings
-from jitgen.variables import OTHERS, TABLE
+from jitgen.support.variables import OTHERS, TABLE
 from tests.chaos.kernels import CONFIGS, fill, prebuilt
 from tests.unit.store_fakes import folder_of
 

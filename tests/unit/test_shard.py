@@ -7,8 +7,8 @@ import pytest
 
 from jitgen import plans
 from jitgen.errors import ConfigError
-from jitgen.runtime.prewarm import in_shard
-from jitgen.runtime.shard import Shard
+from jitgen.plans.prewarm import in_shard
+from jitgen.plans.shard import Shard
 from jitgen.runtime.spec import key
 
 CONFIGS = plans.configs(plans.load("deepseek-v3"), "cpu")

@@ -11,12 +11,8 @@ import torch
 
 import jitgen
 from jitgen.config import Arch, Config
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, SiluMulQuantizeProblem, Tiling
 from jitgen.errors import ConfigError, UnsupportedConfig
-from jitgen.ops.silu_mul_quantize.config import (
-    SiluMulQuantizeConfig,
-    SiluMulQuantizeProblem,
-    Tiling,
-)
 from jitgen.ops.silu_mul_quantize.samples import Sizes, make
 from jitgen.targets.legality import check
 from tests.strategies import silu_sweep

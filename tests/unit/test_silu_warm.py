@@ -11,10 +11,10 @@ import torch
 
 import jitgen
 from jitgen.config import Arch, Config
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.errors import CaptureMiss, KernelMiss
 from jitgen.ops.launch import Family
 from jitgen.ops.silu_mul_quantize import dispatch
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
 from jitgen.ops.silu_mul_quantize.dispatch import Launch
 from jitgen.ops.silu_mul_quantize.validate import Arguments
 from jitgen.runtime import devices

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.runtime.session import select
+from jitgen.selection import device, packed
+from jitgen.selection import known as tuned
+from jitgen.selection.choice import bucket
 from jitgen.targets.legality import target
-from jitgen.tuning import device, packed
-from jitgen.tuning import known as tuned
-from jitgen.tuning.choice import bucket
 
 SHIPPED = sorted(tuned.TARGETS.glob("*/tables/*.json"))
 

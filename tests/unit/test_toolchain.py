@@ -13,9 +13,9 @@ import jitgen
 from jitgen.cache import Store
 from jitgen.compile import toolchain
 from jitgen.config import Arch
+from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.errors import ToolchainError
 from jitgen.events import Event
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
 from jitgen.runtime import kernel, spec
 from jitgen.runtime.spec import spec_of
 from jitgen.runtime.tiers import Tiers, readable

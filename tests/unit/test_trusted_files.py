@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from jitgen import trusted_files
-from jitgen.documents import BadDocument
+from jitgen.ownership import files as trusted_files
+from jitgen.ownership.files import Unsafe, in_memory, names_in, opened, read_trusted
 from jitgen.settings import settings
-from jitgen.trusted_files import Unsafe, in_memory, names_in, opened, read_trusted
+from jitgen.support.documents import BadDocument
 
 STRANGER = 12345
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every file that decides about trust is read by `jitgen.trusted_files`, and no new one is not."""
+"""Every file that decides about trust is read by `jitgen.ownership.files`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from jitgen import values
 from jitgen.cli.trust_document import read_document
 from jitgen.codegen.render import render
-from jitgen.documents import BadDocument
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.errors import JitgenError
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.remote.service import Fetching
 from jitgen.runtime.override import of_folder
 from jitgen.server import mistakes
@@ -29,7 +27,9 @@ from jitgen.server.settings import read_settings as read_service_settings
 from jitgen.server.tokens import new_token, read_tokens
 from jitgen.settings import settings
 from jitgen.signing.keys import PrivateKey
-from jitgen.variables import TABLE
+from jitgen.support import values
+from jitgen.support.documents import BadDocument
+from jitgen.support.variables import TABLE
 
 from .reading import READS, reads
 from .test_layers import modules
@@ -221,7 +221,7 @@ def test_every_setting_that_is_a_path_is_decided_about() -> None:
 def test_no_other_place_reads_files() -> None:
     """
     A new place that opens a file says here what it reads, and why that decides nothing about
-    trust; what does comes through `jitgen.trusted_files`.
+    trust; what does comes through `jitgen.ownership.files`.
     """
     found = {f"{name}:{place}" for name, tree in modules() for place in reads(tree)}
 

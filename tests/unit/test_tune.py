@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 
 from jitgen import settings
+from jitgen.autotune import TuningState, tune
+from jitgen.autotune.measure.errors import NoDevice
 from jitgen.cache import Store
 from jitgen.config import Arch
+from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.errors import CacheError, UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
-from jitgen.runtime import prewarm as compiling
+from jitgen.plans import prewarm as compiling
 from jitgen.runtime.session import current, select
 from jitgen.runtime.spec import key
-from jitgen.tuning import device
-from jitgen.tuning.measure.errors import NoDevice
-from jitgen.tuning.search import TuningState, tune
+from jitgen.selection import device
 from tests.unit.tune_stand import (
     LARGE,
     NAMES,
@@ -203,7 +203,7 @@ def test_a_worker_ends_with_its_parent(stand: Stand) -> None:
     """Even one whose kernel hangs: else it would keep the GPU."""
     stand.script(verify_0="hang")
     script = (
-        "from jitgen.tuning.search import bench, tune\n"
+        "from jitgen.autotune import bench, tune\n"
         "from jitgen.runtime import prewarm\n"
         "from tests.unit.tune_stand import SMALL, TRIALS, compiled\n"
         "prewarm.prewarm = compiled\n"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from jitgen.autotune import TuningState, bench, process
 from jitgen.cache import Store
 from jitgen.config import Arch
 from jitgen.runtime.session import select
-from jitgen.tuning import known as tuned
-from jitgen.tuning.search import TuningState, bench, process
+from jitgen.selection import known as tuned
 from tests.unit.tune_stand import LARGE, NAMES, SMALL, Stand, exclusions, is_alive, run, set_up
 
 

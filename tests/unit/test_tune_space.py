@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from jitgen.autotune.measure.errors import NoDevice
+from jitgen.autotune.space import SpacePlan, TrialState, plan
+from jitgen.autotune.space_run import SpaceReport, search
 from jitgen.cache import Store
 from jitgen.config import Arch
+from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import CacheError, ConfigError, SettingError
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.runtime import prewarm as compiling
+from jitgen.plans import prewarm as compiling
 from jitgen.settings import settings
 from jitgen.targets.legality import check
-from jitgen.tuning.measure.errors import NoDevice
-from jitgen.tuning.search.space import SpacePlan, TrialState, plan
-from jitgen.tuning.search.space_run import SpaceReport, search
 from tests.cli.conftest import Jitgen, jitgen
 from tests.unit.tune_stand import LIMIT_S, NAMES, SMALL, Stand, set_up
 from tests.unit.tune_stand import run as tune_run

@@ -12,11 +12,11 @@ import pytest
 from jitgen import templates
 from jitgen.cache import Store
 from jitgen.config import Layout
+from jitgen.config.grouped_gemm import Epilogue, KernelConfig, Problem
 from jitgen.errors import UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem
 from jitgen.runtime.session import select
+from jitgen.selection import known as tuned
 from jitgen.targets.legality import rules
-from jitgen.tuning import known as tuned
 from tests.unit.tuned_fakes import (
     BY_MODEL,
     GPU,

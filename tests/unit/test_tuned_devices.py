@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from jitgen.autotune import import_table
 from jitgen.cache import Store
 from jitgen.compile import toolchain
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import ConfigError, ToolchainError
-from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.runtime.session import select
+from jitgen.selection import device
+from jitgen.selection import known as tuned
+from jitgen.selection.choice import bucket
+from jitgen.selection.record import Table
 from jitgen.settings import settings
-from jitgen.tuning import device
-from jitgen.tuning import known as tuned
-from jitgen.tuning.choice import bucket
-from jitgen.tuning.record import Table
-from jitgen.tuning.search import import_table
 from tests.unit.tuned_fakes import (
     BY_MODEL,
     GPU,

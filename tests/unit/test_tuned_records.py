@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from jitgen.config import Layout
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.tuning.packed import Packed, pack
-from jitgen.tuning.record import SCHEMA, BadRecord, Table, TuningRecord
+from jitgen.config.grouped_gemm import Problem
+from jitgen.selection.packed import Packed, pack
+from jitgen.selection.record import SCHEMA, BadRecord, Table, TuningRecord
 from tests.unit.tuned_fakes import GPU, NAMES, PROBLEM, record
 
 

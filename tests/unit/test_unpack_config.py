@@ -9,8 +9,8 @@ import pytest
 
 import jitgen
 from jitgen.config import Arch, BLayout, Config
+from jitgen.config.unpack_weights import Tiling, UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.errors import ConfigError, UnsupportedConfig
-from jitgen.ops.unpack_weights.config import Tiling, UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.ops.unpack_weights.samples import Sizes, make
 from jitgen.targets.legality import check
 from tests.strategies import unpack_sweep

@@ -48,7 +48,8 @@ __all__ = ["command", "plan", "store"]
 PRODUCT = Path(jitgen.__file__).parent
 ROOMS = (
     *(f"{room}/*.py" for room in ("cache", "signing", "remote", "server", "bundle", "fleet")),
-    *("runtime/*.py", "cli/trust*.py", "cli/cache_remote.py", "trusted_files.py", "documents.py"),
+    *("runtime/*.py", "plans/*.py", "ownership/*.py", "support/documents.py"),
+    *("cli/trust*.py", "cli/cache_remote.py"),
 )
 """Where something is remembered, or decided, that security or a promise rests on."""
 

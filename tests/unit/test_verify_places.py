@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.ops.grouped_gemm.cases import Sizes, make, tile
 from jitgen.ops.grouped_gemm.samples import Solved
 from jitgen.verify.places import of_case
-from jitgen.verify.problem import Sizes, make, tile
 
 NAME = "grouped_gemm_{}_e4m3_e4m3_row_bf16_t64x64x128_c1x2_acc1_sm_90a"
 SIZES = Sizes(rows=(5, 0, 130), n=136, k=32, num_sms=4)

@@ -8,10 +8,10 @@ import torch
 
 from jitgen import reference
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.errors import ConfigError
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.ops.grouped_gemm.cases import Sizes, make, unreachable
 from jitgen.targets.sm_90a.rules import SCALE_CHUNK
-from jitgen.verify.problem import Sizes, make, unreachable
 
 NAME = "grouped_gemm_{}_e4m3_e4m3_{}_bf16_t64x64x128_c1x2_acc1_sm_90a"
 CONFIG = KernelConfig.parse(NAME.format("ragged", "block128"))[0]

@@ -9,9 +9,9 @@ import pytest
 
 import jitgen
 from jitgen.config import Arch, Config, DType, Layout
+from jitgen.config.grouped_gemm import Cluster, Tile
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.errors import ConfigError, UnsupportedConfig
-from jitgen.ops.grouped_gemm.config import Cluster, Tile
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.ops.grouped_gemm_wgrad.samples import Sizes
 from jitgen.targets.legality import check, rules, size_refusal
 from jitgen.targets.sm_90a.grouped_gemm_wgrad import GroupedGemmWgrad

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from jitgen.autotune.process import Worker
 from jitgen.compile import workers
 from jitgen.compile.workers import OutcomeKind
-from jitgen.tuning.search.process import Worker
 from tests.unit.test_workers import await_true, is_alive
 
 REPOSITORY = Path(__file__).parents[2]
@@ -105,7 +105,8 @@ class TestWorkingFolder:
             "import sys; sys.path = ['', *(p for p in sys.path if 'site' in p or 'lib' in p)]\n"
             "from jitgen.compile import workers\n"
             "print(workers.__file__)\n"
-            "run = workers.run('jitgen.text:printable', ['ok'], jobs=1, timeout_s=60, preload=())\n"
+            "TASK = 'jitgen.support.text:printable'\n"
+            "run = workers.run(TASK, ['ok'], jobs=1, timeout_s=60, preload=())\n"
             "print([o.result for o in run])"
         )
         done = subprocess.run(

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from jitgen.autotune import TuningReport, bench, tune
 from jitgen.cache import Store
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
-from jitgen.runtime import prewarm as compiling
+from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.plans import prewarm as compiling
 from jitgen.runtime.session import select
 from jitgen.runtime.spec import key
-from jitgen.tuning import known as tuned
-from jitgen.tuning.search import TuningReport, bench, tune
+from jitgen.selection import known as tuned
 from tests.unit.fake_trials import VARIABLE
 
 TRIALS = "tests.unit.fake_trials:Trials"

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from jitgen.config import Arch, Layout
-from jitgen.ops.grouped_gemm.config import Problem
+from jitgen.config.grouped_gemm import Problem
 from jitgen.runtime.session import current, select
-from jitgen.tuning import device
-from jitgen.tuning import known as tuned
-from jitgen.tuning.choice import bucket
-from jitgen.tuning.packed import pack
-from jitgen.tuning.record import Table, TuningRecord
+from jitgen.selection import device
+from jitgen.selection import known as tuned
+from jitgen.selection.choice import bucket
+from jitgen.selection.packed import pack
+from jitgen.selection.record import Table, TuningRecord
 
 GPU = Arch.SM_90A
 PROBLEM = bucket(Problem(layout=Layout.RAGGED, groups=8, m=4096, n=4096, k=7168), GPU)

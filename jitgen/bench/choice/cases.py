@@ -12,10 +12,10 @@ from typing import Any, Self
 from jitgen.bench.choice.recorded import Record, Recorded
 from jitgen.bench.choice.routings import Kind, Routing
 from jitgen.config import BLayout, DType, Layout, ScaleGranularity
-from jitgen.frozen import frozen
-from jitgen.layouts import GROUP_ALIGNMENT
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.tuning.record import parse_problem, problem_json
+from jitgen.config.grouped_gemm import Problem
+from jitgen.config.layouts import GROUP_ALIGNMENT
+from jitgen.selection.record import parse_problem, problem_json
+from jitgen.support.frozen import frozen
 
 GROUPS, ROWS, N, K = (1, 512), (1, 8192), (512, 32_768), (512, 18_432)
 """What random problems have, from and to; sizes are drawn by their logarithms."""

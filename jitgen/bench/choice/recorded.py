@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from jitgen.bench import files
-from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ConfigError
-from jitgen.frozen import frozen
-from jitgen.text import shown
+from jitgen.support.documents import parse_json, read_bounded
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
 
 SHIPPED = Path(__file__).with_name("recorded.json")
 """Routings of small models that `python -m tests.record_routings` trains for minutes."""

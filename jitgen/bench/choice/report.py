@@ -14,8 +14,8 @@ from jitgen.bench import files
 from jitgen.bench.choice import NAME
 from jitgen.bench.choice.cases import Case
 from jitgen.errors import ConfigError
-from jitgen.frozen import frozen
-from jitgen.text import shown
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
 
 SCHEMA = 1
 

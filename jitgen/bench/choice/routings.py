@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Self
 
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 
 class Kind(enum.StrEnum):

@@ -10,6 +10,10 @@ from functools import partial
 
 import torch
 
+from jitgen.autotune.measure.clock import Call, require_gpu
+from jitgen.autotune.measure.workload import Workload
+from jitgen.autotune.trials import Proof
+from jitgen.autotune.turns import in_turn
 from jitgen.bench import gpu
 from jitgen.bench.choice import NAME
 from jitgen.bench.choice.cases import Case, kernels_of
@@ -17,12 +21,8 @@ from jitgen.bench.choice.report import ChoiceReport, Timed
 from jitgen.bench.protocol import conditions
 from jitgen.bench.sides import attempt
 from jitgen.config import Arch
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.targets.devices import default_arch
-from jitgen.tuning.measure.clock import Call, require_gpu
-from jitgen.tuning.measure.workload import Workload
-from jitgen.tuning.search.trials import Proof
-from jitgen.tuning.search.turns import in_turn
 
 LOOP_S, ROUNDS = 0.06, 3
 """Of prefill, and of what waits for memory: less than tuning takes, for many problems."""

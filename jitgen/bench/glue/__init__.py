@@ -15,11 +15,11 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 
+from jitgen.autotune.measure.clock import has_gpu
 from jitgen.bench.glue.sides import measured
 from jitgen.bench.protocol import Row
 from jitgen.config import Arch
 from jitgen.targets.devices import default_arch
-from jitgen.tuning.measure.clock import has_gpu
 
 _SHARED = ("sides",)
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 import jitgen
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands, others
 from jitgen.config import Arch
-from jitgen.frozen import frozen
+from jitgen.config.combine import CombineProblem
 from jitgen.ops.combine import reference
-from jitgen.ops.combine.config import CombineProblem
-from jitgen.tuning.measure.errors import WrongResult
+from jitgen.support.frozen import frozen
 
 _TOKENS, _FEW_TOKENS, _CPU_TOKENS = (1, 16, 64, 512, 4096), (64, 4096), 16
 _GPU_N, _CPU_N = 7168, 256

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 import jitgen
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands, others
 from jitgen.config import Arch, Layout
+from jitgen.config.permute_quantize import Format, PermuteQuantizeProblem, Walk
 from jitgen.formats.e4m3 import MAX
-from jitgen.frozen import frozen
 from jitgen.ops.permute_quantize import reference
-from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeProblem, Walk
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules
-from jitgen.tuning.measure.errors import WrongResult
 
 EXPERTS, TOP_K = 256, 8
 """DeepSeek-V3's, all of them on this device."""

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 import jitgen
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands, others
 from jitgen.config import Arch, DType
-from jitgen.frozen import frozen
-from jitgen.ops.route.config import RouteProblem, Scoring
+from jitgen.config.route import RouteProblem, Scoring
 from jitgen.ops.route.results import Routing
-from jitgen.tuning.measure.errors import WrongResult
+from jitgen.support.frozen import frozen
 
 LARGEST_ERROR = 2.0**-10
 """Of weights, relative: inductor's exponential is another."""

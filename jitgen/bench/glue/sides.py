@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 import jitgen
+from jitgen.autotune.measure.clock import Batch, Call, compete, compete_in_batches
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.autotune.measure.times import Times
 from jitgen.bench.protocol import Row
 from jitgen.bench.sides import attempt
 from jitgen.config import Arch
-from jitgen.frozen import frozen
-from jitgen.tuning.measure.clock import Batch, Call, compete, compete_in_batches
-from jitgen.tuning.measure.errors import WrongResult
-from jitgen.tuning.measure.times import Times
+from jitgen.support.frozen import frozen
 
 COPY, OURS, EAGER, INDUCTOR = "copy", "jitgen", "torch", "inductor"
 

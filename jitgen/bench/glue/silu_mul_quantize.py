@@ -14,9 +14,9 @@ import jitgen
 from jitgen.bench.glue.permute_quantize import EXPERTS, TOP_K, check, quantized
 from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands
 from jitgen.config import Arch, Layout
-from jitgen.frozen import frozen
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.ops.silu_mul_quantize import reference
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
+from jitgen.support.frozen import frozen
 
 _TOKENS, _CPU_TOKENS = (1, 64, 4096), 16
 _GPU_N, _CPU_N = 2048, 256

@@ -19,11 +19,11 @@ from jitgen.bench.glue import combine, permute_quantize, route, silu_mul_quantiz
 from jitgen.bench.glue.permute_quantize import EXPERTS, TOP_K
 from jitgen.bench.glue.sides import INDUCTOR, Operands
 from jitgen.config import Arch, DType, Layout
-from jitgen.frozen import frozen
-from jitgen.ops.combine.config import CombineProblem
-from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeProblem, Walk
-from jitgen.ops.route.config import RouteProblem, Scoring
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
+from jitgen.config.combine import CombineProblem
+from jitgen.config.permute_quantize import Format, PermuteQuantizeProblem, Walk
+from jitgen.config.route import RouteProblem, Scoring
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
+from jitgen.support.frozen import frozen
 
 _OF_INDUCTOR = 1.3
 """Budget at 64 tokens."""

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from jitgen.bench.cases import Case
 from jitgen.config import Layout
-from jitgen.documents import parse_json, read_bounded
 from jitgen.errors import ConfigError
 from jitgen.formats.mx32 import VALUES
-from jitgen.frozen import frozen
+from jitgen.support.documents import parse_json, read_bounded
+from jitgen.support.frozen import frozen
 
 PUBLIC = Path(__file__).with_name("cases.json")
 _PEERS = "peers"

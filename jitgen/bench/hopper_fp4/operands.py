@@ -17,12 +17,12 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
+from jitgen.autotune.measure.clock import Call
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.cases import Case
 from jitgen.formats import e2m1
 from jitgen.formats.mx32 import VALUES
-from jitgen.frozen import frozen
-from jitgen.tuning.measure.clock import Call
-from jitgen.tuning.measure.errors import WrongResult
+from jitgen.support.frozen import frozen
 
 SETS = 3
 """Copies of the weights, each read by one launch behind a flush, so that all launches are cold."""

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jitgen.autotune.measure.times import Times
 from jitgen.bench import files
 from jitgen.bench.cases import Case
 from jitgen.bench.hopper_fp4 import NAME
 from jitgen.errors import ConfigError
-from jitgen.frozen import frozen
-from jitgen.text import shown
-from jitgen.tuning.measure.times import Times
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
 
 SCHEMA = 1
 FP8 = "fp8"

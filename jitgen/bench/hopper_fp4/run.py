@@ -19,6 +19,9 @@ from functools import partial
 
 import torch
 
+from jitgen.autotune.measure.clock import Batch, compete_in_batches, has_gpu
+from jitgen.autotune.measure.errors import NoDevice
+from jitgen.autotune.measure.times import Times
 from jitgen.bench import gpu
 from jitgen.bench.cases import Case
 from jitgen.bench.hopper_fp4 import NAME
@@ -32,11 +35,8 @@ from jitgen.bench.protocol import conditions
 from jitgen.bench.sides import attempt
 from jitgen.bench.suite import ROUNDS, copy_rate
 from jitgen.config import Arch
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
-from jitgen.tuning.measure.clock import Batch, compete_in_batches, has_gpu
-from jitgen.tuning.measure.errors import NoDevice
-from jitgen.tuning.measure.times import Times
 
 LAUNCH_S = 90.0
 """Most seconds until a side's first result; some compile for half a minute."""

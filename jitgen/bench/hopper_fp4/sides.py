@@ -17,13 +17,13 @@ from jitgen.bench.hopper_fp4.operands import SETS, Ready, Tokens, Weights, copie
 from jitgen.bench.hopper_fp4.report import FP8
 from jitgen.config import Arch, Config, DType, ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK, BLayout
+from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.unpack_weights import UnpackWeightsProblem
 from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
 from jitgen.formats.protocol import ceil_div
 from jitgen.formats.split import split_bf16
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.prepared_ways import unpacked_problem
-from jitgen.ops.unpack_weights.config import UnpackWeightsProblem
+from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 
 _NAN_BITS = 127

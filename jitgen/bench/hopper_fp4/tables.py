@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from jitgen.bench.hopper_fp4.report import FP8, Found, Fp4Report, Timed
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 
 @frozen

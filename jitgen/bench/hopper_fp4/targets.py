@@ -9,7 +9,7 @@ from jitgen.bench.cases import DOWN, UP
 from jitgen.bench.hopper_fp4 import NAME
 from jitgen.bench.hopper_fp4.report import Found, Fp4Report
 from jitgen.bench.protocol import Row
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 E4M3 = ("e4m3", "e4m3 folded")
 BF16 = ("e4m3x2", "e4m3x2 folded", "bf16")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 HIDDEN, INTERMEDIATE, TOP_K = 7168, 2048, 8
 EXPERTS = (8, 32, 256)

@@ -19,9 +19,9 @@ from torch import Tensor
 from jitgen.bench.layer.operands import Operands
 from jitgen.bench.layer.side import Ready
 from jitgen.bench.peers import Unavailable
+from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.formats.block128 import FORMAT
 from jitgen.formats.protocol import Rows, ceil_div
-from jitgen.layouts import GROUP_ALIGNMENT
 
 MASKED, CONTIGUOUS = "deep-gemm-masked", "deep-gemm-contiguous"
 NOTE = "same numerics; glue in Triton, all of it replayed as one graph"

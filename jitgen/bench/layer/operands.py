@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen import quantize
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.layer.cases import Case
 from jitgen.bench.layer.router import Router, require_matched
 from jitgen.layer import reference
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
-from jitgen.tuning.measure.errors import WrongResult
+from jitgen.quantize import per_block, per_row
 
 CHECKED_TOKENS = 128
 """Tokens whose results are compared, spread over all: float32 sums of more would take seconds."""
@@ -49,12 +49,12 @@ class Experts:
     @cached_property
     def by_block(self) -> ExpertWeights:
         """The weights with a scale for each 128 x 128."""
-        return self._quantised(quantize.per_block)
+        return self._quantised(per_block)
 
     @cached_property
     def by_row(self) -> ExpertWeights:
         """The same numbers with a scale for each row, which takes as much memory again."""
-        return self._quantised(quantize.per_row)
+        return self._quantised(per_row)
 
     def _quantised(self, function: Any) -> ExpertWeights:
         count, hidden, intermediate = self._sizes

@@ -14,8 +14,8 @@ from jitgen.bench.layer.cases import Case
 from jitgen.bench.layer.inductor import NAME as TORCH
 from jitgen.bench.layer.ours import OURS, STEPS
 from jitgen.bench.protocol import Row
-from jitgen.documents import BadDocument, parse_json, read_bounded
 from jitgen.errors import ConfigError
+from jitgen.support.documents import BadDocument, parse_json, read_bounded
 
 FEW_TOKENS = 512
 """Up to so many tokens weights are what a layer waits for."""

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 import jitgen
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.layer.cases import Case
 from jitgen.config import Arch, DType
-from jitgen.frozen import frozen
-from jitgen.ops.route.config import RouteProblem, Scoring
+from jitgen.config.route import RouteProblem, Scoring
 from jitgen.ops.route.results import Routing
-from jitgen.tuning.measure.errors import WrongResult
+from jitgen.support.frozen import frozen
 
 GROUPS, TOP_GROUPS, SCALE = 8, 4, 2.5
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from jitgen.autotune.measure.clock import Batch, compete_in_batches, require_gpu
 from jitgen.bench import gpu
 from jitgen.bench.layer import NAME, deep_gemm, inductor, ours, vllm_triton
 from jitgen.bench.layer.cases import Case
@@ -18,8 +19,7 @@ from jitgen.bench.peers import DISTRIBUTIONS, versions
 from jitgen.bench.protocol import conditions
 from jitgen.bench.sides import attempt
 from jitgen.bench.suite import copy_rate
-from jitgen.frozen import frozen
-from jitgen.tuning.measure.clock import Batch, compete_in_batches, require_gpu
+from jitgen.support.frozen import frozen
 
 SIDES: dict[str, Callable[[Operands], Ready]] = {
     ours.OURS: ours.prepare,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from jitgen.frozen import frozen
 from jitgen.layer.weights import ExpertWeights
+from jitgen.support.frozen import frozen
 
 
 @frozen

@@ -16,12 +16,12 @@ from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from jitgen.autotune.measure.clock import Call
 from jitgen.errors import JitgenError
-from jitgen.frozen import frozen
-from jitgen.tuning.measure.clock import Call
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
-    from jitgen.tuning.measure.workload import Workload
+    from jitgen.autotune.measure.workload import Workload
 
 
 class Unavailable(JitgenError):

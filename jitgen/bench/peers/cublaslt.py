@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from jitgen.autotune.measure.workload import Workload
 from jitgen.bench.peers import Peer, Prepared, Unavailable
 from jitgen.config import DType, ScaleGranularity
 from jitgen.formats.protocol import ceil_div
-from jitgen.tuning.measure.workload import Workload
 
 _ROWS = 16
 """Rows of a at whose multiples the library has its fast kernels; groups are padded to it."""

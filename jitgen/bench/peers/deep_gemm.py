@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jitgen.autotune.measure.workload import Workload
 from jitgen.bench.peers import Peer, Prepared, Unavailable
 from jitgen.config import DType, Layout, ScaleGranularity
-from jitgen.layouts import GROUP_ALIGNMENT
+from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.quantize import kernel_layout
-from jitgen.tuning.measure.workload import Workload
 
 _CONTIGUOUS = ("m_grouped_fp8_gemm_nt_contiguous",)
 _MASKED = ("m_grouped_fp8_gemm_nt_masked", "m_grouped_fp8_fp4_gemm_nt_masked")

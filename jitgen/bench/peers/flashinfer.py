@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from jitgen.autotune.measure.workload import Workload
 from jitgen.bench.peers import Peer, Prepared, Unavailable
 from jitgen.bench.peers.torch_grouped import ends_of_groups
 from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK
-from jitgen.tuning.measure.workload import Workload
 
 _NAME = "group_gemm_fp8_nt_groupwise"
 _GRAIN = 4

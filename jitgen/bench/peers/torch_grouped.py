@@ -8,11 +8,11 @@ from itertools import accumulate
 
 import torch
 
+from jitgen.autotune.measure.workload import Workload
 from jitgen.bench.peers import Peer, Prepared, Unavailable
 from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.formats.protocol import ceil_div
-from jitgen.layouts import GROUP_ALIGNMENT
-from jitgen.tuning.measure.workload import Workload
 
 _ALLOWANCE = 4.0
 """Fast accumulation keeps the tensor core's few bits over all of K."""

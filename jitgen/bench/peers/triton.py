@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jitgen.autotune.measure.clock import Call, compete
+from jitgen.autotune.measure.workload import Workload
 from jitgen.bench.peers import Peer, Prepared, Unavailable
 from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK
-from jitgen.tuning.measure.clock import Call, compete
-from jitgen.tuning.measure.workload import Workload
 
 _SHAPES: tuple[dict[str, int], ...] = (
     {"block_m": 16, "raster": 1, "num_warps": 4, "num_stages": 4},

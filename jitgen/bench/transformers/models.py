@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from jitgen import quantize
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.errors import ToolchainError
-from jitgen.frozen import frozen
 from jitgen.integrations import transformers as integration
 from jitgen.integrations.transformers_chains import chain_of
 from jitgen.layer import reference
+from jitgen.quantize import per_block
+from jitgen.support.frozen import frozen
 
 REFERENCE = "float32"
 """The experts that others are compared with: of bfloat16 weights, rounded once at the end."""
@@ -166,7 +166,7 @@ def _in_fp8(module: Any) -> Any:
         experts = kind(config=module.config, block_size=(SCALE_BLOCK, SCALE_BLOCK))
     for part in ("gate_up_proj", "down_proj"):
         weight = getattr(module, part)
-        q, scale = quantize.per_block(weight.data)
+        q, scale = per_block(weight.data)
         setattr(experts, part, nn.Parameter(q, requires_grad=False))
         setattr(experts, f"{part}_scale_inv", nn.Parameter(scale, requires_grad=False))
         for matrix, each, scales in zip(weight.data, q, scale, strict=True):

@@ -9,7 +9,7 @@ from typing import Any
 
 from jitgen.bench.protocol import Row
 from jitgen.bench.transformers import NAME
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 
 EAGER, GROUPED, OURS = "eager", "grouped_mm", "jitgen"
 OURS_FP8, GROUPED_FP8 = "jitgen-fp8", "grouped_mm-fp8"

@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jitgen.autotune.measure.clock import require_gpu
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.autotune.measure.times import Times
 from jitgen.bench.layer.ours import names_of, without_memory
 from jitgen.bench.sides import attempt
 from jitgen.bench.transformers import NAME
@@ -18,9 +21,6 @@ from jitgen.bench.transformers.models import REFERENCE, Formats, Model, make, re
 from jitgen.bench.transformers.report import SIDES, Found, Work, limit
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
-from jitgen.tuning.measure.clock import require_gpu
-from jitgen.tuning.measure.errors import WrongResult
-from jitgen.tuning.measure.times import Times
 
 _FP8 = "-fp8"
 _COMPARED = 128

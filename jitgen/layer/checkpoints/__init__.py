@@ -34,7 +34,7 @@ from jitgen.layer.checkpoints.model_config import ModelConfig, Said
 from jitgen.layer.checkpoints.source import Source
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
-from jitgen.text import shown
+from jitgen.support.text import shown
 
 FAMILIES: dict[str, Family] = {
     "deepseek_v3": deepseek_v3.FAMILY,

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.frozen import frozen
 from jitgen.layer.checkpoints.source import Source
 from jitgen.layer.weights import ExpertWeights
+from jitgen.support.frozen import frozen
 
 EXPERT = ".E."
 """What stands for the number of an expert in the names of a form."""

@@ -9,9 +9,9 @@ from errno import EIO, ENOENT
 from pathlib import Path
 from typing import Any
 
-from jitgen.documents import BadDocument, parse_json, read_bounded
 from jitgen.errors import InputError, ToolchainError
-from jitgen.text import printable, shown
+from jitgen.support.documents import BadDocument, parse_json, read_bounded
+from jitgen.support.text import printable, shown
 
 _INDEX = "model.safetensors.index.json"
 _MAX_INDEX_BYTES = 2**26

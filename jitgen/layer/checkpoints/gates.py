@@ -21,11 +21,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from jitgen.config.silu_mul_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.layer.checkpoints.model_config import Said
-from jitgen.ops.silu_mul_quantize.config import Activation
 from jitgen.ops.silu_mul_quantize.validate import is_number
-from jitgen.text import shown
+from jitgen.support.text import shown
 
 _SILU = {"silu", "swish", "swiglu"}
 _OAI = {"swigluoai", "swiglu_oai"}

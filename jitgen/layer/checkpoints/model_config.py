@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jitgen.documents import BadDocument, parse_json, read_bounded
 from jitgen.errors import InputError
-from jitgen.frozen import frozen
-from jitgen.text import printable, shown
+from jitgen.support.documents import BadDocument, parse_json, read_bounded
+from jitgen.support.frozen import frozen
+from jitgen.support.text import printable, shown
 
 _FILE = "config.json"
 _MAX_BYTES = 2**24

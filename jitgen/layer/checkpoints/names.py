@@ -32,7 +32,7 @@ from collections.abc import Iterable
 from jitgen.errors import InputError
 from jitgen.layer.checkpoints.family import EXPERT, Form, below
 from jitgen.layer.checkpoints.source import Source
-from jitgen.text import printable
+from jitgen.support.text import printable
 
 _OTHERS = re.compile(
     r"""(

@@ -17,7 +17,7 @@ from jitgen.config.config import SCALE_BLOCK
 from jitgen.layer.checkpoints.family import EXPERT, Form, below
 from jitgen.layer.checkpoints.model_config import Said
 from jitgen.layer.checkpoints.scales import FLOAT, UE8M0
-from jitgen.text import shown
+from jitgen.support.text import shown
 
 _WORD = "quantization_config"
 _FP8, _MXFP4 = "fp8", "mxfp4"

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from jitgen.errors import InputError
-from jitgen.frozen import frozen
 from jitgen.layer.checkpoints import files
 from jitgen.ops.calling import calling
-from jitgen.text import printable, shown
+from jitgen.support.frozen import frozen
+from jitgen.support.text import printable, shown
 
 
 @frozen

@@ -10,7 +10,7 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
-from jitgen.ops.combine.config import CombineConfig
+from jitgen.config.combine import CombineConfig
 from jitgen.ops.combine.dispatch import run
 from jitgen.ops.combine.validate import Arguments
 from jitgen.ops.dispatcher import mark_written

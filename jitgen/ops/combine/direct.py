@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from jitgen.config import Arch
+from jitgen.config.combine import CombineConfig
 from jitgen.ops import calling as common
 from jitgen.ops import direct
-from jitgen.ops.combine.config import CombineConfig
 from jitgen.ops.combine.dispatch import require_fit
 from jitgen.ops.combine.validate import Arguments, validate
 from jitgen.ops.values import check_places

@@ -6,18 +6,18 @@ from __future__ import annotations
 from torch import Tensor
 
 from jitgen.config import Config
+from jitgen.config.combine import CombineConfig, CombineProblem
 from jitgen.errors import InputError
-from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
-from jitgen.ops.combine.config import CombineConfig, CombineProblem
 from jitgen.ops.combine.validate import Arguments, Facts, validate
 from jitgen.ops.forced import forced
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.ops.values import check_places
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
+from jitgen.selection.choice import edges_of
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
-from jitgen.tuning.choice import edges_of
 
 
 @frozen

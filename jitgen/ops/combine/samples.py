@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
+from jitgen.config.combine import MOST_PLACES, CombineConfig
+from jitgen.config.operation import Excuse, Result
 from jitgen.errors import ConfigError
-from jitgen.frozen import frozen
 from jitgen.ops.combine import reference
-from jitgen.ops.combine.config import MOST_PLACES, CombineConfig
-from jitgen.ops.protocol import Excuse, Result
+from jitgen.support.frozen import frozen
 
 UNTOUCHED = 77
 """What bytes of the result hold before."""

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
+from jitgen.config.combine import MOST_PLACES
 from jitgen.errors import InputError
-from jitgen.frozen import frozen
 from jitgen.ops import calling as common
-from jitgen.ops.combine.config import MOST_PLACES
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
 from jitgen.runtime.session import Session
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules, size_refusal, target
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The grouped GEMM: a linear layer of many experts."""
 
-from jitgen.ops.protocol import Operation
+from jitgen.config.operation import Operation
 
 OPERATION = Operation(
     name="grouped_gemm",
-    config="jitgen.ops.grouped_gemm.config:KernelConfig",
-    problem="jitgen.ops.grouped_gemm.config:Problem",
-    samples="jitgen.verify.problem",
+    config="jitgen.config.grouped_gemm:KernelConfig",
+    problem="jitgen.config.grouped_gemm:Problem",
+    samples="jitgen.ops.grouped_gemm.cases",
     arguments=("a", "b", "a_scale", "b_scale", "groups", "out"),
     results=("out",),
     beside="jitgen.ops.grouped_gemm.prepared_ways:kernels",

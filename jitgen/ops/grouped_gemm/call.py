@@ -13,8 +13,8 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.ops.dispatcher import mark_written
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.dispatch import SCALED, SCALED_ON_GPU, UNSCALED, run
 from jitgen.ops.grouped_gemm.validate import Arguments
 from jitgen.ops.launch import present, similar

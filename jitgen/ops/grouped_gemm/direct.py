@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from jitgen import formats
 from jitgen.config import Arch, ScaleGranularity
+from jitgen.config.grouped_gemm import KernelConfig, Operands
+from jitgen.config.layouts import ARGUMENT
+from jitgen.formats import find_format
 from jitgen.formats.prepared import PreparedWeights
-from jitgen.layouts import ARGUMENT
 from jitgen.ops import calling as common
 from jitgen.ops import direct
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands
 from jitgen.ops.grouped_gemm.dispatch import require_bias, require_fit
 from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments
 from jitgen.ops.grouped_gemm.prepared_validate import validate as validate_prepared
@@ -49,7 +49,7 @@ def check(config: KernelConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
         direct.require_bytes("a", found["a"])
         direct.require_bytes("b", found["b"])
     if (scale := given.a_scale) is not None:
-        direct.require_readable("a_scale", scale, formats.find(_granularity_of_a(types)))
+        direct.require_readable("a_scale", scale, find_format(_granularity_of_a(types)))
     check_values(facts.layout, given.groups, facts.rows, groups=facts.groups)
 
 

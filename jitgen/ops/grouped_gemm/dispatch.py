@@ -9,24 +9,23 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from jitgen import formats
 from jitgen.config import Config, Layout
+from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.layouts import ARGUMENT
 from jitgen.errors import InputError
-from jitgen.formats import atoms
+from jitgen.formats import atoms, find_format
 from jitgen.formats.protocol import TORCH, ScaleFormat
-from jitgen.frozen import frozen
-from jitgen.layouts import ARGUMENT
 from jitgen.ops.calling import calling, is_traced, needs_gradient
 from jitgen.ops.dispatcher import refuse_tangents
 from jitgen.ops.forced import forced
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
 from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.ops.values import check_values
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
+from jitgen.selection.choice import with_numerics
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
-from jitgen.tuning.choice import with_numerics
 
 SCALED, SCALED_ON_GPU, UNSCALED, ANY = range(4)
 """Ways in which a warm call launches: the first three are written out there, the last is `run`."""
@@ -286,7 +285,7 @@ def require_bias(config: KernelConfig, bias: Tensor | None) -> None:
 
 def _form(config: Any) -> ScaleFormat:
     """Return the format of scales: a has b's, or none."""
-    return formats.find(config.operands.scale_granularity)
+    return find_format(config.operands.scale_granularity)
 
 
 _unit_scales: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen import formats
 from jitgen.config import DType, ScaleGranularity
-from jitgen.formats import e2m1
+from jitgen.config.grouped_gemm import Problem
+from jitgen.formats import e2m1, find_format
 from jitgen.formats.atoms import PLACES, laid_out, swizzled
 from jitgen.formats.protocol import TORCH, Rows
-from jitgen.ops.grouped_gemm.config import Problem
 
 POISON = {torch.float8_e8m0fnu: 0xFF, torch.float8_e4m3fn: 0x7F}
 """The NaN of each type that scales in atoms have: it stands where no scale is needed."""
@@ -85,7 +84,7 @@ class Draw:
             is_owned: (M,) or (G, M) bool: where atoms need scales of a; elsewhere they are NaN.
             is_idle: (G,) bool: groups whose scales of b are NaN if they lie in atoms; None: none.
         """
-        form = formats.find(problem.scale_granularity)
+        form = find_format(problem.scale_granularity)
         a_shape = form.a_shape(rows, problem.k)
         b_shape = form.b_shape(problem.groups, problem.n, problem.k)
         if not form.has_atoms:
@@ -103,4 +102,4 @@ class Draw:
 
     def alpha(self, granularity: ScaleGranularity, groups: int) -> Tensor | None:
         """Return a factor for each group, float32 (G,); None where scales have none."""
-        return self.floats(groups) if formats.find(granularity).has_alpha else None
+        return self.floats(groups) if find_format(granularity).has_alpha else None

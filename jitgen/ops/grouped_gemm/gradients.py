@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Layout
-from jitgen.layouts import ARGUMENT
+from jitgen.config.layouts import ARGUMENT
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm_wgrad.call import grouped_gemm_wgrad
 

@@ -17,15 +17,14 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 
 from jitgen.config import Config
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.errors import CaptureMiss, KernelMiss
 from jitgen.events import warn_once
 from jitgen.formats.block128 import is_kernel_layout, kernel_layout
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import TORCH
-from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.dispatcher import mark_written
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.dispatch import problem_of, require_bias, require_fit
 from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments, validate
 from jitgen.ops.grouped_gemm.prepared_ways import Ways, ways
@@ -34,7 +33,8 @@ from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared,
 from jitgen.ops.values import check_values
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
-from jitgen.tuning.choice import Choice
+from jitgen.selection.choice import Choice
+from jitgen.support.frozen import frozen
 
 
 @frozen

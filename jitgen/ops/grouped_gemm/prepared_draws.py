@@ -13,15 +13,15 @@ import math
 
 from torch import Tensor
 
-from jitgen import formats
 from jitgen.config import DType, ScaleGranularity
+from jitgen.config.grouped_gemm import Problem
+from jitgen.formats import find_format
 from jitgen.formats import prepared_blocks as blocks
 from jitgen.formats.mx32 import VALUES
 from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
 from jitgen.formats.prepared_scales import NAN
 from jitgen.formats.protocol import Rows
 from jitgen.formats.split import PARTS, split_bf16
-from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.grouped_gemm.draws import Draw
 
 _NEAR, _FAR = (125, 130), (118, 131)
@@ -39,7 +39,7 @@ def activations(draw: Draw, problem: Problem, rows: Rows) -> tuple[Tensor, Tenso
     if granularity is ScaleGranularity.NONE:
         return draw.values((*rows.shape, problem.k), problem.a_dtype), draw.floats(0)
     if problem.a_dtype is not DType.E4M3X2:
-        form = formats.find(granularity or problem.scale_granularity)
+        form = find_format(granularity or problem.scale_granularity)
         scale = form.readable(draw.floats(*form.a_shape(rows, problem.k)))
         return draw.values((*rows.shape, problem.k), problem.a_dtype), scale
     if draw.is_exact:

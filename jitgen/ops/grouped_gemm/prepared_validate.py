@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+from jitgen.config.grouped_gemm import Operands
+from jitgen.config.layouts import ARGUMENT
 from jitgen.errors import InputError
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import OF_TORCH, TORCH, ceil_div
 from jitgen.formats.split import PARTS
-from jitgen.layouts import ARGUMENT
 from jitgen.ops.calling import (
     check_groups,
     check_memory,
@@ -28,7 +29,6 @@ from jitgen.ops.calling import (
     require_shape,
     require_tensor,
 )
-from jitgen.ops.grouped_gemm.config import Operands
 from jitgen.ops.grouped_gemm.validate import Facts, check_bias, check_the_rest
 from jitgen.runtime import devices
 from jitgen.runtime.session import Session

@@ -22,16 +22,16 @@ from dataclasses import replace
 from typing import Any
 
 from jitgen.config import Arch, BLayout, Config, DType, Numerics, ScaleGranularity
+from jitgen.config.grouped_gemm import Problem
+from jitgen.config.unpack_weights import UnpackWeightsProblem
 from jitgen.errors import UnsupportedConfig
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.ops.unpack_weights.config import UnpackWeightsProblem
 from jitgen.runtime.session import select
+from jitgen.selection.choice import Choice, numerics_of
+from jitgen.selection.device import chosen_for
 from jitgen.settings import settings
+from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import rules, target
-from jitgen.tuning.choice import Choice, numerics_of
-from jitgen.tuning.device import chosen_for
 
 _OP = UnpackWeightsProblem.op
 _LAYOUTS = (BLayout.EXACT1, BLayout.FOLDED1)

@@ -18,13 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen import formats
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.errors import InputError
-from jitgen.formats import block128, row
+from jitgen.formats import block128, format_of_b, row
 from jitgen.formats.e2m1 import values_of
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import Rows
-from jitgen.ops.grouped_gemm.config import KernelConfig
 
 
 def grouped_gemm(  # noqa: PLR0913  # the arguments of the real one
@@ -91,7 +90,7 @@ def _products(
         return
     a_scale, b_scale, alpha = (given.get(name) for name in ("a_scale", "b_scale", "alpha"))
     offs, b, bias = given.get("offs"), given["b"], given.get("bias")
-    form = None if b_scale is None else formats.of_b(b_scale)
+    form = None if b_scale is None else format_of_b(b_scale)
     if form is None and (a_scale is not None or b_scale is not None):
         raise InputError("b_scale", "must have the type and dimensions of a format of scales")
     if (alpha is None) == (form is not None and form.has_alpha):

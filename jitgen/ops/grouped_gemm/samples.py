@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from jitgen.config import BLayout, DType, Layout, ScaleGranularity
+from jitgen.config.grouped_gemm import Problem
+from jitgen.config.layouts import ARGUMENT, GROUP_ALIGNMENT
+from jitgen.config.operation import Result
 from jitgen.errors import ConfigError
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import TORCH, Rows
-from jitgen.frozen import frozen
-from jitgen.layouts import ARGUMENT, GROUP_ALIGNMENT
 from jitgen.ops.grouped_gemm import prepared_draws, reference
-from jitgen.ops.grouped_gemm.config import Problem
 from jitgen.ops.grouped_gemm.draws import Draw
-from jitgen.ops.protocol import Result
+from jitgen.support.frozen import frozen
 
 ACCUMULATOR_BITS = 22
 """Bits that sums keep: float32's 24, less its roundings."""

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from jitgen import formats
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+from jitgen.config.grouped_gemm import Operands
+from jitgen.config.layouts import ARGUMENT
 from jitgen.errors import InputError
+from jitgen.formats import every_format, format_of_b
 from jitgen.formats.protocol import OF_TORCH, TORCH, Rows, ScaleFormat
-from jitgen.layouts import ARGUMENT
 from jitgen.ops.calling import (
     check_groups,
     check_memory,
@@ -34,13 +35,12 @@ from jitgen.ops.calling import (
     require_unit_stride,
     words,
 )
-from jitgen.ops.grouped_gemm.config import Operands
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
 from jitgen.runtime.session import Session
+from jitgen.selection.numerics import require_word
 from jitgen.targets.gemm import Space
 from jitgen.targets.legality import rules, size_refusal
-from jitgen.tuning.numerics import require_word
 
 _OP = "grouped_gemm"
 _TRAINED = (torch.bfloat16, torch.float16, torch.float32)
@@ -324,10 +324,10 @@ def _format_of_b(given: Arguments) -> ScaleFormat:
 def _named_by(b_scale: Tensor) -> ScaleFormat:
     """Return the format whose type and dimensions b_scale has."""
     require_tensor("b_scale", b_scale)
-    require_dtype("b_scale", b_scale, [form.dtype for form in formats.every()], None)
-    form = formats.of_b(b_scale)
+    require_dtype("b_scale", b_scale, [form.dtype for form in every_format()], None)
+    form = format_of_b(b_scale)
     if form is None:
-        of_type = [each for each in formats.every() if each.dtype is b_scale.dtype]
+        of_type = [each for each in every_format() if each.dtype is b_scale.dtype]
         first, *others = (f"(a scale {each.words})" for each in of_type)
         text = f"{of_type[0].b_rank} dimension{'s' * (of_type[0].b_rank > 1)} {first}"
         if others:

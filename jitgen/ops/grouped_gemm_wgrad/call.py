@@ -11,8 +11,8 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.ops.dispatcher import mark_written
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
 from jitgen.ops.grouped_gemm_wgrad.dispatch import run
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments
 from jitgen.ops.launch import present, similar

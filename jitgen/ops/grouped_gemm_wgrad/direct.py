@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from jitgen.config import Arch
-from jitgen.layouts import ARGUMENT
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
+from jitgen.config.layouts import ARGUMENT
 from jitgen.ops import direct
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
 from jitgen.ops.grouped_gemm_wgrad.dispatch import require_fit
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, validate
 from jitgen.ops.values import check_values

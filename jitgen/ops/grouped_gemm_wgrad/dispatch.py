@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Config, Layout
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
-from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced, needs_gradient
 from jitgen.ops.dispatcher import refuse_tangents
 from jitgen.ops.forced import forced
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, Facts, validate
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, prepared
 from jitgen.ops.values import check_values
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.errors import InputError
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
 
 
 def grouped_gemm_wgrad(  # the arguments of the real one

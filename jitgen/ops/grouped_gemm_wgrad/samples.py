@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
+from jitgen.config.layouts import ARGUMENT
+from jitgen.config.operation import Excuse, Result
 from jitgen.errors import ConfigError
 from jitgen.formats.protocol import TORCH
-from jitgen.frozen import frozen
-from jitgen.layouts import ARGUMENT
 from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, distance, rounding
 from jitgen.ops.grouped_gemm_wgrad import reference
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
-from jitgen.ops.protocol import Excuse, Result
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
 
 _SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, DType, Layout
+from jitgen.config.layouts import ARGUMENT
 from jitgen.errors import InputError
 from jitgen.formats.protocol import OF_TORCH, TORCH
-from jitgen.frozen import frozen
-from jitgen.layouts import ARGUMENT
 from jitgen.ops import calling as common
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
 from jitgen.runtime.session import Session
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules, size_refusal
 from jitgen.targets.wgrad_space import WgradSpace
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The second GEMM of an MoE layer as one dense GEMM: all experts along K, weighted by alpha."""
 
-from jitgen.ops.protocol import Operation
+from jitgen.config.operation import Operation
 
 OPERATION = Operation(
     name="moe_fc2_dense",
-    config="jitgen.ops.moe_fc2_dense.config:MoeFc2DenseConfig",
-    problem="jitgen.ops.moe_fc2_dense.config:MoeFc2DenseProblem",
+    config="jitgen.config.moe_fc2_dense:MoeFc2DenseConfig",
+    problem="jitgen.config.moe_fc2_dense:MoeFc2DenseProblem",
     samples="jitgen.ops.moe_fc2_dense.samples",
     arguments=("a", "b", "a_scale", "b_scale", "alpha", "out"),
     results=("out",),

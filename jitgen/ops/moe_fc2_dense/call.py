@@ -11,9 +11,9 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.moe_fc2_dense.dispatch import run
 from jitgen.ops.moe_fc2_dense.validate import Arguments
 from jitgen.runtime.override import Override

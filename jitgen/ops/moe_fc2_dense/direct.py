@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from jitgen import formats
 from jitgen.config import Arch
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
 from jitgen.errors import InputError
+from jitgen.formats import find_format
 from jitgen.formats.block128 import is_kernel_layout
 from jitgen.ops import direct
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.moe_fc2_dense.dispatch import require_fit
 from jitgen.ops.moe_fc2_dense.validate import Arguments, validate
 from jitgen.runtime.session import current
@@ -32,7 +32,7 @@ def check(config: MoeFc2DenseConfig, arch: Arch, arguments: tuple[Any, ...]) -> 
     direct.require_rows("a", facts.rows)
     direct.require_bytes("a", given.a)
     direct.require_bytes("b", given.b)
-    direct.require_readable("a_scale", given.a_scale, formats.find(facts.scale_granularity))
+    direct.require_readable("a_scale", given.a_scale, find_format(facts.scale_granularity))
     if not is_kernel_layout(given.alpha):
         raise InputError(
             "alpha",

@@ -8,22 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen import formats
 from jitgen.config import Config
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.errors import InputError
-from jitgen.formats import atoms
+from jitgen.formats import atoms, find_format
 from jitgen.formats.block128 import is_kernel_layout, kernel_layout
 from jitgen.formats.protocol import TORCH, ScaleFormat
-from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.forced import forced
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.ops.moe_fc2_dense.validate import Arguments, Facts, validate
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
+from jitgen.selection.choice import edges_of
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
-from jitgen.tuning.choice import edges_of
 
 
 @frozen
@@ -117,7 +116,7 @@ def _prepare(
     function, served = nothing, wanted
     if facts.rows:
         function, served = facts.device.entry(session, config or wanted, neighbours)
-    form = formats.find(facts.scale_granularity)
+    form = find_format(facts.scale_granularity)
     launch = Launch(
         function=function,
         tail=facts.device.tail,

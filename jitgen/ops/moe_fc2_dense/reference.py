@@ -14,11 +14,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from jitgen import formats
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
 from jitgen.errors import InputError
+from jitgen.formats import format_of_b
 from jitgen.formats.e2m1 import values_of
 from jitgen.formats.protocol import Rows
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 
 
 def moe_fc2_dense(  # the arguments of the real one
@@ -40,7 +40,7 @@ def moe_fc2_dense(  # the arguments of the real one
     Raises:
         InputError: The scales have no format that there is.
     """
-    form = formats.of_b(b_scale)
+    form = format_of_b(b_scale)
     if form is None:
         raise InputError("b_scale", "must have the type and dimensions of a format of scales")
     if out is None:

@@ -10,18 +10,18 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from jitgen import formats
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
+from jitgen.config.grouped_gemm import Operands, Problem
+from jitgen.config.moe_fc2_dense import TOP_K, MoeFc2DenseConfig
+from jitgen.config.operation import Excuse, Result
 from jitgen.errors import ConfigError
+from jitgen.formats import find_format
 from jitgen.formats.block128 import kernel_layout
 from jitgen.formats.protocol import TORCH, Rows
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import Operands, Problem
 from jitgen.ops.grouped_gemm.draws import POISON, Draw
 from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, distance, rounding
 from jitgen.ops.moe_fc2_dense import reference
-from jitgen.ops.moe_fc2_dense.config import TOP_K, MoeFc2DenseConfig
-from jitgen.ops.protocol import Excuse, Result
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
 
 _SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
@@ -242,7 +242,7 @@ def of_sizes(
     """
     chance = torch.Generator(device).manual_seed(seed)
     options: dict[str, Any] = {"generator": chance, "device": device}
-    form = formats.find(types.scale_granularity)
+    form = find_format(types.scale_granularity)
     experts, tokens, n, k = sizes.experts, sizes.tokens, sizes.n, sizes.k
 
     def values(*shape: int) -> Tensor:

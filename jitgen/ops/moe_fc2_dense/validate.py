@@ -9,16 +9,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from jitgen import formats
 from jitgen.config import Arch, DType, ScaleGranularity
+from jitgen.config.grouped_gemm import Operands
 from jitgen.errors import InputError
+from jitgen.formats import find_format, format_of_b
 from jitgen.formats.protocol import OF_TORCH, TORCH, Rows, ScaleFormat
-from jitgen.frozen import frozen
 from jitgen.ops import calling as common
-from jitgen.ops.grouped_gemm.config import Operands
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
 from jitgen.runtime.session import Session
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules, size_refusal
 
 
@@ -152,8 +152,8 @@ def _format(
 ) -> ScaleFormat:
     """Return the format that the scales have, as b_scale names it."""
     scale = given.b_scale
-    served = [formats.find(each) for each in granularities]
-    form = formats.of_b(scale)
+    served = [find_format(each) for each in granularities]
+    form = format_of_b(scale)
     if form is None or form.name not in granularities or scale.dtype is not form.dtype:
         wanted = " or ".join(
             f"{each.dtype} with {each.b_rank} dimensions ({each.name})".removeprefix("torch.")

@@ -7,11 +7,11 @@ this operation; or a grouped GEMM over the rows of each expert, and a sum over t
 from __future__ import annotations
 
 from jitgen.config import Arch, Layout
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import Problem
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseProblem
+from jitgen.config.grouped_gemm import Problem
+from jitgen.config.moe_fc2_dense import MoeFc2DenseProblem
 from jitgen.runtime.session import select
-from jitgen.tuning.device import chosen_for
+from jitgen.selection.device import chosen_for
+from jitgen.support.frozen import frozen
 
 _COMBINE_US = 9.0
 _COMBINE_SHARE = 0.16

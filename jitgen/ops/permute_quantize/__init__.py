@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of tokens to where their experts want them, quantised: what a layer begins with."""
 
-from jitgen.ops.permute_quantize.config import SORTED
-from jitgen.ops.protocol import Operation
+from jitgen.config.operation import Operation
+from jitgen.config.permute_quantize import SORTED
 
 OPERATION = Operation(
     name="permute_quantize",
-    config="jitgen.ops.permute_quantize.config:PermuteQuantizeConfig",
-    problem="jitgen.ops.permute_quantize.config:PermuteQuantizeProblem",
+    config="jitgen.config.permute_quantize:PermuteQuantizeConfig",
+    problem="jitgen.config.permute_quantize:PermuteQuantizeProblem",
     samples="jitgen.ops.permute_quantize.samples",
     arguments=("x", "permutation", "groups", "q", "scale"),
     results=("q", "scale", *SORTED),

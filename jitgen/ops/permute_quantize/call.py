@@ -11,9 +11,9 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
+from jitgen.config.permute_quantize import PermuteQuantizeConfig
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
-from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
 from jitgen.ops.permute_quantize.dispatch import run
 from jitgen.ops.permute_quantize.validate import Arguments
 from jitgen.runtime.override import Override

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.config.layouts import ARGUMENT
+from jitgen.config.permute_quantize import SORTED, Format, PermuteQuantizeConfig, Walk
 from jitgen.errors import InputError
 from jitgen.formats.protocol import Rows
-from jitgen.layouts import ARGUMENT
 from jitgen.ops import calling as common
 from jitgen.ops import direct
 from jitgen.ops.permute_quantize import dispatch, sorting
-from jitgen.ops.permute_quantize.config import SORTED, Format, PermuteQuantizeConfig, Walk
 from jitgen.ops.permute_quantize.validate import Arguments, validate
 from jitgen.ops.route import validate as pairs
 from jitgen.ops.route.results import Sorting

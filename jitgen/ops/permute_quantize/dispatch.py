@@ -6,25 +6,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from jitgen import formats
 from jitgen.config import Config, Layout
 from jitgen.config.config import SCALE_BLOCK
-from jitgen.errors import InputError
-from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
-from jitgen.frozen import frozen
-from jitgen.ops.calling import calling, is_traced
-from jitgen.ops.forced import forced
-from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
-from jitgen.ops.permute_quantize.config import (
+from jitgen.config.permute_quantize import (
     Format,
     PermuteQuantizeConfig,
     PermuteQuantizeProblem,
     Walk,
 )
+from jitgen.errors import InputError
+from jitgen.formats import find_format
+from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
+from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.forced import forced
+from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
 from jitgen.ops.permute_quantize.validate import Arguments, Facts, validate
 from jitgen.ops.values import check_places, check_values
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
 
 Result = tuple[Tensor, Tensor | None]
@@ -120,7 +120,7 @@ def stored_as(form: Format) -> torch.dtype:
 
 def form_of(form: Format) -> ScaleFormat | None:
     """Return the format of scales that a kernel finds, which is that of a GEMM's a."""
-    return formats.find(form.scales) if form.has_own_scales else None
+    return find_format(form.scales) if form.has_own_scales else None
 
 
 def counted(form: Format, offs: Tensor | None, num_groups: int) -> int:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from jitgen.config.permute_quantize import Format
 from jitgen.errors import InputError
 from jitgen.formats.block128 import per_token_group
 from jitgen.formats.e4m3 import MAX
 from jitgen.formats.mx32 import Rounding, mxfp4, mxfp8
 from jitgen.formats.nv16 import nvfp4
 from jitgen.formats.row import per_row
-from jitgen.ops.permute_quantize.config import Format
 
 
 def permute_quantize(  # noqa: PLR0913  # the arguments of the real one

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.config.layouts import ARGUMENT
+from jitgen.config.operation import Excuse, Result
+from jitgen.config.permute_quantize import Format, PermuteQuantizeConfig, Walk
 from jitgen.errors import ConfigError
 from jitgen.formats import atoms
 from jitgen.formats.protocol import Rows
-from jitgen.frozen import frozen
-from jitgen.layouts import ARGUMENT
 from jitgen.ops.permute_quantize import reference
 from jitgen.ops.permute_quantize import sorted_samples as sorting
-from jitgen.ops.permute_quantize.config import Format, PermuteQuantizeConfig, Walk
 from jitgen.ops.permute_quantize.dispatch import new_by_token, new_q, new_scale
 from jitgen.ops.permute_quantize.validate import Arguments
-from jitgen.ops.protocol import Excuse, Result
+from jitgen.support.frozen import frozen
 
 UNTOUCHED = 77
 """What bytes of q and scales hold before."""

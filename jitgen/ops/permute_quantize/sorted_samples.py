@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
+from jitgen.config.permute_quantize import PermuteQuantizeConfig
 from jitgen.ops.route import reference
 from jitgen.ops.route.results import Sorting
 

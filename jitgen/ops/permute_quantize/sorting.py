@@ -17,19 +17,14 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 
 from jitgen.config import Config
+from jitgen.config.permute_quantize import PermuteQuantizeConfig, PermuteQuantizeProblem, Walk
 from jitgen.errors import InputError
 from jitgen.formats.protocol import Rows, ScaleFormat
-from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced, require_shape
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.forced import forced
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, prepared, present, similar
 from jitgen.ops.permute_quantize.call import permute_quantize
-from jitgen.ops.permute_quantize.config import (
-    PermuteQuantizeConfig,
-    PermuteQuantizeProblem,
-    Walk,
-)
 from jitgen.ops.permute_quantize.dispatch import form_of, stored_as
 from jitgen.ops.permute_quantize.validate import Arguments, Facts, validate
 from jitgen.ops.route import validate as pairs
@@ -38,6 +33,7 @@ from jitgen.ops.route.dispatch import new_indices, nobody
 from jitgen.ops.route.results import Sorting
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
 
 

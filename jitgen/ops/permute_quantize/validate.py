@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.config.layouts import ARGUMENT
+from jitgen.config.permute_quantize import MOST_PLACES, Format, Walk
+from jitgen.config.quantize import Rounding
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
-from jitgen.frozen import frozen
-from jitgen.layouts import ARGUMENT
 from jitgen.ops import calling as common
-from jitgen.ops.permute_quantize.config import MOST_PLACES, Format, Walk
-from jitgen.ops.quantize.config import Rounding
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
 from jitgen.runtime.session import Session
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules, size_refusal, target
 
 GRANULARITIES = ("block128", "row", "tensor", "none", "mx32", "nv16")

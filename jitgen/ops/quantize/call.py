@@ -16,6 +16,7 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
+from jitgen.config.quantize import Format, QuantizeConfig, Rounding
 from jitgen.errors import InputError, KernelMiss
 from jitgen.events import warn_once
 from jitgen.formats import e2m1, mx32, nv16
@@ -27,7 +28,6 @@ from jitgen.ops.dispatcher import (
     require_storage,
 )
 from jitgen.ops.launch import present, similar
-from jitgen.ops.quantize.config import Format, QuantizeConfig, Rounding
 from jitgen.ops.quantize.dispatch import Call, Result, run, server, shapes_of
 from jitgen.ops.values import check_values
 from jitgen.runtime.override import Override

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.config.quantize import Format, QuantizeConfig
 from jitgen.errors import InputError
 from jitgen.ops import calling as common
 from jitgen.ops import direct
 from jitgen.ops.quantize import call as public
-from jitgen.ops.quantize.config import Format, QuantizeConfig
 from jitgen.ops.quantize.dispatch import Call, problem_of, require_fit, server
 from jitgen.ops.values import check_values
 from jitgen.runtime.session import current

@@ -6,19 +6,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from jitgen import formats
 from jitgen.config import Arch, Config, Layout
+from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem, Rounding
 from jitgen.errors import InputError
+from jitgen.formats import find_format
 from jitgen.formats.atoms import Atoms
 from jitgen.formats.protocol import Rows
-from jitgen.frozen import frozen
 from jitgen.ops.forced import forced
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, prepared
-from jitgen.ops.quantize.config import Format, QuantizeConfig, QuantizeProblem, Rounding
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require, rules, size_refusal, target
 
 Result = tuple[Tensor, Tensor]
@@ -144,7 +144,7 @@ def shapes_of(
     """Return shape and type of q and of its scales; sizes of a tracer's `x` may be symbols."""
     *front, size_k = x.shape
     rows = Rows(tuple(front), 0 if offs is None else offs.shape[0])
-    of_scales = formats.find(form.scales)
+    of_scales = find_format(form.scales)
     is_packed = form is not Format.MXFP8
     q = (*front, size_k // 2 if is_packed else size_k)
     return (
@@ -234,7 +234,7 @@ def _prepare(
     else:
         wanted = require_fit(config, call, device)
     function, served = device.entry(session, config or wanted, neighbours)
-    form = formats.find(call.format.scales)
+    form = find_format(call.format.scales)
     if not isinstance(form, Atoms):
         raise TypeError(f"the scales of {call.format} lie in no atoms")
     is_packed = call.format is not Format.MXFP8

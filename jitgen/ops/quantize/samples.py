@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.config.operation import Excuse, Result
+from jitgen.config.quantize import Format, QuantizeConfig
 from jitgen.errors import ConfigError
 from jitgen.formats import atoms
 from jitgen.formats.mx32 import mxfp4, mxfp8
 from jitgen.formats.nv16 import nvfp4
 from jitgen.formats.protocol import Rows
-from jitgen.frozen import frozen
-from jitgen.ops.protocol import Excuse, Result
-from jitgen.ops.quantize.config import Format, QuantizeConfig
+from jitgen.support.frozen import frozen
 
 UNTOUCHED = 77
 """What bytes of q and scales hold before."""

@@ -10,9 +10,9 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
+from jitgen.config.route import RouteConfig
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
-from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.route.dispatch import run
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import Arguments

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
+from jitgen.config.route import RouteConfig, Scoring
 from jitgen.errors import InputError
 from jitgen.ops import calling as common
 from jitgen.ops import direct
-from jitgen.ops.route.config import RouteConfig, Scoring
 from jitgen.ops.route.dispatch import require_fit
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import Arguments, first_expert, validate

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Config
+from jitgen.config.route import RouteConfig
 from jitgen.errors import InputError
-from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.forced import forced
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, prepared
-from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import Arguments, Facts, validate
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
+from jitgen.selection.choice import edges_of
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require, rules
-from jitgen.tuning.choice import edges_of
 
 Result = Routing | Sorting
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from jitgen.config import Arch
 from jitgen.config.config import DType
+from jitgen.config.operation import Excuse, Result
+from jitgen.config.route import RouteConfig, Scoring
 from jitgen.errors import ConfigError
-from jitgen.frozen import frozen
-from jitgen.ops.protocol import Excuse, Result
 from jitgen.ops.route import reference
-from jitgen.ops.route.config import RouteConfig, Scoring
+from jitgen.support.frozen import frozen
 
 UNTOUCHED = -77
 """What results hold before."""

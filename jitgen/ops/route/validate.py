@@ -11,14 +11,14 @@ from torch import Tensor
 
 from jitgen.config import Arch
 from jitgen.config.config import DType
+from jitgen.config.route import RouteProblem, Scoring
 from jitgen.errors import InputError
-from jitgen.frozen import frozen
 from jitgen.ops import calling as common
-from jitgen.ops.route.config import RouteProblem, Scoring
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
 from jitgen.runtime.session import Session
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import size_refusal
 
 _SCORES = {torch.bfloat16: DType.BF16, torch.float32: DType.F32}

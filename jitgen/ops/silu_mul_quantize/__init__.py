@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """SwiGLU of a gate-up result and its quantisation: what an MoE layer does between its GEMMs."""
 
-from jitgen.ops.protocol import Operation
+from jitgen.config.operation import Operation
 
 OPERATION = Operation(
     name="silu_mul_quantize",
-    config="jitgen.ops.silu_mul_quantize.config:SiluMulQuantizeConfig",
-    problem="jitgen.ops.silu_mul_quantize.config:SiluMulQuantizeProblem",
+    config="jitgen.config.silu_mul_quantize:SiluMulQuantizeConfig",
+    problem="jitgen.config.silu_mul_quantize:SiluMulQuantizeProblem",
     samples="jitgen.ops.silu_mul_quantize.samples",
     arguments=("x", "groups", "q", "scale"),
     results=("q", "scale"),

@@ -10,9 +10,9 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.dispatch import run
 from jitgen.ops.silu_mul_quantize.validate import Arguments
 from jitgen.runtime.override import Override

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from jitgen import formats
 from jitgen.config import Arch, ScaleGranularity
+from jitgen.config.layouts import ARGUMENT
+from jitgen.config.silu_mul_quantize import Activation, Scales, SiluMulQuantizeConfig
+from jitgen.formats import find_format
 from jitgen.formats.protocol import Rows
-from jitgen.layouts import ARGUMENT
 from jitgen.ops import direct
-from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.dispatch import require_fit
 from jitgen.ops.silu_mul_quantize.validate import Arguments, validate
 from jitgen.ops.values import check_values
@@ -49,7 +49,7 @@ def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
     require_fit(config, given, facts)
     direct.require_rows("x", facts.rows)
     if written is not None:
-        form = formats.find(ScaleGranularity(str(scales)))
+        form = find_format(ScaleGranularity(str(scales)))
         shape = form.a_shape(Rows(tuple(given.x.shape[:-1])), facts.n)
         direct.require_scales("scale", written, form, shape)
     check_values(facts.layout, given.groups, facts.rows, start=1)

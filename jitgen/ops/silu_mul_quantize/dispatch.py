@@ -6,23 +6,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from jitgen import formats
 from jitgen.config import Config, Layout, ScaleGranularity
+from jitgen.config.silu_mul_quantize import Scales, SiluMulQuantizeConfig, SiluMulQuantizeProblem
 from jitgen.errors import InputError
+from jitgen.formats import find_format
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
-from jitgen.frozen import frozen
 from jitgen.ops.calling import calling, is_traced
 from jitgen.ops.forced import forced
 from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
-from jitgen.ops.silu_mul_quantize.config import (
-    Scales,
-    SiluMulQuantizeConfig,
-    SiluMulQuantizeProblem,
-)
 from jitgen.ops.silu_mul_quantize.validate import Arguments, Facts, validate
 from jitgen.ops.values import check_values
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
 
 Result = tuple[Tensor, Tensor | None]
@@ -75,7 +71,7 @@ def new_scale(x: Tensor, columns: int, scales: Scales) -> Tensor | None:
 
 def _form(scales: Scales) -> ScaleFormat | None:
     """Return the format of scales that a kernel finds, which is that of a GEMM's a."""
-    return formats.find(ScaleGranularity(str(scales))) if scales.is_found else None
+    return find_format(ScaleGranularity(str(scales))) if scales.is_found else None
 
 
 def run(given: Arguments, config: SiluMulQuantizeConfig | Override | None, key: Key) -> Result:

@@ -15,9 +15,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from jitgen import quantize
 from jitgen.errors import InputError
+from jitgen.formats.block128 import per_token_group
 from jitgen.formats.e4m3 import MAX
+from jitgen.formats.row import per_row
 
 ACTIVATIONS = ("swiglu", "swiglu_oai")
 GRANULARITIES = ("block128", "row", "tensor", "none")
@@ -112,9 +113,9 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
         raise InputError("scale", "is given for scales of a whole tensor, and only there")
     y = y.where(owned_rows(x, offs, m_indices, masked_m).unsqueeze(-1), 0.0)
     if scale_granularity == "block128":
-        return quantize.per_token_group(y, power_of_two=power_of_two)
+        return per_token_group(y, power_of_two=power_of_two)
     if scale_granularity == "row":
-        return quantize.per_row(y, power_of_two=power_of_two)
+        return per_row(y, power_of_two=power_of_two)
     if scale is not None:
         return (y / scale).clamp(-MAX, MAX).to(torch.float8_e4m3fn), scale
     return y.to(torch.bfloat16), None

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.config.layouts import ARGUMENT
+from jitgen.config.operation import Excuse, Result
+from jitgen.config.silu_mul_quantize import Activation, Scales, SiluMulQuantizeConfig
 from jitgen.errors import ConfigError
-from jitgen.frozen import frozen
-from jitgen.layouts import ARGUMENT
-from jitgen.ops.protocol import Excuse, Result
 from jitgen.ops.silu_mul_quantize import reference
-from jitgen.ops.silu_mul_quantize.config import Activation, Scales, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.dispatch import new_q, new_scale
+from jitgen.support.frozen import frozen
 
 LIMITS = {"limit": 7.0, "alpha": 1.702}
 """What gpt-oss uses."""

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.config.layouts import ARGUMENT
+from jitgen.config.silu_mul_quantize import Activation, Scales
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
-from jitgen.frozen import frozen
-from jitgen.layouts import ARGUMENT
 from jitgen.ops import calling as common
-from jitgen.ops.silu_mul_quantize.config import Activation, Scales
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
 from jitgen.runtime.session import Session
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules, size_refusal
 
 Word = TypeVar("Word", bound=StrEnum)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jitgen.config.combine import CombineConfig
 from jitgen.ops.combine import call as eager
-from jitgen.ops.combine.config import CombineConfig
 from jitgen.ops.combine.dispatch import new_out, require_fit
 from jitgen.ops.combine.validate import Arguments, validate
 from jitgen.ops.forced import graph_name, of_graph

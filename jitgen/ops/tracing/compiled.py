@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Config
+from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
+from jitgen.config.quantize import Format, QuantizeConfig
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig
 from jitgen.formats.prepared import PreparedWeights
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments as WgradArguments
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.moe_fc2_dense.validate import Arguments as Fc2Arguments
-from jitgen.ops.quantize.config import Format, QuantizeConfig
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.validate import Arguments
 from jitgen.ops.tracing import grouped_gemm_wgrad as wgrad
 from jitgen.ops.tracing import moe_fc2_dense as fc2

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from jitgen.ops.route.config import RouteConfig
+from jitgen.config.route import RouteConfig
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import Arguments
 from jitgen.ops.tracing import route as traced

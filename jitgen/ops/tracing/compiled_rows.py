@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Config
-from jitgen.ops.combine.config import CombineConfig
+from jitgen.config.combine import CombineConfig
+from jitgen.config.permute_quantize import PermuteQuantizeConfig
 from jitgen.ops.combine.validate import Arguments as CombineArguments
-from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
 from jitgen.ops.permute_quantize.validate import Arguments
 from jitgen.ops.tracing import combine as combining
 from jitgen.ops.tracing import permute_quantize as permuting

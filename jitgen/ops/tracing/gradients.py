@@ -17,8 +17,8 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
+from jitgen.config.layouts import ARGUMENT
 from jitgen.errors import InputError
-from jitgen.layouts import ARGUMENT
 from jitgen.ops.calling import needs_gradient
 from jitgen.ops.dispatcher import refuse_tangents
 from jitgen.ops.grouped_gemm import gradients

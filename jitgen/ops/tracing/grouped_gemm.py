@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.grouped_gemm import call as eager
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.dispatch import require_bias, require_fit
 from jitgen.ops.grouped_gemm.validate import Arguments, require_differentiable, validate
 from jitgen.ops.tracing.gradients import differentiated, of_grouped_gemm

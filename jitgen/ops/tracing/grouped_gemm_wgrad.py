@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.grouped_gemm_wgrad import call as eager
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig
 from jitgen.ops.grouped_gemm_wgrad.dispatch import require_fit
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, require_differentiable, validate
 from jitgen.ops.tracing.gradients import differentiated_wgrad, of_grouped_gemm_wgrad

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from jitgen.errors import InputError
-from jitgen.frozen import frozen
 from jitgen.ops.calling import refuse_gradients
 from jitgen.ops.dispatcher import refuse_tangents
+from jitgen.support.frozen import frozen
 
 NAMESPACE = "jitgen"
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
 from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.moe_fc2_dense import call as eager
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig
 from jitgen.ops.moe_fc2_dense.dispatch import require_fit
 from jitgen.ops.moe_fc2_dense.validate import Arguments, validate
 from jitgen.ops.tracing.library import Operation, register

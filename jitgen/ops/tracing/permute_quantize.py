@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jitgen.config.permute_quantize import PermuteQuantizeConfig
 from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.permute_quantize import call as eager
-from jitgen.ops.permute_quantize.config import PermuteQuantizeConfig
 from jitgen.ops.permute_quantize.dispatch import (
     Result,
     new_q,

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.ops.grouped_gemm import prepared_call as eager
-from jitgen.ops.grouped_gemm.config import KernelConfig
 from jitgen.ops.grouped_gemm.dispatch import require_bias, require_fit
 from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments, validate
 from jitgen.ops.tracing.grouped_gemm import config_of, name_of

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
+from jitgen.config.quantize import Format, QuantizeConfig
 from jitgen.errors import InputError
 from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.quantize import call as eager
-from jitgen.ops.quantize.config import Format, QuantizeConfig
 from jitgen.ops.quantize.dispatch import shapes_of
 from jitgen.ops.tracing.library import Operation, register
 from jitgen.runtime import devices

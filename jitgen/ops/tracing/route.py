@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jitgen.config.route import RouteConfig
 from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.route import call as eager
-from jitgen.ops.route.config import RouteConfig
 from jitgen.ops.route.dispatch import require_fit
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import Arguments, shapes, validate

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jitgen.config.silu_mul_quantize import Scales, SiluMulQuantizeConfig
 from jitgen.ops.forced import graph_name, of_graph
 from jitgen.ops.silu_mul_quantize import call as eager
-from jitgen.ops.silu_mul_quantize.config import Scales, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize.dispatch import (
     Result,
     new_q,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepared MXFP4 weights to FP8 ones, for calls of many rows: see `jitgen.formats.unpacked`."""
 
-from jitgen.ops.protocol import Operation
+from jitgen.config.operation import Operation
 
 OPERATION = Operation(
     name="unpack_weights",
-    config="jitgen.ops.unpack_weights.config:UnpackWeightsConfig",
-    problem="jitgen.ops.unpack_weights.config:UnpackWeightsProblem",
+    config="jitgen.config.unpack_weights:UnpackWeightsConfig",
+    problem="jitgen.config.unpack_weights:UnpackWeightsProblem",
     samples="jitgen.ops.unpack_weights.samples",
     arguments=("values", "factor", "b", "b_scale"),
     results=("b", "b_scale"),

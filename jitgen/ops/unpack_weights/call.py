@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Config
+from jitgen.config.unpack_weights import UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.errors import InputError, KernelMiss
 from jitgen.events import warn_once
 from jitgen.formats import unpacked as in_torch
@@ -22,7 +23,6 @@ from jitgen.ops import calling as common
 from jitgen.ops.dispatcher import mark_written, require_apart, require_plain
 from jitgen.ops.forced import forced
 from jitgen.ops.launch import AnyLaunch, Family, chosen
-from jitgen.ops.unpack_weights.config import UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
 from jitgen.runtime.override import Override

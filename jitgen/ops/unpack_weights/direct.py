@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from jitgen.config import Arch
+from jitgen.config.unpack_weights import UnpackWeightsConfig
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.ops import calling as common
 from jitgen.ops import direct
 from jitgen.ops.unpack_weights.call import require_out
-from jitgen.ops.unpack_weights.config import UnpackWeightsConfig
 from jitgen.runtime.session import current
 from jitgen.targets.legality import rules
 

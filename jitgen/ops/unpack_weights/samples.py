@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
+from jitgen.config.operation import Excuse, Result
+from jitgen.config.unpack_weights import UnpackWeightsConfig
 from jitgen.errors import ConfigError
 from jitgen.formats import prepared_blocks as blocks
 from jitgen.formats.mx32 import VALUES
 from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
 from jitgen.formats.prepared_scales import NAN
 from jitgen.formats.unpacked import unpacked
-from jitgen.frozen import frozen
-from jitgen.ops.protocol import Excuse, Result
-from jitgen.ops.unpack_weights.config import UnpackWeightsConfig
+from jitgen.support.frozen import frozen
 
 _N_MULTIPLE = 8
 _SCANNED = 2 * 8

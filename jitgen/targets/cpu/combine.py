@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jitgen import templates
-from jitgen.frozen import frozen
-from jitgen.ops.combine.config import CombineConfig, CombineProblem, Tiling
+from jitgen.config.combine import CombineConfig, CombineProblem, Tiling
+from jitgen.support.frozen import frozen
 from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 _VALUE_US = 1.5e-3
 """One value that is added, on one core of a cloud x86-64 server."""
@@ -94,6 +94,4 @@ class Combine:
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return (
-            Template(root=templates.ROOT, entry="cpu/combine.py.jinja", parameters=_PARAMETERS),
-        )
+        return (Template(root=ROOT, entry="cpu/combine.py.jinja", parameters=_PARAMETERS),)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jitgen import templates
 from jitgen.config import Layout
 from jitgen.config.config import SCALE_BLOCK, SCALES, DType
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem, Tile
+from jitgen.config.grouped_gemm import Epilogue, KernelConfig, Problem, Tile
+from jitgen.support.frozen import frozen
 from jitgen.targets import gemm
 from jitgen.targets.fp4_space import OPERANDS, UNSCALED, refuse_other_operands
 from jitgen.targets.gemm import (
@@ -28,6 +27,7 @@ from jitgen.targets.gemm import (
 )
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import HALF, ROOT
 
 _MULTIPLY_US = 2.2e-3
 """One k of a block of 4 x 16 partial sums, on one core of a cloud x86-64 server with AVX-512."""
@@ -224,25 +224,25 @@ class GroupedGemm:
         """Return the templates: of weights as they are, beside bf16, prepared; and of f16."""
         return (
             Template(
-                root=templates.ROOT,
+                root=ROOT,
                 entry="cpu/grouped_gemm.py.jinja",
                 parameters=_PARAMETERS,
                 takes=_is_plain,
             ),
             Template(
-                root=templates.ROOT,
+                root=ROOT,
                 entry="cpu/wide_gemm.py.jinja",
                 parameters=_WIDE_PARAMETERS,
                 takes=_is_wide,
             ),
             Template(
-                root=templates.ROOT,
+                root=ROOT,
                 entry="cpu/fp4_gemm.py.jinja",
                 parameters=_PREPARED_PARAMETERS,
                 takes=_is_prepared,
             ),
             Template(
-                root=templates.HALF,
+                root=HALF,
                 entry="cpu/half_gemm.py.jinja",
                 parameters=_PARAMETERS,
                 takes=_is_half,

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jitgen import templates
 from jitgen.config import DType
-from jitgen.ops.grouped_gemm.config import Tile
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
+from jitgen.config.grouped_gemm import Tile
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.targets import wgrad_space
 from jitgen.targets.cpu.grouped_gemm import CpuDerived
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sums import SumOrder
 from jitgen.targets.wgrad_space import WgradSpace
+from jitgen.templates import HALF, ROOT
 
 _MULTIPLY_US = 2.2e-3
 """One row of a block of 4 x 16 partial sums, as one k of the grouped GEMM."""
@@ -141,13 +141,13 @@ class GroupedGemmWgrad:
         """Return the templates of its kernels: of f16, and of all else."""
         return (
             Template(
-                root=templates.HALF,
+                root=HALF,
                 entry="cpu/half_wgrad.py.jinja",
                 parameters=_PARAMETERS,
                 takes=_is_half,
             ),
             Template(
-                root=templates.ROOT,
+                root=ROOT,
                 entry="cpu/grouped_gemm_wgrad.py.jinja",
                 parameters=_PARAMETERS,
             ),

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jitgen import templates
 from jitgen.config.config import SCALE_BLOCK, DType, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import KernelConfig, Tile
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.targets import fc2_space
 from jitgen.targets.cpu.grouped_gemm import CpuDerived, GroupedGemm
 from jitgen.targets.protocol import Candidate, Device, Template
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 _MULTIPLY_US = 2.2e-3
 """One k of a block of 4 x 16 partial sums, as for the grouped GEMM."""
@@ -128,11 +128,7 @@ class MoeFc2Dense:
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return (
-            Template(
-                root=templates.ROOT, entry="cpu/moe_fc2_dense.py.jinja", parameters=_PARAMETERS
-            ),
-        )
+        return (Template(root=ROOT, entry="cpu/moe_fc2_dense.py.jinja", parameters=_PARAMETERS),)
 
     def check_sizes(self, problem: MoeFc2DenseProblem) -> None:
         """Take any size: a host kernel reads what exists, value by value where it must."""

@@ -6,19 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jitgen import templates
 from jitgen.config.config import SCALE_BLOCK
-from jitgen.frozen import frozen
-from jitgen.ops.permute_quantize.config import (
+from jitgen.config.permute_quantize import (
     Format,
     PermuteQuantizeConfig,
     PermuteQuantizeProblem,
     Tiling,
     Walk,
 )
+from jitgen.support.frozen import frozen
 from jitgen.targets import permute_space
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 _VALUE_US = 2e-3
 """One value: read, quantised and stored, on one core of a cloud x86-64 server."""
@@ -122,8 +122,4 @@ class PermuteQuantize:
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return (
-            Template(
-                root=templates.ROOT, entry="cpu/permute_quantize.py.jinja", parameters=_PARAMETERS
-            ),
-        )
+        return (Template(root=ROOT, entry="cpu/permute_quantize.py.jinja", parameters=_PARAMETERS),)

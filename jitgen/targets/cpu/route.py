@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jitgen import templates
-from jitgen.frozen import frozen
-from jitgen.ops.route.config import RouteConfig, RouteProblem, Tiling
+from jitgen.config.route import RouteConfig, RouteProblem, Tiling
+from jitgen.support.frozen import frozen
 from jitgen.targets import route_space
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 _SCORE_US = 4e-3
 """One score, and one look at it for one of the chosen, on one core of a cloud x86-64 server."""
@@ -119,4 +119,4 @@ class Route:
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return (Template(root=templates.ROOT, entry="cpu/route.py.jinja", parameters=_PARAMETERS),)
+        return (Template(root=ROOT, entry="cpu/route.py.jinja", parameters=_PARAMETERS),)

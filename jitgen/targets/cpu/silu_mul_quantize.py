@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jitgen import templates
 from jitgen.config.config import SCALE_BLOCK
-from jitgen.frozen import frozen
-from jitgen.ops.silu_mul_quantize.config import (
+from jitgen.config.silu_mul_quantize import (
     Scales,
     SiluMulQuantizeConfig,
     SiluMulQuantizeProblem,
     Tiling,
 )
+from jitgen.support.frozen import frozen
 from jitgen.targets import silu_space
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 _VALUE_US = 3e-3
 """One result: activated, quantised and stored, on one core of a cloud x86-64 server."""
@@ -111,7 +111,5 @@ class SiluMulQuantize:
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
         return (
-            Template(
-                root=templates.ROOT, entry="cpu/silu_mul_quantize.py.jinja", parameters=_PARAMETERS
-            ),
+            Template(root=ROOT, entry="cpu/silu_mul_quantize.py.jinja", parameters=_PARAMETERS),
         )

@@ -11,14 +11,7 @@ and take what has enough tiles for all SMs; there weights are streamed past L2.
 from __future__ import annotations
 
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import (
-    Cluster,
-    KernelConfig,
-    Operands,
-    Pipeline,
-    Schedule,
-    Tile,
-)
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
 from jitgen.targets.sm_100a.sizes import ROW_BYTES
 
 _STREAM = Schedule(raster=1, stream_b=True)

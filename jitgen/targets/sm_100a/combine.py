@@ -7,7 +7,7 @@ They have nothing of one generation: loads and stores of 16 bytes, shuffles, flo
 
 from __future__ import annotations
 
-from jitgen.ops.combine.config import CombineProblem
+from jitgen.config.combine import CombineProblem
 from jitgen.targets.protocol import Device
 from jitgen.targets.sm_90a.combine import Combine as OfHopper
 

@@ -24,7 +24,7 @@ import math
 from typing import NamedTuple
 
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.targets.gemm import sizes, traffic
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_100a.devices import Paper

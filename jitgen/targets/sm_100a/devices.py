@@ -8,7 +8,7 @@ a guess until somebody runs ``jitgen bench blackwell --peers --report FILE``.
 
 from __future__ import annotations
 
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 from jitgen.targets.protocol import Device
 from jitgen.targets.sm_90a.devices import SiluFit
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_100a.cost import cycles
 from jitgen.targets.sm_100a.devices import Paper

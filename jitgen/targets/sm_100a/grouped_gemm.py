@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jitgen import templates
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.targets import gemm
 from jitgen.targets.gemm import check_vectors
 from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
@@ -14,6 +13,7 @@ from jitgen.targets.sm_100a import candidates, cost
 from jitgen.targets.sm_100a.rules import Sm100Rules
 from jitgen.targets.sm_100a.sizes import UNPACKED_K
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 _PARAMETERS = frozenset(
     (
@@ -85,11 +85,7 @@ class GroupedGemm(Sm100Rules):
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return (
-            Template(
-                root=templates.ROOT, entry="sm100/grouped_gemm.py.jinja", parameters=_PARAMETERS
-            ),
-        )
+        return (Template(root=ROOT, entry="sm100/grouped_gemm.py.jinja", parameters=_PARAMETERS),)
 
     def check_sizes(self, problem: Problem) -> None:
         """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from jitgen import templates
 from jitgen.config.config import SCALE_BLOCK, ScaleGranularity
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Pipeline, Schedule, Tile
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Pipeline, Schedule, Tile
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.support.frozen import frozen
 from jitgen.targets import fc2_space
 from jitgen.targets.gemm import check_vectors
 from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
@@ -27,6 +26,7 @@ from jitgen.targets.sm_100a.sizes import (
     scale_box,
 )
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 _SCANNED_ROWS = 1024
 """Values of alpha that the plan warp has under way at once: 32 of a lane, in registers."""
@@ -227,11 +227,7 @@ class MoeFc2Dense:
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return (
-            Template(
-                root=templates.ROOT, entry="sm100/moe_fc2_dense.py.jinja", parameters=_PARAMETERS
-            ),
-        )
+        return (Template(root=ROOT, entry="sm100/moe_fc2_dense.py.jinja", parameters=_PARAMETERS),)
 
     def check_sizes(self, problem: MoeFc2DenseProblem) -> None:
         """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""

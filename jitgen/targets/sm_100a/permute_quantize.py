@@ -7,7 +7,7 @@ They have nothing of one generation: loads and stores of 16 bytes, shuffles, flo
 
 from __future__ import annotations
 
-from jitgen.ops.permute_quantize.config import PermuteQuantizeProblem
+from jitgen.config.permute_quantize import PermuteQuantizeProblem
 from jitgen.targets.protocol import Device
 from jitgen.targets.sm_90a.permute_quantize import PermuteQuantize as OfHopper
 

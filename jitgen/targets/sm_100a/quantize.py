@@ -8,7 +8,7 @@ convert.
 
 from __future__ import annotations
 
-from jitgen.ops.quantize.config import QuantizeProblem
+from jitgen.config.quantize import QuantizeProblem
 from jitgen.targets.protocol import Device
 from jitgen.targets.sm_90a.quantize import Quantize as OfHopper
 

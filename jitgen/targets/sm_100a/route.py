@@ -7,7 +7,7 @@ They have nothing of one generation: shuffles, votes, and stores to the shared m
 
 from __future__ import annotations
 
-from jitgen.ops.route.config import RouteProblem
+from jitgen.config.route import RouteProblem
 from jitgen.targets.protocol import Device
 from jitgen.targets.sm_90a.route import Route as OfHopper
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 
 from jitgen.config.config import SCALE_BLOCK, SCALES, DType, Layout, ScaleGranularity
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.support.frozen import frozen
 from jitgen.targets.gemm import (
     Space,
     refuse_early,

@@ -9,7 +9,7 @@ the 230 that may be chosen spill two to six instructions' worth, on 8 or 16 byte
 
 from __future__ import annotations
 
-from jitgen.ops.silu_mul_quantize.config import SiluMulQuantizeProblem
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.targets.protocol import Device
 from jitgen.targets.sm_90a.silu_mul_quantize import SiluMulQuantize as OfHopper
 

@@ -11,7 +11,7 @@ is read once is streamed past L2. Wide tiles are for many rows, which tensor cor
 from __future__ import annotations
 
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Operands, Schedule, Tile
+from jitgen.config.grouped_gemm import Epilogue, KernelConfig, Operands, Schedule, Tile
 
 _Listed = tuple[tuple[int, int, int, Schedule], ...]
 

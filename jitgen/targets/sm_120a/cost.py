@@ -22,8 +22,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.layouts import GROUP_ALIGNMENT
-from jitgen.ops.grouped_gemm.config import MAX_SIZE, KernelConfig, Operands, Problem
+from jitgen.config.grouped_gemm import MAX_SIZE, KernelConfig, Operands, Problem
+from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_120a.devices import Paper
 from jitgen.targets.sm_120a.sizes import VALUES, is_block, is_unscaled, warps

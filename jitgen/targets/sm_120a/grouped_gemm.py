@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jitgen import templates
-from jitgen.ops.grouped_gemm.config import Epilogue, KernelConfig, Problem
+from jitgen.config.grouped_gemm import Epilogue, KernelConfig, Problem
 from jitgen.targets import gemm
 from jitgen.targets.gemm import check_vectors
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of
 from jitgen.targets.sm_120a import candidates, cost, static
 from jitgen.targets.sm_120a.rules import Sm120Rules
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 _PARAMETERS = frozenset(
     (
@@ -89,11 +89,7 @@ class GroupedGemm(Sm120Rules):
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return (
-            Template(
-                root=templates.ROOT, entry="sm120/grouped_gemm.py.jinja", parameters=_PARAMETERS
-            ),
-        )
+        return (Template(root=ROOT, entry="sm120/grouped_gemm.py.jinja", parameters=_PARAMETERS),)
 
     def check_sizes(self, problem: Problem) -> None:
         """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""

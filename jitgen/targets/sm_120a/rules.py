@@ -11,8 +11,8 @@ of registers and shared memory were checked by compiling.
 from __future__ import annotations
 
 from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.support.frozen import frozen
 from jitgen.targets.fp4_space import UNSCALED
 from jitgen.targets.gemm import Space, refuse_early, refuse_pairs, refuse_prepared, refuse_scales
 from jitgen.targets.protocol import refuse_unless

@@ -7,7 +7,7 @@ config, whether it is legal or not.
 from __future__ import annotations
 
 from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 
 SMEM_BYTES = 101_376
 """Shared memory that one CTA can have: 99 KiB of the SM's 100."""

@@ -10,7 +10,7 @@ the cost model.
 
 from __future__ import annotations
 
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.config.grouped_gemm import KernelConfig, Problem
 
 _UP_TO = ((8, 8), (16, 16), (32, 32), (96, 64))
 """Rows to be held, and the rows of the tile that takes them; streamed, as they share none."""

@@ -7,8 +7,8 @@ import math
 from typing import NamedTuple
 
 from jitgen.config.config import SCALE_BLOCK, DType, Layout
-from jitgen.layouts import GROUP_ALIGNMENT
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.layouts import GROUP_ALIGNMENT
 
 SHORT_M = 8
 """

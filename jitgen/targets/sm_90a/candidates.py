@@ -16,7 +16,7 @@ are read once are best streamed past L2.
 from __future__ import annotations
 
 from jitgen.config import DType, Layout
-from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Operands, Schedule, Tile
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Schedule, Tile
 from jitgen.targets.sm_90a.rules import ROW_BYTES
 
 _STREAM = Schedule(raster=1, stream_b=True)

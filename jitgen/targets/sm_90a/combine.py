@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jitgen import templates
-from jitgen.ops.combine.config import CombineConfig, CombineProblem, Tiling
+from jitgen.config.combine import CombineConfig, CombineProblem, Tiling
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.streams import WARP, StreamDerived, registers_of, threads_of
 from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 VECTOR = 8
 """Columns that a lane takes: 16 bytes."""
@@ -140,6 +140,4 @@ class Combine:
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return (
-            Template(root=templates.ROOT, entry="sm90/combine.py.jinja", parameters=_PARAMETERS),
-        )
+        return (Template(root=ROOT, entry="sm90/combine.py.jinja", parameters=_PARAMETERS),)

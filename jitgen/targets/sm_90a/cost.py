@@ -25,8 +25,8 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from jitgen.config import DType, Layout
-from jitgen.layouts import GROUP_ALIGNMENT
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.targets.protocol import Candidate
 from jitgen.targets.sm_90a.boxes import has_list
 from jitgen.targets.sm_90a.devices import Fit, Speed

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from functools import lru_cache
 
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 from jitgen.targets.protocol import Device
 
 

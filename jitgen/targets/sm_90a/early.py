@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from jitgen.config.config import BLayout, Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.targets.protocol import refuse_unless
 
 

@@ -14,7 +14,7 @@ those that the tokens of all its tiles have. Three things bound a wave of tiles:
 
 from __future__ import annotations
 
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.targets.protocol import Candidate
 from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US, _overlapped, speed_of
 from jitgen.targets.sm_90a.devices import Fit

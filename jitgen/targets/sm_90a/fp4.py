@@ -12,8 +12,8 @@ That registers suffice, and which loop is faster, was checked by compiling and m
 from __future__ import annotations
 
 from jitgen.config.config import BLayout, DType, Layout, ScaleGranularity
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.support.frozen import frozen
 from jitgen.targets.fp4_space import OPERANDS, refuse_other_operands
 from jitgen.targets.gemm import Space, refuse_early, refuse_pairs
 from jitgen.targets.protocol import refuse_unless

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from jitgen.config import DType, Layout
 from jitgen.config.config import BLayout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Operands, Schedule, Tile
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Schedule, Tile
 from jitgen.targets.sm_90a.fp4 import DEPTH
 
 _FEW = ((16, 256, 1), (16, 128, 1), (16, 128, 2))

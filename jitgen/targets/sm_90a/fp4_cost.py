@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from jitgen.config import Layout
 from jitgen.config.config import BLayout, DType, ScaleGranularity
-from jitgen.layouts import GROUP_ALIGNMENT
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.targets.gemm import sizes, used_groups
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jitgen import templates
 from jitgen.config import Layout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.targets import gemm
 from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
 from jitgen.targets.sm_90a import fp4_candidates, fp4_cost
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.fp4 import Fp4Rules
+from jitgen.templates import ROOT
 
 _PARAMETERS = frozenset(
     (
@@ -75,7 +75,7 @@ class Fp4Gemm(Fp4Rules):
         """Return the template of its kernels."""
         return (
             Template(
-                root=templates.ROOT,
+                root=ROOT,
                 entry="sm90/fp4_gemm.py.jinja",
                 parameters=_PARAMETERS,
                 takes=_is_prepared,

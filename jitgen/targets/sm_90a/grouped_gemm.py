@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jitgen.config import BLayout
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.targets.protocol import Candidate, Derived, Device, Template
 from jitgen.targets.sm_90a.fp4_gemm import Fp4Gemm
 from jitgen.targets.sm_90a.plain import PlainGemm

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jitgen import templates
 from jitgen.config import DType
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import Cluster, Tile
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
+from jitgen.config.grouped_gemm import Cluster, Tile
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
+from jitgen.support.frozen import frozen
 from jitgen.targets import wgrad_space
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sm_90a import wgrad_cost
@@ -23,6 +22,7 @@ from jitgen.targets.sm_90a.devices import fit_of
 from jitgen.targets.sm_90a.rules import MAX_STAGES, ROW_BYTES, SMEM_BYTES
 from jitgen.targets.sums import SumOrder
 from jitgen.targets.wgrad_space import WgradSpace
+from jitgen.templates import ROOT
 
 TILE_K = 64
 """
@@ -270,7 +270,7 @@ class GroupedGemmWgrad:
         """Return the template of its kernels."""
         return (
             Template(
-                root=templates.ROOT,
+                root=ROOT,
                 entry="sm90/grouped_gemm_wgrad.py.jinja",
                 parameters=_PARAMETERS,
             ),

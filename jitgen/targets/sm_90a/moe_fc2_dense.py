@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from jitgen import templates
 from jitgen.config.config import DType, ScaleGranularity
-from jitgen.frozen import frozen
-from jitgen.ops.grouped_gemm.config import Cluster, KernelConfig, Schedule, Tile
-from jitgen.ops.moe_fc2_dense.config import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.grouped_gemm import Cluster, KernelConfig, Schedule, Tile
+from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.support.frozen import frozen
 from jitgen.targets import fc2_space
 from jitgen.targets.gemm import check_vectors, refuse_early
 from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
@@ -18,6 +17,7 @@ from jitgen.targets.sm_90a import fc2_cost
 from jitgen.targets.sm_90a.devices import fit_of
 from jitgen.targets.sm_90a.rules import SCALE_CHUNK, Sm90Derived, Sm90Rules
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 SCANNED_ROWS = {64: 512, 128: 256}
 """
@@ -198,11 +198,7 @@ class MoeFc2Dense:
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return (
-            Template(
-                root=templates.ROOT, entry="sm90/moe_fc2_dense.py.jinja", parameters=_PARAMETERS
-            ),
-        )
+        return (Template(root=ROOT, entry="sm90/moe_fc2_dense.py.jinja", parameters=_PARAMETERS),)
 
     def check_sizes(self, problem: MoeFc2DenseProblem) -> None:
         """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""

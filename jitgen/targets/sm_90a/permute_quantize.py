@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jitgen import templates
 from jitgen.config.config import SCALE_BLOCK
-from jitgen.ops.permute_quantize.config import (
+from jitgen.config.permute_quantize import (
     Format,
     PermuteQuantizeConfig,
     PermuteQuantizeProblem,
@@ -21,6 +20,7 @@ from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.streams import WARP, StreamDerived, registers_of, threads_of
 from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 COLUMNS = 16
 """What K is a multiple of: the GEMMs that read the results take 16 bytes of e4m3, too."""
@@ -305,9 +305,7 @@ class PermuteQuantize:
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
         return (
-            Template(
-                root=templates.ROOT, entry="sm90/permute_quantize.py.jinja", parameters=_PARAMETERS
-            ),
+            Template(root=ROOT, entry="sm90/permute_quantize.py.jinja", parameters=_PARAMETERS),
         )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jitgen import templates
 from jitgen.config import DType
-from jitgen.ops.grouped_gemm.config import KernelConfig, Problem
+from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.targets import gemm
 from jitgen.targets.gemm import check_vectors
 from jitgen.targets.protocol import Candidate, Device, Template
@@ -15,6 +14,7 @@ from jitgen.targets.sm_90a import candidates, cost
 from jitgen.targets.sm_90a.devices import H100, H200, fit_of
 from jitgen.targets.sm_90a.rules import Sm90Rules
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import HALF, ROOT
 
 _PARAMETERS = frozenset(
     (
@@ -86,13 +86,13 @@ class PlainGemm(Sm90Rules):
         """Return the templates of its kernels: of f16 operands, and of all else."""
         return (
             Template(
-                root=templates.HALF,
+                root=HALF,
                 entry="sm90/half_gemm.py.jinja",
                 parameters=_PARAMETERS,
                 takes=_is_half,
             ),
             Template(
-                root=templates.ROOT,
+                root=ROOT,
                 entry="sm90/grouped_gemm.py.jinja",
                 parameters=_PARAMETERS,
                 takes=_is_plain,

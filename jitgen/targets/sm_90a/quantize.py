@@ -7,20 +7,14 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jitgen import templates
 from jitgen.config.config import Layout
-from jitgen.ops.quantize.config import (
-    Format,
-    QuantizeConfig,
-    QuantizeProblem,
-    Rounding,
-    Tiling,
-)
+from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem, Rounding, Tiling
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.streams import WARP, StreamDerived, registers_of, threads_of
 from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 COLUMNS = 16
 """What K is a multiple of: the GEMMs that read the results take 16 bytes of e4m3, too."""
@@ -189,6 +183,4 @@ class Quantize:
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return (
-            Template(root=templates.ROOT, entry="sm90/quantize.py.jinja", parameters=_PARAMETERS),
-        )
+        return (Template(root=ROOT, entry="sm90/quantize.py.jinja", parameters=_PARAMETERS),)

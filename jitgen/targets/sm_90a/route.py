@@ -7,14 +7,14 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jitgen import templates
-from jitgen.frozen import frozen
-from jitgen.ops.route.config import RouteConfig, RouteProblem, Scoring, Tiling
+from jitgen.config.route import RouteConfig, RouteProblem, Scoring, Tiling
+from jitgen.support.frozen import frozen
 from jitgen.targets import route_space
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.spaces import check_sides, tilings
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 LANES = 32
 _SIDES = {"threads": (128, 256, 512, 1024), "cluster": (1, 2, 4, 8)}
@@ -225,4 +225,4 @@ class Route:
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return (Template(root=templates.ROOT, entry="sm90/route.py.jinja", parameters=_PARAMETERS),)
+        return (Template(root=ROOT, entry="sm90/route.py.jinja", parameters=_PARAMETERS),)

@@ -12,9 +12,9 @@ kernel that cannot launch.
 from __future__ import annotations
 
 from jitgen.config.config import FLOAT_SCALES, SCALE_BLOCK, DType, Layout, ScaleGranularity
-from jitgen.frozen import frozen
-from jitgen.layouts import GROUP_ALIGNMENT
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.layouts import GROUP_ALIGNMENT
+from jitgen.support.frozen import frozen
 from jitgen.targets.gemm import (
     Space,
     refuse_pairs,

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jitgen import templates
 from jitgen.config.config import Layout
-from jitgen.ops.silu_mul_quantize.config import (
+from jitgen.config.silu_mul_quantize import (
     Activation,
     Scales,
     SiluMulQuantizeConfig,
@@ -21,6 +20,7 @@ from jitgen.targets.sm_90a.devices import H200, silu_fit_of
 from jitgen.targets.sm_90a.streams import StreamDerived, registers_of, threads_of
 from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 VECTOR = 8
 """Columns that a thread takes at once: 16 bytes of gates and 16 of ups."""
@@ -238,9 +238,7 @@ class SiluMulQuantize:
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
         return (
-            Template(
-                root=templates.ROOT, entry="sm90/silu_mul_quantize.py.jinja", parameters=_PARAMETERS
-            ),
+            Template(root=ROOT, entry="sm90/silu_mul_quantize.py.jinja", parameters=_PARAMETERS),
         )
 
 

@@ -7,7 +7,7 @@ Nothing of it is of one generation: sm_100a takes these rules from here.
 
 from __future__ import annotations
 
-from jitgen.frozen import frozen
+from jitgen.support.frozen import frozen
 from jitgen.targets.protocol import refuse_unless
 
 WARP = 32

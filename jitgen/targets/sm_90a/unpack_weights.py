@@ -7,15 +7,15 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jitgen import templates
 from jitgen.config import BLayout
-from jitgen.frozen import frozen
-from jitgen.ops.unpack_weights.config import Tiling, UnpackWeightsConfig, UnpackWeightsProblem
+from jitgen.config.unpack_weights import Tiling, UnpackWeightsConfig, UnpackWeightsProblem
+from jitgen.support.frozen import frozen
 from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.streams import registers_of
 from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 LAYOUTS = (BLayout.EXACT1, BLayout.FOLDED1)
 """What is unpacked to e4m3: wide1 is for bfloat16 activations, beside which that is of no use."""
@@ -154,8 +154,4 @@ class UnpackWeights:
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
-        return (
-            Template(
-                root=templates.ROOT, entry="sm90/unpack_weights.py.jinja", parameters=_PARAMETERS
-            ),
-        )
+        return (Template(root=ROOT, entry="sm90/unpack_weights.py.jinja", parameters=_PARAMETERS),)

@@ -10,7 +10,7 @@ that cross DRAM, most of which are the gradient where groups are small.
 
 from __future__ import annotations
 
-from jitgen.ops.grouped_gemm_wgrad.config import GroupedGemmWgradConfig, GroupedGemmWgradProblem
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.targets.protocol import Candidate
 from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US, _overlapped
 from jitgen.targets.sm_90a.devices import Fit

@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from jitgen import forks
 from jitgen.cache import Store
 from jitgen.codegen.render import render
 from jitgen.compile import compiler, workers
@@ -26,6 +25,7 @@ from jitgen.runtime.registry import Registry
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import key
 from jitgen.settings import settings
+from jitgen.support import forks
 from tests.chaos.kernels import ARCH, CONFIGS, in_child
 from tests.chaos.trouble.stand import CONFIG, OTHER, Case, Place, patched, refused, served
 

@@ -19,11 +19,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from jitgen import failing
 from jitgen.cache import scratch
 from jitgen.compile import compiler
 from jitgen.errors import CompileTimeout, ResourceError
 from jitgen.settings import settings
+from jitgen.support import failing
 from tests.chaos.kernels import ARCH
 from tests.chaos.trouble.stand import CONFIG, Case, Place, environment, patched, refused, served
 

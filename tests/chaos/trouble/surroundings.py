@@ -42,7 +42,7 @@ sys.modules["torch"] = None
 logging.basicConfig(format="%(message)s")
 {before}
 import jitgen
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 kernel = jitgen.get_kernel(KernelConfig.parse({CONFIG.name(ARCH)!r})[0], "cpu")
 print(kernel.tier, hashlib.sha256(kernel.entry.library).hexdigest(), kernel.entry.why_private)
 """
@@ -238,7 +238,7 @@ import sys
 sys.path.insert(0, {str(shadow.parent)!r})
 import jitgen
 from jitgen.errors import ToolchainError
-from jitgen.ops.grouped_gemm.config import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig
 try:
     jitgen.get_kernel(KernelConfig.parse({CONFIG.name(ARCH)!r})[0], "cpu")
 except ToolchainError as error:

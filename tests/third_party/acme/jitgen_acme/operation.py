@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from jitgen.config.config import Config, Part, of
-from jitgen.ops.protocol import Operation
+from jitgen.config.operation import Operation
 
 OPERATION = Operation(
     name="scale_rows",

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Measure the kernels that the selector may choose, on the device at hand, and keep the winners.
+
+For each problem a worker process verifies and times the candidates; a kernel that hangs,
+crashes or is wrong costs that process, and is never chosen again. What was measured is kept in the
+cache, problem by problem, and from then on decides before the model does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jitgen.autotune.report import TuningReport, TuningRow, TuningState
+    from jitgen.autotune.table import Imported, export_table, import_table
+    from jitgen.autotune.tuner import tune
+
+__all__ = [
+    "Imported",
+    "TuningReport",
+    "TuningRow",
+    "TuningState",
+    "export_table",
+    "import_table",
+    "tune",
+]
+
+_HOME = {
+    "Imported": "table",
+    "TuningReport": "report",
+    "TuningRow": "report",
+    "TuningState": "report",
+    "export_table": "table",
+    "import_table": "table",
+    "tune": "tuner",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One problem after the other, measured in a process that is replaced whenever it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any, Self
+
+from jitgen.autotune.process import Lost, Refused, Stuck, Worker
+from jitgen.config import Arch
+from jitgen.config.grouped_gemm import Problem
+from jitgen.errors import JitgenError
+from jitgen.selection.record import problem_json
+from jitgen.support.frozen import frozen
+
+TRIALS = "jitgen.autotune.trials:Trials"
+"""The class that worker processes serve."""
+
+_START_S = 120.0
+"""What a new process may take besides: importing torch, waking the GPU."""
+
+_UNTRIED = frozenset({"KernelMiss", "ToolchainError", "CacheError"})
+"""Errors that say nothing about a kernel, besides those that something ran out."""
+
+_UNFIT = frozenset({"InputError", "UnsupportedConfig"})
+"""Errors of a kernel that is good, but not for this problem."""
+
+
+class NotMeasured(JitgenError):
+    """A problem could not be measured, and no kernel of its own is to blame."""
+
+
+@frozen
+class Measurements:
+    """
+    What came out for one problem.
+
+    Attributes:
+        times_us: Microseconds of each kernel that is right, by name.
+        faulty: Why kernels must not be chosen, for any problem: they failed, hung, or were wrong.
+        unfit: Why kernels must not be chosen for this problem: they refuse it.
+        missing: Why kernels could not be tried: they are not compiled, or something ran out.
+    """
+
+    times_us: dict[str, float]
+    faulty: dict[str, str]
+    unfit: dict[str, str]
+    missing: dict[str, str]
+
+
+class Bench:
+    """
+    Measures problems, for the length of a with block.
+
+    Args:
+        arch: The target of all kernels.
+        environment: What the worker process finds in its environment, besides this one's.
+        time_limit_s: Seconds that proving one kernel may take, or timing it.
+    """
+
+    def __init__(
+        self,
+        arch: Arch,
+        *,
+        environment: Mapping[str, str],
+        time_limit_s: float,
+    ) -> None:
+        self._arch = arch
+        self._environment = environment
+        self._limit_s = time_limit_s
+        self._stack = ExitStack()
+        self._worker: Worker | None = None
+        self._problem: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def measure(self, problem: Problem, names: list[str]) -> Measurements:
+        """
+        Prove every kernel of `names`, of which there is one, on `problem`, then time those that are
+        right, in turn.
+
+        One that fails in either counts as faulty, but only once others were timed after it: where
+        nothing works any more, the device is to blame and not the kernel.
+
+        Raises:
+            NotMeasured: No kernel could be timed.
+            Stuck: A process cannot be ended, and the device is lost with it.
+        """
+        self._open(problem_json(problem))
+        found = Measurements(times_us={}, faulty={}, unfit={}, missing={})
+        right = []
+        for name in names:
+            failure = self._failure("verify", name)
+            if failure is None:
+                right.append(name)
+            else:
+                _reasons(found, failure)[name] = str(failure)
+        while right:
+            try:
+                times = self._ask("time", right, limit_s=self._limit_s * len(right))
+            except (Lost, Refused) as error:
+                self._end()
+                guilty = {name: e for name in right if (e := self._failure("time", [name]))}
+                if not guilty:
+                    raise NotMeasured(
+                        f"timing all kernels in turn failed, each alone did not: {error}"
+                    ) from None
+                for name, failure in guilty.items():
+                    _reasons(found, failure)[name] = str(failure)
+                right = [name for name in right if name not in guilty]
+            else:
+                found.times_us.update(zip(right, times, strict=True))
+                return found
+        reasons = {**found.missing, **found.unfit, **found.faulty}
+        name, reason = next(iter(reasons.items()))
+        raise NotMeasured(f"no kernel works; {name}: {reason}")
+
+    def _failure(self, method: str, argument: Any) -> Lost | Refused | None:
+        """Ask, and return how it failed; then the next question gets a new process."""
+        try:
+            self._ask(method, argument, limit_s=self._limit_s)
+        except (Lost, Refused) as error:
+            # After an illegal access every call of that process fails.
+            self._end()
+            return error
+        except Stuck as error:
+            error.kernel = argument if isinstance(argument, str) else argument[0]
+            raise
+        return None
+
+    def _ask(self, method: str, argument: Any, *, limit_s: float) -> Any:
+        worker = self._worker or self._start()
+        return worker.ask(method, argument, timeout_s=limit_s)
+
+    def _open(self, problem: dict[str, Any]) -> None:
+        self._problem = problem
+        if self._worker is not None:
+            try:
+                self._worker.ask("open", problem, str(self._arch), timeout_s=self._limit_s)
+            except (Lost, Refused):
+                self._end()  # what an earlier problem left behind may be to blame: try once more
+
+    def _start(self) -> Worker:
+        """Return a new process, with the problem open in it."""
+        worker = self._stack.enter_context(Worker(TRIALS, self._environment))
+        self._worker = worker
+        try:
+            limit_s = _START_S + self._limit_s
+            worker.ask("open", self._problem, str(self._arch), timeout_s=limit_s)
+        except (Lost, Refused) as error:
+            self._end()
+            raise NotMeasured(f"its operands cannot be made: {error}") from None
+        return worker
+
+    def _end(self) -> None:
+        self._worker = None
+        self._stack.close()
+
+
+def _reasons(found: Measurements, failure: Lost | Refused) -> dict[str, str]:
+    """Return where the reason of `failure` belongs."""
+    kind = failure.kind if isinstance(failure, Refused) else ""
+    if kind in _UNTRIED or failure.is_passing:
+        return found.missing
+    return found.unfit if kind in _UNFIT else found.faulty

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which rows the kernels of a bucket are timed with.
+
+One choice serves every mean of a bucket, and whatever way the rows lie, so that a time is the mean
+over several draws. At the bucket's edge alone, with rows around their mean, winners lost 5 to 11 %
+in its middle (32 groups of 150 rows, 8 of 300), and 10 % where all groups have the same rows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import NamedTuple
+
+from jitgen.config import Arch, Layout
+from jitgen.config.grouped_gemm import Problem
+from jitgen.config.layouts import GROUP_ALIGNMENT
+from jitgen.selection.choice import bucket, edges_of
+
+SPREAD = 0.5
+"""Rows of a group lie between this part less and this part more than their mean."""
+
+SIGMA = 0.6
+"""
+Standard deviation of the logarithm of a routed group's rows: theirs is then 0.66 of the mean, which
+recorded batches have between 0.35 and 1.2.
+"""
+
+FEW_GROUPS = 16
+"""
+So few groups are timed with more draws: which tile suits them best hangs on how full the last wave
+happens to be, up to 19 % with eight groups.
+"""
+
+
+class Deal(Enum):
+    """How rows are dealt to groups."""
+
+    EVEN = auto()
+    SPREAD = auto()
+    ROUTED = auto()
+
+
+class Draw(NamedTuple):
+    """
+    One way to fill a bucket.
+
+    Attributes:
+        deal: How.
+        in_middle: Whether the mean of rows is in the bucket's middle, and not at its edge.
+    """
+
+    deal: Deal
+    in_middle: bool = False
+
+
+OF_MANY = (Draw(Deal.SPREAD), Draw(Deal.ROUTED, in_middle=True))
+OF_FEW = (*OF_MANY, Draw(Deal.EVEN), Draw(Deal.SPREAD, in_middle=True))
+
+
+def draws(problem: Problem, arch: Arch) -> list[tuple[int, ...]]:
+    """
+    Return the rows of each group, for every draw that the bucket of `problem` is timed with.
+
+    The bucket of the fewest rows also serves groups of one row each, which are timed besides: with
+    8 rows a tall tile may be level, and with one, most of whose boxes lie beyond the end of a, it
+    is 20 % slower.
+    """
+    middle = _in_middle(problem, arch)
+    found = [
+        row_counts(middle if draw.in_middle else problem, draw.deal, seed)
+        for seed, draw in enumerate(OF_FEW if problem.groups <= FEW_GROUPS else OF_MANY)
+    ]
+    if bucket(problem.with_mean(1), arch) == bucket(problem, arch):
+        found.append((1,) * problem.groups)
+    return list(dict.fromkeys(found))
+
+
+def row_counts(problem: Problem, deal: Deal = Deal.SPREAD, seed: int = 0) -> tuple[int, ...]:
+    """
+    Return the rows of each group, the same for the same arguments: together about as many as
+    `problem` has.
+
+    Rows of the contiguous layout are counted with their padding, half a block for each group, or
+    none where all groups fill their blocks: they are dealt, and padded to about as many; of a
+    single group the last block is more or less full. Where there are fewer blocks than groups, each
+    block is of a group of its own, and half full.
+    """
+    groups, mean = problem.groups, float(problem.rows_per_group)
+    parts = list(_parts(deal, groups, seed))
+    if problem.layout is Layout.CONTIGUOUS:
+        blocks = max(1, problem.m // GROUP_ALIGNMENT)
+        if blocks < groups:
+            ends = [blocks * group // groups for group in range(groups + 1)]
+            parts = [part * (ends[i + 1] - ends[i]) for i, part in enumerate(parts)]
+            halves = [min(part, 2.0) for part in parts]  # of blocks: a routed part may be more
+            return tuple(round(half * GROUP_ALIGNMENT / 2) for half in halves)
+        fills = deal is Deal.EVEN and mean % GROUP_ALIGNMENT == 0
+        if groups == 1 and not fills:
+            return (round((blocks - 1 + min(parts[0], 2) / 2) * GROUP_ALIGNMENT),)
+        mean -= 0 if fills else GROUP_ALIGNMENT / 2
+    share = groups * mean / sum(parts)  # few draws do not meet their mean, the bucket's rows
+    return tuple(max(1, round(part * share)) for part in parts)
+
+
+def _parts(deal: Deal, groups: int, seed: int) -> Iterator[float]:
+    """Yield the rows of each group as a part of their mean, more or less."""
+    chance = random.Random(seed)  # noqa: S311  # nobody has to be surprised
+    for _ in range(groups):
+        match deal:
+            case Deal.EVEN:
+                yield 1.0
+            case Deal.SPREAD:
+                yield chance.uniform(1 - SPREAD, 1 + SPREAD)
+            case Deal.ROUTED:
+                yield chance.lognormvariate(0, SIGMA)
+
+
+def _in_middle(problem: Problem, arch: Arch) -> Problem:
+    """
+    Return `problem` with a mean of rows half way between the edge before and its own.
+
+    Contiguous groups with a block each keep it: with less, some had no rows at all.
+    """
+    rows = problem.rows_per_group
+    before = max((each for each in edges_of(problem, arch) if each < rows), default=0)
+    middle = (before + rows + 1) // 2
+    if problem.layout is Layout.CONTIGUOUS:
+        middle = max(middle, min(rows, GROUP_ALIGNMENT))
+    return problem.with_mean(middle)

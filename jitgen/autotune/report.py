@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run of the tuner did, problem by problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import StrEnum
+
+from jitgen.config import Arch
+from jitgen.config.grouped_gemm import Problem
+from jitgen.selection.record import TuningRecord
+from jitgen.support.frozen import frozen
+
+
+class TuningState(StrEnum):
+    """What tuning did about a problem."""
+
+    RECORDED = "recorded"
+    MEASURED = "measured"
+    FAILED = "failed"
+
+
+@frozen
+class TuningRow:
+    """
+    What became of one problem.
+
+    Attributes:
+        problem: It stands for its bucket.
+        arch: The target.
+        state: ``recorded`` (it was known before), ``measured`` or ``failed``.
+        record: What is known now; None if it failed.
+        by_model: Name of the kernel that the model would choose.
+        missing: Kernels that could not be tried, and why; a later run tries them.
+        seconds: How long it took.
+        error: Why it failed; empty if it did not.
+    """
+
+    problem: Problem
+    arch: Arch
+    state: TuningState
+    record: TuningRecord | None
+    by_model: str
+    missing: Mapping[str, str] = field(default_factory=dict, hash=False)
+    seconds: float = 0.0
+    error: str = ""
+
+    @property
+    def ahead(self) -> float | None:
+        """How much longer the model's choice takes than the winner, as a part; None: unknown."""
+        if self.record is None or self.by_model not in self.record.times_us:
+            return None
+        times = self.record.times_us
+        return times[self.by_model] / times[self.record.winner] - 1
+
+
+@frozen
+class TuningReport:
+    """
+    What a run of the tuner did.
+
+    Attributes:
+        arch: The target.
+        device: Name of the device.
+        rows: One for each problem.
+        wall_s: Seconds from beginning to end.
+    """
+
+    arch: Arch
+    device: str
+    rows: tuple[TuningRow, ...]
+    wall_s: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether every problem is recorded now."""
+        return all(row.record is not None for row in self.rows)
+
+    def count(self, state: TuningState) -> int:
+        """Return how many problems are in `state`."""
+        return sum(row.state is state for row in self.rows)

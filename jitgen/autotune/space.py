@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Any legal part of a target's space of configs for one problem: which kernels there are, which of
+them the model leaves, what each will cost to try, and what an earlier run found.
+
+What was measured is kept beside the records of `jitgen tune`, a document for each problem, with the
+key of each kernel: one whose templates or compiler have changed is measured again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from jitgen.compile import capacity
+from jitgen.config import Arch, Config
+from jitgen.config.grouped_gemm import Problem
+from jitgen.errors import ConfigError
+from jitgen.runtime.session import select
+from jitgen.runtime.spec import serving
+from jitgen.selection import device
+from jitgen.selection import known as tuned
+from jitgen.selection.device import chosen_for
+from jitgen.selection.numerics import regardless
+from jitgen.selection.record import problem_json
+from jitgen.settings import settings
+from jitgen.support.documents import canonical_json, parse_json
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
+from jitgen.targets.legality import check, rules
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+
+WITHIN = 1.5
+"""Kernels whose predicted time is at most this many times the best one's are tried."""
+
+_KIND = "space"
+_SCHEMA = 1
+
+_CALLS = 50
+"""Calls that a kernel is proven and timed with, together with the one that it is timed beside."""
+
+_GPU_S = 2.0
+"""Seconds that this takes on a GPU, where calls are short and the operands have to be made."""
+
+_HOST_S = 0.2
+"""The same on a CPU, besides the calls."""
+
+_START_S = 3.0
+"""Seconds until the process that measures has imported torch."""
+
+_COMPILE_S = {True: 2.0, False: 1.2}
+"""Seconds that a compile takes with its process: for a GPU, and for the host."""
+
+
+class TrialState(StrEnum):
+    """What became of one kernel of the space."""
+
+    KNOWN = "known"
+    MEASURED = "measured"
+    EXCLUDED = "excluded"
+    MISSING = "missing"
+    LEFT = "left"
+
+
+@frozen
+class Planned:
+    """
+    A kernel to try.
+
+    Attributes:
+        config: Its config.
+        name: Its name.
+        key: Its key.
+        cost_us: What the model predicts.
+        is_compiled: Whether the cache has it.
+        seconds: How long trying it is expected to take, compiling included.
+    """
+
+    config: Config
+    name: str
+    key: str
+    cost_us: float
+    is_compiled: bool
+    seconds: float
+
+
+@frozen
+class Trial:
+    """
+    What is known of a kernel.
+
+    Attributes:
+        name: Its name.
+        state: See `TrialState`.
+        cost_us: What the model predicted.
+        time_us: Its measured time; None where there is none.
+        ratio: That, over the time of the selector's choice measured in turn with it; None likewise.
+        reason: Why there is no time.
+        seconds: How long the trial took.
+    """
+
+    name: str
+    state: TrialState
+    cost_us: float
+    time_us: float | None = None
+    ratio: float | None = None
+    reason: str = ""
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "name": self.name,
+            "state": str(self.state),
+            "cost_us": self.cost_us,
+            "time_us": self.time_us,
+            "ratio": self.ratio,
+            "reason": self.reason,
+            "seconds": self.seconds,
+        }
+
+
+@frozen
+class SpacePlan:
+    """
+    What a search of the space will do for one problem.
+
+    Attributes:
+        problem: The problem, as it is: no bucket stands for it.
+        arch: The target.
+        chosen: What the selector would take by its model, beside which all are timed.
+        planned: What is to be tried, by predicted time.
+        known: What earlier runs found, of kernels that are still the same.
+        refused: How many configs of the part are illegal.
+        pruned: How many legal ones the model leaves out.
+    """
+
+    problem: Problem
+    arch: Arch
+    chosen: Planned
+    planned: tuple[Planned, ...]
+    known: tuple[Trial, ...]
+    refused: int
+    pruned: int
+
+    @property
+    def seconds(self) -> float:
+        """How long all of it is expected to take."""
+        return sum((each.seconds for each in self.planned), _START_S if self.planned else 0.0)
+
+    def within(self, seconds: float) -> tuple[tuple[Planned, ...], tuple[Planned, ...]]:
+        """Return what is expected to fit into so many seconds, the best first; and the rest."""
+        total, count = _START_S, 0
+        for each in self.planned:
+            total += each.seconds
+            if total > seconds:
+                break
+            count += 1
+        return self.planned[:count], self.planned[count:]
+
+
+def plan(
+    problem: Problem,
+    arch: Arch,
+    store: Store,
+    *,
+    part: Mapping[str, Sequence[str]],
+    within: float = WITHIN,
+    again: bool = False,
+) -> SpacePlan:
+    """
+    Return what a search of `part` of the space would try for `problem`.
+
+    Args:
+        problem: The problem.
+        arch: The target.
+        store: Where kernels and earlier results are.
+        part: Values of fields, by their names (``tile_m``, ``raster``): every config of the space
+            with each of these values; empty for the space as `jitgen configs` lists it.
+        within: How many times the best predicted time a kernel may be predicted to take.
+        again: Whether what is known is measured again.
+
+    Raises:
+        ConfigError: There is no such field, or a value is not allowed; or nothing is legal.
+        UnsupportedConfig: The target has no kernel for `problem`.
+    """
+    choice = select(regardless(problem), arch, use_measured=False)
+    found = dict.fromkeys(_part(_like(choice.config, arch), part))
+    legal = [config for config in found if check(config, arch)]
+    if not legal:
+        verdict = check(next(iter(found), choice.config), arch)
+        raise ConfigError(f"no config of this part is legal on {arch}: {verdict.reason}")
+    by_device, _ = chosen_for(arch)
+    said = rules(arch, problem.op)
+    costs = {
+        config: said.predict(problem, config, by_device, by_device.num_sms).cost
+        for config in dict.fromkeys([choice.config, *legal])
+    }
+    best = min(costs[config] for config in legal)
+    kept = [config for config in legal if costs[config] <= best * within]
+    earlier = {} if again else _recorded(store, problem, arch)
+    excluded = {} if again else tuned.exclusions(store, arch)
+    times = _Estimate(arch)
+    rows = [
+        _planned(config, costs[config], arch, store, times)
+        for config in sorted(kept, key=lambda config: (costs[config], config.name(arch)))
+    ]
+    known = [trial for row in rows if (trial := _known(row, earlier, excluded)) is not None]
+    told = {trial.name for trial in known}
+    return SpacePlan(
+        problem=problem,
+        arch=arch,
+        chosen=_planned(choice.config, costs[choice.config], arch, store, times),
+        planned=tuple(row for row in rows if row.name not in told),
+        known=tuple(known),
+        refused=len(found) - len(legal),
+        pruned=len(legal) - len(kept),
+    )
+
+
+def keep(store: Store, problem: Problem, arch: Arch, keys: Mapping[str, str], trial: Trial) -> None:
+    """
+    Keep what was found of one kernel, so that a search that is broken off goes on where it was.
+
+    Raises:
+        CacheError: The store cannot be written.
+    """
+    rows = _recorded(store, problem, arch)
+    rows[trial.name] = {
+        "key": keys[trial.name],
+        "time_us": trial.time_us,
+        "ratio": trial.ratio,
+        "reason": trial.reason,
+    }
+    document = {"schema": _SCHEMA, "problem": problem_json(problem), "rows": rows}
+    store.tuned.write(device.folder(arch), _KIND, _name(problem), document)
+
+
+def _like(chosen: Config, arch: Arch) -> Iterator[Config]:
+    """Yield the configs of the space that take the calls of `chosen`."""
+    wanted = _call_of(chosen)
+    return (config for config in rules(arch, chosen.op).configs() if _call_of(config) == wanted)
+
+
+def _call_of(config: Any) -> tuple[Any, ...]:
+    return config.layout, config.operands, config.epilogue
+
+
+def _part(configs: Iterable[Config], part: Mapping[str, Sequence[str]]) -> Iterator[Config]:
+    """Yield every config with each of the values of some fields."""
+    for config in configs:
+        document = config.to_json()
+        paths = [(_path(document, name), values) for name, values in part.items()]
+        for values in product(*(values for _, values in paths)):
+            changed = json.loads(json.dumps(document))
+            for (path, _), value in zip(paths, values, strict=True):
+                place = changed
+                for step in path[:-1]:
+                    place = place[step]
+                place[path[-1]] = _value(value)
+            try:
+                yield Config.from_json(changed)
+            except ConfigError as error:
+                named = ", ".join(
+                    f"{name}={shown(value)}" for name, value in zip(part, values, strict=True)
+                )
+                raise ConfigError(f"no config has {named}: {error}") from None
+
+
+def _path(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Return where a field is: ``tile_m``, ``tile.m``, or by its last word where one has it."""
+    paths = [
+        (part, leaf)
+        for part, fields in document.items()
+        if isinstance(fields, dict) and part != "operands"
+        for leaf in fields
+    ]
+    found = [path for path in paths if name in {"_".join(path), ".".join(path)}]
+    found = found or [path for path in paths if path[1] == name]
+    if len(found) != 1:
+        allowed = ", ".join("_".join(path) if len(path[1]) == 1 else path[1] for path in paths)
+        raise ConfigError(f"no field {shown(name)} can be searched over; allowed: {allowed}")
+    return found[0]
+
+
+def _value(text: str) -> Any:
+    try:
+        return parse_json(text.lower().encode("utf-8", "replace"))
+    except ValueError:
+        return text
+
+
+class _Estimate:
+    """How long things take here."""
+
+    def __init__(self, arch: Arch) -> None:
+        self._compile_s = _COMPILE_S[arch.is_gpu] / capacity.default_jobs(settings.jobs)
+        self._is_gpu = arch.is_gpu
+
+    def seconds(self, cost_us: float, *, is_compiled: bool) -> float:
+        calls_s = _GPU_S if self._is_gpu else _HOST_S + _CALLS * cost_us * 1e-6
+        return calls_s + (0.0 if is_compiled else self._compile_s)
+
+
+def _planned(config: Config, cost_us: float, arch: Arch, store: Store, times: _Estimate) -> Planned:
+    spec = serving(config, arch)
+    is_compiled = store.read(spec.key) is not None
+    return Planned(
+        config=config,
+        name=spec.name,
+        key=spec.key,
+        cost_us=cost_us,
+        is_compiled=is_compiled,
+        seconds=times.seconds(cost_us, is_compiled=is_compiled),
+    )
+
+
+def _known(row: Planned, earlier: Mapping[str, Any], excluded: Mapping[str, str]) -> Trial | None:
+    """Return what is known of a kernel; None where it is to be tried."""
+    if row.name in excluded:
+        reason = excluded[row.name]
+        return Trial(name=row.name, state=TrialState.EXCLUDED, cost_us=row.cost_us, reason=reason)
+    found = earlier.get(row.name)
+    if found is None or found["key"] != row.key:
+        return None
+    state = TrialState.EXCLUDED if found["time_us"] is None else TrialState.KNOWN
+    return Trial(
+        name=row.name,
+        state=state,
+        cost_us=row.cost_us,
+        time_us=found["time_us"],
+        ratio=found["ratio"],
+        reason=found["reason"],
+    )
+
+
+def _recorded(store: Store, problem: Problem, arch: Arch) -> dict[str, Any]:
+    """Return what earlier runs found, by name; nothing where it is not what was written."""
+    document = store.tuned.read(device.folder(arch), _KIND, _name(problem)) or {}
+    rows = document.get("rows")
+    if document.get("schema") != _SCHEMA or document.get("problem") != problem_json(problem):
+        return {}
+    if not isinstance(rows, dict):
+        return {}
+    return {name: row for name, row in rows.items() if _is_row(row)}
+
+
+def _is_row(row: Any) -> bool:
+    if not isinstance(row, dict) or row.keys() != {"key", "time_us", "ratio", "reason"}:
+        return False
+    numbers = (row["time_us"], row["ratio"])
+    is_timed = all(isinstance(x, float) and x > 0 for x in numbers)
+    return isinstance(row["reason"], str) and (is_timed or numbers == (None, None))
+
+
+def _name(problem: Problem) -> str:
+    """Return what a problem's document is called."""
+    text = canonical_json(problem_json(problem))
+    return f"{problem.op}-{hashlib.sha256(text.encode('ascii')).hexdigest()[:24]}"

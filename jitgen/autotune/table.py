@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records as one table, to ship with jitgen or to carry to another machine, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from jitgen._version import __version__
+from jitgen.compile import toolchain
+from jitgen.config import Arch
+from jitgen.config.grouped_gemm import Problem
+from jitgen.errors import ConfigError
+from jitgen.runtime.session import current, select
+from jitgen.selection import device
+from jitgen.selection import known as tuned
+from jitgen.selection.choice import bucket
+from jitgen.selection.numerics import regardless
+from jitgen.selection.record import Table, TuningRecord
+from jitgen.support.documents import canonical_json
+from jitgen.support.frozen import frozen
+from jitgen.targets import legality
+from jitgen.templates import digest
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+
+
+@frozen
+class Imported:
+    """
+    What became of a table that was taken over.
+
+    Attributes:
+        table: The table.
+        taken: Problems that it decides from now on.
+        skipped: Why the others are left out, by the names of the problems.
+        differences: What was different where it was measured: what is here, and what was there.
+    """
+
+    table: Table
+    taken: tuple[Problem, ...]
+    skipped: Mapping[str, str] = field(hash=False)
+    differences: Mapping[str, tuple[str, str]] = field(hash=False)
+
+
+def export_table(store: Store, arch: Arch, problems: Iterable[Problem] | None = None) -> Table:
+    """
+    Return what was measured on this device.
+
+    Args:
+        store: Where it was recorded.
+        arch: The target.
+        problems: Stand for their buckets; None for everything.
+    """
+    records = tuned.all_recorded(store, arch)
+    if problems is not None:
+        wanted = {bucket(problem, arch) for problem in problems}
+        records = [record for record in records if record.problem in wanted]
+    return Table(
+        device=device.device_name(arch),
+        arch=arch,
+        conditions={
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            **_conditions(arch),
+        },
+        records=tuple(records),
+    )
+
+
+def import_table(store: Store, document: Any) -> Imported:
+    """
+    Take over a table that `export_table` made: it decides here as if it had been measured here.
+    Where no such GPU is at hand it decides for the device that it was measured on, if the target
+    knows that: so what is prewarmed here is what that device chooses.
+
+    Records are kept for the compiler and templates of this installation, whatever the table was
+    measured with; `Imported.differences` says what that was.
+
+    Raises:
+        ConfigError: `document` is no table, or of another device.
+        CacheError: The store cannot be written.
+    """
+    table = Table.from_json(document)
+    _require_device(table)
+    taken, skipped = [], {}
+    for record in table.records:
+        reason = _obstacle(record, table.arch)
+        if reason:
+            skipped[record.problem.slug] = reason
+            continue
+        tuned.record(store, table.arch, record, table.device)
+        taken.append(record.problem)
+    current.get().forget()
+    own = _conditions(table.arch)
+    differences = {
+        name: (str(value), str(table.conditions[name]))
+        for name, value in own.items()
+        if name in table.conditions and table.conditions[name] != value
+    }
+    return Imported(table=table, taken=tuple(taken), skipped=skipped, differences=differences)
+
+
+def _require_device(table: Table) -> None:
+    """Require that kernels may be chosen here for the device of a table; raises ConfigError."""
+    arch, here = table.arch, device.device_name(table.arch)
+    known = [each.name for each in legality.target(arch).devices]
+    if arch.is_gpu and not device.gpu_at_hand(arch):
+        if table.device not in known:
+            raise ConfigError(
+                f"the table was measured on {table.device}, and kernels for {arch} can be chosen "
+                f"here for {', '.join(known)}; export one on such a device"
+            )
+    elif table.device != here:
+        raise ConfigError(
+            f"the table was measured on {table.device}, and kernels for {arch} are chosen "
+            f"for {here} here; export one on such a device"
+        )
+
+
+def _obstacle(record: TuningRecord, arch: Arch) -> str:
+    """Return why `record` cannot decide anything here; an empty reason if it can."""
+    if bucket(record.problem, arch) != record.problem:
+        return "this version of jitgen chooses for other numbers of rows"
+    candidates = select(regardless(record.problem), arch, use_measured=False).candidates
+    if record.winner not in {candidate.config.name(arch) for candidate in candidates}:
+        return f"this version of jitgen does not choose {record.winner}"
+    return ""
+
+
+def _conditions(arch: Arch) -> dict[str, str]:
+    """Return what times depend on besides the device, and what else was there."""
+    found = legality.target(arch)
+    digests = {
+        template.entry: digest(template)
+        for op in found.operations
+        for template in found.rules(op).templates()
+    }
+    return {
+        "driver": device.driver_version() if arch.is_gpu else "",
+        "jitgen": __version__,
+        "kernels": canonical_json(device.generations(arch)),
+        "templates": canonical_json(digests),
+        "torch": metadata.version("torch"),
+        **toolchain.versions(),
+    }

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker process does with a problem: verify kernels, then time them in turn."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.autotune.draws import draws
+from jitgen.autotune.measure.clock import Call
+from jitgen.autotune.measure.workload import Expected, Workload
+from jitgen.autotune.turns import in_turn
+from jitgen.config import Arch
+from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.selection.record import parse_problem
+
+_KEPT_BYTES = 2**32
+"""References up to this size are kept for the next kernel: decoding weights takes the longest."""
+
+_CHUNK_BYTES = 2**28
+"""Compared at a time: torch takes a byte more for each."""
+
+
+class Proof:
+    """What the results of one workload are held to."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self._verified: Tensor | None = None
+        self._expected: tuple[Expected, ...] | None = None
+
+    def verify(self, call: Call) -> None:
+        """
+        Make `call` and check the result that it leaves.
+
+        Raises:
+            WrongResult: It is wrong.
+            JitgenError: The kernel is not here, or refuses.
+        """
+        # What an earlier kernel left there must not pass for this one's result.
+        self.workload.out.fill_(torch.nan)
+        call()
+        bits = self.workload.out.view(-1).view(torch.uint8)
+        if self._verified is not None and _are_equal(bits, self._verified):
+            return
+        self.workload.check("its result", expected=self._reference())
+        if self._verified is None:
+            self._verified = bits.clone()
+
+    def _reference(self) -> Iterable[Expected]:
+        """Return what is right, which is found once unless it is too much to keep."""
+        if self.workload.out.numel() * torch.float32.itemsize > _KEPT_BYTES:
+            return self.workload.reference()
+        if self._expected is None:
+            self._expected = tuple(self.workload.reference())
+        return self._expected
+
+
+class Trials:
+    """
+    The kernels of one problem at a time, on this process's device.
+
+    Every method takes and returns JSON values, for its caller is another process.
+    """
+
+    def __init__(self) -> None:
+        self._proofs: list[Proof] = []
+        self._configs: dict[str, KernelConfig] = {}  # launches are remembered by their identity
+        self._arch = Arch.CPU
+
+    def open(self, problem: dict[str, Any], arch: str) -> None:
+        """Make the operands of `problem`, a `Problem` in JSON form, in place of earlier ones."""
+        self._proofs.clear()
+        self._arch = Arch.parse(arch)
+        if self._arch.is_gpu:
+            torch.cuda.empty_cache()
+        sizes = parse_problem(problem)
+        device = "cuda" if self._arch.is_gpu else "cpu"
+        for counts in draws(sizes, self._arch):
+            self._proofs.append(Proof(Workload.random(sizes, counts, device=device)))
+
+    def verify(self, name: str) -> None:
+        """
+        Run kernel `name` and check its results.
+
+        Raises:
+            WrongResult: One is wrong.
+            JitgenError: The kernel is not here, or refuses.
+        """
+        for proof in self._opened():
+            proof.verify(self._call(name, proof.workload))
+
+    def time(self, names: list[str]) -> list[float]:
+        """
+        Return the microseconds of each kernel, timed in turn: the mean of all draws.
+
+        See `jitgen.autotune.turns`.
+        """
+
+        def calls(workload: Workload) -> list[Call]:
+            return [self._call(name, workload) for name in names]
+
+        on_gpu = self._arch.is_gpu
+        found = [in_turn(calls, proof.workload, on_gpu=on_gpu) for proof in self._opened()]
+        return [statistics.fmean(of_one) * 1e6 for of_one in zip(*found, strict=True)]
+
+    def _call(self, name: str, workload: Workload) -> Call:
+        if name not in self._configs:
+            self._configs[name] = KernelConfig.parse(name)[0]
+        config = self._configs[name]
+        return lambda: workload.call(config=config)
+
+    def _opened(self) -> list[Proof]:
+        if not self._proofs:
+            raise RuntimeError("no problem is open")
+        return self._proofs
+
+
+def _are_equal(one: Tensor, other: Tensor) -> bool:
+    chunks = zip(torch.split(one, _CHUNK_BYTES), torch.split(other, _CHUNK_BYTES), strict=True)
+    return all(torch.equal(*pair) for pair in chunks)

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Problems to records: what is known is left alone, the rest is compiled, measured and kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from jitgen.autotune.bench import Bench, Measurements, NotMeasured
+from jitgen.autotune.measure.errors import NoDevice
+from jitgen.autotune.process import Stuck
+from jitgen.autotune.report import TuningReport, TuningRow, TuningState
+from jitgen.config import Arch
+from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.errors import CacheError, ConfigError, SettingError
+from jitgen.plans import prewarm as compiling
+from jitgen.runtime.session import current, select
+from jitgen.selection import device
+from jitgen.selection import known as tuned
+from jitgen.selection.choice import bucket, unasked
+from jitgen.selection.numerics import regardless
+from jitgen.selection.record import TuningRecord
+from jitgen.settings import settings
+from jitgen.targets.devices import default_arch
+from jitgen.targets.protocol import Candidate
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+
+TIME_LIMIT_S = 60.0
+"""Seconds that proving one kernel may take, or timing it, before it counts as hung."""
+
+
+def buckets_of(
+    problems: Iterable[Problem], arch: Arch, calls: Mapping[Any, float] | None = None
+) -> list[Problem]:
+    """
+    Return the problems that stand for the buckets of `problems`, each once, in order; first those
+    with most `calls`, where they were counted.
+
+    Raises:
+        ConfigError: One is of an operation that cannot be measured.
+    """
+    problems = list(problems)
+    if others := sorted({each.op for each in problems} - {Problem.op}):
+        raise ConfigError(
+            f"only {Problem.op} can be measured, not {others[0]}, which the model alone chooses for"
+        )
+    counts: dict[Any, float] = {}
+    for problem, count in (calls or {}).items():
+        counts[unasked(problem)] = counts.get(unasked(problem), 0.0) + count
+    every = {unasked(bucket(problem, arch)) for problem in problems}
+    return sorted(every, key=lambda each: (-counts.get(each, 0.0), each.kind))
+
+
+def tune(
+    problems: Iterable[Problem],
+    *,
+    arch: Arch | str | None = None,
+    again: bool = False,
+    time_limit_s: float = TIME_LIMIT_S,
+    calls: Mapping[Any, float] | None = None,
+    on_compile: Callable[[compiling.PrewarmRow, int, int], None] | None = None,
+    on_progress: Callable[[TuningRow, int, int], None] | None = None,
+    store: Store | None = None,
+) -> TuningReport:
+    """
+    Measure what the selector may choose for `problems`, and keep it: from then on it decides.
+
+    Kernels that are not compiled are compiled first, unless that is off. Each problem is recorded
+    as soon as it is measured, so that a run that is broken off goes on where it was. Other
+    processes find the records when they next start.
+
+    Args:
+        problems: Problems; each is measured as the one that stands for its bucket.
+        arch: The target; None for the one that this process would use itself.
+        again: Measure also what is recorded, and try again what was excluded.
+        time_limit_s: Seconds that proving one kernel may take, or timing it; after that it counts
+            as hung.
+        calls: How often problems are called, as `jitgen.plans.Plan.calls` counts them: what is
+            called most is measured first. None where nobody counted.
+        on_compile: Called for every kernel that is looked at before; see `jitgen.prewarm`.
+        on_progress: Called on this thread for every problem as it is done, with the number of those
+            done and of all.
+        store: Where to; None for this process's store.
+
+    Raises:
+        NoDevice: The target is not here.
+        SettingError: JITGEN_OVERRIDE is set.
+        CacheError: The store cannot be written.
+        Stuck: A kernel hangs so that its process cannot be ended; it is excluded.
+    """
+    start = time.perf_counter()
+    target = default_arch() if arch is None else Arch.parse(arch)
+    run = _Run(target, current.get().store if store is None else store, again=again)
+    places = buckets_of(problems, target, calls)
+    waiting = [place for place in places if run.known(place) is None]
+    run.compile(run.configs(waiting), on_compile)
+    rows: list[TuningRow] = []
+    try:
+        with run.bench(time_limit_s) as bench:
+            for place in places:
+                rows.append(run.measure(bench, place) if place in waiting else run.row(place))
+                if on_progress is not None:
+                    on_progress(rows[-1], len(rows), len(places))
+    finally:
+        current.get().forget()
+    return TuningReport(
+        arch=target,
+        device=device.device_name(target),
+        rows=tuple(rows),
+        wall_s=time.perf_counter() - start,
+    )
+
+
+def require_plain() -> None:
+    """
+    Do nothing where kernels are what the templates give.
+
+    Raises:
+        SettingError: JITGEN_OVERRIDE is set: an edited kernel would be measured under the name of
+            the original, for which the result decides.
+    """
+    if settings.override is not None:
+        raise SettingError(
+            "JITGEN_OVERRIDE is set, and tuning measures kernels as the templates give them: unset "
+            "it, and time an edited kernel with jitgen bench kernel FILE"
+        )
+
+
+class _Run:
+    """What a run knows: the kernels that must not, or cannot, be tried."""
+
+    def __init__(self, arch: Arch, store: Store, *, again: bool) -> None:
+        if arch.is_gpu and not device.gpu_at_hand(arch):
+            raise NoDevice(f"tuning for {arch} needs such a GPU, and none is here")
+        require_plain()
+        if store.mode != "rw":
+            raise CacheError(
+                f"tuning writes the cache, which it may not now: JITGEN_CACHE={store.mode}"
+            )
+        self.store = store
+        self._arch = arch
+        self._again = again
+        self._excluded = tuned.exclusions(store, arch)
+        self._missing: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
+
+    def bench(self, time_limit_s: float) -> Bench:
+        """Return what measures; its processes see the same kernels, and compile none."""
+        environment = {
+            "JITGEN_CACHE_DIR": str(self.store.root.absolute()),
+            "JITGEN_CACHE": self.store.mode,
+            "JITGEN_ON_MISS": "error",
+        }
+        return Bench(self._arch, environment=environment, time_limit_s=time_limit_s)
+
+    def known(self, problem: Problem) -> TuningRecord | None:
+        """Return the record of `problem` if it need not be measured: all its kernels are known."""
+        record = tuned.recorded(self.store, problem, self._arch)
+        if record is None or self._again or record.winner in self._excluded:
+            return None
+        known = {*record.times_us, *record.excluded, *self._excluded}
+        return record if known.issuperset(self._names(problem)) else None
+
+    def row(self, problem: Problem) -> TuningRow:
+        """Return the row of a problem that is known."""
+        return self._row(problem, TuningState.RECORDED, record=self.known(problem))
+
+    def configs(self, problems: list[Problem]) -> list[KernelConfig]:
+        """Return every config to try for `problems`; what is tried again is readmitted."""
+        found = dict.fromkeys(
+            candidate.config for problem in problems for candidate in self._candidates(problem)
+        )
+        if self._again:
+            for config in found:
+                if self._excluded.pop(config.name(self._arch), None) is not None:
+                    tuned.readmit(self.store, self._arch, config.name(self._arch))
+        return [config for config in found if config.name(self._arch) not in self._excluded]
+
+    def compile(
+        self,
+        configs: list[KernelConfig],
+        on_compile: Callable[[compiling.PrewarmRow, int, int], None] | None,
+    ) -> None:
+        """Compile what is missing, unless compiling is off, and note what stays so."""
+        if not configs:
+            return
+        report = compiling.prewarm(
+            configs,
+            arch=self._arch,
+            dry_run=settings.on_miss == "error",
+            on_progress=on_compile,
+            store=self.store,
+        )
+        for row in report.rows:
+            if row.state is compiling.PrewarmState.WOULD_COMPILE:
+                self._missing[row.name] = "not compiled, and compiling is off"
+            elif row.state is compiling.PrewarmState.FAILED:
+                # What the compiler refused is remembered; what it did not get to is not.
+                is_refused = self.store.index.failure(row.key) is not None
+                reasons = self._refused if is_refused else self._missing
+                reasons[row.name] = f"did not compile: {' '.join(row.error.split())}"
+
+    def measure(self, bench: Bench, problem: Problem) -> TuningRow:
+        """Measure `problem`, and record it."""
+        start = time.perf_counter()
+        names = self._names(problem)
+        missing = {name: self._missing[name] for name in names if name in self._missing}
+        bad = {**self._refused, **self._excluded}
+        untried = {name: bad[name] for name in names if name in bad}
+        wanted = [name for name in names if name not in missing and name not in untried]
+        state, record, error = TuningState.MEASURED, None, ""
+        try:
+            if not wanted:
+                name, why = next(iter({**missing, **untried}.items()))
+                raise NotMeasured(f"no kernel can be tried; {name}: {why}")
+            found = bench.measure(problem, wanted)
+        except NotMeasured as reason:
+            state, error = TuningState.FAILED, str(reason)
+        except Stuck as reason:
+            if reason.kernel:
+                self._exclude(reason.kernel, "it hung, and could not be ended")
+            raise
+        else:
+            record = self._record(problem, found, untried)
+            missing |= found.missing
+        seconds = time.perf_counter() - start
+        return self._row(
+            problem, state, record=record, missing=missing, seconds=seconds, error=error
+        )
+
+    def _record(
+        self, problem: Problem, found: Measurements, untried: dict[str, str]
+    ) -> TuningRecord:
+        for name, reason in found.faulty.items():
+            self._exclude(name, reason)
+        record = TuningRecord(
+            problem=problem,
+            winner=min(found.times_us, key=lambda name: found.times_us[name]),
+            times_us={name: round(time, 3) for name, time in found.times_us.items()},
+            excluded={**untried, **found.unfit, **found.faulty},
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        tuned.record(self.store, self._arch, record)
+        return record
+
+    def _exclude(self, name: str, reason: str) -> None:
+        self._excluded[name] = reason
+        tuned.exclude(self.store, self._arch, name, reason)
+
+    def _row(self, problem: Problem, state: TuningState, **values: Any) -> TuningRow:
+        by_model = self._names(problem)[0]
+        return TuningRow(problem=problem, arch=self._arch, state=state, by_model=by_model, **values)
+
+    def _names(self, problem: Problem) -> list[str]:
+        """Return the names of all that may be chosen for `problem`, the model's choice first."""
+        return [candidate.config.name(self._arch) for candidate in self._candidates(problem)]
+
+    def _candidates(self, problem: Problem) -> tuple[Candidate, ...]:
+        """Return all that may be chosen, whoever asks for numerics that leave some out."""
+        return select(regardless(problem), self._arch, use_measured=False).candidates

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The process that runs kernels under measurement; `jitgen.autotune.process` starts it, and may
+kill it.
+
+It speaks JSON over a socket, one document a line: a request names a method and its arguments, the
+answer holds what it returned or why it raised. The end of the socket is the end of the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib
+import json
+import os
+import signal
+import socket
+from typing import Any
+
+from jitgen.errors import JitgenError
+from jitgen.support.failing import is_passing
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(descriptor: str, trials: str, parent: str) -> None:
+    """Serve the other end of the socket `descriptor` with an object of class ``pkg.mod:Name``."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(parent):
+        return  # it has gone already, and nobody waits for an answer
+    faulthandler.enable()
+    module, _, name = trials.partition(":")
+    with socket.socket(fileno=int(descriptor)) as client, client.makefile("rb") as lines:
+        served = getattr(importlib.import_module(module), name)()
+        for line in lines:
+            client.sendall(json.dumps(_answer(served, json.loads(line))).encode("ascii") + b"\n")
+    os._exit(0)  # taking down an interpreter with torch in it takes a while
+
+
+def _answer(served: Any, request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        result = getattr(served, request["method"])(*request["arguments"])
+    except Exception as error:  # whatever a kernel does to its process: it is the answer
+        kind = type(error).__name__
+        text = str(error) if isinstance(error, JitgenError) else f"{kind}: {error}"
+        said = " ".join(text.split())
+        return {"error": said, "kind": kind, "is_passing": is_passing(error)}
+    return {"result": result}

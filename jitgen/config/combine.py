@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What changes the source of a `combine` kernel (whether a shared expert is added, how work is
+shared), and the sizes of one call: what a config is chosen for, and never a part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+from jitgen.config.config import Config, Part, of
+from jitgen.support.frozen import frozen
+
+MOST_PLACES = 32
+"""Places of a token: a warp has one in each lane."""
+
+
+@frozen
+class Tiling(Part):
+    """
+    How a GPU's threads share the work; what is at its default does not show in a kernel's name.
+
+    A warp takes `rows` tokens times 256 columns, of which each lane has 8 neighbouring ones.
+
+    Attributes:
+        rows: Tokens of a tile.
+        loads: Rows of each of them whose loads are all under way at once.
+        threads: Threads of a CTA.
+        ctas_per_sm: CTAs that one SM holds, for which registers must suffice.
+        is_persistent: As many CTAs as the GPU holds walk over all tiles; else there is one for
+            every few.
+        use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
+            next one start.
+    """
+
+    rows: int = of(int, default=1)
+    loads: int = of(int, default=4)
+    threads: int = of(int, default=128)
+    ctas_per_sm: int = of(int, default=8)
+    is_persistent: bool = of(bool, default=False)
+    use_pdl: bool = of(bool, default=True)
+
+    def words(self) -> list[str]:
+        """Return what differs from the default, as names have it."""
+        usual = Tiling()
+        return [
+            *(
+                f"{letter}{getattr(self, side)}"
+                for letter, side in SIDES.items()
+                if getattr(self, side) != getattr(usual, side)
+            ),
+            *(["persistent"] if self.is_persistent else []),
+            *([] if self.use_pdl else ["nopdl"]),
+        ]
+
+
+SIDES = {"r": "rows", "l": "loads", "t": "threads", "c": "ctas_per_sm"}
+"""Numbers of a tiling by what stands before them in names."""
+
+
+@frozen
+class CombineConfig(Config):
+    """
+    One kernel of `combine`, before its target is known.
+
+    Attributes:
+        has_shared: Whether a shared expert's rows are added.
+        tiling: How a GPU's threads share the work.
+
+    Example::
+
+        config = CombineConfig(has_shared=True, tiling=Tiling(loads=8))
+        config.name("sm_90a")
+        # 'combine_bf16_shared_l8_sm_90a'
+    """
+
+    op: ClassVar[str] = "combine"
+    has_shared: bool = of(bool, default=False)
+    tiling: Tiling = of(Tiling, default=Tiling())
+
+    def words(self) -> str:
+        """Return the middle of a kernel's name; what is at its default shows only where it must."""
+        return "_".join(["bf16", *["shared"] * self.has_shared, *self.tiling.words()])
+
+    @property
+    def short(self) -> str:
+        """What tells a config from others for the same problem, for a reader."""
+        tiling = self.tiling
+        text = f"{tiling.rows} rows x {tiling.loads} loads, {tiling.threads} threads"
+        return f"{text} x {tiling.ctas_per_sm}" + " persistent" * tiling.is_persistent
+
+    @classmethod
+    def of_words(cls, words: str) -> Self | None:
+        """Return the config whose `words` these are; None where they are nobody's."""
+        match = _WORDS.fullmatch(words)
+        if match is None:
+            return None
+        part = match.groupdict()
+        sizes = {name: int(part[name]) for name in SIDES.values() if part[name] is not None}
+        flags = {
+            "is_persistent": part["persistent"] is not None,
+            "use_pdl": part["nopdl"] is None,
+        }
+        config = cls.from_json(
+            {"has_shared": part["shared"] is not None, "tiling": {**sizes, **flags}}
+        )
+        return config if config.words() == words else None
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What findings call the first arguments of the compiled function."""
+        shared = ("shared",) if self.has_shared else ()
+        return ("y", "inverse", "topk_weights", *shared, "out")
+
+    def parameters(self) -> dict[str, Any]:
+        """Return every field under the name by which templates ask for it."""
+        return {"has_shared": self.has_shared, **self.tiling.values()}
+
+
+_WORDS = re.compile(
+    r"bf16(?P<shared>_shared)?"
+    + "".join(rf"(_{letter}(?P<{side}>\d{{1,9}}))?" for letter, side in SIDES.items())
+    + r"(?P<persistent>_persistent)?(?P<nopdl>_nopdl)?"
+)
+
+
+MAX_SIZE = 2**48
+"""Beyond any memory, and small enough that products of sizes are floats."""
+
+
+@frozen
+class CombineProblem(Part):
+    """
+    One call of `combine`: `top_k` rows each to (m, n).
+
+    Attributes:
+        m: Tokens.
+        n: Columns.
+        top_k: Rows of a token.
+        has_shared: Whether a shared expert's rows are added.
+    """
+
+    op: ClassVar[str] = "combine"
+    m: int = of(int, least=0, most=MAX_SIZE)
+    n: int = of(int, most=MAX_SIZE)
+    top_k: int = of(int, most=MOST_PLACES, default=8)
+    has_shared: bool = of(bool, default=False)
+
+    @property
+    def groups(self) -> int:
+        """1: what is chosen hangs on the tokens, whoever they go to."""
+        return 1
+
+    @property
+    def rows_per_group(self) -> int:
+        """Tokens; at least 1."""
+        return max(1, self.m)
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes of what is added, if every place is wanted, and of the result."""
+        return self.m * (2 * self.n * (self.top_k + 1 + self.has_shared) + 8 * self.top_k)
+
+    @property
+    def types(self) -> str:
+        """The types in words, for errors."""
+        return "bf16 rows" + ", with a shared expert's" * self.has_shared
+
+    @property
+    def slug(self) -> str:
+        """A readable name, as a file may have it."""
+        return f"combine_m{self.m}_n{self.n}_top{self.top_k}" + "_shared" * self.has_shared
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What to sort problems by: kind, columns, places, tokens."""
+        return (self.has_shared, self.n, self.top_k, self.m)
+
+    def with_mean(self, rows: int) -> Self:
+        """Return the same sizes with `rows` tokens."""
+        return replace(self, m=rows)

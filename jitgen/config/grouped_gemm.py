@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What changes the source of a grouped GEMM (types, tile, cluster, pipeline, schedule, epilogue),
+and the sizes of one call: what a config is chosen for, and never a part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any, ClassVar, Self
+
+from jitgen.config.config import (
+    BLayout,
+    Config,
+    DType,
+    Layout,
+    Numerics,
+    Part,
+    ScaleGranularity,
+    of,
+)
+from jitgen.config.grouped_gemm_words import WORDS
+from jitgen.errors import ConfigError
+from jitgen.support.frozen import frozen
+
+MAX_RASTER = 1024
+"""More is no order of use, and raster x tiles along N has 32 bits in a kernel."""
+
+
+@frozen
+class Tile(Part):
+    """Rows, columns and depth of the output tile that one CTA computes, in elements."""
+
+    m: int = of(int)
+    n: int = of(int)
+    k: int = of(int)
+
+
+@frozen
+class Cluster(Part):
+    """
+    CTAs that share operands by multicast.
+
+    (2, 1) puts two tiles of different rows and the same columns together: they share b. (1, 2)
+    shares a.
+    """
+
+    m: int = of(int, default=1)
+    n: int = of(int, default=1)
+
+    @property
+    def size(self) -> int:
+        """CTAs in one cluster."""
+        return self.m * self.n
+
+
+@frozen
+class Operands(Part):
+    """
+    Element types, how many values share one scale, and how b lies in memory.
+
+    Attributes:
+        a_dtype: Element type of a.
+        b_dtype: Element type of b.
+        out_dtype: Element type of the output.
+        scale_granularity: How many values of b share one scale.
+        a_scale_granularity: The same of a; None: as b's. ``none`` is a's alone.
+        b_layout: ``plain``; ``nmajor`` where N is contiguous and not K; or how b was prepared. Then
+            b has mx32 scales, which lie in it, and b_scale is one float32 for each group.
+    """
+
+    a_dtype: DType = of(DType, default=DType.E4M3)
+    b_dtype: DType = of(DType, default=DType.E4M3)
+    out_dtype: DType = of(DType, default=DType.BF16)
+    scale_granularity: ScaleGranularity = of(ScaleGranularity, default=ScaleGranularity.BLOCK128)
+    a_scale_granularity: ScaleGranularity | None = of(
+        ScaleGranularity, is_optional=True, default=None
+    )
+    b_layout: BLayout = of(BLayout, default=BLayout.PLAIN)
+
+    def __post_init__(self) -> None:
+        Part.__post_init__(self)
+        if self.a_scale_granularity == self.scale_granularity:  # said twice: one config, one name
+            object.__setattr__(self, "a_scale_granularity", None)
+        if self.scale_granularity is ScaleGranularity.NONE:
+            raise ConfigError(
+                "scale_granularity must be one of b's (got none, which a_scale_granularity may be)"
+            )
+        for name in ("b_dtype", "out_dtype"):
+            if getattr(self, name) is DType.E4M3X2:
+                raise ConfigError(f"{name} must be one type (got e4m3x2, which only a can be)")
+
+    @property
+    def text(self) -> str:
+        """The types in words, for errors."""
+        text = f"{self.a_dtype} x {self.b_dtype} -> {self.out_dtype} "
+        text += f"with {self.scale_granularity} scales"
+        if self.a_scale_granularity:
+            text += f" of b, {self.a_scale_granularity} of a"
+        if self.b_layout is BLayout.N_MAJOR:
+            return text + ", b with N contiguous"
+        return text + f" and weights prepared as {self.b_layout}" * self.b_layout.is_prepared
+
+
+@frozen
+class Pipeline(Part):
+    """
+    Buffers in flight.
+
+    Attributes:
+        num_acc_stage: Accumulator buffers; on sm_90a 1 is cooperative (all math warpgroups on one
+            tile).
+        num_ab_stage: Operand stages in shared memory; None takes as many as fit, up to what was
+            ever of use.
+    """
+
+    num_acc_stage: int = of(int, default=1)
+    num_ab_stage: int | None = of(int, is_optional=True, default=None)
+
+
+@frozen
+class Schedule(Part):
+    """
+    Order and memory hints; the defaults do not show in a kernel's name.
+
+    Attributes:
+        raster: Cluster tiles along M that are computed before N advances, so that they share b in
+            L2; at most 1024.
+        use_pdl: Start before the previous kernel ended (programmatic dependent launch).
+        stream_b: Mark b as read once, so that it does not push a out of L2.
+        split_k: CTAs of a cluster that take consecutive parts of K of the same tile; then each adds
+            up and stores its share of the columns. For fewer tiles than SMs.
+        two_cta: Two CTAs multiply one tile with one instruction, half of its rows each, where a
+            target has such instructions: tile.m is then the pair's, and the cluster counts CTAs.
+        safe_selectors: Where instructions take scales from lanes that the source selects, select
+            only those that were seen to work on hardware.
+        early_b: Load weights before the previous kernel ended. A promise, which no selector makes:
+            b and offs or masked_m were complete before that kernel let this one start. It holds
+            where an earlier one wrote them, if kernels wait before they let others start.
+    """
+
+    raster: int = of(int, most=MAX_RASTER, default=8)
+    use_pdl: bool = of(bool, default=True)
+    stream_b: bool = of(bool, default=False)
+    split_k: int = of(int, default=1)
+    two_cta: bool = of(bool, default=False)
+    safe_selectors: bool = of(bool, default=False)
+    early_b: bool = of(bool, default=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the exact JSON form, without what few kernels have where it is off."""
+        document = Part.to_json(self)
+        return {n: v for n, v in document.items() if v or n not in {"safe_selectors", "early_b"}}
+
+
+@frozen
+class Epilogue(Part):
+    """
+    What happens to sums before they are stored.
+
+    Attributes:
+        bias: Add a float32 vector of N for each group, before the result is rounded.
+    """
+
+    bias: bool = of(bool, default=False)
+
+
+@frozen
+class KernelConfig(Config):
+    """
+    One grouped GEMM kernel, before its target is known.
+
+    Example::
+
+        config = KernelConfig(layout="ragged", operands=Operands(), tile=Tile(m=128, n=128, k=128))
+        config.name("sm_90a")
+        # 'grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a'
+    """
+
+    op: ClassVar[str] = "grouped_gemm"
+    layout: Layout = of(Layout)
+    operands: Operands = of(Operands, default=Operands())
+    tile: Tile = of(Tile)
+    cluster: Cluster = of(Cluster, default=Cluster())
+    pipeline: Pipeline = of(Pipeline, default=Pipeline())
+    schedule: Schedule = of(Schedule, default=Schedule())
+    epilogue: Epilogue = of(Epilogue, default=Epilogue())
+
+    def words(self) -> str:
+        """Return the middle of a kernel's name; what is at its default shows only where it must."""
+        operands, tile, cluster = self.operands, self.tile, self.cluster
+        pipeline, schedule = self.pipeline, self.schedule
+        parts = [
+            f"{self.layout}_{operands.a_dtype}_{operands.b_dtype}",
+            f"{operands.scale_granularity}_{operands.out_dtype}",
+            *([f"as{operands.a_scale_granularity}"] if operands.a_scale_granularity else []),
+            *([f"b{operands.b_layout}"] if operands.b_layout is not BLayout.PLAIN else []),
+            f"t{tile.m}x{tile.n}x{tile.k}_c{cluster.m}x{cluster.n}_acc{pipeline.num_acc_stage}",
+            *([f"ab{pipeline.num_ab_stage}"] if pipeline.num_ab_stage is not None else []),
+            *([f"raster{schedule.raster}"] if schedule.raster != Schedule().raster else []),
+            *([] if schedule.use_pdl else ["nopdl"]),
+            *(["streamb"] if schedule.stream_b else []),
+            *([f"splitk{schedule.split_k}"] if schedule.split_k != Schedule().split_k else []),
+            *(["twocta"] if schedule.two_cta else []),
+            *(["safesel"] if schedule.safe_selectors else []),
+            *(["earlyb"] if schedule.early_b else []),
+            *(["bias"] if self.epilogue.bias else []),
+        ]
+        return "_".join(parts)
+
+    @property
+    def short(self) -> str:
+        """What tells a config from others for the same problem, for a reader."""
+        tile, cluster, schedule = self.tile, self.cluster, self.schedule
+        text = f"{tile.m}x{tile.n}x{tile.k} c{cluster.m}x{cluster.n}" + " pair" * schedule.two_cta
+        if schedule.raster != Schedule().raster:
+            text += f" raster {schedule.raster}"
+        text += " streaming b" * schedule.stream_b + " early b" * schedule.early_b
+        return text if schedule.split_k == 1 else f"{text} split_k {schedule.split_k}"
+
+    @classmethod
+    def of_words(cls, words: str) -> Self | None:
+        """Return the config whose `words` these are; None where they are nobody's."""
+        match = re.fullmatch(WORDS, words)
+        if match is None:
+            return None
+        part = match.groupdict()
+        operands = {spec.name: part[spec.name] for spec in fields(Operands)}
+        return cls.from_json(
+            {
+                "layout": part["layout"],
+                "operands": operands | {"b_layout": part["b_layout"] or BLayout.PLAIN},
+                "tile": {side: int(part[f"tile_{side}"]) for side in ("m", "n", "k")},
+                "cluster": {side: int(part[f"cluster_{side}"]) for side in ("m", "n")},
+                "pipeline": {
+                    name: int(part[name])
+                    for name in ("num_acc_stage", "num_ab_stage")
+                    if part[name] is not None
+                },
+                "schedule": {
+                    "raster": int(part["raster"] or Schedule().raster),
+                    "use_pdl": part["nopdl"] is None,
+                    "stream_b": part["streamb"] is not None,
+                    "split_k": int(part["split_k"] or Schedule().split_k),
+                    "two_cta": part["twocta"] is not None,
+                    "safe_selectors": part["safesel"] is not None,
+                    "early_b": part["earlyb"] is not None,
+                },
+                "epilogue": {"bias": part["bias"] is not None},
+            }
+        )
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What findings call the arguments: without scales of a, with alpha or bias behind them."""
+        *operands, groups, out = super(KernelConfig, self).arguments  # noqa: UP008  # slots make the class anew
+        if self.operands.a_scale_granularity is ScaleGranularity.NONE:
+            operands.remove("a_scale")
+        has_alpha = self.operands.scale_granularity is ScaleGranularity.NV16
+        more = {"alpha": has_alpha, "bias": self.epilogue.bias}
+        return (*operands, *(name for name, is_there in more.items() if is_there), groups, out)
+
+    @property
+    def settled(self) -> tuple[str, ...]:
+        """Those that no earlier kernel may still be writing when it starts."""
+        return ("b", "groups") if self.schedule.early_b else ()
+
+    def parameters(self) -> dict[str, Any]:
+        """Return every field under the name by which templates ask for it."""
+        granularity = self.operands.a_scale_granularity or self.operands.scale_granularity
+        return {
+            "layout": str(self.layout),
+            **{name: str(each) for name, each in self.operands.values().items()},
+            "a_scale_granularity": str(granularity),
+            "tile_m": self.tile.m,
+            "tile_n": self.tile.n,
+            "tile_k": self.tile.k,
+            "cluster_m": self.cluster.m,
+            "cluster_n": self.cluster.n,
+            "num_acc_stage": self.pipeline.num_acc_stage,
+            **self.schedule.values(),
+            **self.epilogue.values(),
+        }
+
+
+_operands = cache(Operands)  # a plan asks for them thousands of times
+MAX_SIZE = 2**48
+"""Beyond any memory, and small enough that products of sizes are floats."""
+
+_USUAL = {"b_layout": "plain", "bias": False} | dict.fromkeys(
+    ("b_dtype", "a_scale_granularity", "min_latency", "numerics")
+)
+"""Fields of a problem that its JSON form leaves out where they are so."""
+
+
+@frozen
+class Problem(Part):
+    """
+    One grouped GEMM: `groups` matrices of (rows, k) times (n, k) transposed.
+
+    Attributes:
+        layout: How rows belong to groups.
+        groups: Number of groups G.
+        m: Rows in all; for the masked layout the rows that are expected to be valid, over all
+            groups.
+        n: Columns of the output.
+        k: Length of the sums.
+        a_dtype: Element type of a.
+        b_dtype: Element type of b; None: as a's.
+        out_dtype: Element type of the output.
+        scale_granularity: How many values share one scale.
+        a_scale_granularity: The same of a; None: as b's.
+        b_layout: ``plain``, ``nmajor``, or how b was prepared.
+        bias: Whether a vector of N is added for each group.
+        min_latency: Whether few rows are to take the least time, whatever else that costs; None: as
+            JITGEN_MIN_LATENCY says. See `jitgen.selection.choice`.
+        numerics: ``fast``, or ``invariant`` where only kernels may serve that give a row the same
+            bits; None: as JITGEN_NUMERICS says. See `jitgen.selection.numerics`.
+    """
+
+    op: ClassVar[str] = "grouped_gemm"
+    layout: Layout = of(Layout)
+    groups: int = of(int, most=MAX_SIZE)
+    m: int = of(int, least=0, most=MAX_SIZE)
+    n: int = of(int, most=MAX_SIZE)
+    k: int = of(int, most=MAX_SIZE)
+    a_dtype: DType = of(DType, default=DType.E4M3)
+    b_dtype: DType | None = of(DType, is_optional=True, default=None)
+    out_dtype: DType = of(DType, default=DType.BF16)
+    scale_granularity: ScaleGranularity = of(ScaleGranularity, default=ScaleGranularity.BLOCK128)
+    a_scale_granularity: ScaleGranularity | None = of(
+        ScaleGranularity, is_optional=True, default=None
+    )
+    b_layout: BLayout = of(BLayout, default=BLayout.PLAIN)
+    bias: bool = of(bool, default=False)
+    min_latency: bool | None = of(bool, is_optional=True, default=None)
+    numerics: Numerics | None = of(Numerics, is_optional=True, default=None)
+
+    def __post_init__(self) -> None:
+        Part.__post_init__(self)
+        if self.b_dtype == self.a_dtype:  # said twice: one problem, one name
+            object.__setattr__(self, "b_dtype", None)
+        types = self.operands  # with a mistake in them it cannot be made
+        object.__setattr__(self, "a_scale_granularity", types.a_scale_granularity)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the exact JSON form, without what is as usual: types and layout of b, a bias."""
+        document = Part.to_json(self)
+        return {n: v for n, v in document.items() if n not in _USUAL or v != _USUAL[n]}
+
+    @property
+    def rows_per_group(self) -> int:
+        """Mean rows of a group, rounded up; at least 1."""
+        return max(1, -(-self.m // self.groups))
+
+    @property
+    def operands(self) -> Operands:
+        """The types of every kernel for this problem."""
+        return _operands(
+            a_dtype=self.a_dtype,
+            b_dtype=self.b_dtype or self.a_dtype,
+            out_dtype=self.out_dtype,
+            scale_granularity=self.scale_granularity,
+            a_scale_granularity=self.a_scale_granularity,
+            b_layout=self.b_layout,
+        )
+
+    @property
+    def types(self) -> str:
+        """The types in words, for errors."""
+        return self.operands.text + " and a bias" * self.bias
+
+    @property
+    def slug(self) -> str:
+        """A readable name, as a file may have it."""
+        types = self.a_dtype if self.b_dtype is None else f"{self.a_dtype}_{self.b_dtype}"
+        operands = f"{types}_{self.scale_granularity}_{self.out_dtype}"
+        if self.a_scale_granularity:
+            operands += f"_as{self.a_scale_granularity}"
+        if self.b_layout is not BLayout.PLAIN:
+            operands += f"_b{self.b_layout}"
+        operands += "_bias" * self.bias
+        text = f"{self.layout}_{operands}_g{self.groups}_m{self.m}_n{self.n}_k{self.k}"
+        text += "_minlatency" * bool(self.min_latency)
+        return text if self.numerics is None else f"{text}_{self.numerics}"
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What to sort problems by: kind, matrix, groups, rows."""
+        types = (self.a_dtype, self.operands.b_dtype)
+        kind = (self.layout, *types, self.scale_granularity, self.out_dtype)
+        more = (self.a_scale_granularity or "", self.b_layout, self.bias)
+        asked = (bool(self.min_latency), self.numerics or "")
+        return (*kind, *more, self.n, self.k, self.groups, self.m, *asked)
+
+    def with_mean(self, rows: int) -> Self:
+        """Return the same sizes with a mean of `rows` rows a group."""
+        return replace(self, m=rows * self.groups)

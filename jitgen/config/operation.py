@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What an operation is: one object, `OPERATION`, in the package ``jitgen.ops.NAME`` or behind an entry
+point of the group ``jitgen.ops``.
+
+It is data: what it names is imported when it is asked for, so that a kernel can be found and loaded
+without a tensor library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jitgen.config.rooms import OPERATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jitgen.config import Arch, Config
+
+
+class Result(NamedTuple):
+    """
+    What a kernel wrote, value by value, next to what it should have written: rows by columns.
+
+    Attributes:
+        name: Of the argument.
+        found, expected: Values, numpy, float32 [rows, columns].
+        is_wrong: Which are, bool [rows, columns].
+        group: Whose row it is, -1 for nobody's [rows].
+        row: Its number in the group [rows].
+    """
+
+    name: str
+    found: Any
+    expected: Any
+    is_wrong: Any
+    group: Any
+    row: Any
+
+
+class Excuse(NamedTuple):
+    """
+    What no problem reaches in a kernel, which `jitgen.verify` therefore does not ask for.
+
+    Attributes:
+        condition: Part of the condition of an ``if`` of the generated source, as `ast.unparse`
+            writes it.
+        reason: Why it never holds.
+        function: Name of a function that is called in its body and nowhere else; empty: of none.
+    """
+
+    condition: str
+    reason: str
+    function: str = ""
+
+
+class Operation(NamedTuple):
+    """
+    One operation.
+
+    Attributes:
+        name: Its name, which is also that of its template and of the function that is compiled.
+        config: ``MODULE:CLASS`` of its config, a `jitgen.config.Config`.
+        problem: ``MODULE:CLASS`` of its problem: a `jitgen.config.config.Part` with ``op``,
+            ``groups``, ``m``, ``rows_per_group``, ``types``, ``slug``, ``kind`` and ``with_mean``,
+            as `jitgen.config.grouped_gemm.Problem` has them.
+        samples: Module with what a kernel is verified with: ``Sizes``, with `of` and `parse`;
+            ``make``, which returns a call with its answer; ``unreachable``, which says what no call
+            can reach; and ``tile``, rows and columns of a CTA's work. An example:
+            `jitgen.ops.grouped_gemm.cases`. Empty where kernels cannot be verified.
+        arguments: What findings call the first arguments of the compiled function, unless a config
+            has others; further ones go by their numbers.
+        results: Which of these the function writes and never reads: what they hold before means
+            nothing.
+        beside: ``MODULE:FUNCTION`` of a problem, a target, what chooses and the name of a device or
+            None: configs of kernels that calls may launch besides the one that is chosen for the
+            problem. Empty: none.
+        direct: ``MODULE:FUNCTION`` of a config, a target and a tuple, the arguments of the compiled
+            function: raises `InputError` for what that cannot be trusted with. Empty: kernels are
+            not called directly, see `jitgen.runtime.kernel.Kernel`.
+    """
+
+    name: str
+    config: str
+    problem: str
+    samples: str = ""
+    arguments: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    beside: str = ""
+    direct: str = ""
+
+    @property
+    def config_type(self) -> type[Config]:
+        """The class of its configs."""
+        return loaded(self.config)  # type: ignore[no-any-return]
+
+    @property
+    def problem_type(self) -> type[Any]:
+        """The class of its problems."""
+        return loaded(self.problem)  # type: ignore[no-any-return]
+
+    def launched_beside(
+        self, problem: Any, arch: Arch, choose: Callable[..., Any], device: str | None = None
+    ) -> tuple[Config, ...]:
+        """
+        Return what calls of `problem` may launch on a device besides the kernel that `choose`,
+        which takes what `jitgen.select` does, chooses for it; `device` is as for that.
+        """
+        return loaded(self.beside)(problem, arch, choose, device) if self.beside else ()
+
+
+def loaded(place: str) -> Any:
+    """Return the object that ``MODULE:NAME`` stands for."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def operation(name: str) -> Operation:
+    """
+    Return the operation called `name`.
+
+    Raises:
+        ConfigError: There is none; the message lists all of them.
+    """
+    return OPERATIONS.get(name)  # type: ignore[no-any-return]

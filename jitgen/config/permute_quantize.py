@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What changes the source of a `permute_quantize` kernel (rows, format, which way it walks, how work
+is shared), and the sizes of one call: what a config is chosen for, and never a part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any, ClassVar, Self
+
+from jitgen.config.config import SCALE_BLOCK, Config, DType, Layout, Part, ScaleGranularity, of
+from jitgen.config.quantize import Rounding
+from jitgen.errors import ConfigError
+from jitgen.support.frozen import frozen
+
+MOST_PLACES = 32
+"""Places of a token: a warp has one in each lane."""
+
+
+class Format(StrEnum):
+    """What values become, as the next GEMM takes its a; see `jitgen.formats`."""
+
+    BLOCK128 = "block128"
+    """e4m3 with a float32 for each 1x128, which the kernel finds."""
+
+    ROW = "row"
+    """e4m3 with a float32 for each row, which the kernel finds."""
+
+    TENSOR = "tensor"
+    """e4m3 with a float32 for all, which is given."""
+
+    NONE = "none"
+    """bfloat16, as it was."""
+
+    MXFP8 = "mxfp8"
+    """e4m3 with a power of two for every 32 along K, in atoms."""
+
+    MXFP4 = "mxfp4"
+    """e2m1 with a power of two for every 32 along K, in atoms."""
+
+    NVFP4 = "nvfp4"
+    """e2m1 with an e4m3 for every 16 along K, in atoms, and a float32 over them that is given."""
+
+    @property
+    def q_dtype(self) -> DType:
+        """Element type of the results."""
+        if self is Format.NONE:
+            return DType.BF16
+        return DType.E2M1 if self in (Format.MXFP4, Format.NVFP4) else DType.E4M3
+
+    @property
+    def scales(self) -> ScaleGranularity:
+        """The format of the scales."""
+        return _SCALES.get(self) or ScaleGranularity(str(self))
+
+    @property
+    def has_atoms(self) -> bool:
+        """Whether scales lie in atoms."""
+        return self in _SCALES
+
+    @property
+    def has_float_scales(self) -> bool:
+        """Whether kernels find scales that are float32."""
+        return self in (Format.BLOCK128, Format.ROW)
+
+    @property
+    def has_given_scale(self) -> bool:
+        """Whether callers give a scale: of all values, or over other scales."""
+        return self in (Format.TENSOR, Format.NVFP4)
+
+    @property
+    def has_own_scales(self) -> bool:
+        """Whether kernels write scales."""
+        return self.has_atoms or self.has_float_scales
+
+
+_SCALES = {
+    Format.MXFP8: ScaleGranularity.MX32,
+    Format.MXFP4: ScaleGranularity.MX32,
+    Format.NVFP4: ScaleGranularity.NV16,
+}
+
+
+class Walk(StrEnum):
+    """What a kernel walks over."""
+
+    GATHER = "gather"
+    """Rows of the result: each asks the permutation for its token."""
+
+    SCATTER = "scatter"
+    """Tokens, read and quantised once: each asks the inverse for its rows."""
+
+    SORT = "sort"
+    """The same of few tokens, whose pairs the kernel sorts itself: each counts its rows."""
+
+
+SORTED = ("sorted_offs", "sorted_permutation", "sorted_inverse")
+"""What findings call the order of the pairs where the kernel finds it."""
+
+
+@frozen
+class Tiling(Part):
+    """
+    How a GPU's threads share the work; what is at its default does not show in a kernel's name.
+
+    A warp walks over tiles of `rows` rows, of which each lane has `vector` neighbouring columns;
+    for scales of rows a CTA has `rows` whole ones.
+
+    Attributes:
+        rows: Rows of a tile, whose loads are all under way at once.
+        threads: Threads of a CTA.
+        ctas_per_sm: CTAs that one SM holds, for which registers must suffice.
+        vector: Columns that a lane takes of a row: 8, which are 16 bytes, or 16.
+        held: Vectors that a thread keeps until the scale of their row is known; for scales of rows
+            alone.
+        is_eager: Load a token before it is known whether anybody wants it; where tokens are walked
+            over.
+        is_relayed: Scales of blocks are stored once for each token, and a second launch brings them
+            to its rows, those of neighbours together; where tokens are walked over.
+        is_persistent: As many CTAs as the GPU holds walk over all tiles; else there is one for
+            every few.
+        use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
+            next one start.
+    """
+
+    rows: int = of(int, default=1)
+    threads: int = of(int, default=128)
+    ctas_per_sm: int = of(int, default=8)
+    vector: int = of(int, default=8)
+    held: int = of(int, default=1)
+    is_eager: bool = of(bool, default=False)
+    is_relayed: bool = of(bool, default=False)
+    is_persistent: bool = of(bool, default=False)
+    use_pdl: bool = of(bool, default=True)
+
+    def words(self) -> list[str]:
+        """Return what differs from the default, as names have it."""
+        usual = Tiling()
+        return [
+            *(
+                f"{word}{getattr(self, side)}"
+                for word, side in SIDES.items()
+                if getattr(self, side) != getattr(usual, side)
+            ),
+            *(["eager"] if self.is_eager else []),
+            *(["relayed"] if self.is_relayed else []),
+            *(["persistent"] if self.is_persistent else []),
+            *([] if self.use_pdl else ["nopdl"]),
+        ]
+
+
+SIDES = {"r": "rows", "t": "threads", "c": "ctas_per_sm", "v": "vector", "held": "held"}
+"""Numbers of a tiling by what stands before them in names."""
+
+
+@frozen
+class PermuteQuantizeConfig(Config):
+    """
+    One kernel of `permute_quantize`, before its target is known.
+
+    Attributes:
+        layout: How rows of the result belong to groups.
+        format: What values become.
+        walk: What the kernel walks over.
+        power_of_two: Whether float32 scales that the kernel finds are rounded up to powers of two.
+        rounding: How scales of a byte that are powers of two are found; ``up`` for other formats.
+        tiling: How a GPU's threads share the work.
+
+    Example::
+
+        config = PermuteQuantizeConfig(layout="ragged", walk="scatter", tiling=Tiling(rows=2))
+        config.name("sm_90a")
+        # 'permute_quantize_ragged_block128_scatter_r2_sm_90a'
+    """
+
+    op: ClassVar[str] = "permute_quantize"
+    layout: Layout = of(Layout)
+    format: Format = of(Format, default=Format.BLOCK128)
+    walk: Walk = of(Walk, default=Walk.GATHER)
+    power_of_two: bool = of(bool, default=False)
+    rounding: Rounding = of(Rounding, default=Rounding.UP)
+    tiling: Tiling = of(Tiling, default=Tiling())
+
+    def words(self) -> str:
+        """Return the middle of a kernel's name; what is at its default shows only where it must."""
+        parts = [
+            f"{self.layout}_{self.format}_{self.walk}",
+            *(["pow2"] if self.power_of_two else []),
+            *([str(self.rounding)] if self.rounding is not Rounding.UP else []),
+            *self.tiling.words(),
+        ]
+        return "_".join(parts)
+
+    @property
+    def short(self) -> str:
+        """What tells a config from others for the same problem, for a reader."""
+        tiling = self.tiling
+        held = f" x {tiling.held}" * (tiling.held > 1)
+        text = f"{self.walk}, {tiling.rows} rows x {tiling.vector}{held}, {tiling.threads} threads"
+        flags = " eager" * tiling.is_eager + " relayed" * tiling.is_relayed
+        flags += " persistent" * tiling.is_persistent
+        return f"{text} x {tiling.ctas_per_sm}{flags}"
+
+    @classmethod
+    def of_words(cls, words: str) -> Self | None:
+        """Return the config whose `words` these are; None where they are nobody's."""
+        match = _WORDS.fullmatch(words)
+        if match is None:
+            return None
+        part = match.groupdict()
+        sizes = {name: int(part[name]) for name in SIDES.values() if part[name] is not None}
+        config = cls.from_json(
+            {
+                "layout": part["layout"],
+                "format": part["format"],
+                "walk": part["walk"],
+                "power_of_two": part["pow2"] is not None,
+                "rounding": part["rounding"] or str(Rounding.UP),
+                "tiling": {
+                    **sizes,
+                    "is_eager": part["eager"] is not None,
+                    "is_relayed": part["relayed"] is not None,
+                    "is_persistent": part["persistent"] is not None,
+                    "use_pdl": part["nopdl"] is None,
+                },
+            }
+        )
+        return config if config.words() == words else None
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What findings call the first arguments of the compiled function."""
+        index = {
+            Walk.GATHER: ("permutation", "groups"),
+            Walk.SCATTER: ("inverse",),
+            Walk.SORT: ("topk_ids",),
+        }[self.walk]
+        scales = ("scale",) if self.format.has_own_scales else ()
+        given = ("given",) if self.format.has_given_scale else ()
+        relay = ("permutation", "by_token") if self.tiling.is_relayed else ()
+        order = SORTED if self.walk is Walk.SORT else ()
+        return ("x", *index, "q", *scales, *given, *relay, *order)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return every field under the name by which templates ask for it."""
+        return {
+            "layout": str(self.layout),
+            "format": str(self.format),
+            "walk": str(self.walk),
+            "power_of_two": self.power_of_two,
+            "rounding": str(self.rounding),
+            **self.tiling.values(),
+        }
+
+
+_WORDS = re.compile(
+    rf"(?P<layout>[a-z]+)_(?P<format>{'|'.join(Format)})_(?P<walk>{'|'.join(Walk)})"
+    r"(?P<pow2>_pow2)?(_(?P<rounding>floor))?"
+    + "".join(rf"(_{word}(?P<{side}>\d{{1,9}}))?" for word, side in SIDES.items())
+    + r"(?P<eager>_eager)?(?P<relayed>_relayed)?(?P<persistent>_persistent)?(?P<nopdl>_nopdl)?"
+)
+
+
+MAX_SIZE = 2**48
+"""Beyond any memory, and small enough that products of sizes are floats."""
+
+
+@frozen
+class PermuteQuantizeProblem(Part):
+    """
+    One call of `permute_quantize`: (m, k) of bf16 to `top_k` times as many rows.
+
+    Attributes:
+        layout: How rows of the result belong to groups.
+        m: Tokens.
+        k: Columns.
+        top_k: Places of a token.
+        format: What values become.
+        walk: What kernels walk over: tokens where a call gives the inverse, or asks for it.
+        power_of_two: Whether float32 scales are powers of two.
+        rounding: How scales of a byte that are powers of two are found.
+    """
+
+    op: ClassVar[str] = "permute_quantize"
+    layout: Layout = of(Layout)
+    m: int = of(int, least=0, most=MAX_SIZE)
+    k: int = of(int, most=MAX_SIZE)
+    top_k: int = of(int, most=MOST_PLACES, default=8)
+    format: Format = of(Format, default=Format.BLOCK128)
+    walk: Walk = of(Walk, default=Walk.GATHER)
+    power_of_two: bool = of(bool, default=False)
+    rounding: Rounding = of(Rounding, default=Rounding.UP)
+
+    def __post_init__(self) -> None:
+        Part.__post_init__(self)
+        if self.walk is not Walk.GATHER and (
+            self.format.has_atoms or self.layout is not Layout.RAGGED
+        ):
+            raise ConfigError(
+                "walk must be gather for scales in atoms and for rows that are not ragged (got "
+                f"{self.format}, {self.layout})"
+            )
+
+    @property
+    def groups(self) -> int:
+        """1: what is chosen hangs on the tokens, whoever they go to."""
+        return 1
+
+    @property
+    def rows_per_group(self) -> int:
+        """Tokens; at least 1."""
+        return max(1, self.m)
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes of x once, and of results and scales, if every place is wanted."""
+        scales = {Format.BLOCK128: 4 * -(-self.k // SCALE_BLOCK), Format.ROW: 4}
+        scales |= {Format.NVFP4: -(-self.k // 16)} | dict.fromkeys(
+            (Format.MXFP8, Format.MXFP4), -(-self.k // 32)
+        )
+        copy = self.k * self.format.q_dtype.bits // 8 + scales.get(self.format, 0)
+        return self.m * (2 * self.k + self.top_k * copy)
+
+    @property
+    def types(self) -> str:
+        """The types in words, for errors."""
+        return f"bf16 -> {self.format}, {self.walk} of {self.layout} rows"
+
+    @property
+    def slug(self) -> str:
+        """A readable name, as a file may have it."""
+        words = [str(self.layout), str(self.format), str(self.walk)]
+        words += ["pow2"] * self.power_of_two
+        words += [str(self.rounding)] * (self.rounding is not Rounding.UP)
+        return f"{'_'.join(words)}_m{self.m}_k{self.k}_top{self.top_k}"
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What to sort problems by: kind, columns, places, tokens."""
+        kind = (self.layout, self.format, self.walk, self.power_of_two, self.rounding)
+        return (*kind, self.k, self.top_k, self.m)
+
+    def with_mean(self, rows: int) -> Self:
+        """Return the same sizes with `rows` tokens."""
+        return replace(self, m=rows)

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What changes the source of a `quantize` kernel (rows, format, rounding, how work is shared), and the
+sizes of one call: what a config is chosen for, and never a part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any, ClassVar, Self
+
+from jitgen.config.config import Config, DType, Layout, Part, ScaleGranularity, of
+from jitgen.support.frozen import frozen
+
+
+class Format(StrEnum):
+    """What values become; see `jitgen.formats.mx32` and `jitgen.formats.nv16`."""
+
+    MXFP8 = "mxfp8"
+    """e4m3 with a power of two for every 32 along K."""
+
+    MXFP4 = "mxfp4"
+    """e2m1 with a power of two for every 32 along K."""
+
+    NVFP4 = "nvfp4"
+    """e2m1 with an e4m3 for every 16 along K, and a float32 over them that the caller gives."""
+
+    @property
+    def q_dtype(self) -> DType:
+        """Element type of the results."""
+        return DType.E4M3 if self is Format.MXFP8 else DType.E2M1
+
+    @property
+    def scales(self) -> ScaleGranularity:
+        """The format of the scales."""
+        return ScaleGranularity.NV16 if self is Format.NVFP4 else ScaleGranularity.MX32
+
+    @property
+    def values(self) -> int:
+        """Values along K that share a scale."""
+        return 16 if self is Format.NVFP4 else 32
+
+
+class Rounding(StrEnum):
+    """How a scale that is a power of two is found."""
+
+    UP = "up"
+    """The smallest with which nothing is clipped."""
+
+    FLOOR = "floor"
+    """The specification's, which clips the largest values."""
+
+
+@frozen
+class Tiling(Part):
+    """
+    How a GPU's threads share the work; what is at its default does not show in a kernel's name.
+
+    A warp walks over tiles of `rows` rows, of which each lane has `vector` neighbouring columns.
+
+    Attributes:
+        rows: Rows of a tile, whose loads are all under way at once.
+        threads: Threads of a CTA.
+        ctas_per_sm: CTAs that one SM holds, for which registers must suffice.
+        vector: Columns that a lane takes of a row: 8, which are 16 bytes, or 16.
+        is_persistent: As many CTAs as the GPU holds walk over all tiles; else there is one for
+            every few.
+        use_pdl: Start before the previous kernel ended (programmatic dependent launch).
+    """
+
+    rows: int = of(int, default=4)
+    threads: int = of(int, default=128)
+    ctas_per_sm: int = of(int, default=7)
+    vector: int = of(int, default=8)
+    is_persistent: bool = of(bool, default=True)
+    use_pdl: bool = of(bool, default=False)
+
+    def words(self) -> list[str]:
+        """Return what differs from the default, as names have it."""
+        usual = Tiling()
+        sides = {"r": "rows", "t": "threads", "c": "ctas_per_sm", "v": "vector"}
+        return [
+            *(
+                f"{letter}{getattr(self, side)}"
+                for letter, side in sides.items()
+                if getattr(self, side) != getattr(usual, side)
+            ),
+            *([] if self.is_persistent else ["once"]),
+            *(["pdl"] if self.use_pdl else []),
+        ]
+
+
+@frozen
+class QuantizeConfig(Config):
+    """
+    One kernel of `quantize`, before its target is known.
+
+    Attributes:
+        layout: How rows belong to groups, from whose starts atoms count them. Contiguous ones are
+            whole matrices here, without groups.
+        format: What values become.
+        rounding: How scales that are powers of two are found; ``up`` for NVFP4, which has none.
+        tiling: How a GPU's threads share the work.
+
+    Example::
+
+        config = QuantizeConfig(layout="ragged", format="mxfp8", tiling=Tiling(rows=2))
+        config.name("sm_90a")
+        # 'quantize_ragged_mxfp8_r2_sm_90a'
+    """
+
+    op: ClassVar[str] = "quantize"
+    layout: Layout = of(Layout)
+    format: Format = of(Format, default=Format.MXFP8)
+    rounding: Rounding = of(Rounding, default=Rounding.UP)
+    tiling: Tiling = of(Tiling, default=Tiling())
+
+    def words(self) -> str:
+        """Return the middle of a kernel's name; what is at its default shows only where it must."""
+        floor = [str(self.rounding)] if self.rounding is not Rounding.UP else []
+        return "_".join([f"{self.layout}_{self.format}", *floor, *self.tiling.words()])
+
+    @property
+    def short(self) -> str:
+        """What tells a config from others for the same problem, for a reader."""
+        tiling = self.tiling
+        text = f"{tiling.rows} rows x {tiling.vector}, {tiling.threads} threads"
+        return f"{text} x {tiling.ctas_per_sm}" + " once" * (not tiling.is_persistent)
+
+    @classmethod
+    def of_words(cls, words: str) -> Self | None:
+        """Return the config whose `words` these are; None where they are nobody's."""
+        match = _WORDS.fullmatch(words)
+        if match is None:
+            return None
+        part = match.groupdict()
+        sizes = {
+            name: int(part[name])
+            for name in ("rows", "threads", "ctas_per_sm", "vector")
+            if part[name] is not None
+        }
+        config = cls.from_json(
+            {
+                "layout": part["layout"],
+                "format": part["format"],
+                "rounding": part["rounding"] or str(Rounding.UP),
+                "tiling": {
+                    **sizes,
+                    "is_persistent": part["once"] is None,
+                    "use_pdl": part["pdl"] is not None,
+                },
+            }
+        )
+        return config if config.words() == words else None
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What findings call the first arguments of the compiled function."""
+        groups = () if self.layout is Layout.CONTIGUOUS else ("groups",)
+        overall = ("global_scale",) if self.format is Format.NVFP4 else ()
+        return ("x", *groups, "q", "scale", *overall)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return what a template may ask of this config."""
+        return {
+            "layout": str(self.layout),
+            "format": str(self.format),
+            "rounding": str(self.rounding),
+            **self.tiling.values(),
+        }
+
+
+_WORDS = re.compile(
+    rf"(?P<layout>[a-z]+)_(?P<format>{'|'.join(Format)})(_(?P<rounding>floor))?"
+    r"(_r(?P<rows>\d{1,9}))?(_t(?P<threads>\d{1,9}))?(_c(?P<ctas_per_sm>\d{1,9}))?"
+    r"(_v(?P<vector>\d{1,9}))?(?P<once>_once)?(?P<pdl>_pdl)?"
+)
+
+
+MAX_SIZE = 2**48
+"""Beyond any memory, and small enough that products of sizes are floats."""
+
+
+@frozen
+class QuantizeProblem(Part):
+    """
+    One call of `quantize`: (rows, k) of bf16.
+
+    Attributes:
+        layout: How rows belong to groups.
+        groups: Number of groups, for the contiguous layout of matrices.
+        m: Rows in all; for the masked layout those that are expected to be valid, over all groups.
+        k: Columns.
+        format: What values become.
+        rounding: How scales that are powers of two are found.
+    """
+
+    op: ClassVar[str] = "quantize"
+    layout: Layout = of(Layout)
+    groups: int = of(int, most=MAX_SIZE)
+    m: int = of(int, least=0, most=MAX_SIZE)
+    k: int = of(int, most=MAX_SIZE)
+    format: Format = of(Format, default=Format.MXFP8)
+    rounding: Rounding = of(Rounding, default=Rounding.UP)
+
+    @property
+    def rows_per_group(self) -> int:
+        """Mean rows of a group, rounded up; at least 1."""
+        return max(1, -(-self.m // self.groups))
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes of x, results and scales, each once."""
+        form = self.format
+        return self.m * (2 * self.k + self.k * form.q_dtype.bits // 8 + -(-self.k // form.values))
+
+    @property
+    def types(self) -> str:
+        """The types in words, for errors."""
+        return f"bf16 -> {self.format}, rounded {self.rounding}"
+
+    @property
+    def slug(self) -> str:
+        """A readable name, as a file may have it."""
+        words = [str(self.layout), str(self.format)]
+        words += [str(self.rounding)] * (self.rounding is not Rounding.UP)
+        return f"{'_'.join(words)}_g{self.groups}_m{self.m}_k{self.k}"
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What to sort problems by: kind, columns, groups, rows."""
+        return (self.layout, self.format, self.rounding, self.k, self.groups, self.m)
+
+    def with_mean(self, rows: int) -> Self:
+        """Return the same sizes with a mean of `rows` rows a group."""
+        return replace(self, m=rows * self.groups)

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What changes the source of a `route` kernel (how scores are made, types, the most experts, how work
+is shared), and the sizes of one call: what a config is chosen for, and never a part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any, ClassVar, Self
+
+from jitgen.config.config import Config, DType, Part, of
+from jitgen.errors import ConfigError
+from jitgen.support.frozen import frozen
+
+
+class Scoring(StrEnum):
+    """What becomes of a token's logits."""
+
+    SOFTMAX = "softmax"
+    """exp(x - max) over its sum: Mixtral, Qwen3, gpt-oss."""
+
+    SIGMOID = "sigmoid"
+    """1 / (1 + exp(-x)): DeepSeek-V3."""
+
+    GIVEN = "given"
+    """Nothing: the experts of each token are given, and only sorted."""
+
+
+MOST_TOP_K = 32
+"""Experts of a token: a lane of its warp writes one."""
+
+
+@frozen
+class Tiling(Part):
+    """
+    How a GPU's threads share the work; what is at its default does not show in a kernel's name.
+
+    A warp chooses for one token at a time. A cluster of CTAs counts what it chose in its shared
+    memory and sorts it.
+
+    Attributes:
+        threads: Threads of a CTA; at least one for each expert.
+        cluster: CTAs that count together.
+        is_spread: Clusters on all SMs choose, and a second launch sorts; else one cluster does all.
+        use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
+            next one start.
+    """
+
+    threads: int = of(int, default=1024)
+    cluster: int = of(int, default=8)
+    is_spread: bool = of(bool, default=False)
+    use_pdl: bool = of(bool, default=False)
+
+    def counts(self, num_sms: int) -> int:
+        """Return the rows of a workspace, one for each cluster; 0 where there is none."""
+        return max(1, num_sms // self.cluster) if self.is_spread else 0
+
+    def words(self) -> list[str]:
+        """Return what differs from the default, as names have it."""
+        usual = Tiling()
+        return [
+            *([f"t{self.threads}"] if self.threads != usual.threads else []),
+            *([f"c{self.cluster}"] if self.cluster != usual.cluster else []),
+            *(["spread"] if self.is_spread else []),
+            *(["pdl"] if self.use_pdl else []),
+        ]
+
+
+@frozen
+class RouteConfig(Config):
+    """
+    One kernel of `route`, before its target is known.
+
+    Attributes:
+        scoring: What becomes of logits.
+        scores_dtype: Element type of the logits, bf16 or f32; None where experts are given.
+        bias: Whether a bias is added to scores for choosing.
+        grouped: Whether experts are in groups, of which the best are kept.
+        experts: The most experts that it takes; where they are given, the most local ones.
+        tiling: How a GPU's threads share the work.
+
+    Example::
+
+        config = RouteConfig(scoring="sigmoid", scores_dtype="f32", bias=True, grouped=True)
+        config.name("sm_90a")
+        # 'route_sigmoid_f32_e256_bias_grouped_sm_90a'
+    """
+
+    op: ClassVar[str] = "route"
+    scoring: Scoring = of(Scoring)
+    scores_dtype: DType | None = of(DType, is_optional=True, default=None)
+    bias: bool = of(bool, default=False)
+    grouped: bool = of(bool, default=False)
+    experts: int = of(int, default=256)
+    tiling: Tiling = of(Tiling, default=Tiling())
+
+    def words(self) -> str:
+        """Return the middle of a kernel's name; what is at its default shows only where it must."""
+        dtype = [] if self.scores_dtype is None else [str(self.scores_dtype)]
+        flags = ["bias"] * self.bias + ["grouped"] * self.grouped
+        parts = [str(self.scoring), *dtype, f"e{self.experts}", *flags, *self.tiling.words()]
+        return "_".join(parts)
+
+    @property
+    def short(self) -> str:
+        """What tells a config from others for the same problem, for a reader."""
+        tiling = self.tiling
+        text = f"up to {self.experts} experts, {tiling.cluster} x {tiling.threads} threads"
+        return text + " on all SMs" * tiling.is_spread
+
+    @classmethod
+    def of_words(cls, words: str) -> Self | None:
+        """Return the config whose `words` these are; None where they are nobody's."""
+        match = _WORDS.fullmatch(words)
+        if match is None:
+            return None
+        part = match.groupdict()
+        sizes = {name: int(part[name]) for name in ("threads", "cluster") if part[name] is not None}
+        config = cls.from_json(
+            {
+                "scoring": part["scoring"],
+                "scores_dtype": part["dtype"],
+                "bias": part["bias"] is not None,
+                "grouped": part["grouped"] is not None,
+                "experts": int(part["experts"]),
+                "tiling": {
+                    **sizes,
+                    "is_spread": part["spread"] is not None,
+                    "use_pdl": part["pdl"] is not None,
+                },
+            }
+        )
+        return config if config.words() == words else None
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What findings call the first arguments of the compiled function."""
+        workspace = ("workspace",) if self.tiling.is_spread else ()
+        sorted_ = ("offs", "permutation", "inverse", *workspace)
+        if self.scoring is Scoring.GIVEN:
+            return ("ids", *sorted_)
+        bias = ("bias",) if self.bias else ()
+        return ("scores", *bias, "topk_weights", "topk_ids", *sorted_)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return every field under the name by which templates ask for it."""
+        return {
+            "scoring": str(self.scoring),
+            "scores_dtype": str(self.scores_dtype),
+            "bias": self.bias,
+            "grouped": self.grouped,
+            "experts": self.experts,
+            **self.tiling.values(),
+        }
+
+
+_WORDS = re.compile(
+    rf"(?P<scoring>{'|'.join(Scoring)})(_(?P<dtype>bf16|f32))?_e(?P<experts>\d{{1,9}})"
+    r"(?P<bias>_bias)?(?P<grouped>_grouped)?"
+    r"(_t(?P<threads>\d{1,9}))?(_c(?P<cluster>\d{1,9}))?(?P<spread>_spread)?(?P<pdl>_pdl)?"
+)
+
+
+MAX_SIZE = 2**48
+"""Beyond any memory, and small enough that products of sizes are floats."""
+
+
+@frozen
+class RouteProblem(Part):
+    """
+    One call of `route` or `sort_pairs`.
+
+    Attributes:
+        m: Tokens.
+        experts: Experts that a token may go to; those of other devices too.
+        top_k: Experts of a token.
+        scoring: What becomes of logits.
+        scores_dtype: Their element type; None where experts are given.
+        bias: Whether a bias is added to scores for choosing.
+        expert_groups: Equal groups of experts.
+        local_experts: Experts that pairs are sorted by; None: all.
+    """
+
+    op: ClassVar[str] = "route"
+    m: int = of(int, least=0, most=MAX_SIZE)
+    experts: int = of(int, most=MAX_SIZE)
+    top_k: int = of(int, most=MAX_SIZE)
+    scoring: Scoring = of(Scoring, default=Scoring.SOFTMAX)
+    scores_dtype: DType | None = of(DType, is_optional=True, default=DType.BF16)
+    bias: bool = of(bool, default=False)
+    expert_groups: int = of(int, default=1, most=MAX_SIZE)
+    local_experts: int | None = of(int, is_optional=True, default=None, most=MAX_SIZE)
+
+    def __post_init__(self) -> None:
+        Part.__post_init__(self)
+        if self.scoring is Scoring.GIVEN and (self.bias or self.expert_groups > 1):
+            raise ConfigError("bias and expert_groups are for choosing: leave them out for given")
+        if self.scoring is Scoring.GIVEN:
+            object.__setattr__(self, "scores_dtype", None)
+        elif self.scores_dtype not in (DType.BF16, DType.F32):
+            raise ConfigError(f"scores_dtype must be bf16 or f32 (got {self.scores_dtype})")
+        if self.experts % self.expert_groups:
+            raise ConfigError(
+                f"experts must be a multiple of expert_groups (got {self.experts} in "
+                f"{self.expert_groups})"
+            )
+        if self.scoring is not Scoring.GIVEN and self.top_k > self.experts:
+            raise ConfigError(f"top_k must be at most experts, {self.experts} (got {self.top_k})")
+
+    @property
+    def groups(self) -> int:
+        """Tokens belong to no groups yet: 1."""
+        return 1
+
+    @property
+    def rows_per_group(self) -> int:
+        """Tokens; at least 1."""
+        return max(1, self.m)
+
+    @property
+    def sorted_experts(self) -> int:
+        """Experts that pairs are sorted by."""
+        return self.experts if self.local_experts is None else self.local_experts
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes of logits and results, each once."""
+        each = 0 if self.scores_dtype is None else self.scores_dtype.bits // 8 * self.experts
+        return self.m * (each + 4 * 4 * self.top_k) + 4 * self.sorted_experts
+
+    @property
+    def types(self) -> str:
+        """The types in words, for errors."""
+        return f"{self.scoring} of {self.scores_dtype or 'experts'}"
+
+    @property
+    def slug(self) -> str:
+        """A readable name, as a file may have it."""
+        words = [str(self.scoring), *([str(self.scores_dtype)] if self.scores_dtype else [])]
+        words += ["bias"] * self.bias
+        words += [f"g{self.expert_groups}"] * (self.expert_groups > 1)
+        local = [] if self.local_experts is None else [f"l{self.local_experts}"]
+        sizes = [f"m{self.m}", f"e{self.experts}", f"k{self.top_k}", *local]
+        return "_".join([*words, *sizes])
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What to sort problems by: kind, experts, rows."""
+        kind = (self.scoring, str(self.scores_dtype), self.bias, self.expert_groups)
+        return (*kind, self.experts, self.top_k, self.sorted_experts, self.m)
+
+    def with_mean(self, rows: int) -> Self:
+        """Return the same sizes with `rows` tokens."""
+        return replace(self, m=rows)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Problems that put a kernel to the test: large enough to wrap every ring, with every kind of edge.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import groupby
+from typing import Self
+
+from jitgen.config import Arch, BLayout, DType, Layout
+from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.operation import Excuse
+from jitgen.errors import ConfigError
+from jitgen.ops.grouped_gemm.samples import Solved, random_call
+from jitgen.support.frozen import frozen
+from jitgen.targets.legality import require, rules
+
+_SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
+_NUM_CLUSTERS = 2
+_UNROLLED = 8
+"""Blocks of K that kernels do in one pass of their loop."""
+
+VECTOR_BITS = 128
+"""What rows of operands and results have in multiples."""
+
+PREPARED_N = 8
+"""What rows of prepared weights are a multiple of."""
+
+UNPACKED_K = 128
+"""What rows of values have in multiples that the TMA unit unpacks to bytes."""
+
+WAVE_ROWS = 64
+"""Rows that a warpgroup multiplies at once."""
+
+WARP = 32
+"""Lanes that look at groups together."""
+
+
+@frozen
+class Sizes:
+    """
+    The sizes of a call.
+
+    Attributes:
+        rows: Rows of each group.
+        n: Columns of the output.
+        k: Length of the sums.
+        num_sms: SMs of the GPU: few, so that a CTA gets several tiles.
+    """
+
+    rows: tuple[int, ...]
+    n: int
+    k: int
+    num_sms: int
+
+    @classmethod
+    def of(cls, config: KernelConfig, arch: Arch) -> tuple[Self, ...]:
+        """
+        Return the sizes that test `config`, which together execute all of a kernel.
+
+        The first is wide: two clusters share a dozen tiles, each deeper than the ring of operands
+        and than an unrolled loop over K; more groups than lanes, which are empty, tiny, one row
+        short of a tile and, the last one, one row beyond it; and tails of N and K, 16 bytes each.
+        Where tiles with few rows are multiplied otherwise, one group has half a tile's.
+
+        The second is deep: few tiles, with more k-blocks than are handed over scales for at once,
+        in each part of K; their number is no multiple of any of these; and the last part of the
+        tile's rows has none of the group's.
+
+        The third is flat, for kernels that split K: less than a k-block, so that parts are empty.
+        For those that load weights early it is small: one tile for two CTAs, and fewer k-blocks
+        than the ring of operands has stages.
+        """
+        tile, cluster, types = config.tile, config.cluster, config.operands
+        split_k = config.schedule.split_k
+        derived = require(config, arch).derived
+        stages = getattr(derived, "num_ab_stage", 1)
+        height = tile.m * cluster.m
+        vector = VECTOR_BITS // min(types.a_dtype.bits, types.b_dtype.bits)
+        space = getattr(rules(arch, config.op), "space", None)
+        if types.a_dtype is not types.b_dtype and getattr(space, "mixed_alignment", 1) > 1:
+            vector = UNPACKED_K
+        across = types.b_dtype.bits if types.b_layout is BLayout.N_MAJOR else VECTOR_BITS
+        tail = VECTOR_BITS // min(types.out_dtype.bits, across)
+        if types.b_layout.is_prepared:
+            tail = PREPARED_N
+        sms = _NUM_CLUSTERS * cluster.size * split_k
+        # samples put a row of padding ahead of the last contiguous one
+        half_m = tile.m // 2 - (config.layout is Layout.CONTIGUOUS)
+        half = [half_m] if getattr(derived, "narrowest", 0) else []
+        wide = cls(
+            rows=(3, 0, height - 1, *[0] * WARP, *half, height + 1),
+            n=tile.n * cluster.n + tail,
+            k=(stages + 1) * tile.k + vector,
+            num_sms=sms,
+        )
+        part = getattr(derived, "part_m", 0)
+        is_alone = cluster.m == 1 or config.schedule.two_cta  # with its rows
+        chunk = getattr(derived, "scale_chunk", 0)
+        # sums in registers begin with a block; prepared weights may take two at a time
+        peeled = int(types.a_dtype is not DType.E4M3 and not types.b_layout.is_prepared)
+        blocks = max(chunk, _UNROLLED) + _UNROLLED - 1 + peeled
+        deep = cls(
+            rows=(tile.m - (part if part and is_alone else 1), 2, *half, 0),
+            n=tile.n,
+            k=(blocks * split_k - 1) * tile.k + vector,
+            num_sms=cluster.size * split_k,
+        )
+        if config.schedule.early_b:
+            return wide, deep, cls(rows=(3, 0), n=tile.n, k=tile.k + vector, num_sms=2)
+        if split_k == 1:
+            return wide, deep
+        return wide, deep, replace(deep, n=2 * tile.n, k=vector)
+
+    @classmethod
+    def parse(cls, text: str, config: KernelConfig) -> Self:
+        """
+        Return the sizes that ``G:M:N:K`` stands for: M rows in G groups, as unequal as it goes.
+
+        Raises:
+            ConfigError: `text` is something else.
+        """
+        match = _SIZES.fullmatch(text)
+        groups, m, n, k = map(int, match.groups()) if match else (0, 0, 0, 0)
+        if min(groups, n, k) < 1:
+            raise ConfigError(f"problem {text!r} is not G:M:N:K: groups, rows in all, N, K")
+        ends = [m * (i * i) // (groups * groups) for i in range(1, groups + 1)]
+        rows = tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
+        num_sms = _NUM_CLUSTERS * config.cluster.size * config.schedule.split_k
+        return cls(rows=rows, n=n, k=k, num_sms=num_sms)
+
+    def __str__(self) -> str:
+        """Return the sizes in words."""
+        runs = [(count, len([*equal])) for count, equal in groupby(self.rows)]
+        rows = " + ".join(
+            f"{times} x {count}" if times > 1 else f"{count}" for count, times in runs
+        )
+        return f"rows {rows}, N {self.n}, K {self.k}, {self.num_sms} SMs"
+
+
+def unreachable(config: KernelConfig) -> tuple[Excuse, ...]:
+    """Return what no problem can reach in kernels of `config`."""
+    # The other CTA of a cluster may have none, and a tile beyond N counts as one without rows.
+    others = config.cluster.m if config.layout is Layout.CONTIGUOUS else config.cluster.size
+    if config.tile.m != WAVE_ROWS or others > 1:
+        return ()
+    reason = "a tile of 64 rows is one warpgroup's, and never without rows"
+    return (Excuse("waves == 0", reason, function="skip_blocks"),)
+
+
+def tile(config: KernelConfig) -> tuple[int, int]:
+    """Return rows and columns of the result that one CTA computes."""
+    return config.tile.m, config.tile.n
+
+
+def make(
+    config: KernelConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0, device: str = "cpu"
+) -> Solved:
+    """
+    Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`. Every
+    layout gets rows that nobody owns, and what belongs to groups without rows is NaN.
+    """
+    types = config.operands
+    problem = Problem(
+        layout=config.layout,
+        groups=len(sizes.rows),
+        m=sum(sizes.rows),
+        n=sizes.n,
+        k=sizes.k,
+        a_dtype=types.a_dtype,
+        b_dtype=types.b_dtype,
+        out_dtype=types.out_dtype,
+        scale_granularity=types.scale_granularity,
+        a_scale_granularity=types.a_scale_granularity,
+        b_layout=types.b_layout,
+        bias=config.epilogue.bias,
+    )
+    call = random_call(
+        problem,
+        sizes.rows,
+        is_exact=is_exact,
+        has_spare=True,
+        spoils_idle=True,
+        device=device,
+        seed=seed,
+    )
+    return Solved.of(call, is_exact=is_exact)

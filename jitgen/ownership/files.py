@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Files that decide whom this program trusts or what it runs, read so that no other user decides it.
+
+A trust document, a key, a token, the settings of a service, an edited kernel: a user who can write
+one of them, or put another one in its place, does what only this user may do. All of them are read
+here, by the rules that hold for the root of the cache:
+
+- the file belongs to this user or to the superuser, and no other user may write to it;
+- so does the folder that it lies in, where others may write only if the sticky bit keeps them from
+  renaming, as in ``/tmp``;
+- every folder above is as `distrust_parent` wants it;
+- a link is followed only if it belongs to this user or to the superuser, and where it leads the
+  same rules hold.
+
+The way is walked from ``/`` by descriptors, one name at a time. What was checked is the descriptor
+that is read, so that nothing can be exchanged in between. What JITGEN_TRUST_SHARED names, and all
+below it, is not checked; a secret is even there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NamedTuple, NoReturn
+
+from jitgen.ownership import OTHERS, distrust, distrust_parent, is_shared, shared_folders, stranger
+from jitgen.support.documents import BadDocument, read_stream
+
+_SEARCH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_MOST_LINKS = 40  # as Linux
+
+
+class Unsafe(BadDocument):
+    """Another user could have written a file, or have put it there; says who, and what to do."""
+
+
+class Stamp(NamedTuple):
+    """What changes when a file does."""
+
+    device: int
+    inode: int
+    num_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+class TrustedFile:
+    """
+    A file that passed every check, open.
+
+    Attributes:
+        path: The path that it was asked for by.
+        stamp: What changes when it does.
+        is_open_to_readers: Whether it belongs to this user, and others may read it and get there.
+    """
+
+    def __init__(
+        self, path: Path, stream: IO[bytes], found: os.stat_result, *, is_closed: bool
+    ) -> None:
+        self.path = path
+        self.stamp = Stamp(
+            found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        )
+        readers = found.st_mode & (stat.S_IRGRP | stat.S_IROTH)
+        is_mine = found.st_uid == os.geteuid()
+        self.is_open_to_readers = bool(readers) and is_mine and not is_closed
+        self._stream = stream
+
+    def read(self, max_bytes: int) -> bytes:
+        """Return its content; raises BadDocument where it has more than `max_bytes`."""
+        return read_stream(self._stream, max_bytes)
+
+
+def read_trusted(path: Path, max_bytes: int, *, is_secret: bool = False) -> bytes:
+    """
+    Return the content of the trusted file `path`.
+
+    Args:
+        path: The file; relative to the working folder unless it is absolute.
+        max_bytes: Its largest size; a larger one is not read.
+        is_secret: Whether other users may not even read it.
+
+    Raises:
+        Unsafe: Another user could have written it, or have put it there.
+        BadDocument: It is no regular file, or too large.
+        OSError: It cannot be read. Only FileNotFoundError says that there is none.
+    """
+    with opened(path, is_secret=is_secret) as file:
+        return file.read(max_bytes)
+
+
+@contextmanager
+def opened(path: Path, *, is_secret: bool = False) -> Iterator[TrustedFile]:
+    """Yield the trusted file `path`, opened; takes and raises what `read_trusted` does."""
+    with _arrived(path) as place:
+        descriptor = _opened_in(place.folder, place.name, place.where, _READ)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise BadDocument("it is no regular file")
+            _check_file(found, place.where, is_secret=is_secret)
+            with os.fdopen(descriptor, "rb", closefd=False) as stream:
+                yield TrustedFile(path, stream, found, is_closed=place.is_closed)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def in_memory(path: Path, max_bytes: int) -> Iterator[str]:
+    """
+    Yield a path at which a package that takes nothing but paths finds the content of the trusted
+    file `path`: that of a file in memory, so that it reads what was checked. Raises as
+    `read_trusted`.
+    """
+    data = read_trusted(path, max_bytes)
+    descriptor = os.memfd_create(path.name)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        yield f"/proc/self/fd/{descriptor}"
+
+
+def names_in(path: Path) -> list[str]:
+    """
+    Return the names in the folder `path`, which must be trusted as a file is; no other user may put
+    files there, not even into a folder with the sticky bit.
+
+    Raises:
+        Unsafe: Another user could have put a file there.
+        OSError: It cannot be read.
+    """
+    with _arrived(path, is_file=False) as place:
+        descriptor = _opened_in(place.folder, place.name, place.where, _READ | os.O_DIRECTORY)
+        try:
+            if reason := "" if _is_free(place.where) else distrust(os.fstat(descriptor)):
+                _refuse(place.where, reason)
+            return os.listdir(descriptor)  # noqa: PTH208  # a descriptor is no path
+        finally:
+            os.close(descriptor)
+
+
+def _is_free(where: Path) -> bool:
+    return is_shared(where, shared_folders())
+
+
+class _Place(NamedTuple):
+    """
+    A way that was walked.
+
+    Attributes:
+        folder: The folder at its end, opened.
+        name: What is meant there.
+        where: The path of that, without links.
+        is_closed: Whether a folder on the way lets no other user pass.
+    """
+
+    folder: int
+    name: str
+    where: Path
+    is_closed: bool
+
+
+@contextmanager
+def _arrived(path: Path, *, is_file: bool = True) -> Iterator[_Place]:
+    """
+    Yield where `path` is. Each folder and link on the way is checked as it was opened; the last
+    folder as that of a file, if `path` `is_file`.
+    """
+    shared = shared_folders()
+    # Not normalised: behind a link, ``..`` is not what stands before it.
+    whole = os.fspath(path if path.is_absolute() else Path.cwd() / path)
+    rest, links, is_closed = [*reversed(whole.split("/"))], 0, False
+    folder, where = os.open("/", _SEARCH), Path("/")
+    try:
+        while True:
+            name = rest.pop()
+            if name in ("", ".") and rest:
+                continue
+            found, is_free = os.fstat(folder), is_shared(where, shared)
+            is_closed |= not found.st_mode & (stat.S_IXGRP | stat.S_IXOTH)
+            if not is_free:
+                _check_folder(found, where, is_last=is_file and not rest)
+            below, target = _step(folder, name, where / name, is_free=is_free)
+            if target:
+                links += 1
+                rest += reversed(target.split("/"))
+                if links > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            if target and not target.startswith("/"):
+                os.close(below)
+            elif not rest:
+                os.close(below)
+                yield _Place(folder, name, where if name in ("", ".") else where / name, is_closed)
+                return
+            else:
+                os.close(folder)
+                folder = below
+                above = where.parent if name == ".." else where / name
+                where = Path("/") if target else above
+    finally:
+        os.close(folder)
+
+
+def _step(folder: int, name: str, where: Path, *, is_free: bool) -> tuple[int, str]:
+    """
+    Return `name` in `folder`, opened, and where it leads if it is a link. One that leads away from
+    ``/`` is followed as far as that.
+    """
+    below = _opened_in(folder, name, where, _SEARCH)
+    try:
+        found = os.fstat(below)
+        if not stat.S_ISLNK(found.st_mode):
+            return below, ""
+        if (reason := stranger(found)) and not is_free:
+            _refuse(where, f"is a link that {reason}")
+        target = os.readlink("", dir_fd=below)
+        if not target.startswith("/"):
+            return below, target
+        root = os.open("/", _SEARCH)
+    except BaseException:
+        os.close(below)
+        raise
+    os.close(below)
+    return root, target
+
+
+def _opened_in(folder: int, name: str, where: Path, flags: int) -> int:
+    """Return `name` in `folder`, opened; an error names the whole path."""
+    try:
+        return os.open(name or ".", flags, dir_fd=folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(where)) from None
+
+
+def _check_folder(found: os.stat_result, where: Path, *, is_last: bool) -> None:
+    if reason := distrust_parent(found):
+        _refuse(where, reason)
+    if is_last and found.st_mode & OTHERS and not found.st_mode & stat.S_ISVTX:
+        mode = stat.S_IMODE(found.st_mode)
+        _refuse(where, f"can be written by other users (mode {mode:04o})")
+
+
+def _check_file(found: os.stat_result, where: Path, *, is_secret: bool) -> None:
+    mode = stat.S_IMODE(found.st_mode)
+    if is_secret and found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise Unsafe(
+            f"others can use {where}, which is a secret (mode {mode:04o}); if nobody has copied "
+            f"it, run: chmod 600 {where}"
+        )
+    if (reason := distrust(found)) and (is_secret or not _is_free(where)):
+        _refuse(where, reason, may_share=not is_secret)
+
+
+def _refuse(where: Path, reason: str, *, may_share: bool = True) -> NoReturn:
+    remedy = "use a copy of your own in a folder of your own"
+    if reason.startswith("can be"):
+        remedy = f"run: chmod {'o-w' if reason.endswith('everybody') else 'go-w'} {where}"
+    if may_share:
+        remedy += (
+            ", or, if they may decide what is trusted and run here, name the folder in "
+            "JITGEN_TRUST_SHARED"
+        )
+    raise Unsafe(f"{where} {reason}; {remedy}")

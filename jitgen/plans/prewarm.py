@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Compile ahead of time what a plan can ask for, on a machine that needs no GPU.
+
+Kernels that the store holds are left alone; the others are compiled in processes of their own, so
+that one that fails, hangs or crashes the compiler costs itself only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jitgen.cache import Store
+from jitgen.config import Arch, Config
+from jitgen.errors import ConfigError
+from jitgen.plans.plan import Plan
+from jitgen.plans.plan import configs as plan_configs
+from jitgen.plans.plan import load as load_plan
+from jitgen.plans.shard import Shard
+from jitgen.plans.task import TASK, compile_task
+from jitgen.runtime import coverage
+from jitgen.runtime.coverage import Coverage
+from jitgen.runtime.entries import fetch
+from jitgen.runtime.session import current
+from jitgen.runtime.spec import key, serving
+from jitgen.runtime.tiers import Tiers, readable
+from jitgen.selection.choice import Chooser
+from jitgen.selection.device import covered
+from jitgen.settings import settings
+from jitgen.support.frozen import frozen
+from jitgen.targets.devices import default_arch
+from jitgen.targets.legality import named, require
+
+if TYPE_CHECKING:
+    from jitgen.compile.workers import Outcome
+
+
+class PrewarmState(StrEnum):
+    """What prewarming did about a kernel."""
+
+    CACHED = "cached"
+    FETCHED = "fetched"
+    COMPILED = "compiled"
+    FAILED = "failed"
+    WOULD_COMPILE = "would compile"
+
+
+_HERE = ("memory", "disk", "base")
+"""Tiers to which another process has brought a kernel meanwhile."""
+
+_THERE = frozenset({PrewarmState.CACHED, PrewarmState.FETCHED, PrewarmState.COMPILED})
+
+
+@frozen
+class PrewarmRow:
+    """
+    What became of one kernel.
+
+    Attributes:
+        config: Its config.
+        name: Its name.
+        key: Digest of its key document.
+        state: ``cached``, ``fetched``, ``compiled``, ``failed`` or ``would compile``.
+        seconds: How long its process worked on it; 0 where there was none.
+        bytes: Size of its files in the store; 0 where it has none.
+        error: Why it failed; empty if it did not.
+    """
+
+    config: Config
+    name: str
+    key: str
+    state: PrewarmState
+    seconds: float = 0.0
+    bytes: int = 0
+    error: str = ""
+
+
+@frozen
+class PrewarmReport:
+    """
+    What a prewarm did.
+
+    Attributes:
+        arch: The target.
+        rows: One for each kernel, in the order in which they were asked for.
+        wall_s: Seconds from beginning to end.
+        jobs: Compile processes that worked at a time; 0 if none was needed.
+        devices: Names of the devices that a plan's kernels were chosen for; none for other kernels.
+    """
+
+    arch: Arch
+    rows: tuple[PrewarmRow, ...]
+    wall_s: float
+    jobs: int
+    devices: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every kernel is in the store now."""
+        return all(row.state in _THERE for row in self.rows)
+
+    @property
+    def there(self) -> frozenset[str]:
+        """The keys of the kernels that are in the store now."""
+        return frozenset(row.key for row in self.rows if row.state in _THERE)
+
+    def count(self, state: PrewarmState | str) -> int:
+        """Return how many kernels are in `state`."""
+        return sum(row.state == state for row in self.rows)
+
+
+Progress = Callable[[PrewarmRow, int, int], None]
+"""Called with a kernel that is done, how many are, and how many there are in all."""
+
+
+def prewarm(  # noqa: PLR0913  # each is one thing to say
+    what: Plan | str | Path | Iterable[Config | str],
+    *,
+    arch: Arch | str | None = None,
+    jobs: int | None = None,
+    dry_run: bool = False,
+    on_progress: Progress | None = None,
+    timeout_s: float | None = None,
+    store: Store | None = None,
+    shard: Shard | str | None = None,
+    devices: Sequence[str] = (),
+) -> PrewarmReport:
+    """
+    Bring every kernel that `what` can ask for into the store.
+
+    A plan stands for what all devices choose that the target knows, whatever GPU is at hand, unless
+    `devices` or JITGEN_DEVICE names some. Once all of it is in the store that is noted there: see
+    `jitgen.runtime.coverage`.
+
+    Args:
+        what: A plan, the name of a shipped one, the path of a plan file, or configs or names of
+            kernels.
+        arch: The target; None for the one that this process would use itself.
+        jobs: Compile processes at a time; None for JITGEN_JOBS, 0 for as many as cores and memory
+            allow.
+        dry_run: Compile nothing, only say what is missing.
+        on_progress: Called on this thread for every kernel as it is done; an exception from it ends
+            the prewarm.
+        timeout_s: Seconds that one compile may take; None for JITGEN_COMPILE_TIMEOUT.
+        store: Where to, and whose measurements choose for a plan; None for the session's.
+        shard: Which part of it, ``i/n``, to share the work with other machines; None for all.
+        devices: Names of the devices that choose for a plan; those of other targets count for
+            nothing.
+
+    Returns:
+        One row for each kernel; a compile that failed is a row, not an exception.
+
+    Raises:
+        PlanError: The plan cannot be found or read.
+        ConfigError: `shard` is none, or a device is not known.
+        UnsupportedConfig: `arch` cannot run one of the configs; nothing was compiled.
+    """
+    start = time.perf_counter()
+    target = default_arch() if arch is None else Arch.parse(arch)
+    where = current.get().store if store is None else store
+    asked = wanted(what, target, where, devices)
+    configs = in_shard(asked.configs, target, shard)
+    waiting = examine(configs, target, where)
+    rows: dict[str, PrewarmRow] = {}
+    running = 0
+
+    def done(row: PrewarmRow) -> None:
+        rows[row.key] = row
+        if on_progress is not None:
+            on_progress(row, len(rows), len(waiting))
+
+    missing = []
+    for row in waiting:
+        if row.state is PrewarmState.CACHED or dry_run:
+            done(row)
+        elif (brought := fetched(row, target, where)) is not None:
+            done(brought)
+        else:
+            missing.append(row)
+    if missing:
+        from jitgen.compile import capacity
+
+        running = min(len(missing), capacity.default_jobs(settings.jobs if jobs is None else jobs))
+        limit = settings.compile_timeout if timeout_s is None else timeout_s
+        for row in _compile(missing, target, where, running, limit):
+            done(row)
+    report = PrewarmReport(
+        arch=target,
+        rows=tuple(rows[row.key] for row in waiting),
+        wall_s=time.perf_counter() - start,
+        jobs=running,
+        devices=asked.devices,
+    )
+    if not dry_run:
+        note(asked, target, where, report.there)
+    return report
+
+
+def in_shard(
+    configs: Iterable[Config], arch: Arch, shard: Shard | str | None
+) -> tuple[Config, ...]:
+    """Return the configs whose kernels are in `shard`; all where it is None."""
+    if shard is None:
+        return tuple(configs)
+    part = Shard.parse(shard) if isinstance(shard, str) else shard
+    return tuple(config for config in configs if part.holds(key(config, arch)))
+
+
+@frozen
+class Wanted:
+    """
+    The kernels that are asked for.
+
+    Attributes:
+        configs: Their configs, each once.
+        plan: The plan that they are of; None where they were named.
+        devices: Names of the devices that chose them for the plan.
+    """
+
+    configs: tuple[Config, ...]
+    plan: Plan | None = None
+    devices: tuple[str, ...] = ()
+
+
+def wanted(
+    what: Plan | str | Path | Iterable[Config | str],
+    arch: Arch,
+    store: Store,
+    devices: Sequence[str] = (),
+) -> Wanted:
+    """
+    Return the kernels of a plan, as `devices` choose them, or the given ones, all of them legal.
+    """
+    if isinstance(what, (str, Path)):
+        what = load_plan(what)
+    if isinstance(what, Plan):
+        names = covered(arch, devices)
+        found = plan_configs(what, arch, Chooser(lambda: store), devices=devices)
+        return Wanted(configs=found, plan=what, devices=names)
+    given: dict[Config, None] = {}
+    for each in what:
+        if not isinstance(each, (Config, str)):
+            raise ConfigError(f"prewarm takes a plan or KernelConfigs (got {type(each).__name__})")
+        config, _ = named(each, arch)
+        require(config, arch)
+        given[config] = None
+    return Wanted(configs=tuple(given))
+
+
+def note(asked: Wanted, arch: Arch, store: Store, there: Collection[str]) -> None:
+    """
+    Note in the store that a plan was prewarmed, if all of its kernels are there: those whose keys
+    are known to be `there`, and others, which another shard may have brought.
+    """
+    if asked.plan is None or store.mode != "rw":
+        return
+    tiers = Tiers(store)
+    specs = (serving(config, arch) for config in asked.configs)
+    if all(spec.key in there or readable(tiers, spec, tells_miss=False) for spec in specs):
+        coverage.keep(store, Coverage.of(asked.plan, arch, asked.devices))
+
+
+def examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[PrewarmRow]:
+    """Return a row for each config: ``cached``, or ``would compile``."""
+    rows, tiers = [], Tiers(store)
+    for config in configs:
+        spec = serving(config, arch)
+        found = readable(tiers, spec)
+        rows.append(
+            PrewarmRow(
+                config=config,
+                name=spec.name,
+                key=spec.key,
+                state=PrewarmState.WOULD_COMPILE if found is None else PrewarmState.CACHED,
+                bytes=0 if found is None else found[0].meta.size_bytes,
+            )
+        )
+    return rows
+
+
+def fetched(row: PrewarmRow, arch: Arch, store: Store) -> PrewarmRow | None:
+    """Return the row of a kernel that could be fetched from elsewhere, where it was compiled."""
+    start = time.perf_counter()
+    found = fetch(Tiers(store), serving(row.config, arch))
+    if isinstance(found, str) or found[0].why_private:
+        return None
+    return replace(
+        row,
+        state=PrewarmState.CACHED if found[1] in _HERE else PrewarmState.FETCHED,
+        seconds=time.perf_counter() - start,
+        bytes=found[0].meta.size_bytes,
+    )
+
+
+def _compile(
+    rows: list[PrewarmRow], arch: Arch, store: Store, jobs: int, timeout_s: float
+) -> Iterator[PrewarmRow]:
+    """Compile `rows` in processes, and yield them as they are done."""
+    from jitgen.compile import workers
+
+    tasks = [compile_task(store, row.config, arch, serving(row.config, arch).text) for row in rows]
+    waiting = dict(enumerate(rows))
+    run = workers.run(TASK, tasks, jobs=jobs, timeout_s=timeout_s)
+    try:
+        for outcome in run:
+            yield _done(waiting.pop(outcome.index), outcome, arch, store)
+    except OSError as error:
+        for row in waiting.values():
+            yield replace(
+                row, state=PrewarmState.FAILED, error=f"no process can be started: {error}"
+            )
+
+
+def _done(row: PrewarmRow, outcome: Outcome, arch: Arch, store: Store) -> PrewarmRow:
+    """Return what became of `row`: what counts is not what the process says, but what is found."""
+    row = replace(row, seconds=outcome.seconds)
+    answer = outcome.result or {}
+    error = outcome.error or answer.get("error", "")
+    found = None if error else readable(Tiers(store), serving(row.config, arch))
+    if found is not None:
+        return replace(row, state=PrewarmState.COMPILED, bytes=found[0].meta.size_bytes)
+    why = answer.get("why_private")
+    lost = f"it was compiled, but {store.root} cannot be written (mode {store.mode})"
+    lost = f"it was compiled, but is not kept: {why}" if why else lost
+    return replace(row, state=PrewarmState.FAILED, error=error or lost)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One compile as a worker process does it: what it is told, and what it answers."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jitgen.cache import Store
+from jitgen.compile.compile import Where
+from jitgen.config import Arch, Config
+from jitgen.errors import JitgenError
+from jitgen.runtime.entries import build
+from jitgen.runtime.spec import spec_of
+from jitgen.runtime.tiers import Tiers
+from jitgen.settings import settings
+from jitgen.support.failing import is_certain
+
+TASK = "jitgen.plans.task:build_task"
+"""What `jitgen.compile.workers.run` calls."""
+
+
+_PATHS = ("trust", "token_file")
+"""Settings that may be none: without one, a worker has what its environment says."""
+
+
+def compile_task(store: Store, config: Config, arch: Arch, text: str = "") -> dict[str, Any]:
+    """
+    Return the task that brings `config` for `arch` into `store`, compiled from the edited source
+    `text` if there is one.
+
+    It carries the settings that a compile reads: this program may have changed them, and a worker
+    sees the environment only.
+    """
+    return {
+        "root": str(store.root),
+        "mode": store.mode,
+        "config": config.to_json(),
+        "arch": str(arch),
+        "text": text,
+        "settings": {
+            "failure_ttl": settings.failure_ttl,
+            "lock_timeout": settings.lock_timeout,
+            "cache_size": settings.cache_size,
+            "base": [str(path) for path in settings.base],
+            "trust_shared": [str(path) for path in settings.trust_shared],
+            "plugins": list(settings.plugins),
+            "remote": list(settings.remote),
+            "service": settings.service,
+            "verify": settings.verify,
+            **{name: str(path) for name in _PATHS if (path := getattr(settings, name))},
+        },
+    }
+
+
+def build_task(task: dict[str, Any]) -> dict[str, Any]:
+    """
+    Do what `compile_task` says, in a worker process.
+
+    Returns:
+        ``{"key": ..., "tier": ..., "why_private": ...}``: where it is from, and why nobody else
+        will find it, if so; or
+        ``{"error": ..., "is_certain": ...}`` with the message of an error that jitgen raised on
+        purpose, and whether another machine would meet it, too.
+    """
+    config, arch = Config.from_json(task["config"]), Arch.parse(task["arch"])
+    with settings.scope(**task["settings"]):
+        try:
+            store = _store(task["root"], task["mode"])
+            # Nothing else lives in this process: a refusal here is as certain as any.
+            spec = spec_of(config, arch, task.get("text", ""))
+            entry, tier = build(Tiers(store), spec, where=Where.PROCESS)
+        except JitgenError as error:
+            return {"error": str(error), "is_certain": is_certain(error)}
+    return {"key": entry.key, "tier": tier, "why_private": entry.why_private}
+
+
+@cache
+def _store(root: str, mode: Any) -> Store:
+    """Return the store of the tasks; a worker process opens it once."""
+    return Store.open(Path(root), mode=mode)

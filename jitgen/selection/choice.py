@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+One answer for a problem: the config, the reason, and what else was considered.
+
+A choice is made once for all row counts of a bucket, so a thousand batch sizes take one decision
+each for a handful of buckets, and the kernels that a range of sizes can choose are found by walking
+over its buckets. Where the buckets end, each target says for each operation.
+
+With `min_latency` a step of few rows is to take the least time: a group that one tile of the
+smallest height holds is chosen for as if it had one row, whatever else that costs. A target may
+have a kernel for it, which is then the only candidate; others take the best at one row.
+
+With invariant `numerics` only kernels are candidates that give a row the same bits:
+`jitgen.selection.numerics`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jitgen.cache.tuned import troubles
+from jitgen.config import Arch, Config, Numerics
+from jitgen.errors import InputError, UnsafeCacheRoot, UnsupportedConfig
+from jitgen.events import warn_once
+from jitgen.selection import known as tuned
+from jitgen.selection.device import chosen_for
+from jitgen.selection.known import Known, Source
+from jitgen.selection.twins import with_twin
+from jitgen.settings import settings
+from jitgen.targets.devices import default_arch
+from jitgen.targets.legality import require_sizes, rules
+from jitgen.targets.protocol import Candidate, Device
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+
+MIN_LATENCY_ROWS = 8
+"""Mean rows of a group up to which `min_latency` counts: those of the smallest tile there is."""
+
+_DYNAMIC = "dynamic"
+"""The usual one of `jitgen.selection.modes`, which nothing else of it is needed for."""
+
+
+def bucket(problem: Any, arch: Arch) -> Any:
+    """
+    Return the problem that stands for all that are chosen alike: the same sizes at its bucket's
+    edge of rows.
+    """
+    return standing(problem.with_mean(edge(edges_of(problem, arch), problem.rows_per_group)))
+
+
+def edge(edges: tuple[int, ...], rows: int) -> int:
+    """Return the edge of the bucket that a mean of `rows` rows a group falls into."""
+    return edges[min(bisect_left(edges, rows), len(edges) - 1)]
+
+
+def buckets(problem: Any, arch: Arch, rows: tuple[int, int]) -> Iterator[Any]:
+    """
+    Yield every bucket that problems like `problem` fall into.
+
+    Args:
+        problem: All sizes but the rows.
+        arch: The target.
+        rows: Smallest and largest mean of rows a group, rounded up to whole rows; every mean
+            between occurs.
+    """
+    edges = edges_of(problem, arch)
+    first, last = (edge(edges, mean) for mean in rows)
+    within = (problem.with_mean(each) for each in edges if first <= each <= last)
+    yield from dict.fromkeys(standing(resolved(each)) for each in within)
+
+
+def resolved(problem: Any) -> Any:
+    """
+    Return `problem` with the answers of JITGEN_MIN_LATENCY and JITGEN_NUMERICS, where it leaves
+    `min_latency` or `numerics` open.
+    """
+    problem = with_numerics(problem)
+    if getattr(problem, "min_latency", False) is None and settings.min_latency:
+        return replace(problem, min_latency=True)
+    return problem
+
+
+def numerics_of(problem: Any) -> Numerics:
+    """Return what is promised of the bits of a row: by the problem, else by JITGEN_NUMERICS."""
+    return Numerics(getattr(problem, "numerics", None) or settings.numerics)
+
+
+def with_numerics(problem: Any) -> Any:
+    """Return `problem` with JITGEN_NUMERICS's answer, where it can say one and does not."""
+    if hasattr(problem, "numerics") and numerics_of(problem) is Numerics.INVARIANT:
+        return replace(problem, numerics=Numerics.INVARIANT)
+    return problem
+
+
+def unasked(problem: Any) -> Any:
+    """Return `problem` as measurements know it: whatever is promised, times are the same."""
+    if getattr(problem, "numerics", None) is None:
+        return problem
+    return replace(problem, numerics=None)
+
+
+def standing(problem: Any) -> Any:
+    """
+    Return the problem that is chosen for in the place of `problem`, the edge of a bucket: with one
+    row a group where the least time counts, and as if nobody had asked where there are more.
+    """
+    if getattr(problem, "min_latency", None) is None:
+        return problem
+    if problem.min_latency and problem.rows_per_group <= MIN_LATENCY_ROWS:
+        return problem.with_mean(1)
+    return replace(problem, min_latency=None)
+
+
+def edges_of(problem: Any, arch: Arch) -> tuple[int, ...]:
+    """Return where the buckets of problems like `problem` end."""
+    return rules(arch, problem.op).row_edges
+
+
+_MOST_CHOICES = 4096
+_MOST_DOUBTS = 1000
+"""A disk that never reads measurements must not make every call choose anew."""
+
+
+class Choice(NamedTuple):
+    """
+    What was chosen for a problem.
+
+    Attributes:
+        config: The best candidate's config.
+        arch: The target.
+        source: What decided: measurements made here (``tuned``) or shipped with jitgen
+            (``shipped``), the ``model``, or another rule that was asked for (``static``,
+            ``passes``).
+        why: The reason in one sentence.
+        candidates: Everything that may be chosen: first `config`, then by the measured time where
+            there is one, else by the predicted one.
+        times_us: Measured microseconds of the candidates that were measured.
+        excluded: What may not be chosen, and why: it failed, hung or was wrong when measured, or
+            adds up in another order than invariant numerics allow.
+    """
+
+    config: Any
+    arch: Arch
+    source: Source
+    why: str
+    candidates: tuple[Candidate, ...]
+    times_us: Mapping[Config, float]
+    excluded: Mapping[Config, str]
+
+
+class Chooser:
+    """
+    Choices of one session: what its store's measurements say, else what the model does.
+
+    Safe to use from any thread.
+
+    Args:
+        store: Returns the store; None where there is none.
+
+    Attributes:
+        doubts: How often measurements could not be read that may be there. A choice that was made
+            then is not remembered, here or by its caller.
+    """
+
+    def __init__(self, store: Callable[[], Store | None]) -> None:
+        self.doubts = 0
+        self._store = store
+        self._chosen: dict[Any, Choice] = {}
+
+    def select(
+        self,
+        problem: Any,
+        arch: Arch | str | None = None,
+        *,
+        device: str | None = None,
+        num_sms: int | None = None,
+        use_measured: bool = True,
+        mode: str | None = None,
+    ) -> Choice:
+        """
+        Return the config to compute `problem` with.
+
+        Measurements decide where there are any for the problem's bucket: first those that `jitgen
+        tune` made on this device, then those shipped with jitgen, where these correct the model by
+        more than `jitgen.selection.known.MARGINS`. Else the model decides. Every row count of a
+        bucket gets the same answer, which is found once and remembered.
+
+        Args:
+            problem: The sizes.
+            arch: The target; None for JITGEN_ARCH, else the GPU's, else ``cpu``.
+            device: Name of the device to choose for; None for JITGEN_DEVICE, else the GPU at hand,
+                else the target's first; an empty one for the GPU at hand, whatever JITGEN_DEVICE
+                says. See `jitgen.selection.device.chosen_for`.
+            num_sms: SMs to fill; None for all of the device. With another number only the model is
+                asked.
+            use_measured: Whether measurements count; without them the model decides alone.
+            mode: By which rule: ``dynamic``, as said above, ``static`` or ``passes``; None for
+                JITGEN_SELECT. See `jitgen.selection.modes`.
+
+        Raises:
+            InputError: `problem` is none.
+            ConfigError: The target, the device or the mode is not known, or the target has no table
+                for ``static``.
+            UnsupportedConfig: The target has no kernel for the problem's types or sizes, or each of
+                them failed when it was measured here.
+        """
+        if not hasattr(problem, "op"):
+            raise InputError("problem", f"must be a Problem (got {type(problem).__name__})")
+        target = default_arch() if arch is None else Arch.parse(arch)
+        require_sizes(problem, target)
+        numerics = numerics_of(problem)
+        place = unasked(bucket(resolved(problem), target))
+        found, asked = chosen_for(target, device)
+        by = _mode(settings.select if mode is None else mode, problem)
+        if not use_measured or num_sms not in (None, found.num_sms):
+            return _choose(place, target, found, num_sms or found.num_sms, by, numerics)
+        # What was recorded counts at once.
+        key = place, target, found, asked, by, numerics, tuned.generation()
+        choice = self._chosen.get(key)
+        if choice is None:
+            if len(self._chosen) >= _MOST_CHOICES:
+                self._chosen.clear()
+            before = troubles()
+            choice = self._choose_known(place, target, found, asked, by, numerics)
+            if troubles() == before or self.doubts >= _MOST_DOUBTS:
+                self._chosen[key] = choice
+            else:  # no descriptors left, say: what was measured may decide otherwise
+                self.doubts += 1
+        return choice
+
+    def with_and_without(self) -> tuple[Chooser, ...]:
+        """
+        Return who chooses as this does, and who does where the store's measurements are not: the
+        same kernels may serve processes with another store. Where it has none, the latter alone.
+        """
+        store, without = self._opened(), Chooser(lambda: None)
+        return (without,) if store is None or store.tuned.is_empty else (self, without)
+
+    def forget(self) -> None:
+        """Forget every answer, so that the next one asks the store again."""
+        self._chosen.clear()
+
+    def _choose_known(
+        self,
+        problem: Any,
+        arch: Arch,
+        device: Device,
+        asked: str,
+        mode: str,
+        numerics: Numerics,
+    ) -> Choice:
+        def lookup(of: Any) -> Known:
+            return tuned.lookup(of, arch, self._opened, asked)
+
+        known = lookup(problem)
+        if getattr(problem, "bias", False):
+            known = with_twin(problem, known, arch, lookup)
+        by_model = _choose(problem, arch, device, device.num_sms, mode, numerics)
+        if mode != _DYNAMIC:
+            known = Known(excluded=known.excluded)  # times change nothing
+        if not known.measured and not known.excluded:
+            return by_model
+        return _combine(by_model, known, _doubt(problem, arch, device))
+
+    def _opened(self) -> Store | None:
+        """Return the store; None, with a warning, where its root is not safe."""
+        try:
+            return self._store()
+        except UnsafeCacheRoot as error:
+            warn_once("tuned root", "ignoring what was measured here: %s", error)
+            return None
+
+
+def _mode(word: str, problem: Any) -> str:
+    """Return the rule called `word`, as it concerns `problem`; raises as `Mode.of`."""
+    if word == _DYNAMIC:
+        return word
+    from jitgen.selection.modes import Mode
+
+    return Mode.of(word, problem)
+
+
+@lru_cache(maxsize=4096)
+def _choose(
+    problem: Any, arch: Arch, device: Device, num_sms: int, mode: str, numerics: Numerics
+) -> Choice:
+    configs, left_out = _configs(problem, arch, numerics)
+    candidates, rule = _predicted(problem, arch, device, num_sms, configs), ""
+    if mode != _DYNAMIC:
+        from jitgen.selection.modes import Mode, ranked
+
+        candidates, rule = ranked(Mode(mode), problem, arch, candidates)
+    predicted = prediction(candidates, _doubt(problem, arch, device))
+    return Choice(
+        config=candidates[0].config,
+        arch=arch,
+        source=Source(mode) if rule else Source.MODEL,
+        why=f"{rule}; {predicted}" if rule else predicted,
+        candidates=candidates,
+        times_us={},
+        excluded=left_out,
+    )
+
+
+@lru_cache(maxsize=64)  # a plan asks for every device in turn
+def _configs(
+    problem: Any, arch: Arch, numerics: Numerics
+) -> tuple[tuple[Any, ...], dict[Config, str]]:
+    """Return the configs that may be chosen, and why others of the target's may not."""
+    configs = rules(arch, problem.op).candidates(problem)
+    if not configs:
+        raise UnsupportedConfig(
+            f"{arch} has no kernel for {problem.types}; jitgen configs --arch {arch} lists what it "
+            "has",
+            code="E_MMA",
+        )
+    if numerics is not Numerics.INVARIANT:
+        return configs, {}
+    from jitgen.selection.numerics import keeping
+
+    kept = keeping(configs, arch, problem.op)
+    if not kept.configs:
+        raise UnsupportedConfig(
+            f"{arch} has no kernel for {problem.types} that adds up in its order, "
+            f"{rules(arch, problem.op).sums.words}: numerics=fast has some",
+            code="E_NUMERICS",
+        )
+    return kept.configs, kept.left_out
+
+
+def _predicted(
+    problem: Any, arch: Arch, device: Device, num_sms: int, configs: tuple[Any, ...]
+) -> tuple[Candidate, ...]:
+    found = rules(arch, problem.op)
+    every = [found.predict(problem, config, device, num_sms) for config in configs]
+    return tuple(sorted(every, key=lambda candidate: candidate.cost))
+
+
+def _doubt(problem: Any, arch: Arch, device: Device) -> str:
+    """Return what the model was not fitted to, for a reason that nobody measured."""
+    return rules(arch, problem.op).doubt(problem, device)
+
+
+def _combine(by_model: Choice, known: Known, doubt: str) -> Choice:
+    """Return the choice that takes the model's candidates and what is known of them."""
+    arch = by_model.arch
+    every = {candidate.config.name(arch): candidate for candidate in by_model.candidates}
+    usable = {name: every[name] for name in every if name not in known.excluded}
+    failed = {every[name].config: known.excluded[name] for name in every if name not in usable}
+    excluded = {**by_model.excluded, **failed}
+    if not usable:
+        name, reason = next((name, known.excluded[name]) for name in every)
+        raise UnsupportedConfig(
+            f"every kernel for this problem was excluded when it was measured here; {name}: "
+            f"{reason}; measure them again with: jitgen tune --again",
+            code="E_EXCLUDED",
+        )
+    times = {name: time for name, time in known.times_us.items() if name in usable}
+    # What is no candidate any more, or what failed since, decides nothing.
+    believed, winner = None, next(iter(usable))
+    first, name = by_model.candidates[0], by_model.config.name(arch)
+    for measured in known.measured:
+        if found := measured.winner(usable.keys(), first, name):
+            believed, winner = measured, found
+            break
+    best = usable.pop(winner)
+    others = sorted(usable.items(), key=lambda item: times.get(item[0], item[1].cost))
+    candidates = (best, *(candidate for _, candidate in others))
+    if believed is None:
+        is_by_rule = by_model.source is not Source.MODEL and best.config == by_model.config
+        predicted = prediction((best, *(usable[name] for name in usable)), doubt)
+        why = by_model.why if is_by_rule else predicted
+    else:
+        why = believed.reason(best, first, arch)
+    if by_model.config in excluded:
+        why += f"; the model's choice, {shape(first)}, is excluded: "
+        why += excluded[by_model.config]
+    return Choice(
+        config=best.config,
+        arch=arch,
+        source=believed.source if believed else by_model.source,
+        why=why,
+        candidates=candidates,
+        times_us={every[name].config: time for name, time in times.items()},
+        excluded=excluded,
+    )
+
+
+def prediction(candidates: tuple[Candidate, ...], doubt: str) -> str:
+    """
+    Return the reason where the model decides, for the best of `candidates`, which comes first;
+    `doubt` is what the model was not fitted to.
+    """
+    best, *others = candidates
+    text = (
+        f"{shape(best)} is predicted at {best.cost:.1f} us, limited by {best.limiter}: "
+        f"{best.waves} wave{'s' * (best.waves != 1)}, {best.padding_ratio:.2f}x the work needed"
+    )
+    if others:
+        text += f"; next is {shape(others[0])} at {others[0].cost:.1f} us"
+    return f"{text}; an estimate: {doubt}" if doubt else text
+
+
+def shape(candidate: Candidate) -> str:
+    """Return what tells a candidate from the others."""
+    return str(candidate.config.short)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The device that a target's kernels run on: which one they are chosen for, and what measurements hold
+for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jitgen.config import Arch
+from jitgen.support.documents import canonical_json
+from jitgen.targets import devices as target
+from jitgen.targets import legality
+from jitgen.targets.protocol import Device
+
+_DIGITS = 12
+
+_MEASURED = ("grouped_gemm",)
+"""The operations that `jitgen tune` measures."""
+
+
+@cache
+def device_name(arch: Arch) -> str:
+    """
+    Return the name of the device: this processor's, the GPU's at hand, else that of the one that
+    stands for the target, so that kernels are prewarmed on one machine as they are chosen on
+    another.
+
+    Asks torch where there is a GPU.
+    """
+    if not arch.is_gpu:
+        return cpu_name()
+    return gpu_at_hand(arch) or legality.target(arch).devices[0].name
+
+
+def chosen_for(arch: Arch, name: str | None = None) -> tuple[Device, str]:
+    """
+    Return the device that kernels are chosen for, and the name by which its measurements go; an
+    empty one is that of the device at hand.
+
+    Args:
+        arch: The target.
+        name: The device's, as `jitgen.targets.devices.find` takes it; an empty one: that of the
+            device at hand. None: JITGEN_DEVICE's, if it is of `arch`, else the one at hand. Where
+            that is none that the target knows, it is chosen for as the first.
+
+    Raises:
+        ConfigError: The device is not known.
+    """
+    known = legality.target(arch).devices
+    if name != "" and (found := target.asked(arch, name)) is not None:
+        return found, found.name
+    if len(known) == 1:
+        return known[0], ""  # whatever is at hand: it need not be asked
+    own = device_name(arch)
+    return next((device for device in known if device.name == own), known[0]), ""
+
+
+def covered(arch: Arch, names: Sequence[str] = ()) -> tuple[str, ...]:
+    """
+    Return the names of the devices whose choices a plan stands for: those of `names` that are of
+    `arch`; where there is none, JITGEN_DEVICE's; else all that the target knows, and the one at
+    hand. What is at hand takes nothing away: the same command has the same kernels everywhere.
+
+    Raises:
+        ConfigError: A name is no target's, or JITGEN_DEVICE's is none.
+    """
+    asked = [target.find(arch, name) for name in names if target.arch_of(name) is arch]
+    if not asked and (found := target.asked(arch)) is not None:
+        asked = [found]
+    if asked:
+        return tuple(dict.fromkeys(device.name for device in asked))
+    first, *others = (device.name for device in legality.target(arch).devices)
+    if not arch.is_gpu:  # what stands for it is this machine's processor, measured or not
+        return device_name(arch), *others
+    own = gpu_at_hand(arch)
+    return tuple(dict.fromkeys([first, *others, *filter(None, [own])]))
+
+
+def asking(arch: Arch, name: str) -> str:
+    """
+    Return the name by which one of the `covered` devices is chosen for: an empty one where it is
+    none that the target knows, and so the one at hand.
+    """
+    return name if name in {device.name for device in legality.target(arch).devices} else ""
+
+
+def gpu_at_hand(arch: Arch) -> str:
+    """Return the name of this process's GPU if it runs kernels for `arch`, else an empty one."""
+    if not target.has_gpu():
+        return ""
+    import torch
+
+    if not torch.cuda.is_available():
+        return ""
+    if Arch.of_capability(*torch.cuda.get_device_capability()) is not arch:
+        return ""
+    return torch.cuda.get_device_name()
+
+
+def cpu_name() -> str:
+    """Return the processor's own name, else its family."""
+    from jitgen.compile import toolchain
+
+    if name := toolchain.cpuinfo("model name"):
+        return name
+    import platform
+
+    return platform.machine()
+
+
+def driver_version() -> str:
+    """Return the version of the NVIDIA driver; empty where there is none."""
+    text = _text(Path("/proc/driver/nvidia/version"))
+    if not text:
+        return ""
+    words = text.splitlines()[0].split()
+    return next((word for word in words if word[0].isdigit() and "." in word), "unknown")
+
+
+def fingerprint(arch: Arch, name: str = "") -> dict[str, Any]:
+    """
+    Return what a measurement depends on besides the problem: the device, the one at hand where it
+    has no `name`, the generation of the kernels, and the compiler's release without its last
+    number.
+
+    Raises:
+        ToolchainError: The compiler's distributions are not installed.
+    """
+    from jitgen.compile import toolchain
+
+    release = toolchain.versions()["nvidia-cutlass-dsl"]
+    return {
+        "device": name or device_name(arch),
+        "arch": str(arch),
+        "kernels": generations(arch),
+        "compiler": ".".join(release.split(".")[:2]),
+    }
+
+
+def generations(arch: Arch) -> dict[str, int]:
+    """Return the generation of a target's kernels, by operations that are measured."""
+    found = legality.target(arch)
+    return {op: found.rules(op).generation for op in _MEASURED if op in found.operations}
+
+
+@cache
+def folder(arch: Arch, name: str = "") -> str:
+    """
+    Return where the measurements of the device called `name` are kept, of the one at hand where it
+    has none; raises as `fingerprint`.
+    """
+    import hashlib
+
+    digest = hashlib.sha256(canonical_json(fingerprint(arch, name)).encode("ascii")).hexdigest()
+    return f"{slug(name or device_name(arch))}-{digest[:_DIGITS]}"
+
+
+def slug(name: str) -> str:
+    """Return `name` as a file name: ``NVIDIA H200`` is ``nvidia-h200``."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file of the kernel; empty where there is none."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Measurements that decide before the model does: those made here, then those shipped with jitgen.
+
+A measurement made here holds for this device, these templates and this compiler, and is looked up
+among the files of the cache (`jitgen.cache.tuned`); where nothing was ever measured, that is one
+look at the disk. The shipped tables hold for a kind of GPU, each a JSON file in the folder of its
+target, read when it is first asked for. Whatever is wrong with either costs a warning and is
+ignored: then the model chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jitgen.cache.tuned import note_trouble
+from jitgen.config import Arch
+from jitgen.errors import ToolchainError
+from jitgen.events import warn_once
+from jitgen.selection import device
+from jitgen.support.documents import canonical_json
+from jitgen.targets.legality import target
+
+if TYPE_CHECKING:
+    from jitgen.cache import Store
+    from jitgen.selection.packed import Packed
+    from jitgen.selection.record import TuningRecord
+    from jitgen.targets.protocol import Candidate
+
+TARGETS = Path(__file__).resolve().parents[1] / "targets"
+"""Folder of the targets; each has a folder of shipped tables, ``tables/DEVICE.json``."""
+
+MARGINS = {"stream": 0.03, "multiply": 0.05}
+"""
+By what part the winner of a shipped table is faster than the model's choice, to be chosen instead:
+by what the model says that limits its choice.
+
+A table is of a few draws of rows on one GPU, and a call has others. Of 40 batches that were dealt
+unevenly, kernels that are less ahead in the table of the same GPU lost 0.2 % more than the model's
+on average, and of 80 of earlier days 0.6 to 0.8 % more. What waits for memory hangs less on rows.
+"""
+
+_BUCKETS, _EXCLUDED = "buckets", "excluded"
+
+
+class Source(StrEnum):
+    """What decided."""
+
+    TUNED = "tuned"
+    SHIPPED = "shipped"
+    MODEL = "model"
+    STATIC = "static"
+    PASSES = "passes"
+
+
+class Measured(NamedTuple):
+    """
+    A record, and where it comes from.
+
+    Attributes:
+        source: ``tuned`` or ``shipped``.
+        device: Name of the device that it was measured on.
+        record: The measurements.
+        note: What they leave out, for a reason; see `jitgen.selection.twins`.
+    """
+
+    source: Source
+    device: str
+    record: TuningRecord
+    note: str = ""
+
+    def winner(self, usable: Set[str], first: Candidate, name: str) -> str | None:
+        """
+        Return which of the `usable` kernels it is for; None if it does not say.
+
+        Args:
+            usable: Names of kernels.
+            first: What the model would choose, which a shipped table puts right where the fastest
+                is ahead by more than its margin.
+            name: The name of that.
+        """
+        fastest = self.record.fastest(usable)
+        if fastest is None or self.source is not Source.SHIPPED or name not in usable:
+            return fastest
+        time, margin = self.record.times_us.get(name), MARGINS[first.limiter]
+        is_close = time and time <= self.record.times_us[fastest] * (1 + margin)
+        return name if is_close else fastest
+
+    def reason(self, best: Candidate, first: Candidate, arch: Arch) -> str:
+        """
+        Return in words why it is `best` and not `first`, which the model would choose: the time,
+        and how far ahead that is.
+        """
+        times, shape, name = self.record.times_us, best.config.short, best.config.name(arch)
+        text = f"{shape} took {times[name]:.1f} us{self.note} on {self.device}"
+        text += f" on {self.record.date[:10]}"
+        if self.source is Source.SHIPPED:
+            text += " (shipped table)"
+        if first.config != best.config:
+            other = times.get(first.config.name(arch))
+            if other is None:
+                return f"{text}; the model's choice, {first.config.short}, was not measured"
+            text += f", {(other / times[name] - 1) * 100:.1f} % ahead of the model's choice"
+            return f"{text}, {first.config.short}, at {other:.1f} us"
+        text += ", and is the model's choice"
+        fastest = min(times, key=times.__getitem__)
+        if name in {self.record.winner, fastest}:
+            return f"{text} too"
+        behind = (times[name] / times[fastest] - 1) * 100
+        return f"{text}; {behind:.1f} % behind the fastest, too little to hold for other rows"
+
+
+class Known(NamedTuple):
+    """
+    All that measurements say about a problem.
+
+    Attributes:
+        measured: Records, the one to believe first.
+        excluded: Why kernels must not be chosen, by name.
+    """
+
+    measured: tuple[Measured, ...] = ()
+    excluded: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def times_us(self) -> dict[str, float]:
+        """Microseconds of each kernel that was measured, by name."""
+        found: dict[str, float] = {}
+        for measured in reversed(self.measured):
+            found |= measured.record.times_us
+        return found
+
+
+_generation = 0
+
+
+def generation() -> int:
+    """Return a number that grows whenever this process records something."""
+    return _generation
+
+
+def lookup(problem: Any, arch: Arch, store: Callable[[], Store | None], asked: str = "") -> Known:
+    """
+    Return what is known about `problem`, which stands for its bucket.
+
+    Args:
+        problem: The problem.
+        arch: The target.
+        store: Returns where measurements made here are; it may refuse.
+        asked: Name of the device that was asked for; empty for the one at hand. What was measured
+            on another counts for nothing.
+    """
+    here = _local(problem, arch, store, asked)
+    name = shipped_device(arch, asked)
+    record = shipped(arch, name).get(problem.slug)
+    if record is None:
+        return here
+    excluded = dict(record.excluded)
+    for measured in here.measured:  # what works here is not excluded by what failed elsewhere
+        for name in measured.record.times_us:
+            excluded.pop(name, None)
+    return Known(
+        measured=(
+            *here.measured,
+            Measured(source=Source.SHIPPED, device=name, record=record),
+        ),
+        excluded={**excluded, **here.excluded},
+    )
+
+
+def _local(problem: Any, arch: Arch, opened: Callable[[], Store | None], asked: str) -> Known:
+    store = opened()
+    if store is None or store.tuned.is_empty:
+        return Known()
+    try:
+        excluded = exclusions(store, arch, asked)
+        record = recorded(store, problem, arch, asked)
+    except ToolchainError:
+        return Known()  # without a compiler's version nothing is known to hold
+    if record is None:
+        return Known(excluded=excluded)
+    name = asked or device.device_name(arch)
+    return Known(
+        measured=(Measured(source=Source.TUNED, device=name, record=record),),
+        excluded={**record.excluded, **excluded},
+    )
+
+
+def recorded(store: Store, problem: Any, arch: Arch, name: str = "") -> TuningRecord | None:
+    """
+    Return what was measured for `problem` on the device called `name`, this one where it is empty;
+    None if nothing was.
+
+    Raises:
+        ToolchainError: The compiler's distributions are not installed.
+    """
+    return _record(store, problem.slug, device.folder(arch, name), problem)
+
+
+def all_recorded(store: Store, arch: Arch) -> list[TuningRecord]:
+    """Return everything that was measured on this device, sorted; raises as `recorded`."""
+    folder = device.folder(arch)
+    found = (_record(store, name, folder) for name in store.tuned.names(folder, _BUCKETS))
+    records = [record for record in found if record is not None]
+    return sorted(records, key=lambda record: record.problem.kind)
+
+
+def _record(
+    store: Store, name: str, folder: str, problem: Any | None = None
+) -> TuningRecord | None:
+    document = store.tuned.read(folder, _BUCKETS, name)
+    if document is None:
+        return None
+    from jitgen.selection.record import BadRecord, TuningRecord
+
+    try:
+        record = TuningRecord.from_json(document)
+        if name != record.problem.slug or problem not in (None, record.problem):
+            raise BadRecord("it belongs to another problem")
+    except BadRecord as error:
+        warn_once(f"tuned record {name}", "ignoring what was measured for %s: %s", name, error)
+        return None
+    return record
+
+
+def exclusions(store: Store, arch: Arch, name: str = "") -> dict[str, str]:
+    """
+    Return why kernels must not be chosen, by their names, on the device called `name`, this one
+    where it is empty; raises as `recorded`.
+    """
+    folder = device.folder(arch, name)
+    found = {}
+    for kernel in store.tuned.names(folder, _EXCLUDED):
+        reason = (store.tuned.read(folder, _EXCLUDED, kernel) or {}).get("reason")
+        found[kernel] = reason if isinstance(reason, str) else "it failed when it was measured"
+    return found
+
+
+def record(store: Store, arch: Arch, found: TuningRecord, name: str = "") -> None:
+    """
+    Keep `found` for the device called `name`, this one where it is empty; from the next choice on
+    it decides.
+
+    Raises:
+        CacheError: The store cannot be written.
+    """
+    global _generation
+    store.tuned.write(device.folder(arch, name), _BUCKETS, found.problem.slug, found.to_json())
+    _generation += 1
+
+
+def exclude(store: Store, arch: Arch, name: str, reason: str) -> None:
+    """Never choose kernel `name` on this device again, until `readmit`; raises as `record`."""
+    global _generation
+    from jitgen.selection.record import SCHEMA
+
+    document = {"schema": SCHEMA, "name": name, "reason": reason}
+    store.tuned.write(device.folder(arch), _EXCLUDED, name, document)
+    _generation += 1
+
+
+def readmit(store: Store, arch: Arch, name: str) -> None:
+    """Let kernel `name` be measured and chosen again."""
+    global _generation
+    store.tuned.remove(device.folder(arch), _EXCLUDED, name)
+    _generation += 1
+
+
+@cache
+def shipped_device(arch: Arch, asked: str = "") -> str:
+    """
+    Return the device whose shipped table serves `asked`, or this one: its own, else that of the
+    device that stands for the target.
+    """
+    reference = target(arch).devices[0].name
+    shipped = _shipped_devices(arch)
+    if not set(shipped) - {reference}:
+        return reference  # whatever the device is: it need not be asked
+    own = asked or device.device_name(arch)
+    return next((name for name in shipped if name.lower() == own.lower()), reference)
+
+
+@cache
+def _shipped_devices(arch: Arch) -> tuple[str, ...]:
+    names = (each.name for each in target(arch).devices)
+    return tuple(name for name in names if file_of(arch, name).exists())
+
+
+def file_of(arch: Arch, name: str) -> Path:
+    """Return where the shipped table of device `name` is, if there is one."""
+    return TARGETS / arch / "tables" / f"{device.slug(name)}.json"
+
+
+@cache
+def _packed(arch: Arch, name: str) -> Packed | None:
+    """Return a shipped table; None where it is none. Raises OSError, which is not remembered."""
+    path = file_of(arch, name)
+    if not path.exists():
+        return None
+    from jitgen.selection import packed
+
+    try:
+        found = packed.read(path)
+    except ValueError as error:
+        warn_once(f"table {arch}", "ignoring the shipped measurements in %s: %s", path, error)
+        return None
+    if found.shell.arch is not arch:
+        return None
+    own = canonical_json(device.generations(arch))
+    if found.shell.conditions.get("kernels", own) != own:
+        warn_once(f"table {arch}", "ignoring %s: it is of another generation of kernels", path)
+        return None
+    return found
+
+
+def shipped(arch: Arch, name: str) -> Mapping[str, TuningRecord]:
+    """
+    Return the records of the shipped table of device `name`, by the slugs of their problems; none
+    where there is no table.
+    """
+    try:
+        found = _packed(arch, name)
+    except OSError as error:
+        warn_once(f"table {arch}", "the shipped measurements of %s cannot be read: %s", name, error)
+        note_trouble(error)
+        return {}
+    return {} if found is None else found  # whether it is empty would read all of it

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+By which rule a grouped GEMM is chosen, and what changes where the least time of few rows counts.
+
+    dynamic   measurements, else the cost model: it knows the device, its SMs and its memory
+    static    the target's table of rows a group: the same kernels on each of its devices
+    passes    the smallest tile that goes over the rows of a group as rarely as any, as llama.cpp
+              chooses: knows rows and nothing else, and is here to compare with
+
+`docs/selection.md` has what each costs. Only ``dynamic`` looks at times; all three leave out what
+failed when it was measured here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from jitgen.config import Arch, Config
+from jitgen.errors import ConfigError
+from jitgen.support.text import shown
+from jitgen.targets.legality import rules
+from jitgen.targets.protocol import Candidate, HasTable
+
+_OP = "grouped_gemm"
+
+
+class Mode(StrEnum):
+    """A rule; see the module."""
+
+    DYNAMIC = "dynamic"
+    STATIC = "static"
+    PASSES = "passes"
+
+    @classmethod
+    def of(cls, word: str, problem: Any) -> Mode:
+        """
+        Return the mode called `word`; ``dynamic`` for other operations, whose kernels have no tiles
+        of rows to choose among.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        if word not in tuple(cls):
+            raise ConfigError(f"mode must be one of {', '.join(cls)} (got {shown(word)})")
+        return cls(word) if problem.op == _OP else cls.DYNAMIC
+
+
+class Ranking(NamedTuple):
+    """
+    Candidates in the order of a rule.
+
+    Attributes:
+        candidates: The best first.
+        why: The rule, for who reads reasons.
+    """
+
+    candidates: tuple[Candidate, ...]
+    why: str
+
+
+def ranked(mode: Mode, problem: Any, arch: Arch, candidates: tuple[Candidate, ...]) -> Ranking:
+    """
+    Return `candidates`, which come by predicted time, in the order of `mode`, no dynamic one.
+
+    Raises:
+        ConfigError: The target has no table for ``static``.
+    """
+    if mode is Mode.PASSES:
+        rows = problem.rows_per_group
+        order = sorted(candidates, key=lambda each: (_passes(each, rows), each.config.tile.m))
+        why = (
+            f"the smallest tile with the fewest passes over {rows} rows, {_passes(order[0], rows)}"
+        )
+        return Ranking(tuple(order), why)
+    wanted = _of_table(problem, arch)
+    order = sorted(candidates, key=lambda each: each.config != wanted)
+    return Ranking(tuple(order), f"the table of {arch} has it for {problem.rows_per_group} rows")
+
+
+def _passes(candidate: Candidate, rows: int) -> int:
+    """Return how many tiles the rows of a group take, one over the other."""
+    return -(-rows // int(candidate.config.tile.m))
+
+
+def _of_table(problem: Any, arch: Arch) -> Config:
+    found = rules(arch, problem.op)
+    if not isinstance(found, HasTable):
+        others = ", ".join(mode for mode in Mode if mode is not Mode.STATIC)
+        raise ConfigError(f"mode static: {arch} has no table to choose by; allowed: {others}")
+    return found.of_table(problem)  # type: ignore[no-any-return]

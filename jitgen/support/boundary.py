@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The edge of jitgen: what leaves it is an error of its own, and what enters it finds room to work.
+
+Underneath lie a compiler, a database and file systems, which raise whatever they like. A program
+that catches `JitgenError` must have caught everything but its own interrupts.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+from jitgen.errors import InternalError, JitgenError, ResourceError
+from jitgen.support.failing import is_passing
+from jitgen.support.text import printable
+
+T = TypeVar("T")
+
+_FRAMES = 500
+"""Frames that compiling may take: the compiler walks sources recursively."""
+
+
+@contextmanager
+def boundary(what: str) -> Iterator[None]:
+    """
+    Let nothing but errors of jitgen's leave the with block, which does `what`.
+
+    What a signal handler of the program's raises passes as it is: it is meant for the program.
+
+    Raises:
+        ResourceError: Memory, stack, descriptors or disk ran out.
+        InternalError: Something that nobody foresaw.
+    """
+    try:
+        yield
+    except JitgenError:
+        raise
+    except Exception as error:
+        if is_from_handler(error):
+            raise
+        raise _translated(what, error) from error
+
+
+def _translated(what: str, error: Exception) -> JitgenError:
+    """Return the error of ours that stands for `error`."""
+    if is_passing(error):
+        return ResourceError(f"{what}: {words(error)}")
+    place = "" if isinstance(error, OSError) else f" ({_place(error)})"  # it names a file itself
+    return InternalError(f"{what}: {words(error)}{place}")
+
+
+def is_from_handler(error: BaseException) -> bool:
+    """Return whether a signal handler raised `error`, as an alarm that limits the time does."""
+    handlers = (signal.getsignal(number) for number in signal.valid_signals())
+    codes = {getattr(handler, "__code__", None) for handler in handlers if callable(handler)}
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code not in codes:
+        trace = trace.tb_next
+    return trace is not None
+
+
+def words(error: Exception) -> str:
+    """Return type and message of `error`, whatever they are, in one line."""
+    try:
+        text = printable(" ".join(str(error).split()))
+    except Exception:  # its own __str__ fails
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _place(error: Exception) -> str:
+    """Return file and line of the innermost frame of ours."""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        module = trace.tb_frame.f_globals.get("__name__", "")
+        if module.startswith("jitgen.") or not place:
+            place = f"{module}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
+def with_room(work: Callable[[], T]) -> T:
+    """
+    Return what `work` returns, called with an empty stack if this thread's is deep.
+
+    Python limits the frames of a thread. A caller who has used most of them would see the compiler
+    fail, and the cache take a good entry for one that cannot be parsed.
+    """
+    frames, frame = 0, sys._getframe().f_back
+    while frame is not None:
+        frames, frame = frames + 1, frame.f_back
+    if frames < sys.getrecursionlimit() - _FRAMES:
+        return work()
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.extend((work(), None))
+        except BaseException as error:  # it is the caller's, on the caller's thread
+            outcome.extend((None, error))
+
+    thread = threading.Thread(target=run, name="jitgen-room")
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise ResourceError(f"the stack is deep and no thread can be started: {error}") from error
+    thread.join()
+    result, raised = outcome
+    if raised is not None:
+        raise raised
+    return cast("T", result)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Modules that have moved, by the names that other installations may still use.
+
+A plug-in imports the protocol of operations and their configs; a process of another version sends
+a task by its module. `MOVED` is the whole list, and `DROPPED_IN` the version that no longer has it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+DROPPED_IN = "0.3"
+
+_OPERATIONS = (
+    *("combine", "grouped_gemm", "grouped_gemm_wgrad", "moe_fc2_dense", "permute_quantize"),
+    *("quantize", "route", "silu_mul_quantize", "unpack_weights"),
+)
+
+MOVED = {
+    "jitgen.ops.protocol": "jitgen.config.operation",
+    **{f"jitgen.ops.{name}.config": f"jitgen.config.{name}" for name in _OPERATIONS},
+    "jitgen.recording": "jitgen.plans",
+    "jitgen.recording.files": "jitgen.plans.recording",
+    "jitgen.runtime.prewarm": "jitgen.plans.prewarm",
+    "jitgen.runtime.task": "jitgen.plans.task",
+}
+"""Old name of a module: its name now."""
+
+
+class MovedFinder:
+    """Finds the modules of `MOVED`: the last of ``sys.meta_path``, for what others do not find."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG004
+        """Return how to import `name` from where it is now; None for any other name."""
+        if name not in MOVED:
+            return None
+        from importlib.util import spec_from_loader
+
+        return spec_from_loader(name, MovedFinder)  # type: ignore[arg-type]
+
+    @staticmethod
+    def create_module(spec: ModuleSpec) -> ModuleType | None:  # noqa: ARG004
+        """Let the import system make an empty module, which `exec_module` replaces."""
+        return None
+
+    @staticmethod
+    def exec_module(module: ModuleType) -> None:
+        """Put the module that `module` stands for in its place, and warn."""
+        from warnings import warn
+
+        old = module.__name__
+        text = f"{old} is now {MOVED[old]}; jitgen {DROPPED_IN} drops the old name"
+        warn(text, DeprecationWarning, stacklevel=2)
+        sys.modules[old] = importlib.import_module(MOVED[old])

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Every JITGEN_* variable: one table, which is also the README's. `jitgen.settings` reads it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jitgen.errors import SettingError
+from jitgen.support import values
+
+
+class NoHomeFolder(SettingError):
+    """Nothing says where the cache is to be: a container may run as a user that has no account."""
+
+
+def _cache_root() -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if base.is_absolute():
+        return base / "jitgen"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        home = Path()
+    if not home.is_absolute():
+        raise NoHomeFolder(
+            f"user {os.getuid()} has no home folder (HOME is no absolute path, or is not set and "
+            "no account has this number), so there is no place for the kernel cache; set "
+            "JITGEN_CACHE_DIR"
+        )
+    return home / ".cache" / "jitgen"
+
+
+class Setting(NamedTuple):
+    """
+    One row of the table.
+
+    Attributes:
+        name: Python name; the variable is ``JITGEN_`` and the name in capitals.
+        default: The value where nothing is set, or a function that finds it.
+        parse: Text to value; raises ValueError with the allowed values.
+        kind: The type as the table states it.
+        help: One sentence for the table.
+        shown_default: The default as the table states it.
+        separator: What stands between several values.
+    """
+
+    name: str
+    default: Any
+    parse: Callable[[str], Any]
+    kind: str
+    help: str
+    shown_default: str
+    separator: str = os.pathsep
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"JITGEN_{self.name.upper()}"
+
+
+TABLE: tuple[Setting, ...] = (
+    Setting(
+        name="cache_dir",
+        default=_cache_root,
+        parse=values.absolute,
+        kind="path",
+        shown_default="`$XDG_CACHE_HOME/jitgen`, else `~/.cache/jitgen`",
+        help="Root of the disk cache; it must belong to you and nobody else may write there.",
+    ),
+    Setting(
+        name="base",
+        default=(),
+        parse=values.folders,
+        kind="paths",
+        shown_default="none",
+        help="Roots of caches that are read and never written, such as an image's, separated by "
+        "`:`; asked after `JITGEN_CACHE_DIR`, in this order.",
+    ),
+    Setting(
+        name="trust_shared",
+        default=(),
+        parse=values.folders,
+        kind="paths",
+        shown_default="none",
+        help="Folders, separated by `:`, that others may write to and that are used nevertheless, "
+        "such as Kubernetes volumes: whoever can write there can run code as you.",
+    ),
+    Setting(
+        name="remote",
+        default=(),
+        parse=values.remotes,
+        kind="URLs",
+        separator=",",
+        shown_default="none",
+        help="Caches of a fleet, separated by `,`, asked after the bases for what is compiled "
+        "there: `s3://`, `gs://`, `az://`, `file://`, `https://`. See docs/signing.md.",
+    ),
+    Setting(
+        name="service",
+        default="",
+        parse=values.service,
+        kind="URL",
+        shown_default="none",
+        help="The compile service, asked last: for kernels, and to compile those that it lacks.",
+    ),
+    Setting(
+        name="verify",
+        default="remote",
+        parse=values.choice("off", "remote", "always"),
+        kind="`off`, `remote`, `always`",
+        shown_default="`remote`",
+        help="Which kernels must be signed to be loaded: none; those fetched from elsewhere; all "
+        "that are read, from the own root too, which others may then write to.",
+    ),
+    Setting(
+        name="trust",
+        default=None,
+        parse=values.file,
+        kind="path",
+        shown_default="none",
+        help="The trust document, which says whose signatures count; see `jitgen trust`.",
+    ),
+    Setting(
+        name="token_file",
+        default=None,
+        parse=values.file,
+        kind="path",
+        shown_default="none",
+        help="File with the token for the compile service; sent over TLS and to this host only.",
+    ),
+    Setting(
+        name="cache",
+        default="rw",
+        parse=values.choice("rw", "ro", "off"),
+        kind="`rw`, `ro`, `off`",
+        shown_default="`rw`",
+        help="Whether the disk cache is written, only read, or not used.",
+    ),
+    Setting(
+        name="cache_size",
+        default=2 * 2**30,
+        parse=values.parse_size,
+        kind="size",
+        shown_default="`2GiB`",
+        help="Size above which the least recently used entries are dropped; 0: no limit.",
+    ),
+    Setting(
+        name="on_miss",
+        default="compile",
+        parse=values.choice("compile", "fallback", "error"),
+        kind="`compile`, `fallback`, `error`",
+        shown_default="`compile`",
+        help="What a call does whose kernel is not compiled: compile it; use the best compiled "
+        "neighbour while a worker process compiles it (where there is none, compile it); raise.",
+    ),
+    Setting(
+        name="compile",
+        default="auto",
+        parse=values.choice("auto", "process", "worker"),
+        kind="`auto`, `process`, `worker`",
+        shown_default="`auto`",
+        help="Where a call compiles: in this process, but in one of its own with "
+        "`JITGEN_ON_MISS=fallback`, where somebody else imported the compiler, or where it fails; "
+        "in this process only; in one of its own, so that nothing the compiler does can end this "
+        "one.",
+    ),
+    Setting(
+        name="arch",
+        default=None,
+        parse=str,
+        kind="target",
+        shown_default="the GPU's, else `cpu`",
+        help="Target of `get_kernel`, `select` and the command line when none is named.",
+    ),
+    Setting(
+        name="device",
+        default="",
+        parse=str,
+        kind="name",
+        shown_default="the GPU at hand; of plans all that are known",
+        help="Device that kernels are chosen for, such as `NVIDIA H100 PCIe` in the build of an "
+        "image for those alone; `--device` of `select`, `prewarm` and others. Where none is named, "
+        "calls choose for the GPU at hand, as for the target's first where it is not known, and "
+        "plans stand for every device that their target knows.",
+    ),
+    Setting(
+        name="select",
+        default="dynamic",
+        parse=values.choice("dynamic", "static", "passes"),
+        kind="`dynamic`, `static`, `passes`",
+        shown_default="`dynamic`",
+        help="How grouped GEMMs are chosen: by what was measured and the cost model; by the "
+        "target's table of rows, alike on all of its devices; the smallest tile with the fewest "
+        "passes.",
+    ),
+    Setting(
+        name="min_latency",
+        default=False,
+        parse=values.flag,
+        kind="`0`, `1`",
+        shown_default="`0`",
+        help="Whether grouped GEMMs of at most 8 rows a group take the kernel of least latency, "
+        "where a call or a plan does not say.",
+    ),
+    Setting(
+        name="numerics",
+        default="fast",
+        parse=values.choice("fast", "invariant"),
+        kind="`fast`, `invariant`",
+        shown_default="`fast`",
+        help="Whether a row's bits may depend on the batch and on the kernel that is chosen, where "
+        "a call or a plan does not say. See docs/numerics.md.",
+    ),
+    Setting(
+        name="check",
+        default=False,
+        parse=values.flag,
+        kind="`0`, `1`",
+        shown_default="`0`",
+        help="Whether each call looks at the values of `offs`, `m_indices` and `masked_m` before "
+        "it launches, which waits for the device; while a CUDA graph is captured nothing looks. "
+        "See docs/torch.md.",
+    ),
+    Setting(
+        name="plugins",
+        default=(),
+        parse=values.names,
+        kind="names",
+        separator=",",
+        shown_default="none",
+        help="Installed distributions, separated by `,`, whose targets and operations are loaded: "
+        "their code runs in every process that uses jitgen.",
+    ),
+    Setting(
+        name="override",
+        default=None,
+        parse=values.absolute,
+        kind="path",
+        shown_default="none",
+        help="Folder with edited kernels, `*.py`: each serves every call of the config that it "
+        "names, and runs as you. See docs/kernel-engineer.md.",
+    ),
+    Setting(
+        name="jobs",
+        default=0,
+        parse=values.number(
+            int, math.inf, "a whole number, 0 for as many as cores and memory allow"
+        ),
+        kind="count",
+        shown_default="`0`: by cores and free memory",
+        help="Compile processes of a prewarm.",
+    ),
+    Setting(
+        name="max_kernels",
+        default=0,
+        parse=values.number(int, math.inf, "a whole number, 0 for no limit"),
+        kind="count",
+        shown_default="`0`: no limit",
+        help="Distinct kernels that one process is to need: the first one beyond is a warning, "
+        "each is an event. Of `prewarm`, the default of `--budget`, beyond which it fails; that "
+        "counts the kernels of all devices.",
+    ),
+    Setting(
+        name="lock_timeout",
+        default=120.0,
+        parse=values.seconds(values.MAX_WAIT_S),
+        kind="seconds",
+        shown_default="`120`",
+        help="How long to wait for a process that compiles the same kernel.",
+    ),
+    Setting(
+        name="compile_timeout",
+        default=300.0,
+        parse=values.seconds(values.MAX_WAIT_S),
+        kind="seconds",
+        shown_default="`300`",
+        help="How long one compile in a process of its own may take.",
+    ),
+    Setting(
+        name="record",
+        default=None,
+        parse=values.file,
+        kind="path",
+        shown_default="none",
+        help="File that counts what is called, one beside it for each process; see docs/plans.md.",
+    ),
+    Setting(
+        name="max_workspace",
+        default=2 * 2**30,
+        parse=values.parse_size,
+        kind="size",
+        shown_default="`2GiB`",
+        help="Most memory that a `grouped_gemm` with prepared weights may take for unpacked ones "
+        "while it runs; 0: none, so that they never are.",
+    ),
+    Setting(
+        name="failure_ttl",
+        default=86400.0,
+        parse=values.seconds(values.MAX_TTL_S),
+        kind="seconds",
+        shown_default="`86400`",
+        help="How long a failed compile is remembered; 0 forgets at once.",
+    ),
+)
+
+OTHERS = ("JITGEN_GPU_CACHE", "JITGEN_CHAOS_MARK")
+"""Variables of the tests, which no setting reads."""
