@@ -13,12 +13,18 @@ from pathlib import Path
 
 import click
 
-from docs.site import release, stage
+from docs.site import release, stage, variables
 
 
 @click.group()
 def main() -> None:
     """Make a site of the documentation."""
+
+
+@main.command()
+def settings() -> None:
+    """Write docs/settings.md anew, from the table of settings."""
+    (stage.ROOT / "docs" / "settings.md").write_text(variables.page(), encoding="utf-8")
 
 
 @main.command()

@@ -8,12 +8,22 @@ from collections.abc import Iterator
 HOME = "index.md"
 
 PAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Start", ("README.md", "docs/install.md", "docs/costs.md", "docs/troubleshooting.md")),
+    (
+        "Start",
+        (
+            "README.md",
+            "docs/install.md",
+            "docs/settings.md",
+            "docs/costs.md",
+            "docs/troubleshooting.md",
+        ),
+    ),
     (
         "Serving engineer",
         (
             "docs/tutorial-serving.md",
             "docs/plans.md",
+            "docs/cache.md",
             "docs/containers.md",
             "docs/fleet.md",
             "docs/bundles.md",
@@ -28,6 +38,7 @@ PAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
         "Model developer",
         (
             "docs/tutorial-model.md",
+            "docs/grouped-gemm.md",
             "docs/moe-layer.md",
             "docs/integrations.md",
             "docs/torch.md",

@@ -18,10 +18,9 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from docs.site import api, commands, navigation, variables
+from docs.site import api, commands, navigation
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = "settings.md"
 EXAMPLES = "examples.md"
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(\))")
 """A link to something that is no URL, in four parts; target and anchor are the middle ones."""
@@ -44,7 +43,7 @@ def place(path: str) -> str:
 
 def generated() -> dict[str, str]:
     """Return every page that is written by no person, by its place on the site."""
-    made = {SETTINGS: variables.page(), EXAMPLES: _examples()}
+    made = {EXAMPLES: _examples()}
     return made | api.pages() | commands.pages()
 
 
@@ -54,7 +53,6 @@ def menu() -> list[dict[str, Any]]:
     for title, pages in navigation.PAGES:
         entries.append({title: [place(page) for page in pages]})
     reference = [
-        {"Settings": SETTINGS},
         {"Command line": commands.menu()},
         {"Python": api.menu()},
         {"Examples": EXAMPLES},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of settings: jitgen's own table, and what else is read from the environment."""
+"""The text of docs/settings.md: jitgen's own table, and what else is read from the environment."""
 
 from __future__ import annotations
 

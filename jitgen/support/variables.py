@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Every JITGEN_* variable: one table, which is also the README's. `jitgen.settings` reads it.
+Every JITGEN_* variable: one table, which docs/settings.md shows. `jitgen.settings` reads it.
 """
 
 from __future__ import annotations

@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the README shows is what happens."""
+"""What the README, and the page that goes on from it, show is what happens."""
 
 from __future__ import annotations
 
 import doctest
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import jitgen
+from jitgen.codegen.render import render
+from jitgen.config.config import Config
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BOTH = README + (ROOT / "docs" / "grouped-gemm.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", BOTH, re.DOTALL)
 CALLS = [block for block in BLOCKS if ">>>" not in block]
 (SESSION,) = (block for block in BLOCKS if ">>>" in block)
 
@@ -33,11 +38,26 @@ def test_the_calls_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_session() -> None:
     """The interactive block prints what it shows."""
     examples = doctest.DocTestParser().get_doctest(
-        SESSION, {"jitgen": jitgen}, "README.md", None, None
+        SESSION, {"jitgen": jitgen}, "docs/grouped-gemm.md", None, None
     )
     result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(examples)
 
     assert (result.failed, result.attempted) == (0, 3)
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 120
+
+
+def test_the_kernel_that_it_shows_is_the_kernel() -> None:
+    """Line by line; the excerpt is moved to the left as a whole."""
+    shown = re.search(r"<!-- excerpt: (\w+) -->\n\n```py\n(.*?)```", README, re.DOTALL)
+    assert shown is not None
+    source = render(*Config.parse(shown[1])).text
+    first = shown[2].splitlines()[0]
+    indent = next(line for line in source.splitlines() if line.endswith(f" {first}"))
+
+    assert textwrap.indent(shown[2], indent.removesuffix(first)) in source
 
 
 def test_the_commands_exist() -> None:
@@ -46,7 +66,7 @@ def test_the_commands_exist() -> None:
 
     from jitgen.cli.main import cli
 
-    lines = re.findall(r"^\$ (?:\w+=\S+ )?jitgen (.*?)(?:#.*)?$", README, re.MULTILINE)
+    lines = re.findall(r"^\$ (?:\w+=\S+ )?jitgen (.*?)(?:#.*)?$", BOTH, re.MULTILINE)
     assert len(lines) >= 8
     for line in lines:
         words = []

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import jitgen
+from jitgen.support.moved import MOVED
 
 from .test_layers import LEVEL
 
@@ -31,8 +32,8 @@ _NAME = re.compile(r"`(jitgen(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`")
 _STANDS_FOR = re.compile(r"[/._][A-Z]{3,}\b|\.\.\.")
 """In what stands for others, as ``jitgen/ops/NAME/__init__.py`` does."""
 
-_OTHERS = {"jitgen.prepared", "jitgen.none"}
-"""A field in files of weights; and what a test of links wants to be missing."""
+_OTHERS = {"jitgen.prepared", "jitgen.none", *MOVED}
+"""A field in files of weights, what a test of links wants to be missing, and old names."""
 
 
 @cache

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.site import variables
 from jitgen.errors import SettingError
 from jitgen.settings import settings
 from jitgen.support.values import parse_size
@@ -88,12 +89,14 @@ def test_the_cache_never_lies_in_tmp_by_default(monkeypatch: pytest.MonkeyPatch)
     assert settings.cache_dir == Path("/xdg/jitgen")
 
 
-def test_the_readme_has_the_table() -> None:
-    """README and code state the same variables, types and defaults."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+def test_the_page_of_settings_is_the_table() -> None:
+    """docs/settings.md and code state the same variables, types and defaults."""
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert page == variables.page(), "python -m docs.site settings"
     for setting in TABLE:
         row = (
-            f"| `{setting.variable}` | {setting.kind} | {setting.shown_default} | {setting.help} |"
+            f"| `{setting.variable}` | `settings.{setting.name}` | {setting.kind} "
+            f"| {setting.shown_default} | {setting.help} |"
         )
 
-        assert row in readme
+        assert row in page

@@ -126,7 +126,7 @@ def test_every_command_and_option_is_described(staged: Path) -> None:
 
 
 def test_every_setting_is_described(staged: Path) -> None:
-    text = (staged / "pages" / stage.SETTINGS).read_text(encoding="utf-8")
+    text = (staged / "pages" / "settings.md").read_text(encoding="utf-8")
 
     assert [each.name for each in TABLE if f"| `{each.variable}` |" not in text] == []
 
@@ -224,3 +224,11 @@ def test_mkdocs_builds_it_strictly(tmp_path: Path) -> None:
     page = (out / "api" / "grouped_gemm.html").read_text(encoding="utf-8")
     assert "expected_m" in page
     assert "fonts.googleapis.com" not in page, "it is read without a network"
+
+
+def test_the_first_page_links_to_every_other() -> None:
+    text = (stage.ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    pages = {path.removeprefix("docs/") for path in navigation.documents()}
+    linked = {path.removeprefix("../") for path in re.findall(r"\]\(([^)#]+)\)", text)}
+
+    assert pages <= linked

@@ -17,6 +17,7 @@ from tests import documents
 RUN_BY = {
     "README.md": "tests/compile/test_readme.py",
     "docs/fc2.md": "tests/compile/test_documents.py",
+    "docs/grouped-gemm.md": "tests/compile/test_readme.py",
     "docs/gradients.md": "tests/compile/test_gradients_docs.py",
     "docs/integrations.md": "tests/compile/test_layer_docs.py",
     "docs/kernel-engineer.md": "tests/compile/test_kernel_engineer_docs.py",
@@ -42,7 +43,7 @@ COMPILED = {
 }
 """Why a page's blocks of Python are not run as they stand."""
 
-LANGUAGES = {"", "console", "json", "python", "sh", "text", "toml", "yaml"}
+LANGUAGES = {"", "console", "json", "py", "python", "sh", "text", "toml", "yaml"}
 PAGES = documents.pages()
 
 
