@@ -65,6 +65,8 @@ PAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "docs/benchmarks.md",
             "docs/hopper.md",
+            "docs/selection-measured.md",
+            "docs/moe-layer-measured.md",
             "docs/hopper-h100.md",
             "docs/mxfp4-hopper.md",
             "docs/blackwell.md",

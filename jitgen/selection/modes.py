@@ -7,8 +7,8 @@ By which rule a grouped GEMM is chosen, and what changes where the least time of
     passes    the smallest tile that goes over the rows of a group as rarely as any, as llama.cpp
               chooses: knows rows and nothing else, and is here to compare with
 
-`docs/selection.md` has what each costs. Only ``dynamic`` looks at times; all three leave out what
-failed when it was measured here.
+`docs/selection-measured.md` has what each costs. Only ``dynamic`` looks at times; all three leave
+out what failed when it was measured here.
 """
 
 from __future__ import annotations

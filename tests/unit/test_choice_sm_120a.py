@@ -284,7 +284,7 @@ def test_the_model_chooses_what_is_best_in_a_simulation(count: int, seed: int) -
     """
     Within 3 % of the best, but for a few problems whose waves hang on rows that nobody knows.
 
-    With -s it prints what docs/selection.md says of each rule.
+    With -s it prints what docs/selection-measured.md says of each rule.
     """
     lost = losses(cases(count, seed))
     for rule, each in lost._asdict().items():

@@ -4,7 +4,7 @@ The few configs that the selector may choose: what prewarming compiles, so it st
 
 The entries for sm_90a are what is left of some 30 a layout when those are dropped that measured
 problems miss least: FP8 operands with block scales, 344 problems on an H200 and 274 on an H100
-(docs/selection.md), where the best of these takes 0.8 and 0.6 % longer than the best of all 30.
+(docs/selection-measured.md). The best of these takes 0.8 and 0.6 % longer than the best of all 30.
 Five facts shape them. Since tiles are dealt by their rows, those that share a in a cluster (1, 2),
 or nothing, win on an H200, where contiguous tiles of 192 columns that share b in a cluster (2, 1)
 win on an H100. A tile of 256 rows reads weights half as often, and one of 192 rows reads them once
