@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from jitgen.config import Arch, Layout
+from jitgen.config import Arch, DType, Layout
 from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem
+from jitgen.errors import UnsupportedConfig
+from jitgen.targets.gemm import operands_of
 from jitgen.targets.legality import rules
 
 
@@ -27,3 +29,21 @@ def candidates(
         bias=bias,
     )
     return rules(arch, "grouped_gemm").candidates(problem)
+
+
+def every_candidate(arch: Arch, layout: Layout) -> list[KernelConfig]:
+    """
+    Return the configs that may be chosen, each once, for all types and scales that `arch` has
+    kernels for; with prepared weights those that give bf16.
+    """
+    found = rules(arch, "grouped_gemm")
+    configs: list[KernelConfig] = []
+    for space in getattr(found, "spaces", (found.space,)):  # type: ignore[attr-defined]
+        for operands in operands_of(space):
+            if operands.out_dtype is not DType.BF16 and operands.b_layout.is_prepared:
+                continue
+            try:
+                configs += candidates(arch, layout, operands)
+            except UnsupportedConfig:
+                continue
+    return list(dict.fromkeys(configs))

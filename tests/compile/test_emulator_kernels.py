@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Golden kernels and those of the menus of GPU targets, compiled and run in the emulator.
+Pinned kernels and those of the menus of GPU targets, compiled and run in the emulator.
 
 With every push two goldens: of sm_90a the lowest with a split K, of sm_100a the narrowest pair of
 CTAs. (`test_emulated_grouped_gemm`, `test_emulated_sm_100a` and `test_emulated_sm_120a` vary
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -24,13 +23,12 @@ from jitgen.config.rooms import TARGETS
 from jitgen.targets.legality import rules
 from jitgen.targets.sm_90a.fp4 import OPERANDS
 from jitgen.verify import verify
-from tests import needs
+from tests import needs, pinned
 from tests.candidates import candidates
 from tests.covering import covering
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
-FOLDER = Path(__file__).parents[1] / "goldens"
 SM_100A, SM_120A = Arch("sm_100a"), Arch("sm_120a")
 BLACKWELL = (SM_100A, SM_120A)
 SCALED = [
@@ -51,7 +49,7 @@ OTHERS = {SM_100A: SCALED, SM_120A: SCALED, Arch.SM_90A: PREPARED}
 
 
 def goldens(arch: Arch) -> list[str]:
-    return sorted(path.stem for path in FOLDER.glob(f"*_{arch}.py"))
+    return sorted(name for name in pinned.NAMES if name.endswith(f"_{arch}"))
 
 
 def menu(arch: Arch) -> list[str]:

@@ -5,38 +5,20 @@ from __future__ import annotations
 
 import hashlib
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from jitgen.codegen.render import render
 from jitgen.compile import compiler
-from jitgen.config import Arch, Config, DType, Layout
-from jitgen.errors import UnsupportedConfig
-from jitgen.targets.gemm import operands_of
-from jitgen.targets.legality import rules
-from tests.candidates import candidates
-
-GOLDENS = Path(__file__).parents[1] / "goldens"
+from jitgen.config import Arch, Config, Layout
+from tests import pinned
+from tests.candidates import every_candidate
 
 
 def names() -> list[str]:
-    """Return the names of all kernels that may be chosen, and of the goldens."""
-    found = dict.fromkeys(path.stem for path in sorted(GOLDENS.glob("*.py")))
-    for arch in Arch:
-        found_rules = rules(arch, "grouped_gemm")
-        spaces = getattr(found_rules, "spaces", (found_rules.space,))
-        kinds = [
-            operands
-            for space in spaces
-            for operands in operands_of(space)
-            if operands.out_dtype is DType.BF16 or not operands.b_layout.is_prepared
-        ]
-        for layout, operands in product(Layout, kinds):
-            try:
-                configs = candidates(arch, layout, operands)
-            except UnsupportedConfig:
-                continue
-            found |= dict.fromkeys(config.name(arch) for config in configs)
+    """Return the names of the kernels that are pinned, and of all grouped GEMMs to choose from."""
+    found = dict.fromkeys(pinned.NAMES)
+    for arch, layout in product(Arch, Layout):
+        found |= dict.fromkeys(config.name(arch) for config in every_candidate(arch, layout))
     return list(found)
 
 

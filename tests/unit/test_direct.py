@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +23,8 @@ from jitgen.config.rooms import OPERATIONS
 from jitgen.errors import InputError
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import Session, current
+from tests import pinned
 
-GOLDENS = Path(__file__).parents[1] / "goldens"
 OTHERS = (
     "route_given_e32_cpu",
     "route_given_e128_t512_c2_spread_sm_90a",
@@ -68,7 +67,7 @@ FINE = {
 }
 """What is as good as the right argument, by operation and place: public calls take it, too."""
 
-NAMES = sorted({*(path.stem for path in GOLDENS.glob("*.py")), *OTHERS} - {"__init__"})
+NAMES = sorted({*pinned.NAMES, *OTHERS})
 
 
 def of_name(name: str) -> tuple[Config, Arch]:

@@ -21,6 +21,7 @@ from jitgen.config import Arch, Config, DType
 from jitgen.errors import RenderError
 from jitgen.support.documents import canonical_json
 from jitgen.targets.legality import rules, target
+from tests.pinned import NAMES, text_of
 from tests.strategies import (
     combine_sweep,
     fc2_sweep,
@@ -36,9 +37,6 @@ from tests.strategies import (
 )
 from tests.targets import EACH
 from tests.templates import places
-
-GOLDENS = sorted((Path(__file__).parents[1] / "goldens").glob("*.py"))
-
 
 MANY = pytest.mark.parametrize("many", [12, pytest.param(40, marks=pytest.mark.nightly)])
 """Configs of each operation."""
@@ -99,17 +97,17 @@ def test_json_gets_into_a_source_under_its_own_name_only() -> None:
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("path", GOLDENS, ids=lambda path: path.stem)
-def test_commands_at_the_top_are_real(path: Path) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_at_the_top_are_real(name: str) -> None:
     """Every command exists with its options, and names this kernel."""
-    documentation = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    documentation = ast.get_docstring(ast.parse(text_of(name))) or ""
     lines = [line.strip() for line in documentation.splitlines()]
     commands = [shlex.split(line, comments=True) for line in lines if line.startswith("jitgen ")]
 
-    assert f"NAME={path.stem}" in lines
+    assert f"NAME={name}" in lines
     assert len(commands) >= 2
-    for _, name, *arguments in commands:
-        command = cli.get_command(click.Context(cli), name)
+    for _, word, *arguments in commands:
+        command = cli.get_command(click.Context(cli), word)
         assert command is not None
         options = {option for each in command.params for option in each.opts}
         assert set(arguments) - {"$NAME"} <= options

@@ -18,22 +18,22 @@ from jitgen.inspect.measured import speed_of
 from jitgen.runtime.session import select
 from jitgen.selection import known
 from jitgen.targets.legality import require, target
+from tests.pinned import NAMES
 
-GOLDENS = sorted((Path(__file__).parents[1] / "goldens").glob("*.py"))
 WITH_MAPS = [
-    path
-    for path in GOLDENS
-    if path.stem.startswith(("grouped_gemm", "moe_fc2_dense")) and not path.stem.endswith("_cpu")
+    name
+    for name in sorted(NAMES)
+    if name.startswith(("grouped_gemm", "moe_fc2_dense")) and not name.endswith("_cpu")
 ]
 GRAIN = 1024
 """What rules round shared memory up to."""
 
 
-@pytest.mark.parametrize("path", WITH_MAPS, ids=lambda path: path.stem)
-def test_the_map_of_shared_memory_is_what_the_rules_derive(path: Path) -> None:
+@pytest.mark.parametrize("name", WITH_MAPS)
+def test_the_map_of_shared_memory_is_what_the_rules_derive(name: str) -> None:
     """The source's struct and the checker's sum are two accounts of the same bytes."""
-    config, arch = Config.parse(path.stem)
-    check_map(config, arch, path.read_text())
+    config, arch = Config.parse(name)
+    check_map(config, arch, render(config, arch).text)
 
 
 @pytest.mark.parametrize("stages", [3, 4, 5])
@@ -63,11 +63,11 @@ def check_map(config: Config, arch: Arch, text: str) -> dict[str, int]:
     return between
 
 
-@pytest.mark.parametrize("path", WITH_MAPS, ids=lambda path: path.stem)
-def test_the_map_of_tensor_memory_fits_what_is_allocated(path: Path) -> None:
-    config, arch = Config.parse(path.stem)
+@pytest.mark.parametrize("name", WITH_MAPS)
+def test_the_map_of_tensor_memory_fits_what_is_allocated(name: str) -> None:
+    config, arch = Config.parse(name)
     derived = require(config, arch).derived
-    found = memory.tensor(path.read_text(), 512)
+    found = memory.tensor(render(config, arch).text, 512)
 
     columns = getattr(derived, "tmem_columns", None)
     if columns is None:
@@ -122,9 +122,9 @@ def test_tensor_memory_limits_ctas_too() -> None:
     assert hardware.occupancy("nobody's", registers=1, threads=1, shared_bytes=0) is None
 
 
-@pytest.mark.parametrize("path", WITH_MAPS[:: len(WITH_MAPS) // 8], ids=lambda path: path.stem)
-def test_every_number_has_a_meaning(path: Path) -> None:
-    config, arch = Config.parse(path.stem)
+@pytest.mark.parametrize("name", WITH_MAPS[:: len(WITH_MAPS) // 8])
+def test_every_number_has_a_meaning(name: str) -> None:
+    config, arch = Config.parse(name)
 
     assert all(number.meaning for number in numbers(require(config, arch).derived))
 

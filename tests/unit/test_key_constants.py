@@ -15,7 +15,7 @@ from jitgen.config import Arch, Config
 from jitgen.errors import UnsupportedConfig
 from jitgen.runtime.spec import document
 from jitgen.targets import gemm, legality
-from tests.unit.test_goldens import NAMES
+from tests.pinned import NAMES
 
 MODULES = [
     "jitgen.config.config",

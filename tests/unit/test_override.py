@@ -31,9 +31,9 @@ from jitgen.runtime.override import of_folder, refuse_to_share
 from jitgen.runtime.spec import document, serving, spec_of
 from tests.cli.conftest import Jitgen
 from tests.cli.conftest import jitgen as command
+from tests.pinned import NAMES, text_of
 from tests.unit.store_fakes import document as fake_document
 from tests.unit.store_fakes import fake_files, fake_meta
-from tests.unit.test_goldens import FOLDER, NAMES
 
 __all__ = ["command"]
 
@@ -51,9 +51,9 @@ def written(folder: Path, text: str = SOURCE, name: str = "my.py") -> Path:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_generated_file_says_what_it_stands_for(name: str) -> None:
+def test_every_generated_file_says_what_it_stands_for(name: str, tmp_path: Path) -> None:
     """The header that the templates write is the one that is read back."""
-    found = jitgen.override(FOLDER / f"{name}.py")
+    found = jitgen.override(written(tmp_path, text_of(name)))
 
     assert (found.config, found.arch) == Config.parse(name)
     assert found.name == name
